@@ -1,0 +1,26 @@
+"""ActionConfig: what a Grow's `action` names; the entry of the run's configuration that says how to sample."""
+
+from dataclasses import dataclass
+
+from ramify.core.command import Edge, Role
+from ramify.core.errors import ConfigError
+from ramify.core.segment import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class ActionConfig:
+    """How one kind of growth is sampled."""
+
+    engine: str = "policy"
+    """Name of an entry of the run's engines."""
+    edge: Edge = "continues"
+    role: Role = "policy"
+    template: str = ""
+    """Prompt of a fresh context, for `quotes`: may cite `{question}` and, by action name, earlier texts (`{policy}`)."""
+    sampling: Sampling = Sampling()
+    max_tokens: int | None = None
+    """Most tokens of one step; None = what the response has left."""
+
+    def __post_init__(self) -> None:
+        if (self.edge == "quotes") != bool(self.template):
+            raise ConfigError(f"an action that quotes needs a template, and only such a one: {self!r}")

@@ -1,0 +1,110 @@
+"""Branch: the read-only view of a path since its last fresh context.
+
+What a format, an engine, a judge or an export sees of a tree: pieces of tokens with the node that owns each. Its ids
+are exactly those that were fed and sampled; text is derived from them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.core.codec import Codec, joined_bytes
+from ramify.core.segment import Floats_T, Ids_T, Segment, ToolCall
+
+NOTHING = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A segment on a branch, and the node that owns it."""
+
+    node: int
+    segment: Segment
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A path of T tokens ending at `node`; `pieces` begin with the context's prompt."""
+
+    codec: Codec
+    node: int
+    pieces: tuple[Piece, ...]
+
+    @cached_property
+    def ids(self) -> Ids_T:
+        """(T,) int32: what an engine continues."""
+        return np.concatenate([p.segment.ids for p in self.pieces]) if self.pieces else NOTHING
+
+    @cached_property
+    def is_sampled(self) -> npt.NDArray[np.bool_]:
+        """(T,) bool: true where a model wrote the token (the result mask of S0.1)."""
+        return np.repeat(
+            np.array([p.segment.is_sampled for p in self.pieces], bool), [len(p.segment) for p in self.pieces]
+        )
+
+    @cached_property
+    def logprobs(self) -> Floats_T:
+        """(T,) float32: of the sampled tokens; NaN where nothing was sampled or the engine gave none."""
+        return np.concatenate([_logprobs_or_nan(p.segment) for p in self.pieces])
+
+    def __len__(self) -> int:
+        return sum(len(p.segment) for p in self.pieces)
+
+    @cached_property
+    def text(self) -> str:
+        """The whole branch as text, prompt included."""
+        return self.codec.decode(self.ids)
+
+    @cached_property
+    def num_prompt(self) -> int:
+        """Length of the opening context."""
+        return sum(len(p.segment) for p in self.pieces if p.segment.origin == "prompt")
+
+    @cached_property
+    def response_text(self) -> str:
+        """Everything after the opening context as text: actions and observations."""
+        return self.codec.decode(self.ids[self.num_prompt :])
+
+    @cached_property
+    def run(self) -> Ids_T:
+        """Ids sampled since the last token nobody sampled: where a stop word or an action may still be growing."""
+        parts: list[Ids_T] = []
+        for piece in reversed(self.pieces):
+            if not piece.segment.is_sampled:
+                break
+            parts.append(piece.segment.ids)
+        return np.concatenate(parts[::-1]) if parts else NOTHING
+
+    @cached_property
+    def run_bytes(self) -> bytes:
+        return joined_bytes(self.codec, self.run.tolist())
+
+    @property
+    def run_text(self) -> str:
+        """The run as text; what formats read actions from."""
+        return self.run_bytes.decode("utf-8", errors="replace")
+
+    @cached_property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Every call answered on this branch, in order."""
+        return tuple(p.segment.tool_call for p in self.pieces if p.segment.tool_call is not None)
+
+    @property
+    def num_turns(self) -> int:
+        """Number of nodes on the branch that hold sampled tokens."""
+        return len({p.node for p in self.pieces if p.segment.is_sampled})
+
+    @cached_property
+    def messages(self) -> tuple[Mapping[str, Any], ...]:
+        """The chat messages of the branch, where its format keeps them."""
+        return tuple(p.segment.message for p in self.pieces if p.segment.message is not None)
+
+
+def _logprobs_or_nan(segment: Segment) -> Floats_T:
+    if segment.logprobs is None:
+        return np.full(len(segment), np.nan, np.float32)
+    return segment.logprobs

@@ -1,0 +1,174 @@
+"""Commands, outcomes and forks: the whole conversation between a strategy and the runner.
+
+A strategy's `ask` returns commands; each is numbered in the order asked and answered by exactly one outcome.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ramify.core.errors import ContractError
+
+Edge = Literal["continues", "quotes"]
+EDGES: tuple[Edge, ...] = ("continues", "quotes")
+Role = Literal["policy", "critique", "judge", "probe"]
+ROLES: tuple[Role, ...] = ("policy", "critique", "judge", "probe")
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Grow by `n` sampled tokens (more only to finish a stop word or a character that the n-th token began)."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ContractError(f"Tokens({self.n}) grows nothing; ask for at least 1")
+
+
+Until = Tokens | Literal["step", "end"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One option a decision weighed, with the named terms of its score then; for the viewer."""
+
+    node: int
+    score: float
+    terms: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A decision to grow `num_siblings` children at one place, made before their first token is drawn.
+
+    `shares` default to equal ones. The tree turns a Fork into a `ForkRecord` when its first command is asked; commands
+    of the same decision carry the same Fork object, or, in a later ask, the decision id of its record.
+    """
+
+    num_siblings: int
+    rule: str
+    shares: tuple[float, ...] = ()
+    probability: float | None = None
+    """Probability with which the rule decided so; None = deterministic."""
+    score: float | None = None
+    select_prob: float | None = None
+    """For post-hoc rules: probability that the rule picks this position on its trunk (`tree-gradients` Lemma 5)."""
+
+    def __post_init__(self) -> None:
+        if self.num_siblings < 1:
+            raise ContractError(f"a fork plans at least one child, got {self.num_siblings!r}")
+        if self.shares and len(self.shares) != self.num_siblings:
+            raise ContractError(f"{len(self.shares)} shares for {self.num_siblings} siblings")
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRecord:
+    """Why children exist; written once, at the decision, before the first child is asked for."""
+
+    decision_id: int
+    node: int
+    """Where the children hang."""
+    position: int
+    """Token position on the node's branch."""
+    rule: str
+    num_siblings: int
+    shares: tuple[float, ...]
+    """Planned share of each child, in order of request; predictable ones sum to 1."""
+    is_post_hoc: bool
+    """Whether a continuation had already been sampled here: computed by the tree, never claimed."""
+    probability: float | None = None
+    score: float | None = None
+    select_prob: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """Grow a child of `node`: at the end of its branch, or at token position `at` of it."""
+
+    node: int
+    at: int | None = None
+    until: Until = "end"
+    action: str = "policy"
+    fork: Fork | int | None = None
+    """None = a decision with one planned child."""
+    why: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Score `nodes` with the judge called `judge`; `attempt` numbers repeated samples."""
+
+    nodes: tuple[int, ...]
+    judge: str
+    attempt: int = 0
+    why: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End the path at `node`: never asked again, whatever is in flight below is cancelled."""
+
+    node: int
+    reason: str
+    why: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop a command in flight; it ends as `Failed("cancelled")` with what it had."""
+
+    command_id: int
+
+
+Command = Grow | Judge | Close | Cancel
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a judge said of a node."""
+
+    judge: str
+    value: float | None
+    """None = the judge gave no score (a failed parse is not 0)."""
+    parts: tuple[tuple[str, float], ...] = ()
+    attempt: int = 0
+    is_oracle: bool = False
+    """Whether the judge saw the problem's secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A Grow ended well: the nodes it added, in order, and the last of them."""
+
+    command_id: int
+    nodes: tuple[int, ...]
+    tip: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A Judge ended well: one score a node, and the nodes the judge itself sampled."""
+
+    command_id: int
+    scores: tuple[Score, ...]
+    nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A Close or Cancel was carried out."""
+
+    command_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A command could not be carried out. `nodes` were grown before it failed and are on the tree."""
+
+    command_id: int
+    reason: str
+    is_retryable: bool = False
+    nodes: tuple[int, ...] = field(default=())
+
+
+Outcome = Grown | Judged | Closed | Failed

@@ -1,0 +1,66 @@
+"""Cut: where a run of sampled tokens may be divided, and when a growth may stop.
+
+Never inside a stop word or a character: a tag cut in two would be read by nobody. `settled` moves a fork position left
+to the first token of what it would cut; `is_unresolved` says that a run ends in what may still become a stop word.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from ramify.core.codec import num_unfinished_bytes
+
+
+def settled(tokens: Sequence[bytes], offset: int, words: Iterable[str]) -> int:
+    """Largest offset <= `offset` at which the run may be divided; tokens are the run's (T,) byte strings."""
+    borders = [0]
+    for token in tokens:
+        borders.append(borders[-1] + len(token))
+    data = b"".join(tokens)
+    needles = [word.encode() for word in words]
+    while 0 < offset < len(tokens):
+        start = _start_of_what_is_cut(data, borders[offset], needles)
+        if start is None:
+            return offset
+        offset = max(i for i, border in enumerate(borders) if border <= start and i < offset)
+    return offset
+
+
+def _start_of_what_is_cut(data: bytes, border: int, needles: Iterable[bytes]) -> int | None:
+    """First byte of the stop word or character that a cut at byte `border` would divide; None = nothing is."""
+    unfinished = num_unfinished_bytes(data[:border])
+    if unfinished and unfinished != num_unfinished_bytes(data[: border + 4 - unfinished]):
+        return border - unfinished
+    starts = [s for needle in needles for s in _occurrences(data, needle) if s < border < s + len(needle)]
+    return min(starts, default=None)
+
+
+def _occurrences(data: bytes, needle: bytes) -> list[int]:
+    found, at = [], data.find(needle)
+    while at >= 0:
+        found.append(at)
+        at = data.find(needle, at + 1)
+    return found
+
+
+def is_unresolved(data: bytes, words: Iterable[str]) -> bool:
+    """Whether `data` ends inside a proper prefix of a stop word or inside a character."""
+    if num_unfinished_bytes(data):
+        return True
+    for word in words:
+        needle = word.encode()
+        if any(data.endswith(needle[:n]) for n in range(1, len(needle))):
+            return True
+    return False
+
+
+def first_stop(data: bytes, words: Iterable[str], *, after: int) -> tuple[str, int] | None:
+    """The stop word that is complete first in `data`, ending beyond byte `after`, and the byte it ends at.
+
+    Two words that end together: the longer one. None = no stop word ends beyond `after`.
+    """
+    best: tuple[int, int, str] | None = None
+    for word in words:
+        needle = word.encode()
+        at = data.find(needle, max(0, after - len(needle) + 1))
+        if at >= 0 and (best is None or (at + len(needle), -len(needle)) < best[:2]):
+            best = (at + len(needle), -len(needle), word)
+    return (best[2], best[0]) if best else None

@@ -1,0 +1,66 @@
+"""The error tree: every exception ramify raises on purpose.
+
+    RamifyError
+    ├── ConfigError     found before anything starts (exit code 2)
+    ├── ContractError   a plug-in broke a rule of its interface
+    ├── EngineError     recorded on the tree as a `Failed` outcome
+    ├── ToolError       recorded on the tree as an observation or a stop word
+    ├── JudgeError      recorded on the tree as a `Failed` outcome
+    ├── StoreError      the run folder cannot be read, written or shared
+    └── ExportError     a finished tree cannot become the rows asked for
+
+A message says what was wrong, the value with `!r`, what was allowed and what to change.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class RamifyError(Exception):
+    """Root of all errors raised on purpose."""
+
+
+class ConfigError(RamifyError):
+    """The run cannot start as configured."""
+
+
+class ContractError(RamifyError):
+    """A strategy, engine, tool, judge or format broke a rule of its interface."""
+
+
+class EngineError(RamifyError):
+    """A generation failed. `reason` is a short word; `is_retryable` says whether another try may help."""
+
+    def __init__(self, reason: str, detail: str = "", *, is_retryable: bool = False) -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.is_retryable = is_retryable
+
+
+class ToolError(RamifyError):
+    """A tool failed in a way that the model did not cause. `reason` is a short word."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+
+
+class JudgeError(RamifyError):
+    """A judge raised, hung or returned no number."""
+
+
+class StoreError(RamifyError):
+    """The run folder cannot be read, written or shared."""
+
+
+class ExportError(RamifyError):
+    """A finished tree cannot become the rows that were asked for."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a phrase naming the closest of `known`, for the end of an error message."""
+    options = sorted(known)
+    close = difflib.get_close_matches(name, options, n=3)
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    return f"known: {', '.join(options) or 'none'}"

@@ -1,0 +1,146 @@
+"""Growth: a tree and its commands in flight, as events make them.
+
+The only writer of a tree. The driver feeds it live events and a replay feeds it recorded ones, so that a tree is a pure
+function of its record. What a command grew is kept aside until its outcome is delivered, and only then becomes nodes:
+what a strategy sees depends on the order of delivery alone.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from ramify.core.command import (
+    Cancel,
+    Close,
+    Closed,
+    Command,
+    Failed,
+    Grow,
+    Grown,
+    Judge,
+    Judged,
+    Outcome,
+    Score,
+)
+from ramify.core.errors import ContractError
+from ramify.core.tree import Place, Step, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A Grow, Close or Cancel was carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A Judge was carried out: one score a node of the command."""
+
+    scores: tuple[Score, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A command could not be carried out."""
+
+    reason: str
+    is_retryable: bool = False
+
+
+Ending = Done | Scored | Failure
+
+
+@dataclass(slots=True)
+class Flight:
+    """One command in flight: where it began and the steps it has grown so far."""
+
+    command: Command
+    place: Place | None
+    steps: list[Step] = field(default_factory=list)
+
+
+class Growth:
+    """A tree and its commands in flight. `words` are stop words that a fork must not cut."""
+
+    def __init__(self, tree: Tree, *, words: Iterable[str] = ()) -> None:
+        self.tree = tree
+        self.flights: dict[int, Flight] = {}
+        self.num_asked = 0
+        self._words = tuple(words)
+
+    def ask(self, command: Command) -> int:
+        """Register one command and return its id. Raises `ContractError` if it is impossible."""
+        command_id = self.num_asked
+        self._check(command)
+        place = self.tree.begin(command_id, command, words=self._words)
+        self.flights[command_id] = Flight(command, place)
+        self.num_asked += 1
+        return command_id
+
+    def grow(self, command_id: int, step: Step) -> None:
+        """Keep a complete step of a command until its outcome is delivered."""
+        self._flight(command_id).steps.append(step)
+
+    def end(self, command_id: int, ending: Ending) -> Outcome:
+        """Deliver: put what the command grew on the tree and return its outcome."""
+        flight = self._flight(command_id)
+        nodes = self._plant(flight)
+        del self.flights[command_id]
+        self.tree.end(command_id)
+        match ending:
+            case Failure(reason, is_retryable):
+                return Failed(command_id, reason, is_retryable, nodes)
+            case Scored(scores):
+                self._score(flight.command, scores)
+                return Judged(command_id, scores, nodes)
+            case Done():
+                return self._done(command_id, flight, nodes)
+
+    def _done(self, command_id: int, flight: Flight, nodes: tuple[int, ...]) -> Outcome:
+        if isinstance(flight.command, Close):
+            self.tree.close(flight.command.node, flight.command.reason)
+        if not isinstance(flight.command, Grow):
+            return Closed(command_id)
+        if not nodes:
+            raise ContractError(f"command {command_id} ended well but grew nothing: {flight.command!r}")
+        return Grown(command_id, nodes, nodes[-1])
+
+    def _plant(self, flight: Flight) -> tuple[int, ...]:
+        nodes: list[int] = []
+        place = flight.place
+        for step in flight.steps:
+            place = self._place_of_judge(flight.command) if place is None else place
+            nodes.append(self.tree.add(step, place))
+            place = self.tree.follow(nodes[-1]) if step is not flight.steps[-1] else place
+        return tuple(nodes)
+
+    def _place_of_judge(self, command: Command) -> Place:
+        """Nodes that a judge samples quote the first node it judges."""
+        assert isinstance(command, Judge)
+        return replace(self.tree.follow(command.nodes[0]), position=0)
+
+    def _score(self, command: Command, scores: tuple[Score, ...]) -> None:
+        if not isinstance(command, Judge) or len(scores) != len(command.nodes):
+            raise ContractError(f"{len(scores)} scores for {command!r}")
+        for node, score in zip(command.nodes, scores, strict=True):
+            self.tree.score(node, score)
+
+    def _flight(self, command_id: int) -> Flight:
+        if command_id not in self.flights:
+            raise ContractError(f"command {command_id} is not in flight; in flight: {sorted(self.flights)}")
+        return self.flights[command_id]
+
+    def _check(self, command: Command) -> None:
+        """Refuse commands that name what is not there."""
+        match command:
+            case Cancel(command_id) if command_id not in self.flights:
+                raise ContractError(f"cannot cancel command {command_id}: it is not in flight")
+            case Judge(nodes):
+                for node in nodes:
+                    self.tree.parent(node)
+                if not nodes:
+                    raise ContractError("a Judge names at least one node")
+            case Close(node):
+                self.tree.parent(node)
+            case Grow() | Cancel():
+                pass
+            case _:
+                raise ContractError(f"{command!r} is no command; a strategy asks for Grow, Judge, Close or Cancel")

@@ -1,0 +1,89 @@
+"""Ledger: what a tree or a run has spent and reserved, by role, under limits.
+
+Invariant: nothing starts before it is reserved, and what was not used comes back, so a limit is never overrun. The
+ledger of a tree equals the sums of what its segments, tool calls and scores billed (`Tree.spent` recomputes them).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from ramify.core.limits import Limits
+from ramify.core.segment import Usage
+
+
+@dataclass(slots=True)
+class Spend:
+    """Amounts of everything that is counted. Mutable: `add` and `subtract` work in place."""
+
+    leaves: int = 0
+    """Ended paths, kept or not; failed ones are in `failed_leaves`."""
+    failed_leaves: int = 0
+    decode: int = 0
+    """Tokens sampled, those cut off or discarded later included."""
+    prefill_cached: int = 0
+    prefill_uncached: int = 0
+    engine_calls: int = 0
+    turns: int = 0
+    """Steps of the policy: nodes that hold sampled tokens."""
+    tool_calls: int = 0
+    """Executions started; retries are counted apart, a reused observation is no call."""
+    tool_retries: int = 0
+    judge_calls: int = 0
+
+    def add(self, other: "Spend") -> "Spend":
+        for name in SPEND_FIELDS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+    def subtract(self, other: "Spend") -> "Spend":
+        for name in SPEND_FIELDS:
+            setattr(self, name, getattr(self, name) - getattr(other, name))
+        return self
+
+    def bill(self, usage: Usage) -> "Spend":
+        """Add what one generation cost."""
+        self.decode += usage.num_billed
+        self.prefill_cached += usage.num_cached
+        self.prefill_uncached += usage.num_prefilled
+        self.engine_calls += usage.num_calls
+        return self
+
+    def as_dict(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in SPEND_FIELDS}
+
+
+SPEND_FIELDS = tuple(f.name for f in fields(Spend))
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Spent and reserved amounts under limits. Mutated by reserve, settle and bill only."""
+
+    limits: Limits = field(default_factory=Limits)
+    spent: Spend = field(default_factory=Spend)
+    reserved: Spend = field(default_factory=Spend)
+    spent_by_role: dict[str, Spend] = field(default_factory=dict)
+
+    def room(self) -> dict[str, int]:
+        """What is left of every counted limit, reservations taken off."""
+        return {
+            name: limit - getattr(self.spent, name) - getattr(self.reserved, name)
+            for name, limit in self.limits.counted().items()
+        }
+
+    def missing(self, need: Spend) -> dict[str, int]:
+        """The limits that `need` does not fit into, with the room each has."""
+        return {name: room for name, room in self.room().items() if room < getattr(need, name)}
+
+    def reserve(self, need: Spend) -> None:
+        self.reserved.add(need)
+
+    def settle(self, reserved: Spend, used: Mapping[str, Spend]) -> None:
+        """Release a reservation and bill what was used of it, by role."""
+        self.reserved.subtract(reserved)
+        for role, spend in used.items():
+            self.bill(role, spend)
+
+    def bill(self, role: str, spend: Spend) -> None:
+        self.spent.add(spend)
+        self.spent_by_role.setdefault(role, Spend()).add(spend)

@@ -1,0 +1,50 @@
+"""Limits: upper bounds on what a tree or a run may spend. Values only; the `Ledger` holds them."""
+
+from dataclasses import dataclass, fields
+
+from ramify.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Upper bounds for a tree or a run; None = unlimited."""
+
+    leaves: int | None = None
+    decode: int | None = None
+    prefill_uncached: int | None = None
+    tool_calls: int | None = None
+    judge_calls: int | None = None
+    turns: int | None = None
+    seconds: float | None = None
+    """Wall seconds by a monotonic clock; such a limit is the one that determinism does not survive."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"limit {f.name} = {value!r}: a limit is positive, or left out")
+
+    def counted(self) -> dict[str, int]:
+        """The limits that are counted, without the seconds."""
+        return {name: v for name in COUNTED_LIMITS if (v := getattr(self, name)) is not None}
+
+    def share(self, num_parts: int, part: int) -> "Limits":
+        """This limit's `part`-th of `num_parts` equal shares; the remainder goes to the first ones."""
+        shares: dict[str, int] = {}
+        for name, value in self.counted().items():
+            quotient, remainder = divmod(value, num_parts)
+            shares[name] = quotient + (part < remainder)
+            if not shares[name]:
+                raise ConfigError(f"limit {name} = {value} leaves nothing for one of {num_parts} trees")
+        return Limits(**shares, seconds=self.seconds)
+
+    def within(self, other: "Limits") -> "Limits":
+        """The tighter of two limits, field by field."""
+        tighter: dict[str, int | float | None] = {}
+        for f in fields(self):
+            values = [v for v in (getattr(self, f.name), getattr(other, f.name)) if v is not None]
+            tighter[f.name] = min(values) if values else None
+        return Limits(**tighter)  # pyright: ignore[reportArgumentType]
+
+
+COUNTED_LIMITS = ("leaves", "decode", "prefill_uncached", "tool_calls", "judge_calls", "turns")

@@ -1,0 +1,35 @@
+"""Problem: one question, with what everybody may see and what only oracles may.
+
+Owns the split between `public` and `secret`. Refuses an empty uid or question. Whoever is not marked `oracle`
+is handed `problem.for_agents()`, which holds no secret, so that ground truth cannot leak by accident.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ramify.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One question.
+
+    `public` goes along to every row of the problem's tree; `secret` (gold answers) reaches `oracle` judges only.
+    """
+
+    uid: str
+    question: str
+    public: Mapping[str, Any] = field(default_factory=dict)
+    secret: Mapping[str, Any] = field(default_factory=dict)
+    split: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.uid:
+            raise ConfigError(f"a problem needs a uid, got {self.uid!r} for the question {self.question[:60]!r}")
+        if not self.question.strip():
+            raise ConfigError(f"problem {self.uid!r} has no question: {self.question!r}")
+
+    def for_agents(self) -> "Problem":
+        """Return this problem without its secret columns: what strategies, formats, tools and judges may see."""
+        return replace(self, secret={}) if self.secret else self

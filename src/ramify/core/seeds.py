@@ -1,0 +1,30 @@
+"""Seeds: every random choice of a tree follows from the run's seed and the place in the tree.
+
+A child's seed is a hash of its parent's seed, the token position it continues from and its index among the children
+requested there: never of an id, a clock or an arrival order. So the same seeds give the same tree whatever finishes
+first, and a killed turn is sampled again exactly.
+"""
+
+import hashlib
+import struct
+
+
+def _hash64(*parts: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(b"\0".join(parts), digest_size=8).digest(), "little")
+
+
+def tree_seed(run_seed: int, uid: str) -> int:
+    """Seed of the tree of problem `uid`: independent of the order of problems."""
+    return _hash64(b"tree", str(run_seed).encode(), uid.encode("utf-8", errors="replace"))
+
+
+def strategy_seed(seed: int) -> int:
+    """Seed of the generator handed to the strategy of the tree whose seed is `seed`."""
+    return _hash64(b"strategy", str(seed).encode())
+
+
+def child_seed(parent_seed: int, position: int, index: int) -> int:
+    """Seed of the `index`-th child requested at token `position` of a branch sampled under `parent_seed`."""
+    return int.from_bytes(
+        hashlib.blake2b(struct.pack("<QqQ", parent_seed, position, index), digest_size=8).digest(), "little"
+    )

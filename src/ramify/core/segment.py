@@ -1,0 +1,150 @@
+"""Segment: a run of tokens of one origin, the only thing a tree is made of.
+
+Only `sampled` tokens carry a policy-gradient weight, only `written` ones a cross-entropy weight; `prompt` and `given`
+tokens are context. A segment is never re-tokenised. Segments handed out by a tree are views into its arena: their
+arrays are read-only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.core.errors import ContractError
+
+Origin = Literal["prompt", "sampled", "given", "written"]
+ORIGINS: tuple[Origin, ...] = ("prompt", "sampled", "given", "written")
+
+FinishKind = Literal["stop", "end_of_sequence", "length", "abort"]
+FINISH_KINDS: tuple[FinishKind, ...] = ("stop", "end_of_sequence", "length", "abort")
+
+Ids_T = npt.NDArray[np.int32]
+Floats_T = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How a generation ended: the kind, and the stop word or stop id that matched."""
+
+    kind: FinishKind
+    matched: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a generation cost. A node's usage is billed once, whatever becomes of its tokens."""
+
+    num_calls: int = 0
+    """Engine requests: 1 for the first segment of a generation, 0 for its further ones."""
+    num_billed: int = 0
+    """Tokens sampled by the engine, those cut off later included."""
+    num_cached: int = 0
+    """Context tokens whose keys and values the engine still had."""
+    num_prefilled: int = 0
+    """Context tokens computed anew."""
+
+
+FREE = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The law tokens are drawn from, and what the stored logprobs mean under it."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 = no limit."""
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+            raise ContractError(f"impossible sampling parameters {self!r}: temperature >= 0, 0 < top_p <= 1, top_k >= 0")
+
+
+LogprobKind = Literal["raw", "scaled"]
+"""raw: log softmax of the logits; scaled: after temperature and truncation, the law the token was drawn from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origination:
+    """Which engine sampled a segment, under which law, and what its logprobs mean."""
+
+    engine: str
+    sampling: Sampling = Sampling()
+    logprobs: LogprobKind | None = None
+    """None = the engine gives none."""
+
+
+ToolStatus = Literal["ok", "empty", "error", "timeout", "crashed", "refused", "invalid"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One action of the model and what became of it; kept with the observation it led to."""
+
+    tool: str
+    """Name of the tool; empty when the action named none."""
+    arguments: str
+    status: ToolStatus = "ok"
+    result: str = ""
+    """Text the tool returned, before the format wrapped it: what a replay is compared with."""
+    duration_s: float = 0.0
+    num_retries: int = 0
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_executed(self) -> bool:
+        """Whether a tool ran: refused and invalid actions are answered without one."""
+        return self.status not in ("refused", "invalid")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A run of T tokens of one origin.
+
+    `logprobs` and `measures` exist for `sampled` segments only; None = not computed.
+    """
+
+    origin: Origin
+    ids: Ids_T
+    """(T,) int32."""
+    logprobs: Floats_T | None = None
+    """(T,) float32, of the sampled token, in nats; their meaning is in `source`."""
+    measures: Mapping[str, Floats_T] = field(default_factory=dict)
+    """Named values a token, (T,) float32 each: `entropy` in nats over the whole vocabulary, and others."""
+    source: Origination | None = None
+    version: int | None = None
+    """Policy version that sampled it; a generation whose version changes is one segment a version."""
+    finish: Finish | None = None
+    """How the generation ended; None on every segment of a generation but its last."""
+    seed: int | None = None
+    usage: Usage = FREE
+    message: Mapping[str, Any] | None = None
+    """The exact chat message this segment renders, where there is one."""
+    tool_call: ToolCall | None = None
+    """On a `given` segment: the call it answers."""
+    attachments: tuple[str, ...] = ()
+    """Hashes of files that belong to this segment; never part of the ids."""
+
+    def __post_init__(self) -> None:
+        if self.ids.dtype != np.int32 or self.ids.ndim != 1:
+            raise ContractError(f"segment ids must be (T,) int32, got {self.ids.dtype} of shape {self.ids.shape}")
+        if self.origin != "sampled" and (self.logprobs is not None or self.measures or self.finish is not None):
+            raise ContractError(f"a {self.origin!r} segment has no logprobs, measures or finish: only sampled ones do")
+        for name, values in (("logprobs", self.logprobs), *self.measures.items()):
+            if values is not None and values.shape != self.ids.shape:
+                raise ContractError(f"{name} has shape {values.shape} for {len(self.ids)} ids")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_sampled(self) -> bool:
+        return self.origin == "sampled"
+
+
+def token_array(ids: object) -> Ids_T:
+    """Return `ids` (any sequence of integers) as a fresh (T,) int32 array."""
+    return np.array(ids, dtype=np.int32).reshape(-1)

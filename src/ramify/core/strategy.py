@@ -1,0 +1,50 @@
+"""Strategy: looks at a tree and asks for commands.
+
+A strategy is built from its config and a generator, one a tree. It owns no clock, no I/O, no model and no randomness
+but that generator, drawn at ask in a fixed order. It keeps ids and numbers, never text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ramify.core.command import Command, Outcome
+from ramify.core.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What a strategy is doing, for progress and logs: `build`, `initial chains`, `expansion`, `collection`, …"""
+
+    name: str
+    round: int = 0
+
+
+class Strategy(Protocol):
+    """Grow one tree by asking for commands.
+
+    Built as `Strategy(config, rng)`, where `config` is the dataclass named by the class attribute `Config` and `rng` a
+    `numpy.random.Generator`. Must be picklable between any two calls.
+    """
+
+    @property
+    def measures(self) -> frozenset[str]:
+        """Names of the measures it reads as configured; an engine that cannot give one is refused before the start."""
+        ...
+
+    is_order_free: bool
+    """Whether its tree does not depend on the order of outcomes; then they are always told eagerly."""
+
+    def ask(self, tree: Tree) -> Sequence[Command]:
+        """Commands to start now. Called after every outcome; may be empty while something is in flight."""
+        ...
+
+    def tell(self, tree: Tree, outcome: Outcome) -> None:
+        """Learn how one command ended. The tree already holds what it added."""
+        ...
+
+    def is_done(self, tree: Tree) -> bool:
+        """Whether nothing more will be asked. O(1)."""
+        ...
+
+    def phase(self, tree: Tree) -> Phase: ...

@@ -1,0 +1,53 @@
+"""Tool: something a model may call, with a session a branch.
+
+A hang or a crash of a tool is a result too: text for the model, a status for the metrics. `branching` says what may be
+done when a path forks: `share` one session (stateless), `fork` it, `replay` its calls in a new one with their results
+compared, or `refuse`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from ramify.core.problem import Problem
+from ramify.core.segment import ToolStatus
+
+Branching = Literal["share", "fork", "replay", "refuse"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call gave: text for the model, and structured data that never enters the ids."""
+
+    text: str
+    status: ToolStatus = "ok"
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    attachments: tuple[str, ...] = ()
+
+
+class ToolSession(Protocol):
+    """The state of one tool on one branch."""
+
+    async def call(self, arguments: str) -> ToolResult:
+        """Carry out one call. An error the model caused is a result with status `error`; raise only for other faults."""
+        ...
+
+    async def fork(self) -> "ToolSession":
+        """A session with the same state that lives on by itself. Only for tools whose branching is `fork`."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Tool(Protocol):
+    """Opens sessions. `name` is what a format's action names it by."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def branching(self) -> Branching: ...
+
+    async def open(self, problem: Problem) -> ToolSession:
+        """A session in its first state, for the branch of a problem (without its secret)."""
+        ...

@@ -1,0 +1,562 @@
+"""Tree: all that grew from one problem; an arena of integer node ids.
+
+A node is one step: what one growth added. It is written once, complete, and never changes but for `split`, where the
+tail keeps its id, and for what is said about it (stop word by `close`, scores, notes). Only the driver mutates a tree;
+strategies, credits and views look at it through its queries, whose order is canonical: breadth first, siblings in the
+order they were requested. Ids are not canonical.
+
+Invariants, true by construction: a node's parent is older than the node or a split's head, so no node is its own
+ancestor; a split moves no token, so every branch keeps its ids, logprobs and masks, and every position on a branch
+stays true.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ramify.core.arena import SegmentArena
+from ramify.core.branch import Branch, Piece
+from ramify.core.codec import Codec
+from ramify.core.command import EDGES, ROLES, Command, Edge, Fork, ForkRecord, Grow, Role, Score
+from ramify.core.cut import settled
+from ramify.core.errors import ContractError
+from ramify.core.ledger import Spend
+from ramify.core.problem import Problem
+from ramify.core.seeds import child_seed
+from ramify.core.segment import Segment
+from ramify.core.stop import STOP_WORDS, stop_word
+
+NONE = -1
+ROOT = 0
+STOPS = tuple(STOP_WORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The content of one node, complete: what one growth adds."""
+
+    segments: tuple[Segment, ...]
+    """Sampled tokens, then the observation, if any; a fresh context begins with its prompt."""
+    stop: str | None = None
+    action: str = "policy"
+    edge: Edge = "continues"
+    role: Role = "policy"
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """Named values of the whole step (`step_entropy_topk` …); a name that is absent was not computed."""
+    scores: tuple[Score, ...] = ()
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.stop is not None:
+            stop_word(self.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a Grow begins, fixed when it was asked."""
+
+    parent: int
+    position: int
+    """Token position on the parent's branch: its end."""
+    index: int
+    """Number of children requested at that place before."""
+    seed: int
+    decision_id: int
+
+
+class Tree:
+    """All that grew from one problem."""
+
+    __slots__ = (
+        "_action", "_actions", "_edge", "_end", "_first_child", "_fork", "_index", "_last_child", "_measures", "_next",
+        "_notes", "_num_segments", "_parent", "_previous", "_requested", "_role", "_scores", "_seed", "_segment",
+        "_segments", "_stop", "codec", "forks", "num_failed", "num_leaves", "pending", "problem", "seed",
+    )  # fmt: skip
+
+    def __init__(self, problem: Problem, codec: Codec, prompt: Sequence[Segment], *, seed: int) -> None:
+        self.problem = problem.for_agents()
+        self.codec = codec
+        self.seed = seed
+        self.forks: list[ForkRecord] = []
+        """Fork records by decision id; implicit decisions (one child) have none."""
+        self.pending: dict[int, Command] = {}
+        """Commands in flight by id."""
+        self.num_leaves = 0
+        self.num_failed = 0
+        self._segments = SegmentArena()
+        self._parent, self._index, self._requested, self._end, self._segment = (array("i") for _ in range(5))
+        self._first_child, self._last_child, self._next, self._previous, self._fork = (array("i") for _ in range(5))
+        self._edge, self._role, self._num_segments, self._action = array("B"), array("B"), array("h"), array("h")
+        self._stop = array("b")
+        self._seed = array("Q")
+        self._actions: list[str] = []
+        self._measures: dict[str, array[float]] = {}
+        self._scores: dict[int, tuple[Score, ...]] = {}
+        self._notes: dict[int, dict[str, Any]] = {}
+        self._append(Step(tuple(prompt)), Place(NONE, 0, 0, seed, NONE))
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._parent)
+
+    def parent(self, node: int) -> int | None:
+        parent = self._parent[self._known(node)]
+        return None if parent == NONE else parent
+
+    def children(self, node: int, *, edge: Edge = "continues") -> list[int]:
+        """Children of `node` over one kind of edge, in order of request."""
+        code = EDGES.index(edge)
+        return [child for child in self._children(self._known(node)) if self._edge[child] == code]
+
+    def derived(self, node: int) -> list[int]:
+        """Children that quote `node`: critiques, rewrites, grades."""
+        return self.children(node, edge="quotes")
+
+    def stems(self) -> list[int]:
+        """Policy children of the root: what papers call the trees of a prompt."""
+        return [c for c in self.children(ROOT) if self._role[c] == 0]
+
+    def path(self, node: int) -> list[int]:
+        """Nodes from the root to `node`, both included."""
+        nodes = [self._known(node)]
+        while (parent := self._parent[nodes[-1]]) != NONE:
+            nodes.append(parent)
+        return nodes[::-1]
+
+    def subtree(self, node: int = ROOT) -> list[int]:
+        """`node` and everything below it over both kinds of edge, in canonical order."""
+        nodes = [self._known(node)]
+        for current in nodes:
+            nodes.extend(self._children(current))
+        return nodes
+
+    def leaves(self, node: int = ROOT) -> list[int]:
+        """Ended policy paths below `node` in canonical order, failed ones left out."""
+        return [n for n in self.subtree(node) if self.is_leaf(n)]
+
+    def expandable(self, node: int = ROOT) -> list[int]:
+        """Policy nodes from which a new step may be sampled, in canonical order: not ended, nothing above closed."""
+        if any(self._stop[n] != NONE for n in self.path(node)):
+            return []
+        nodes = [node]
+        for current in nodes:
+            nodes.extend(c for c in self._children(current) if self._stop[c] == NONE)
+        return [n for n in nodes if self._is_policy(n)]
+
+    def is_leaf(self, node: int) -> bool:
+        """Whether `node` ends a policy path that counts: it has a stop word that is no failure, and no child."""
+        stop = self._stop[node]
+        if stop == NONE or not self._is_policy(node) or STOP_WORDS[STOPS[stop]].is_failure:
+            return False
+        return not any(self._is_policy(c) for c in self._children(node))
+
+    def is_ended(self, node: int) -> bool:
+        return self._stop[self._known(node)] != NONE
+
+    def stop(self, node: int) -> str | None:
+        code = self._stop[self._known(node)]
+        return None if code == NONE else STOPS[code]
+
+    def depth(self, node: int) -> int:
+        """Number of edges from the root."""
+        return len(self.path(node)) - 1
+
+    def length(self, node: int) -> int:
+        """Number of tokens on the branch that ends at `node`."""
+        return self._end[self._known(node)]
+
+    def num_prompt(self, node: int) -> int:
+        """Number of tokens of the opening context of the branch of `node`."""
+        first = self.context(node)[0]
+        return sum(self._segments.length(i) for i in self._segment_range(first) if self._segments.origin(i) == 0)
+
+    def edge(self, node: int) -> Edge:
+        return EDGES[self._edge[node]]
+
+    def role(self, node: int) -> Role:
+        return ROLES[self._role[node]]
+
+    def action(self, node: int) -> str:
+        return self._actions[self._action[node]]
+
+    def index(self, node: int) -> int:
+        """Number of children requested at the same place before this one."""
+        return self._index[node]
+
+    def node_seed(self, node: int) -> int:
+        return self._seed[node]
+
+    def num_requested(self, node: int) -> int:
+        """Number of children ever requested at the end of `node`, those in flight included."""
+        return self._requested[node]
+
+    def fork(self, node: int) -> ForkRecord | None:
+        """The decision that made `node`; None = an implicit one with one child."""
+        decision = self._fork[node]
+        return None if decision == NONE else self.forks[decision]
+
+    def segments(self, node: int) -> tuple[Segment, ...]:
+        """Segments of `node`; their arrays are read-only views."""
+        return tuple(self._segments.get(i) for i in self._segment_range(node))
+
+    def num_sampled(self, node: int) -> int:
+        """Number of sampled tokens of `node`."""
+        return sum(self._segments.length(i) for i in self._segment_range(node) if self._segments.is_sampled(i))
+
+    def measure(self, node: int, name: str) -> float | None:
+        """A named value of the whole step; None = not computed."""
+        column = self._measures.get(name)
+        if column is None or node >= len(column) or column[node] != column[node]:
+            return None
+        return column[node]
+
+    def scores(self, node: int) -> tuple[Score, ...]:
+        return self._scores.get(node, ())
+
+    def reward(self, node: int) -> float | None:
+        """Value of the last score of `node`; None = not judged, or the judge gave none."""
+        scores = self._scores.get(node)
+        return scores[-1].value if scores else None
+
+    def notes(self, node: int) -> Mapping[str, Any]:
+        return self._notes.get(node, {})
+
+    def branch(self, node: int, at: int | None = None) -> Branch:
+        """The path to `node` since its last fresh context; with `at`, only its first `at` tokens."""
+        pieces: list[Piece] = []
+        for current in self.context(node):
+            pieces.extend(Piece(current, self._segments.get(i)) for i in self._segment_range(current))
+        branch = Branch(self.codec, node, tuple(pieces))
+        return branch if at is None else _shortened(branch, at)
+
+    def context(self, node: int) -> list[int]:
+        """Nodes of the branch of `node`: from its last fresh context on."""
+        nodes = [self._known(node)]
+        while self._edge[nodes[-1]] == 0 and self._parent[nodes[-1]] != NONE:
+            nodes.append(self._parent[nodes[-1]])
+        return nodes[::-1]
+
+    def contexts(self, node: int) -> list[Branch]:
+        """One branch for every fresh context on the way to `node`, the root's first: what a quoting prompt may cite."""
+        branches = [self.branch(node)]
+        while (above := self._parent[self.context(branches[-1].node)[0]]) != NONE:
+            branches.append(self.branch(above))
+        return branches[::-1]
+
+    def spent(self) -> dict[str, Spend]:
+        """What the tree's segments, calls and scores billed, by role: the ledger, recomputed."""
+        by_role: dict[str, Spend] = {}
+        for node in range(len(self)):
+            spend = by_role.setdefault(self.role(node), Spend())
+            for i in self._segment_range(node):
+                spend.bill(self._segments.usage(i))
+                call = self._segments.tool_call(i)
+                if call is not None and call.is_executed:
+                    spend.tool_calls += 1
+                    spend.tool_retries += call.num_retries
+            if not self._is_split_tail(node):
+                spend.turns += any(self._segments.is_sampled(i) for i in self._segment_range(node))
+            spend.leaves += self.is_leaf(node)
+            spend.failed_leaves += self._stop[node] != NONE and STOP_WORDS[STOPS[self._stop[node]]].is_failure
+            spend.judge_calls += len(self._scores.get(node, ()))
+        return by_role
+
+    # -- growing (the driver's) -----------------------------------------------------------------------------------
+
+    def begin(self, command_id: int, command: Command, *, words: Iterable[str] = ()) -> Place | None:
+        """Register a command as in flight; for a Grow, fix its place, splitting and recording its fork as needed.
+
+        `words` are stop words that a fork position must not cut. Raises `ContractError` on an impossible command.
+        """
+        place = self._place(command, words) if isinstance(command, Grow) else None
+        self.pending[command_id] = command
+        return place
+
+    def add(self, step: Step, place: Place) -> int:
+        """Append a node at `place` and return its id."""
+        return self._append(step, place)
+
+    def follow(self, node: int) -> Place:
+        """The place of the next step of a chain: the only child of an implicit decision."""
+        index = self._requested[node]
+        self._requested[node] += 1
+        position = self._end[node]
+        return Place(node, position, index, child_seed(self._seed[node], position, index), NONE)
+
+    def end(self, command_id: int) -> None:
+        """A command is answered."""
+        del self.pending[command_id]
+
+    def close(self, node: int, reason: str) -> None:
+        """End the path at `node`, if it has not ended, with the stop word `closed` and a reason."""
+        if self._stop[self._known(node)] == NONE:
+            self._stop[node] = STOPS.index("closed")
+            self.num_leaves += self.is_leaf(node)
+        self.note(node, closed=reason)
+
+    def score(self, node: int, score: Score) -> None:
+        self._scores[self._known(node)] = (*self._scores.get(node, ()), score)
+
+    def note(self, node: int, **notes: Any) -> None:
+        self._notes.setdefault(node, {}).update(notes)
+
+    def split(self, node: int, position: int) -> int:
+        """Divide `node` at token `position` of its branch; the new head takes its place, the tail keeps its id.
+
+        Returns the head. Fork record, share and seed are the head's; children, stop word, scores and notes the tail's.
+        """
+        start = self._start(node)
+        if not start < position < self._end[node]:
+            raise ContractError(f"cannot split node {node} at {position}: its tokens are {start}..{self._end[node]}")
+        head = len(self)
+        self._append_row(self._parent[node], self._index[node], self._seed[node], self._fork[node])
+        self._edge[head], self._role[head], self._action[head] = self._edge[node], self._role[node], self._action[node]
+        self._end[head] = position
+        self._requested[head] = 1
+        self._divide_segments(node, head, position - start)
+        self._replace_child(node, head)
+        self._parent[node], self._index[node], self._fork[node], self._edge[node] = head, 0, NONE, 0
+        self._first_child[head] = self._last_child[head] = node
+        self._next[node] = self._previous[node] = NONE
+        return head
+
+    def trim(self) -> None:
+        """Give back spare memory; called when the tree is finished."""
+        self._segments.trim()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _known(self, node: int) -> int:
+        if not 0 <= node < len(self._parent):
+            raise ContractError(f"no node {node!r}: this tree has nodes 0 to {len(self._parent) - 1}")
+        return node
+
+    def _is_policy(self, node: int) -> bool:
+        return self._role[node] == 0 and self._edge[node] == 0
+
+    def _children(self, node: int) -> Iterator[int]:
+        child = self._first_child[node]
+        while child != NONE:
+            yield child
+            child = self._next[child]
+
+    def _segment_range(self, node: int) -> range:
+        first = self._segment[node]
+        return range(first, first + self._num_segments[node])
+
+    def _start(self, node: int) -> int:
+        """Position on the branch where the node's own tokens begin."""
+        return self._end[node] - sum(self._segments.length(i) for i in self._segment_range(node))
+
+    def _is_split_tail(self, node: int) -> bool:
+        """Whether `node` goes on with a run its parent began: one turn of the policy on two nodes."""
+        own, parent = self._segment_range(node), self._parent[node]
+        if parent == NONE or self._edge[node] == 1 or not own or not self._segment_range(parent):
+            return False
+        return self._seed[node] == self._seed[parent]
+
+    def _place(self, grow: Grow, words: Iterable[str]) -> Place:
+        parent = self._parent_at(grow, tuple(words))
+        if self.is_ended(parent):
+            raise ContractError(f"cannot grow from node {parent}: it ended with {self.stop(parent)!r}")
+        decision = self._decision(grow.fork, parent)
+        index = self._requested[parent]
+        self._requested[parent] += 1
+        position = self._end[parent]
+        return Place(parent, position, index, child_seed(self._seed[parent], position, index), decision)
+
+    def _parent_at(self, grow: Grow, words: tuple[str, ...]) -> int:
+        """The node at whose end the growth begins, made by a split where `at` falls inside a sampled run."""
+        node = self._known(grow.node)
+        if grow.at is None or grow.at == self._end[node]:
+            return node
+        at = self.num_prompt(node) if grow.at == 0 else grow.at
+        if not 0 < at < self._end[node]:
+            raise ContractError(f"fork position {at} is not on the branch of node {node}, which has {self._end[node]}")
+        owner = next(n for n in self.context(node) if at <= self._end[n])
+        if at == self._end[owner]:
+            return self._fit_for_fork(owner, grow)
+        segment, offset = self._segment_at(owner, at)
+        if not self._segments.is_sampled(segment) or (offset == 0 and at != self._start(owner)):
+            raise ContractError(
+                f"fork position {at} on node {node}: allowed are the start of the branch, the end of a `given` and "
+                "positions inside or at the start of a sampled run"
+            )
+        at = self._settled(owner, at, words)
+        if at <= self._start(owner):
+            return self._parent_at(replace(grow, node=self._parent[owner], at=at), words)
+        return self.split(owner, at)
+
+    def _fit_for_fork(self, owner: int, grow: Grow) -> int:
+        """An inner node boundary is a place to fork unless its run had ended there without an observation."""
+        if self.is_ended(owner):
+            raise ContractError(f"fork position {grow.at} is behind the end of node {owner} ({self.stop(owner)!r})")
+        return owner
+
+    def _segment_at(self, node: int, position: int) -> tuple[int, int]:
+        """The segment of `node` that holds the token at `position`, and the token's offset in it."""
+        offset = position - self._start(node)
+        for i in self._segment_range(node):
+            if offset < self._segments.length(i):
+                return i, offset
+            offset -= self._segments.length(i)
+        raise AssertionError("position lies inside the node")
+
+    def _settled(self, owner: int, at: int, words: tuple[str, ...]) -> int:
+        """`at` moved left out of any stop word or character; the run it lies in may span several nodes."""
+        tail = owner
+        while (only := self.children(tail)) and self._continues_run(tail, only[0]):
+            tail = only[0]
+        branch = self.branch(tail)
+        start = self._run_start(branch, at)
+        end = next((i for i in range(at, len(branch)) if not branch.is_sampled[i]), len(branch))
+        tokens = [self.codec.token_bytes(int(i)) for i in branch.ids[start:end]]
+        return start + settled(tokens, at - start, words)
+
+    def _continues_run(self, node: int, child: int) -> bool:
+        last, first = self._segment_range(node), self._segment_range(child)
+        return bool(last) and bool(first) and self._segments.is_sampled(last[-1]) and self._segments.is_sampled(first[0])
+
+    @staticmethod
+    def _run_start(branch: Branch, at: int) -> int:
+        start = at
+        while start > 0 and branch.is_sampled[start - 1]:
+            start -= 1
+        return start
+
+    def _decision(self, fork: Fork | int | None, parent: int) -> int:
+        """Decision id of a Grow's fork; a Fork is recorded when it is first seen."""
+        if fork is None and not self._requested[parent]:
+            return NONE
+        if isinstance(fork, int):
+            if not 0 <= fork < len(self.forks) or self.forks[fork].node != parent:
+                raise ContractError(f"decision {fork} does not fork node {parent}")
+            return fork
+        return self.record(fork or Fork(1, "again"), parent).decision_id
+
+    def record(self, fork: Fork, parent: int) -> ForkRecord:
+        """Write a decision down, before its first child is asked for."""
+        shares = fork.shares or (1.0 / fork.num_siblings,) * fork.num_siblings
+        record = ForkRecord(
+            decision_id=len(self.forks),
+            node=parent,
+            position=self._end[parent],
+            rule=fork.rule,
+            num_siblings=fork.num_siblings,
+            shares=shares,
+            is_post_hoc=self._requested[parent] > 0,
+            probability=fork.probability,
+            score=fork.score,
+            select_prob=fork.select_prob,
+        )
+        self.forks.append(record)
+        return record
+
+    def _append(self, step: Step, place: Place) -> int:
+        node = len(self)
+        self._append_row(place.parent, place.index, place.seed, place.decision_id)
+        self._edge[node], self._role[node] = EDGES.index(step.edge), ROLES.index(step.role)
+        if step.action not in self._actions:
+            self._actions.append(step.action)
+        self._action[node] = self._actions.index(step.action)
+        self._segment[node] = len(self._segments)
+        self._num_segments[node] = len(step.segments)
+        fresh = place.parent == NONE or step.edge == "quotes"
+        self._end[node] = (0 if fresh else self._end[place.parent]) + sum(len(s) for s in step.segments)
+        for segment in step.segments:
+            self._segments.add(segment)
+        if place.parent != NONE:
+            self._link(node, place.parent)
+        self._describe(node, step)
+        return node
+
+    def _append_row(self, parent: int, index: int, seed: int, fork: int) -> None:
+        self._parent.append(parent)
+        self._index.append(index)
+        self._seed.append(seed)
+        self._fork.append(fork)
+        for column in (self._requested, self._end, self._segment, self._num_segments, self._edge, self._role, self._action):
+            column.append(0)
+        for column in (self._first_child, self._last_child, self._next, self._previous, self._stop):
+            column.append(NONE)
+
+    def _describe(self, node: int, step: Step) -> None:
+        """Stop word, measures, scores and notes of a new node."""
+        for name, value in step.measures.items():
+            column = self._measures.setdefault(name, array("d"))
+            column.extend([float("nan")] * (node - len(column)))
+            column.append(value)
+        if step.scores:
+            self._scores[node] = step.scores
+        if step.notes:
+            self._notes[node] = dict(step.notes)
+        if step.stop is not None:
+            self._stop[node] = STOPS.index(step.stop)
+            self.num_leaves += self.is_leaf(node)
+            self.num_failed += STOP_WORDS[step.stop].is_failure
+
+    def _link(self, node: int, parent: int) -> None:
+        """Insert `node` among its siblings by order of request; nearly always at the end."""
+        before = self._last_child[parent]
+        while before != NONE and self._index[before] > self._index[node]:
+            before = self._previous[before]
+        after = self._first_child[parent] if before == NONE else self._next[before]
+        self._previous[node], self._next[node] = before, after
+        if before == NONE:
+            self._first_child[parent] = node
+        else:
+            self._next[before] = node
+        if after == NONE:
+            self._last_child[parent] = node
+        else:
+            self._previous[after] = node
+
+    def _replace_child(self, old: int, new: int) -> None:
+        """Put `new` where `old` stands among its siblings."""
+        parent, before, after = self._parent[old], self._previous[old], self._next[old]
+        self._previous[new], self._next[new] = before, after
+        if before == NONE:
+            self._first_child[parent] = new
+        else:
+            self._next[before] = new
+        if after == NONE:
+            self._last_child[parent] = new
+        else:
+            self._previous[after] = new
+
+    def _divide_segments(self, node: int, head: int, offset: int) -> None:
+        """Give the first `offset` tokens of `node` to `head`, whose segments are appended to the arena."""
+        self._segment[head] = len(self._segments)
+        for i in self._segment_range(node):
+            length = self._segments.length(i)
+            if offset < length:
+                if offset:
+                    self._segments.cut(i, offset)
+                self._num_segments[node] -= i - self._segment[node]
+                self._segment[node] = i
+                break
+            self._segments.move(i)
+            offset -= length
+        self._num_segments[head] = len(self._segments) - self._segment[head]
+
+
+def _shortened(branch: Branch, at: int) -> Branch:
+    """The first `at` tokens of `branch`."""
+    pieces: list[Piece] = []
+    for piece in branch.pieces:
+        if at <= 0:
+            break
+        segment = piece.segment
+        if at < len(segment):
+            segment = replace(
+                segment,
+                ids=segment.ids[:at],
+                logprobs=None if segment.logprobs is None else segment.logprobs[:at],
+                measures={name: values[:at] for name, values in segment.measures.items()},
+                finish=None,
+            )
+        pieces.append(Piece(piece.node, segment))
+        at -= len(segment)
+    return Branch(branch.codec, pieces[-1].node if pieces else branch.node, tuple(pieces))
