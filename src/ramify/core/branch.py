@@ -65,6 +65,11 @@ class Branch:
         return sum(len(p.segment) for p in self.pieces if p.segment.origin == "prompt")
 
     @cached_property
+    def prompt_text(self) -> str:
+        """The opening context as text."""
+        return self.codec.decode(self.ids[: self.num_prompt])
+
+    @cached_property
     def response_text(self) -> str:
         """Everything after the opening context as text: actions and observations."""
         return self.codec.decode(self.ids[self.num_prompt :])

@@ -80,14 +80,21 @@ class ByteCodec:
         return bytes([token_id]) if token_id < 256 else b""
 
 
+def character_width(lead: int) -> int:
+    """Number of bytes of the UTF-8 character that begins with byte `lead`; 1 for a byte that begins none."""
+    if 0xC2 <= lead < 0xE0:
+        return 2
+    if 0xE0 <= lead < 0xF0:
+        return 3
+    return 4 if 0xF0 <= lead < 0xF5 else 1
+
+
 def num_unfinished_bytes(data: bytes) -> int:
     """Number of bytes at the end of `data` that begin a UTF-8 character without completing it (0 to 3)."""
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
-        if byte & 0b1100_0000 == 0b1000_0000:
-            continue
-        width = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-        return back if width > back else 0
+        if byte & 0b1100_0000 != 0b1000_0000:
+            return back if character_width(byte) > back else 0
     return 0
 
 

@@ -6,7 +6,7 @@ to the first token of what it would cut; `is_unresolved` says that a run ends in
 
 from collections.abc import Iterable, Sequence
 
-from ramify.core.codec import num_unfinished_bytes
+from ramify.core.codec import character_width, num_unfinished_bytes
 
 
 def settled(tokens: Sequence[bytes], offset: int, words: Iterable[str]) -> int:
@@ -27,10 +27,19 @@ def settled(tokens: Sequence[bytes], offset: int, words: Iterable[str]) -> int:
 def _start_of_what_is_cut(data: bytes, border: int, needles: Iterable[bytes]) -> int | None:
     """First byte of the stop word or character that a cut at byte `border` would divide; None = nothing is."""
     unfinished = num_unfinished_bytes(data[:border])
-    if unfinished and unfinished != num_unfinished_bytes(data[: border + 4 - unfinished]):
+    if unfinished and _is_character(data, border - unfinished):
         return border - unfinished
     starts = [s for needle in needles for s in _occurrences(data, needle) if s < border < s + len(needle)]
     return min(starts, default=None)
+
+
+def _is_character(data: bytes, start: int) -> bool:
+    """Whether the bytes from `start` are one whole character, and not a lead byte with nothing that fits behind it."""
+    try:
+        data[start : start + character_width(data[start])].decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _occurrences(data: bytes, needle: bytes) -> list[int]:

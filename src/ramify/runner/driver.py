@@ -1,0 +1,302 @@
+"""Driver: one tree, its strategy, its ledger and its rule of delivery. No asyncio, no clock, no I/O.
+
+The shell calls `pump` to learn what to start, reports steps with `grew` and endings with `ended`, and calls `pump`
+again. Between two outcomes the strategy is always asked, so a recorded sequence of outcomes drives it to the same
+commands: resuming a run is feeding the record to a fresh driver and comparing what it says.
+
+Invariants: every command has exactly one outcome; nothing starts before the ledger has room for all it may use; an
+empty ask with nothing in flight before the strategy is done is a `ContractError`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeVar
+
+from ramify.core.command import Cancel, Close, Command, Failed, Fork, Grow, Judge, Outcome
+from ramify.core.errors import ContractError, RamifyError
+from ramify.core.growth import Done, Ending, Failure, Growth
+from ramify.core.ledger import Ledger, Spend
+from ramify.core.limits import Limits
+from ramify.core.stop import stop_word
+from ramify.core.strategy import Strategy
+from ramify.core.tree import Place, Step, Tree
+
+T = TypeVar("T")
+Delivery = Literal["ordered", "eager"]
+Need = Callable[[Tree, Command, Place | None], Spend]
+"""The most a command may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The strategy asked for commands; the first has this id, the others follow."""
+
+    first_id: int
+    commands: tuple[Command, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A command's outcome was put on the tree and told."""
+
+    command_id: int
+    ending: Ending
+    outcome: Outcome
+
+
+DriverEvent = Asked | Delivered
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A command to carry out now, with what it may use at most."""
+
+    command_id: int
+    command: Grow | Judge
+    place: Place | None
+    allotment: Spend
+
+
+@dataclass(slots=True)
+class Pumped:
+    """What the shell has to do now."""
+
+    starts: list[Start] = field(default_factory=list)
+    cancels: list[int] = field(default_factory=list)
+    events: list[DriverEvent] = field(default_factory=list)
+
+
+class Driver:
+    """Drive one tree. `twin`, if given, is a second strategy built alike: what it asks must be the same."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        strategy: Strategy,
+        *,
+        delivery: Delivery = "ordered",
+        limits: Limits | None = None,
+        need: Need | None = None,
+        words: Iterable[str] = (),
+        twin: Strategy | None = None,
+    ) -> None:
+        self.tree = tree
+        self.strategy = strategy
+        self.ledger = Ledger(limits or Limits())
+        self.growth = Growth(tree, words=words)
+        self.num_failed = 0
+        is_free = strategy.is_order_free and not self.ledger.limits.counted()
+        self._is_ordered = delivery == "ordered" and not is_free
+        self._need = need or (lambda tree, command, place: Spend())
+        self._twin = twin
+        self._waiting: deque[int] = deque()
+        self._reserved: dict[int, Spend] = {}
+        self._endings: dict[int, Ending] = {}
+        self._next_told = 0
+        self._has_asked = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the strategy is done and nothing is in flight."""
+        return self._has_asked and not self.growth.flights and self._is_done()
+
+    def pump(self) -> Pumped:
+        """Ask, deliver what has ended, ask again after each, and say what to start and cancel."""
+        pumped = Pumped()
+        if not self._has_asked:
+            self._has_asked = True
+            self._ask(pumped)
+        while (command_id := self._next_delivery()) is not None:
+            pumped.events.append(self._deliver(command_id))
+            self._ask(pumped)
+        self._refuse_stall()
+        return pumped
+
+    def grew(self, command_id: int, step: Step) -> None:
+        """A command has completed a step."""
+        self.growth.grow(command_id, step)
+
+    def ended(self, command_id: int, ending: Ending) -> None:
+        """A command has ended; its outcome is delivered by a later `pump`."""
+        if command_id not in self.growth.flights or command_id in self._endings:
+            raise ContractError(f"command {command_id} has ended already or was never asked")
+        self._endings[command_id] = ending
+
+    def has_ended(self, command_id: int) -> bool:
+        """Whether a command has ended, told or not."""
+        return command_id not in self.growth.flights or command_id in self._endings
+
+    @property
+    def limited(self) -> frozenset[str]:
+        """Names of the amounts that are limited."""
+        return frozenset(self.ledger.limits.counted())
+
+    # -- asking -----------------------------------------------------------------------------------------------------
+
+    def _ask(self, pumped: Pumped) -> None:
+        if not self._is_done():
+            commands = self._commands()
+            if commands:
+                first = self._register(commands, pumped)
+                pumped.events.append(Asked(first, tuple(self.growth.flights[first + i].command for i in range(len(commands)))))
+        self._start_waiting(pumped)
+
+    def _commands(self) -> Sequence[Command]:
+        commands = self._call(lambda: self.strategy.ask(self.tree), "ask")
+        if not isinstance(commands, Sequence):
+            raise ContractError(f"{self._name}.ask returned {commands!r}; it must return a sequence of commands")
+        if self._twin is not None:
+            again = self._twin.ask(self.tree)
+            if list(again) != list(commands):
+                raise ContractError(
+                    f"{self._name} drew randomness of its own: built and told alike, it asked {list(commands)!r} and "
+                    f"then {list(again)!r}; draw only from the generator handed in"
+                )
+        return commands
+
+    def _register(self, commands: Sequence[Command], pumped: Pumped) -> int:
+        first = self.growth.num_asked
+        decisions: dict[int, int] = {}
+        for command in grouped(commands):
+            fork = command.fork if isinstance(command, Grow) else None
+            if isinstance(command, Grow) and isinstance(fork, Fork) and id(fork) in decisions:
+                command = replace(command, fork=decisions[id(fork)])
+            command_id = self.growth.ask(command)
+            place = self.growth.flights[command_id].place
+            if isinstance(fork, Fork) and place is not None:
+                decisions.setdefault(id(fork), place.decision_id)
+            self._dispatch(command_id, command, pumped)
+        return first
+
+    def _dispatch(self, command_id: int, command: Command, pumped: Pumped) -> None:
+        match command:
+            case Grow() | Judge():
+                self._waiting.append(command_id)
+            case Close(node):
+                pumped.cancels.extend(self._in_flight_below(node))
+                self._endings[command_id] = Done()
+            case Cancel(target):
+                pumped.cancels.append(target)
+                self._endings[command_id] = Done()
+
+    def _in_flight_below(self, node: int) -> list[int]:
+        return [
+            command_id
+            for command_id, flight in self.growth.flights.items()
+            if flight.place is not None and node in self.tree.path(flight.place.parent)
+        ]
+
+    # -- the budget ---------------------------------------------------------------------------------------------------
+
+    def _start_waiting(self, pumped: Pumped) -> None:
+        """Start waiting commands in order while the ledger has room for the most each may use.
+
+        A command that does not fit waits for what is in flight to give back; with nothing in flight it takes what is
+        left, or fails for the budget.
+        """
+        while self._waiting:
+            command_id = self._waiting[0]
+            if command_id in self._endings:
+                self._waiting.popleft()
+                continue
+            flight = self.growth.flights[command_id]
+            need = self._need(self.tree, flight.command, flight.place)
+            missing = self.ledger.missing(need)
+            if missing and self._reserved:
+                return
+            self._waiting.popleft()
+            if any(room < 1 for room in missing.values()):
+                self._endings[command_id] = Failure("budget")
+                continue
+            allotment = replace(need, **missing)
+            self.ledger.reserve(allotment)
+            self._reserved[command_id] = allotment
+            assert isinstance(flight.command, Grow | Judge)
+            pumped.starts.append(Start(command_id, flight.command, flight.place, allotment))
+
+    # -- delivery -----------------------------------------------------------------------------------------------------
+
+    def _next_delivery(self) -> int | None:
+        if not self._is_ordered:
+            return next(iter(self._endings), None)
+        return self._next_told if self._next_told in self._endings else None
+
+    def _deliver(self, command_id: int) -> Delivered:
+        ending = self._endings.pop(command_id)
+        self._next_told += 1
+        self._settle(command_id, ending)
+        outcome = self.growth.end(command_id, ending)
+        self.num_failed += isinstance(outcome, Failed) and outcome.reason not in ("budget", "cancelled")
+        self._call(lambda: self.strategy.tell(self.tree, outcome), "tell")
+        if self._twin is not None:
+            self._twin.tell(self.tree, outcome)
+        return Delivered(command_id, ending, outcome)
+
+    def _settle(self, command_id: int, ending: Ending) -> None:
+        """Give the reservation back and bill what the command's steps and scores used."""
+        flight = self.growth.flights[command_id]
+        used: dict[str, Spend] = {}
+        for step in flight.steps:
+            used.setdefault(step.role, Spend()).add(spend_of(step))
+        if isinstance(flight.command, Judge) and not isinstance(ending, Failure):
+            used.setdefault("policy", Spend()).judge_calls += len(flight.command.nodes)
+        self.ledger.settle(self._reserved.pop(command_id, Spend()), used)
+
+    def _refuse_stall(self) -> None:
+        if not self.growth.flights and not self._is_done():
+            raise ContractError(
+                f"{self._name} asked for nothing with nothing in flight and is not done. Its tree has {len(self.tree)} "
+                f"nodes and {self.tree.num_leaves} leaves; expandable: {self.tree.expandable()[:8]}; told "
+                f"{self._next_told} outcomes"
+            )
+
+    # -- the strategy -----------------------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return f"strategy {type(self.strategy).__name__}"
+
+    def _is_done(self) -> bool:
+        return bool(self._call(lambda: self.strategy.is_done(self.tree), "is_done"))
+
+    def _call(self, method: Callable[[], T], what: str) -> T:
+        """Boundary to plug-in code: whatever a strategy raises becomes a ContractError that names it."""
+        try:
+            return method()
+        except RamifyError:
+            raise
+        except Exception as error:
+            raise ContractError(f"{self._name}.{what} raised {type(error).__name__}: {error}") from error
+
+
+def grouped(commands: Sequence[Command]) -> list[Command]:
+    """Bare Grows at one place in one ask are one decision: give them one Fork."""
+    places: dict[tuple[int, int | None], int] = {}
+    for command in commands:
+        if isinstance(command, Grow) and command.fork is None:
+            places[command.node, command.at] = places.get((command.node, command.at), 0) + 1
+    forks = {place: Fork(count, "ask") for place, count in places.items() if count > 1}
+    return [
+        replace(c, fork=forks[c.node, c.at])
+        if isinstance(c, Grow) and c.fork is None and (c.node, c.at) in forks
+        else c
+        for c in commands
+    ]
+
+
+def spend_of(step: Step) -> Spend:
+    """What one step billed."""
+    spend = Spend()
+    for segment in step.segments:
+        spend.bill(segment.usage)
+        if segment.tool_call is not None and segment.tool_call.is_executed:
+            spend.tool_calls += 1
+            spend.tool_retries += segment.tool_call.num_retries
+    spend.turns += any(s.is_sampled for s in step.segments)
+    if step.stop is not None:
+        is_failure = stop_word(step.stop).is_failure
+        spend.failed_leaves += is_failure
+        spend.leaves += not is_failure and step.role == "policy" and step.edge == "continues"
+    spend.judge_calls += len(step.scores)
+    return spend

@@ -1,0 +1,72 @@
+"""Events: what happens in a run, told to observers in order: the recorder, the report, the log, the progress bar.
+
+Observers are plain functions called in the run's own task; they must not block. The recorder is the first of them, so
+that nothing is shown that was not written down.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ramify.core.strategy import Phase
+from ramify.core.tree import Step, Tree
+from ramify.runner.driver import Asked, Delivered
+
+
+@dataclass(frozen=True, slots=True)
+class TreeOpened:
+    """A tree has its root. `index` is the problem's place in its source."""
+
+    index: int
+    tree: Tree
+    is_resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommandsAsked:
+    index: int
+    asked: Asked
+
+
+@dataclass(frozen=True, slots=True)
+class StepGrown:
+    """A step is complete; it joins the tree when its command's outcome is delivered."""
+
+    index: int
+    command_id: int
+    number: int
+    """Of the step within its command."""
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeTold:
+    index: int
+    delivered: Delivered
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseBegan:
+    """A tree's strategy entered a phase or a round of it."""
+
+    index: int
+    phase: Phase
+    num_active: int
+    """Commands in flight then."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeClosed:
+    """Nothing more will happen to this tree; it leaves memory unless an observer keeps it."""
+
+    index: int
+    tree: Tree
+    reason: str = "done"
+    """`done`, or the fault that ended it."""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.reason == "done"
+
+
+Event = TreeOpened | CommandsAsked | StepGrown | OutcomeTold | PhaseBegan | TreeClosed
+Observer = Callable[[Event], None]
