@@ -1,3 +1,151 @@
-"""ramify: rollout trees for language-model agents, for training and for answering."""
+"""ramify: rollout trees for language-model agents, for training and for answering.
+
+Every public name is here and is imported when it is first used, so that `import ramify` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ramify.core.action import ActionConfig
+    from ramify.core.branch import Branch
+    from ramify.core.codec import ByteCodec, Codec
+    from ramify.core.command import (
+        Cancel,
+        Candidate,
+        Close,
+        Closed,
+        Command,
+        Failed,
+        Fork,
+        ForkRecord,
+        Grow,
+        Grown,
+        Judge,
+        Judged,
+        Outcome,
+        Score,
+        Tokens,
+    )
+    from ramify.core.engine import Capabilities, Engine, Generation, Request
+    from ramify.core.errors import (
+        ConfigError,
+        ContractError,
+        EngineError,
+        ExportError,
+        JudgeError,
+        RamifyError,
+        StoreError,
+        ToolError,
+    )
+    from ramify.core.format import AnswerAction, Format, InvalidAction, Span, ToolAction
+    from ramify.core.judge import Verdict
+    from ramify.core.limits import Limits
+    from ramify.core.problem import Problem
+    from ramify.core.segment import Sampling, Segment, ToolCall
+    from ramify.core.strategy import Phase, Strategy
+    from ramify.core.task import Task
+    from ramify.core.tool import Tool, ToolResult, ToolSession
+    from ramify.core.tree import ROOT, Tree
+    from ramify.runner.api import Rollout, Saved, Watched, rollout, rollout_sync, steps
+    from ramify.runner.config import RunConfig
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "ROOT",
+    "ActionConfig",
+    "AnswerAction",
+    "Branch",
+    "ByteCodec",
+    "Cancel",
+    "Candidate",
+    "Capabilities",
+    "Close",
+    "Closed",
+    "Codec",
+    "Command",
+    "ConfigError",
+    "ContractError",
+    "Engine",
+    "EngineError",
+    "ExportError",
+    "Failed",
+    "Fork",
+    "ForkRecord",
+    "Format",
+    "Generation",
+    "Grow",
+    "Grown",
+    "InvalidAction",
+    "Judge",
+    "JudgeError",
+    "Judged",
+    "Limits",
+    "Outcome",
+    "Phase",
+    "Problem",
+    "RamifyError",
+    "Request",
+    "Rollout",
+    "RunConfig",
+    "Sampling",
+    "Saved",
+    "Score",
+    "Segment",
+    "Span",
+    "StoreError",
+    "Strategy",
+    "Task",
+    "Tokens",
+    "Tool",
+    "ToolAction",
+    "ToolCall",
+    "ToolError",
+    "ToolResult",
+    "ToolSession",
+    "Tree",
+    "Verdict",
+    "Watched",
+    "__version__",
+    "rollout",
+    "rollout_sync",
+    "steps",
+]
+
+_MODULES = {
+    "ramify.core.action": "ActionConfig",
+    "ramify.core.branch": "Branch",
+    "ramify.core.codec": "ByteCodec Codec",
+    "ramify.core.command": (
+        "Cancel Candidate Close Closed Command Failed Fork ForkRecord Grow Grown Judge Judged Outcome Score Tokens"
+    ),
+    "ramify.core.engine": "Capabilities Engine Generation Request",
+    "ramify.core.errors": (
+        "ConfigError ContractError EngineError ExportError JudgeError RamifyError StoreError ToolError"
+    ),
+    "ramify.core.format": "AnswerAction Format InvalidAction Span ToolAction",
+    "ramify.core.judge": "Verdict",
+    "ramify.core.limits": "Limits",
+    "ramify.core.problem": "Problem",
+    "ramify.core.segment": "Sampling Segment ToolCall",
+    "ramify.core.strategy": "Phase Strategy",
+    "ramify.core.task": "Task",
+    "ramify.core.tool": "Tool ToolResult ToolSession",
+    "ramify.core.tree": "ROOT Tree",
+    "ramify.runner.api": "Rollout Saved Watched rollout rollout_sync steps",
+    "ramify.runner.config": "RunConfig",
+}
+_PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'ramify' has no attribute {name!r}")
+    value = getattr(import_module(_PLACES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

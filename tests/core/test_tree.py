@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Fork, Grow, Score
 from ramify.core.errors import ContractError
-from ramify.core.growth import Done, Growth
+from ramify.core.growth import Done, Growth, GrowthRules
 from ramify.core.problem import Problem
 from ramify.core.segment import Finish, Segment, ToolCall, Usage, token_array
 from ramify.core.tree import ROOT, Step, Tree
@@ -62,7 +62,7 @@ def snapshot(tree: Tree, leaf: int) -> tuple[object, ...]:
 @settings(max_examples=60, deadline=None)
 @pytest.mark.covers("S0.1")
 def test_split_changes_no_branch(data: st.DataObject) -> None:
-    growth = Growth(planted(), words=WORDS)
+    growth = Growth(planted(), rules=GrowthRules(WORDS))
     tree = growth.tree
     leaves = [chain(growth, "1+1", "2+2", "4")[-1], chain(growth, "9", "1")[-1]]
     for _ in range(6):
@@ -95,7 +95,7 @@ def test_split_keeps_the_tail_id() -> None:
 
 
 def test_a_fork_inside_a_stop_word_moves_left_to_its_first_token() -> None:
-    growth = Growth(planted(), words=WORDS)
+    growth = Growth(planted(), rules=GrowthRules(WORDS))
     _, leaf = chain(growth, "1+1", "2")
     start = growth.tree.length(ROOT)
     for inside in range(10, 16):
@@ -105,7 +105,7 @@ def test_a_fork_inside_a_stop_word_moves_left_to_its_first_token() -> None:
 
 
 def test_positions_that_no_model_sampled_are_refused() -> None:
-    growth = Growth(planted(), words=WORDS)
+    growth = Growth(planted(), rules=GrowthRules(WORDS))
     first, leaf = chain(growth, "1+1", "2")
     inside_prompt, inside_given = 3, growth.tree.length(first) - 4
     behind_action = growth.tree.length(ROOT) + len("<calc>1+1</calc>")
@@ -115,7 +115,7 @@ def test_positions_that_no_model_sampled_are_refused() -> None:
 
 
 def test_the_start_of_a_branch_is_a_fork_position() -> None:
-    growth = Growth(planted(), words=WORDS)
+    growth = Growth(planted(), rules=GrowthRules(WORDS))
     _, leaf = chain(growth, "1+1", "2")
     prompt = growth.tree.length(ROOT)
     places = [growth.tree.begin(50 + at, Grow(leaf, at=at)) for at in (0, prompt)]
@@ -126,9 +126,7 @@ def test_queries_are_canonical_whatever_came_first() -> None:
     trees = []
     for order in ((0, 1, 2), (2, 0, 1)):
         growth = Growth(planted())
-        fork = Fork(3, "chains")
-        decision = growth.tree.record(fork, ROOT).decision_id
-        ids = [growth.ask(Grow(ROOT, fork=decision)) for _ in range(3)]
+        ids = [growth.ask(Grow(ROOT, fork=fork)) for fork in (Fork(3, "chains"), 0, 0)]
         for number in order:
             growth.grow(ids[number], Step((sampled(f"answer {number}"),), stop="answer"))
             growth.end(ids[number], Done())
@@ -183,7 +181,7 @@ def test_seeds_follow_the_place_not_the_id() -> None:
 
 
 def test_a_tree_survives_pickling() -> None:
-    growth = Growth(planted(), words=WORDS)
+    growth = Growth(planted(), rules=GrowthRules(WORDS))
     _, leaf = chain(growth, "1+1", "2")
     copy = pickle.loads(pickle.dumps(growth.tree))
     assert snapshot(copy, leaf) == snapshot(growth.tree, leaf)

@@ -25,8 +25,9 @@ class Capabilities:
     logprobs: LogprobKind | None = None
     """Meaning of its logprobs; None = it gives none."""
     measures: frozenset[str] = frozenset()
-    """Per-token measures it can return (`entropy`, …), and `topk` if it returns top-k logprobs."""
+    """Per-token measures it can return (`entropy`, …)."""
     max_topk: int = 0
+    """Most top logprobs a token; 0 = it returns none."""
     has_token_ids: bool = True
     has_seeds: bool = False
     """Whether a request's seed fixes its sample."""

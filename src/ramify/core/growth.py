@@ -5,7 +5,6 @@ function of its record. What a command grew is kept aside until its outcome is d
 what a strategy sees depends on the order of delivery alone.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ramify.core.command import (
@@ -13,6 +12,7 @@ from ramify.core.command import (
     Close,
     Closed,
     Command,
+    Edge,
     Failed,
     Grow,
     Grown,
@@ -57,20 +57,32 @@ class Flight:
     steps: list[Step] = field(default_factory=list)
 
 
-class Growth:
-    """A tree and its commands in flight. `words` are stop words that a fork must not cut."""
+@dataclass(frozen=True, slots=True)
+class GrowthRules:
+    """What a run's format and actions say about where growths may begin."""
 
-    def __init__(self, tree: Tree, *, words: Iterable[str] = ()) -> None:
+    words: tuple[str, ...] = ()
+    """Stop words that a fork must not cut."""
+    quoting: frozenset[str] = frozenset()
+    """Actions that begin a fresh context: they may quote paths that have ended."""
+
+
+class Growth:
+    """A tree and its commands in flight."""
+
+    def __init__(self, tree: Tree, *, rules: GrowthRules = GrowthRules()) -> None:  # noqa: B008 - frozen
         self.tree = tree
         self.flights: dict[int, Flight] = {}
         self.num_asked = 0
-        self._words = tuple(words)
+        self._rules = rules
 
     def ask(self, command: Command) -> int:
         """Register one command and return its id. Raises `ContractError` if it is impossible."""
         command_id = self.num_asked
         self._check(command)
-        place = self.tree.begin(command_id, command, words=self._words)
+        is_quote = isinstance(command, Grow) and command.action in self._rules.quoting
+        edge: Edge = "quotes" if is_quote else "continues"
+        place = self.tree.begin(command_id, command, edge=edge, words=self._rules.words)
         self.flights[command_id] = Flight(command, place)
         self.num_asked += 1
         return command_id

@@ -28,6 +28,8 @@ from ramify.core.segment import Segment
 from ramify.core.stop import STOP_WORDS, stop_word
 
 NONE = -1
+QUOTED = -1
+"""Position of a fresh context: before every token."""
 ROOT = 0
 STOPS = tuple(STOP_WORDS)
 
@@ -70,7 +72,7 @@ class Tree:
 
     __slots__ = (
         "_action", "_actions", "_edge", "_end", "_first_child", "_fork", "_index", "_last_child", "_measures", "_next",
-        "_notes", "_num_segments", "_parent", "_previous", "_requested", "_role", "_scores", "_seed", "_segment",
+        "_notes", "_num_segments", "_parent", "_previous", "_quoted", "_requested", "_role", "_scores", "_seed", "_segment",
         "_segments", "_stop", "codec", "forks", "num_failed", "num_leaves", "pending", "problem", "seed",
     )  # fmt: skip
 
@@ -88,6 +90,7 @@ class Tree:
         self._parent, self._index, self._requested, self._end, self._segment = (array("i") for _ in range(5))
         self._first_child, self._last_child, self._next, self._previous, self._fork = (array("i") for _ in range(5))
         self._edge, self._role, self._num_segments, self._action = array("B"), array("B"), array("h"), array("h")
+        self._quoted = array("i")
         self._stop = array("b")
         self._seed = array("Q")
         self._actions: list[str] = []
@@ -265,12 +268,16 @@ class Tree:
 
     # -- growing (the driver's) -----------------------------------------------------------------------------------
 
-    def begin(self, command_id: int, command: Command, *, words: Iterable[str] = ()) -> Place | None:
+    def begin(
+        self, command_id: int, command: Command, *, edge: Edge = "continues", words: Iterable[str] = ()
+    ) -> Place | None:
         """Register a command as in flight; for a Grow, fix its place, splitting and recording its fork as needed.
 
         `words` are stop words that a fork position must not cut. Raises `ContractError` on an impossible command.
         """
-        place = self._place(command, words) if isinstance(command, Grow) else None
+        place = None
+        if isinstance(command, Grow):
+            place = self._place(command, words) if edge == "continues" else self._quoted_place(command)
         self.pending[command_id] = command
         return place
 
@@ -358,13 +365,23 @@ class Tree:
         return self._seed[node] == self._seed[parent]
 
     def _place(self, grow: Grow, words: Iterable[str]) -> Place:
+        """Behind the branch of the node, or at a position on it."""
         parent = self._parent_at(grow, tuple(words))
         if self.is_ended(parent):
             raise ContractError(f"cannot grow from node {parent}: it ended with {self.stop(parent)!r}")
-        decision = self._decision(grow.fork, parent)
-        index = self._requested[parent]
-        self._requested[parent] += 1
-        position = self._end[parent]
+        return self._next_place(grow, parent, position=self._end[parent], requested=self._requested)
+
+    def _quoted_place(self, grow: Grow) -> Place:
+        """In a fresh context under the node, which may have ended: it continues no token."""
+        if grow.at is not None:
+            raise ContractError(f"{grow!r}: an action that quotes has no token position")
+        return self._next_place(grow, self._known(grow.node), position=QUOTED, requested=self._quoted)
+
+    def _next_place(self, grow: Grow, parent: int, *, position: int, requested: "array[int]") -> Place:
+        """The place of the next child of one kind; `requested` counts them."""
+        decision = self._decision(grow.fork, parent, is_first=not requested[parent])
+        index = requested[parent]
+        requested[parent] += 1
         return Place(parent, position, index, child_seed(self._seed[parent], position, index), decision)
 
     def _parent_at(self, grow: Grow, words: tuple[str, ...]) -> int:
@@ -426,33 +443,32 @@ class Tree:
             start -= 1
         return start
 
-    def _decision(self, fork: Fork | int | None, parent: int) -> int:
+    def _decision(self, fork: Fork | int | None, parent: int, *, is_first: bool) -> int:
         """Decision id of a Grow's fork; a Fork is recorded when it is first seen."""
-        if fork is None and not self._requested[parent]:
+        if fork is None and is_first:
             return NONE
         if isinstance(fork, int):
             if not 0 <= fork < len(self.forks) or self.forks[fork].node != parent:
                 raise ContractError(f"decision {fork} does not fork node {parent}")
             return fork
-        return self.record(fork or Fork(1, "again"), parent).decision_id
+        return self._record(fork or Fork(1, "again"), parent, is_first=is_first)
 
-    def record(self, fork: Fork, parent: int) -> ForkRecord:
-        """Write a decision down, before its first child is asked for."""
-        shares = fork.shares or (1.0 / fork.num_siblings,) * fork.num_siblings
+    def _record(self, fork: Fork, parent: int, *, is_first: bool) -> int:
+        """Write a decision down, before its first child is asked for; returns its id."""
         record = ForkRecord(
             decision_id=len(self.forks),
             node=parent,
             position=self._end[parent],
             rule=fork.rule,
             num_siblings=fork.num_siblings,
-            shares=shares,
-            is_post_hoc=self._requested[parent] > 0,
+            shares=fork.shares or (1.0 / fork.num_siblings,) * fork.num_siblings,
+            is_post_hoc=not is_first,
             probability=fork.probability,
             score=fork.score,
             select_prob=fork.select_prob,
         )
         self.forks.append(record)
-        return record
+        return record.decision_id
 
     def _append(self, step: Step, place: Place) -> int:
         node = len(self)
@@ -477,7 +493,7 @@ class Tree:
         self._index.append(index)
         self._seed.append(seed)
         self._fork.append(fork)
-        for column in (self._requested, self._end, self._segment, self._num_segments, self._edge, self._role, self._action):
+        for column in (self._requested, self._quoted, self._end, self._segment, self._num_segments, self._edge, self._role, self._action):
             column.append(0)
         for column in (self._first_child, self._last_child, self._next, self._previous, self._stop):
             column.append(NONE)
@@ -500,7 +516,7 @@ class Tree:
     def _link(self, node: int, parent: int) -> None:
         """Insert `node` among its siblings by order of request; nearly always at the end."""
         before = self._last_child[parent]
-        while before != NONE and self._index[before] > self._index[node]:
+        while before != NONE and self._order(before) > self._order(node):
             before = self._previous[before]
         after = self._first_child[parent] if before == NONE else self._next[before]
         self._previous[node], self._next[node] = before, after
@@ -512,6 +528,10 @@ class Tree:
             self._last_child[parent] = node
         else:
             self._previous[after] = node
+
+    def _order(self, node: int) -> tuple[int, int]:
+        """Place among siblings: continuations first, each kind by order of request."""
+        return self._edge[node], self._index[node]
 
     def _replace_child(self, old: int, new: int) -> None:
         """Put `new` where `old` stands among its siblings."""

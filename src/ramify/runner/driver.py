@@ -9,13 +9,13 @@ empty ask with nothing in flight before the strategy is done is a `ContractError
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from ramify.core.command import Cancel, Close, Command, Failed, Fork, Grow, Judge, Outcome
 from ramify.core.errors import ContractError, RamifyError
-from ramify.core.growth import Done, Ending, Failure, Growth
+from ramify.core.growth import Done, Ending, Failure, Growth, GrowthRules
 from ramify.core.ledger import Ledger, Spend
 from ramify.core.limits import Limits
 from ramify.core.stop import stop_word
@@ -43,6 +43,8 @@ class Delivered:
     command_id: int
     ending: Ending
     outcome: Outcome
+    num_steps: int
+    """Steps the command had grown."""
 
 
 DriverEvent = Asked | Delivered
@@ -78,13 +80,13 @@ class Driver:
         delivery: Delivery = "ordered",
         limits: Limits | None = None,
         need: Need | None = None,
-        words: Iterable[str] = (),
+        rules: GrowthRules = GrowthRules(),  # noqa: B008 - frozen
         twin: Strategy | None = None,
     ) -> None:
         self.tree = tree
         self.strategy = strategy
         self.ledger = Ledger(limits or Limits())
-        self.growth = Growth(tree, words=words)
+        self.growth = Growth(tree, rules=rules)
         self.num_failed = 0
         is_free = strategy.is_order_free and not self.ledger.limits.counted()
         self._is_ordered = delivery == "ordered" and not is_free
@@ -225,13 +227,14 @@ class Driver:
     def _deliver(self, command_id: int) -> Delivered:
         ending = self._endings.pop(command_id)
         self._next_told += 1
+        num_steps = len(self.growth.flights[command_id].steps)
         self._settle(command_id, ending)
         outcome = self.growth.end(command_id, ending)
         self.num_failed += isinstance(outcome, Failed) and outcome.reason not in ("budget", "cancelled")
         self._call(lambda: self.strategy.tell(self.tree, outcome), "tell")
         if self._twin is not None:
             self._twin.tell(self.tree, outcome)
-        return Delivered(command_id, ending, outcome)
+        return Delivered(command_id, ending, outcome, num_steps)
 
     def _settle(self, command_id: int, ending: Ending) -> None:
         """Give the reservation back and bill what the command's steps and scores used."""

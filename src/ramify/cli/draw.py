@@ -1,0 +1,109 @@
+"""Draw: a tree of the core as a coloured tree of the terminal.
+
+Every node is a line: what the model wrote, what the tool said, entropy, reward, stop word. The text of both is
+untrusted and goes through `visible`; colours are never taken from it.
+"""
+
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree as Drawing
+
+from ramify.cli.terminal import shortened
+from ramify.core.segment import Segment
+from ramify.core.stop import STOP_WORDS
+from ramify.core.tree import ROOT, Tree
+
+MAX_ACTION = 60
+MAX_RESULT = 40
+
+
+def tree_view(tree: Tree) -> Drawing:
+    """`tree` as a drawing, in canonical order; children that quote their parent are marked `quotes`."""
+    drawings = {ROOT: Drawing(_root_label(tree), guide_style="dim")}
+    for node in tree.subtree()[1:]:
+        parent = tree.parent(node)
+        assert parent is not None
+        drawings[node] = drawings[parent].add(node_label(tree, node))
+    return drawings[ROOT]
+
+
+def node_label(tree: Tree, node: int) -> Text:
+    """One line about a node: id, role, action, result, entropy, reward, stop word."""
+    label = Text(f"{node} ", style="dim")
+    role, edge = tree.role(node), tree.edge(node)
+    if role != "policy" or edge == "quotes":
+        label.append(f"{role}{' quotes' if edge == 'quotes' else ''} ", style="magenta")
+    if (fork := tree.fork(node)) is not None and fork.num_siblings > 1:
+        label.append(f"⑂{fork.decision_id} ", style="cyan")
+    segments = tree.segments(node)
+    label.append(shortened(_text(tree, segments, "sampled", "written"), MAX_ACTION))
+    if observed := _text(tree, segments, "given"):
+        label.append(f" → {shortened(observed.strip(), MAX_RESULT)}", style="blue")
+    for part, style in _figures(tree, node):
+        label.append(f"  {part}", style=style)
+    return label
+
+
+def summary_row(tree: Tree, index: int) -> tuple[str, ...]:
+    """Cells about one tree for `summary_table`."""
+    leaves = tree.leaves()
+    rewards = [reward for leaf in leaves if (reward := tree.reward(leaf)) is not None]
+    stops = sorted({stop for leaf in leaves if (stop := tree.stop(leaf)) is not None})
+    spent = tree.spent().values()
+    return (
+        str(index),
+        shortened(tree.problem.question, 40),
+        str(len(tree)),
+        str(len(leaves)),
+        str(sum(spend.decode for spend in spent)),
+        str(sum(spend.tool_calls for spend in spent)),
+        f"{max(rewards):.2f}" if rewards else "-",
+        f"{sum(rewards) / len(rewards):.2f}" if rewards else "-",
+        " ".join(stops),
+    )
+
+
+def summary_table() -> Table:
+    """An empty table of trees."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("tree", justify="right")
+    table.add_column("question", no_wrap=True)
+    for name in ("nodes", "leaves", "decode", "tools", "best", "mean"):
+        table.add_column(name, justify="right")
+    table.add_column("ended by")
+    return table
+
+
+def _root_label(tree: Tree) -> Text:
+    label = Text(shortened(tree.problem.question, MAX_ACTION + MAX_RESULT), style="bold")
+    label.append(f"  {shortened(tree.problem.uid, 40)}", style="dim")
+    return label
+
+
+def _figures(tree: Tree, node: int) -> list[tuple[str, str]]:
+    """(text, style) of the numbers and words about a node."""
+    parts: list[tuple[str, str]] = []
+    if (entropy := _entropy(tree, node)) is not None:
+        parts.append((f"H {entropy:.2f}", "yellow" if entropy >= 0.3 else "dim"))
+    for score in tree.scores(node):
+        value = "none" if score.value is None else f"{score.value:.2f}"
+        style = "dim" if score.value is None else "bold green" if score.value > 0 else "red"
+        parts.append((f"{score.judge} {value}{' oracle' if score.is_oracle else ''}", style))
+    if (stop := tree.stop(node)) is not None:
+        reason = tree.notes(node).get("closed") or tree.notes(node).get("reason")
+        is_bad = STOP_WORDS[stop].is_truncated or STOP_WORDS[stop].is_failure
+        parts.append((stop + (f": {shortened(str(reason), 40)}" if reason else ""), "red" if is_bad else "green"))
+    return parts
+
+
+def _entropy(tree: Tree, node: int) -> float | None:
+    """Mean entropy of the node's sampled tokens in nats, or the step's own measure; None = neither was computed."""
+    values = [s.measures["entropy"] for s in tree.segments(node) if "entropy" in s.measures and len(s)]
+    if values:
+        return sum(float(v.sum()) for v in values) / sum(len(v) for v in values)
+    return tree.measure(node, "step_entropy_topk")
+
+
+def _text(tree: Tree, segments: tuple[Segment, ...], *origins: str) -> str:
+    ids = [int(i) for segment in segments if segment.origin in origins for i in segment.ids]
+    return tree.codec.decode(ids)

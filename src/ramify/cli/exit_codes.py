@@ -1,0 +1,56 @@
+"""Exit codes of the command line, and what leads to each. Scripts may rely on them."""
+
+import errno
+from enum import IntEnum
+
+from ramify.core.errors import EngineError, JudgeError, RamifyError, StoreError, ToolError
+from ramify.runner.report import RunReport
+from ramify.runner.scheduler import TooManyFailures
+
+
+class ExitCode(IntEnum):
+    """How a command ended."""
+
+    DONE = 0
+    PARTIAL = 1
+    """The run finished, but some of its trees did not."""
+    CONFIG = 2
+    """The command line, the configuration or a plug-in is wrong; nothing was started."""
+    ENVIRONMENT = 3
+    """An engine, an extra or a run folder cannot be used; `ramify doctor` says what is missing."""
+    BUDGET = 4
+    """The budget ran out before any path ended by itself."""
+    CHECK = 5
+    """`ramify check` found a broken invariant."""
+    SAVED = 75
+    """Stopped by a fault outside (engines down, disk full); all is saved and the run can be resumed."""
+    INTERRUPTED = 130
+    """Stopped by the user; all is saved and the run can be resumed."""
+
+
+OUTSIDE_STOPS = frozenset({"budget", "deadline"})
+"""Stop words of paths that a limit of the run ended."""
+DISK_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+
+
+def code_of_error(error: RamifyError) -> ExitCode:
+    """The exit code of a command that an error ended."""
+    match error:
+        case TooManyFailures():
+            return ExitCode.SAVED
+        case StoreError():
+            is_disk = isinstance(error.__cause__, OSError) and error.__cause__.errno in DISK_FAULTS
+            return ExitCode.SAVED if is_disk else ExitCode.ENVIRONMENT
+        case EngineError() | ToolError() | JudgeError():
+            return ExitCode.ENVIRONMENT
+        case _:
+            return ExitCode.CONFIG
+
+
+def code_of_report(report: RunReport) -> ExitCode:
+    """The exit code of a run that came to its end."""
+    if report.failed_trees:
+        return ExitCode.PARTIAL
+    if report.trees and set(report.stop_words) <= OUTSIDE_STOPS:
+        return ExitCode.BUDGET
+    return ExitCode.DONE

@@ -1,0 +1,34 @@
+"""Clip: what a clipped loss needs of a token that several leaves share, so that it is trained once and exactly.
+
+PPO's clip is not linear in the advantage. With r the ratio of a token, exactly,
+sum over l of w_l min(r A_l, clip(r) A_l) = A_plus min(r, 1 + high) + A_minus max(r, 1 - low); clipping A_plus + A_minus
+once is another loss. W multiplies terms without an advantage (KL, entropy). Source: `tree-gradients` 5.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ramify.credit.forest import Array_N, Forest
+from ramify.credit.group import Advantages
+
+
+class ClipParts(NamedTuple):
+    """For each node, over the leaves below it."""
+
+    plus: Array_N
+    """(N,) sum of w_l max(A_l, 0)."""
+    minus: Array_N
+    """(N,) sum of w_l min(A_l, 0)."""
+    weight: Array_N
+    """(N,) sum of w_l."""
+
+
+def clip_parts(forest: Forest, advantages: Advantages) -> ClipParts:
+    """The parts of (num_leaves,) leaf advantages, by the leaves' split weights."""
+    weight = forest.weight[forest.leaves]
+    return ClipParts(
+        plus=forest.over_leaves(weight * np.maximum(advantages, 0)),
+        minus=forest.over_leaves(weight * np.minimum(advantages, 0)),
+        weight=forest.over_leaves(weight),
+    )

@@ -1,0 +1,149 @@
+"""Forest: the shape credit looks at: the sampled paths of one problem as flat arrays, parents first.
+
+Owns shares and weights. A forest hangs from a virtual root, the bare prompt; its stems are what papers call the trees
+of a prompt. Every node has a leaf below it, and every leaf a reward. Sampled once, a token belongs to one node.
+Credits are functions of a forest alone. Arrays may hold `fractions.Fraction` objects: then everything that needs no
+square root is exact. Source: `tree-gradients` 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.core.errors import ContractError
+
+Array_N = npt.NDArray[Any]
+"""(num_nodes,) float64, or objects of Fraction."""
+Ints_N = npt.NDArray[np.int32]
+STEM = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """The sampled paths of one problem, N nodes. Never mutated."""
+
+    parent: Ints_N
+    """(N,) index of each node's parent, smaller than its own; -1 for a stem."""
+    share: Array_N
+    """(N,) share of each node in what its parent passes on; of stems, in the whole."""
+    reward: Array_N
+    """(N,) return of each leaf; NaN on inner nodes."""
+    num_tokens: Ints_N
+    """(N,) sampled tokens of each node."""
+    nodes: Ints_N
+    """(N,) id of each node on its tree."""
+    unpredictable: tuple[str, ...] = ()
+    """Why some fork was decided because of tokens already drawn; empty = all forks are predictable."""
+    caveats: tuple[str, ...] = ()
+    """Other reasons why no credit of this forest is exact."""
+
+    def __post_init__(self) -> None:
+        shapes = {array.shape for array in (self.parent, self.share, self.reward, self.num_tokens, self.nodes)}
+        if len(shapes) > 1:
+            raise ContractError(f"the arrays of a forest have one shape (num_nodes,), got {sorted(shapes)}")
+        if (self.parent >= np.arange(len(self.parent))).any() or (self.parent < STEM).any():
+            raise ContractError(f"a forest lists parents before their children, got parent={self.parent.tolist()}")
+        missing = [int(self.nodes[i]) for i in self.leaves if self.reward[i] != self.reward[i]]
+        if missing:
+            raise ContractError(f"leaves without a reward: nodes {missing[:8]}; judge them, or leave them out")
+
+    @classmethod
+    def of_arrays(cls, parent: Sequence[int], share: Sequence[Any], reward: Sequence[Any]) -> "Forest":
+        """A forest of nodes 0 .. N-1, one token each; `reward` is None on inner nodes. Numbers are kept as they are."""
+        dtype = np.float64 if all(isinstance(x, int | float) for x in share) else object
+        rewards = [float("nan") if r is None else r for r in reward]
+        size = len(parent)
+        return cls(
+            parent=np.array(parent, np.int32),
+            share=np.array(share, dtype),
+            reward=np.array(rewards, dtype),
+            num_tokens=np.ones(size, np.int32),
+            nodes=np.arange(size, dtype=np.int32),
+        )
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    @cached_property
+    def is_leaf(self) -> npt.NDArray[np.bool_]:
+        """(N,) whether the node ends a path."""
+        is_leaf = np.ones(len(self), bool)
+        is_leaf[self.parent[self.parent != STEM]] = False
+        return is_leaf
+
+    @cached_property
+    def leaves(self) -> Ints_N:
+        """(num_leaves,) indices of the leaves."""
+        return np.flatnonzero(self.is_leaf).astype(np.int32)
+
+    @cached_property
+    def stems(self) -> Ints_N:
+        """(num_stems,) indices of the stems."""
+        return np.flatnonzero(self.parent == STEM).astype(np.int32)
+
+    @property
+    def num_leaves(self) -> int:
+        return len(self.leaves)
+
+    @cached_property
+    def rewards(self) -> Array_N:
+        """(num_leaves,) returns of the leaves."""
+        return self.reward[self.leaves]
+
+    @cached_property
+    def is_forked(self) -> bool:
+        """Whether any path leaves another behind the prompt."""
+        inner = self.parent[self.parent != STEM]
+        return len(np.unique(inner)) < len(inner)
+
+    @cached_property
+    def weight(self) -> Array_N:
+        """(N,) product of the shares on the way to each node: w_c."""
+        weights = self.share.tolist()
+        for node, parent in enumerate(self.parent.tolist()):
+            if parent != STEM:
+                weights[node] = weights[parent] * weights[node]
+        return np.array(weights, self.share.dtype)
+
+    @cached_property
+    def value(self) -> Array_N:
+        """(N,) split-weighted mean return below each node: Q_c."""
+        values, shares = np.where(self.is_leaf, self.reward, 0).tolist(), self.share.tolist()
+        for node, parent in self._upwards:
+            if parent != STEM:
+                values[parent] = values[parent] + shares[node] * values[node]
+        return np.array(values, self.share.dtype)
+
+    @cached_property
+    def mean(self) -> Any:
+        """Split-weighted mean return of the whole forest: V."""
+        return (self.share[self.stems] * self.value[self.stems]).sum()
+
+    @cached_property
+    def stem(self) -> Ints_N:
+        """(N,) index of the stem that each node grows from."""
+        stems = list(range(len(self)))
+        for node, parent in enumerate(self.parent.tolist()):
+            if parent != STEM:
+                stems[node] = stems[parent]
+        return np.array(stems, np.int32)
+
+    def over_leaves(self, values: Array_N) -> Array_N:
+        """(N,) sum of (num_leaves,) `values` over the leaves below each node, itself included."""
+        sums = np.zeros(len(self), values.dtype)
+        sums[self.leaves] = values
+        totals = sums.tolist()
+        for node, parent in self._upwards:
+            if parent != STEM:
+                totals[parent] = totals[parent] + totals[node]
+        return np.array(totals, values.dtype)
+
+    @cached_property
+    def _upwards(self) -> list[tuple[int, int]]:
+        """(node, parent) pairs, children before their parents."""
+        parents: list[int] = self.parent.tolist()
+        return list(enumerate(parents))[::-1]

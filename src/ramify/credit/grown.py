@@ -1,0 +1,155 @@
+"""Grown: a tree -> the forest its credit is computed on.
+
+Only nodes of role `policy` that continue their parent count. Paths that failed for no reason of their own tokens are
+dropped and their siblings' shares renormalised; every other loss is named, and then no credit is called exact: a path
+cut by a budget or a deadline, one that was cancelled or never ended, a planned sibling that never came, a fork decided
+because of tokens already drawn. What the model's own tokens caused (`length`, `tool_limit` …) is a leaf with its
+reward. Reasons name counts and rules, never node ids, so that equal trees give equal reasons.
+
+Limits: whether a rule *would* have forked elsewhere cannot be read off one tree. A strategy whose rule is not
+predictable says so (`unpredictable`), also for trees in which it happened not to fork.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+
+from ramify.core.command import ForkRecord
+from ramify.core.errors import ExportError
+from ramify.core.stop import STOP_WORDS
+from ramify.core.tree import ROOT, Tree
+from ramify.credit.forest import STEM, Forest
+
+Unjudged = Literal["error", "drop"]
+"""What a leaf without a reward is: an error that names it, or a path left out (which depends on its tokens)."""
+CANCELLED: Final = "cancelled"
+
+
+def forest_of(tree: Tree, *, unjudged: Unjudged = "error", unpredictable: tuple[str, ...] = ()) -> Forest:
+    """The forest of a finished tree, nodes in canonical order.
+
+    `unpredictable`: reasons known beforehand why the strategy's forks depend on tokens. Raises `ExportError` for a leaf
+    without a reward. Mutates nothing.
+    """
+    survey = _Survey(tree, unjudged)
+    survey.look()
+    index = {node: i for i, node in enumerate(survey.kept)}
+    return Forest(
+        parent=np.array([index.get(survey.parent[n], STEM) for n in survey.kept], np.int32),
+        share=np.array([survey.shares[n] for n in survey.kept], np.float64),
+        reward=np.array([survey.rewards.get(n, np.nan) for n in survey.kept], np.float64),
+        num_tokens=np.array([tree.num_sampled(n) for n in survey.kept], np.int32),
+        nodes=np.array(survey.kept, np.int32),
+        unpredictable=(*unpredictable, *survey.post_hoc_reasons()),
+        caveats=tuple(survey.caveats()),
+    )
+
+
+@dataclass(slots=True)
+class _Survey:
+    """One walk over a tree: which paths count, with which shares, and what was lost on the way."""
+
+    tree: Tree
+    unjudged: Unjudged
+    parent: dict[int, int] = field(default_factory=dict[int, int])
+    kept: list[int] = field(default_factory=list[int])
+    shares: dict[int, float] = field(default_factory=dict[int, float])
+    rewards: dict[int, float] = field(default_factory=dict[int, float])
+    lost: Counter[str] = field(default_factory=Counter[str])
+    """Why paths that ended, or did not, are left out."""
+    post_hoc: Counter[str] = field(default_factory=Counter[str])
+    num_missing: int = 0
+    """Planned siblings that never came."""
+
+    def look(self) -> None:
+        children = self._children()
+        is_kept = {node: self._is_counted(node) for node in self.parent if not children[node]}
+        for node in reversed(self.parent):
+            if children[node]:
+                is_kept[node] = any(is_kept[child] for child in children[node])
+        self.kept = [node for node in self.parent if is_kept[node]]
+        for siblings in children.values():
+            if siblings:
+                self._share_out(siblings, [node for node in siblings if is_kept[node]])
+
+    def post_hoc_reasons(self) -> list[str]:
+        return [
+            f"{number} decision(s) of rule {rule!r} forked where a continuation had already been sampled"
+            for rule, number in sorted(self.post_hoc.items())
+        ]
+
+    def caveats(self) -> list[str]:
+        found = [f"{number} path(s) left out: {why}" for why, number in sorted(self.lost.items())]
+        if self.num_missing:
+            found.append(f"{self.num_missing} planned sibling(s) never came")
+        if self.tree.pending:
+            found.append(f"{len(self.tree.pending)} command(s) were still in flight")
+        return found
+
+    def _children(self) -> dict[int, list[int]]:
+        """Policy children of the root and of every node below it, in canonical order; fills `parent`."""
+        children: dict[int, list[int]] = {}
+        nodes = [ROOT]
+        for node in nodes:
+            children[node] = [c for c in self.tree.children(node) if self.tree.role(c) == "policy"]
+            nodes.extend(children[node])
+            self.parent.update((child, node) for child in children[node])
+        return children
+
+    def _is_counted(self, node: int) -> bool:
+        """Whether a childless node is a leaf that counts; notes its reward, or why it does not."""
+        stop = self.tree.stop(node)
+        if stop is None:
+            self.lost["never ended"] += 1
+            return False
+        if STOP_WORDS[stop].is_failure and stop != CANCELLED:
+            return False
+        if not STOP_WORDS[stop].is_trainable:
+            self.lost[f"ended with {stop!r}"] += 1
+            return False
+        reward = self.tree.reward(node)
+        if reward is None:
+            self._refuse_unjudged(node, stop)
+            self.lost["no judge gave a reward"] += 1
+            return False
+        self.rewards[node] = reward
+        return True
+
+    def _refuse_unjudged(self, node: int, stop: str) -> None:
+        if self.unjudged == "error":
+            raise ExportError(
+                f"leaf {node} of tree {self.tree.problem.uid!r} ended with {stop!r} and has no reward; a missing "
+                "reward is not 0: name a leaf judge, find its fault in the node's notes, or pass unjudged='drop'"
+            )
+
+    def _share_out(self, siblings: list[int], kept: list[int]) -> None:
+        """Shares of the children of one node, those of dropped ones dealt out to the others in proportion."""
+        planned = self._planned(siblings)
+        kept_sum = sum(planned[node] for node in kept)
+        is_whole = len(kept) == len(siblings) or not kept_sum
+        factor = 1.0 if is_whole else sum(planned.values()) / kept_sum
+        self.shares.update((node, planned[node] * factor) for node in kept)
+
+    def _planned(self, siblings: list[int]) -> dict[int, float]:
+        """Shares as the decision fixed them; equal ones where several decisions were made at one place."""
+        forks = [self.tree.fork(node) for node in siblings]
+        decisions = {fork.decision_id: fork for fork in forks if fork is not None}
+        late = [fork for fork in decisions.values() if fork.is_post_hoc]
+        for fork in late:
+            self.post_hoc[fork.rule] += 1
+        if late or len(decisions) != 1 or None in forks:
+            return dict.fromkeys(siblings, 1 / len(siblings))
+        return self._as_decided(siblings, next(iter(decisions.values())))
+
+    def _as_decided(self, siblings: list[int], fork: ForkRecord) -> dict[int, float]:
+        """Shares by order among all children of the decision, whatever their role; those of missing ones dealt out."""
+        children = self.tree.children(fork.node) + self.tree.derived(fork.node)
+        came = sorted((c for c in children if self.tree.fork(c) == fork), key=self.tree.index)
+        self.num_missing += fork.num_siblings - len(came)
+        planned = dict(zip(came, fork.shares, strict=False))
+        total = sum(planned[node] for node in siblings)
+        if len(siblings) == fork.num_siblings or not total:
+            return {node: planned[node] for node in siblings}
+        return {node: planned[node] * sum(fork.shares) / total for node in siblings}

@@ -1,0 +1,42 @@
+"""Split: credits by split weights, exact wherever forks are predictable (`tree-gradients` 2, Lemmas 1 and 2).
+
+A leaf weighs the product of the shares on its way, so that the weighted sum over leaves has the mean of one path
+whatever forked. They differ in the baseline, built from leaves that do not hold the token.
+"""
+
+import numpy as np
+
+from ramify.core.errors import ContractError
+from ramify.credit.forest import Array_N, Forest
+
+
+def split(forest: Forest) -> Array_N:
+    """(N,) w_c Q_c: no baseline. Exact; the largest variance. Importance splitting."""
+    return forest.weight * forest.value
+
+
+def split_tree_loo(forest: Forest) -> Array_N:
+    """(N,) sum over the leaves below of w_l (R_l - mean of the other stems' values). Exact for two stems or more.
+
+    RLOO where nothing forks. Raises `ContractError` for a single stem, which has no others.
+    """
+    stems = forest.stems
+    if len(stems) < 2:
+        raise ContractError(f"split_tree_loo compares stems and needs two, got {len(stems)}; use subtree_loo")
+    values = forest.share[stems] * forest.value[stems] * len(stems)
+    others = np.zeros(len(forest), forest.share.dtype)
+    others[stems] = (values.sum() - values) / (len(stems) - 1)
+    leaves = forest.leaves
+    return forest.over_leaves(forest.weight[leaves] * (forest.rewards - others[forest.stem[leaves]]))
+
+
+def subtree_loo(forest: Forest) -> Array_N:
+    """(N,) w_c (Q_c - B_c), B_c the split-weighted mean of all leaves not below c; 0 where there are none. Exact.
+
+    Equals w_c (Q_c - V) / (1 - w_c). The default: best, or within 1 % of it, on the two problems measured.
+    """
+    weight, value = forest.weight, forest.value
+    outside = 1 - weight
+    has_others = outside > 1e-12
+    baseline = np.where(has_others, forest.mean - weight * value, 0) / np.where(has_others, outside, 1)
+    return weight * (value - baseline)

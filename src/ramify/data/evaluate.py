@@ -1,0 +1,283 @@
+"""Measures a countdown model on held-out problems with a small batched sampler of its own.
+
+Kept apart from the engines on purpose: it is a second, independent implementation of the same network and the same
+episode rules, so that the engine's figures can be checked against it. Every row takes one token a step, sampled or,
+while a prompt or a tool's text is being fed, given; so rows never wait for each other.
+"""
+
+import argparse
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ramify.data.demonstrations import prompt_piece, result_text
+from ramify.engines.tokenizer import TokenizerFile
+from ramify.tasks.countdown import (
+    DEFAULT_DISTRIBUTION,
+    MAX_CALLS,
+    CountdownDistribution,
+    CountdownProblem,
+    generate,
+    score,
+)
+from ramify.tools.calculator import CalculatorState, apply
+
+MAX_TOKENS = 224  # a whole episode; the longest demonstration has 107
+_BATCH_ROWS = 256
+
+
+@dataclass(slots=True)
+class Row:
+    """One episode being sampled."""
+
+    problem: CountdownProblem
+    state: CalculatorState
+    given: list[int]
+    ids: list[int] = field(default_factory=list[int])
+    turn_start: int = 0
+    num_prompt: int = 0
+    num_sampled: int = 0
+    num_calls: int = 0
+    num_errors: int = 0
+    end: str | None = None
+
+
+class Network:
+    """The saved model in float32 with a key/value cache of fixed size; rows are told apart by their position."""
+
+    def __init__(self, folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        self._weights = {name: value.float() for name, value in load_file(folder / "model.safetensors").items()}
+        self._num_layers = int(config["num_hidden_layers"])
+        self._heads, self._kv_heads = int(config["num_attention_heads"]), int(config["num_key_value_heads"])
+        self._size, self._eps = int(config["head_dim"]), float(config["rms_norm_eps"])
+        frequencies = float(config["rope_theta"]) ** (-torch.arange(0, self._size, 2) / self._size)
+        angles = torch.arange(MAX_TOKENS)[:, None] * frequencies
+        self._cos, self._sin = torch.cat([angles.cos()] * 2, -1), torch.cat([angles.sin()] * 2, -1)
+        self._keys = self._values = torch.empty(0)
+
+    def start(self, num_rows: int) -> None:
+        """Forget everything and make room for `num_rows`."""
+        self._keys = torch.zeros(self._num_layers, num_rows, self._kv_heads, MAX_TOKENS, self._size)
+        self._values = torch.zeros_like(self._keys)
+
+    def keep(self, rows: list[int]) -> None:
+        """Drop all rows but these."""
+        self._keys, self._values = self._keys[:, rows], self._values[:, rows]
+
+    def step(self, ids: list[int], position: int) -> Tensor:
+        """Feed one token a row at `position`; logits `[rows, vocab]`."""
+        weights, rows = self._weights, len(ids)
+        cos, sin = self._cos[position], self._sin[position]
+        x = weights["model.embed_tokens.weight"][ids]
+        for layer in range(self._num_layers):
+            name = f"model.layers.{layer}."
+            h = self._norm(x, name + "input_layernorm.weight")
+            q = F.linear(h, weights[name + "self_attn.q_proj.weight"]).view(rows, self._heads, self._size)
+            k = F.linear(h, weights[name + "self_attn.k_proj.weight"]).view(rows, self._kv_heads, self._size)
+            v = F.linear(h, weights[name + "self_attn.v_proj.weight"]).view(rows, self._kv_heads, self._size)
+            q = self._rotate(self._norm(q, name + "self_attn.q_norm.weight"), cos, sin)
+            self._keys[layer, :, :, position] = self._rotate(self._norm(k, name + "self_attn.k_norm.weight"), cos, sin)
+            self._values[layer, :, :, position] = v
+            q = q.view(rows, self._kv_heads, -1, self._size) * self._size**-0.5
+            share = torch.softmax(q @ self._keys[layer, :, :, : position + 1].transpose(-1, -2), -1)
+            mixed = (share @ self._values[layer, :, :, : position + 1]).reshape(rows, -1)
+            x = x + F.linear(mixed, weights[name + "self_attn.o_proj.weight"])
+            h = self._norm(x, name + "post_attention_layernorm.weight")
+            gated = F.silu(F.linear(h, weights[name + "mlp.gate_proj.weight"]))
+            h = gated * F.linear(h, weights[name + "mlp.up_proj.weight"])
+            x = x + F.linear(h, weights[name + "mlp.down_proj.weight"])
+        return F.linear(self._norm(x, "model.norm.weight"), weights["model.embed_tokens.weight"])
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], self._weights[name], self._eps)
+
+    @staticmethod
+    def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        return x * cos + torch.cat((-second, first), -1) * sin
+
+
+@torch.no_grad()
+def sample(
+    folder: Path, problems: list[CountdownProblem], *, num_samples: int, seed: int, temperature: float = 1.0
+) -> list[list[Row]]:
+    """Sample `num_samples` episodes a problem; one list a problem."""
+    tokenizer, network = TokenizerFile(folder / "tokenizer.json"), Network(folder)
+    generator = torch.Generator().manual_seed(seed)
+    rows = [_new_row(problem, tokenizer) for problem in problems for _ in range(num_samples)]
+    # Like lengths together, so that a batch ends at about the same time.
+    for batch in _batches(sorted(rows, key=lambda row: len(row.problem.numbers)), _BATCH_ROWS):
+        _run(batch, network, tokenizer, generator, temperature)
+    return [rows[start : start + num_samples] for start in range(0, len(rows), num_samples)]
+
+
+def transcript(row: Row, tokenizer: TokenizerFile) -> str:
+    """The text after the question."""
+    return tokenizer.decode(row.ids[row.num_prompt :])
+
+
+def pass_at(num_samples: int, num_right: int, k: int) -> float:
+    """Unbiased pass@k of one problem (Chen et al. 2021, equation 1)."""
+    return 1.0 - math.comb(num_samples - num_right, k) / math.comb(num_samples, k)
+
+
+def evaluate(
+    folder: Path,
+    *,
+    num_problems: int,
+    num_samples: int,
+    seed: int,
+    distribution: CountdownDistribution = DEFAULT_DISTRIBUTION,
+) -> dict[str, Any]:
+    """Figures on held-out problems at temperature 1, overall and by number count."""
+    torch.set_num_threads(1)
+    tokenizer = TokenizerFile(folder / "tokenizer.json")
+    problems = list(generate("heldout", num_problems, seed, distribution=distribution))
+    groups = sample(folder, problems, num_samples=num_samples, seed=seed)
+    by_count: dict[str, list[list[Row]]] = {"all": groups}
+    for problem, group in zip(problems, groups, strict=True):
+        by_count.setdefault(f"{len(problem.numbers)} numbers", []).append(group)
+    return {
+        "seed": seed,
+        "samples": num_samples,
+        "temperature": 1.0,
+        **{name: _figures(by_count[name], num_samples, tokenizer) for name in sorted(by_count, reverse=True)},
+    }
+
+
+def report_markdown(report: dict[str, Any]) -> str:
+    """The report as a page."""
+    training, heldout = report["training"], report["heldout"]
+    names = [name for name in heldout if isinstance(heldout[name], dict)]
+    keys = list(heldout["all"])
+    lines = [
+        "# The built-in countdown model",
+        "",
+        f"{training['parameters']:,} parameters, {report['weights_bytes']:,} bytes of bf16 weights; trained for "
+        f"{training['cpu_minutes']} CPU-minutes on one thread: {training['steps']:,} steps, {training['episodes']:,} "
+        f"episodes of {training['distinct_problems']:,} distinct problems, {training['tokens']:,} tokens.",
+        "",
+        f"Tokenizer sha256 `{report['tokenizer_sha256']}`.",
+        "",
+        f"Held out by a hash of the problem; {heldout['samples']} samples a problem at temperature "
+        f"{heldout['temperature']}, seed {heldout['seed']}.",
+        "",
+        "| | " + " | ".join(names) + " |",
+        "|---|" + "---|" * len(names),
+        *(f"| {key} | " + " | ".join(f"{heldout[name][key]}" for name in names) + " |" for key in keys),
+        "",
+        "| step | CPU-minutes | training loss |",
+        "|---|---|---|",
+        *(
+            f"| {point['step']} | {point['cpu_minutes']} | {point['loss']} |"
+            for point in training["curve"][:: max(1, len(training["curve"]) // 20)]
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _figures(groups: list[list[Row]], num_samples: int, tokenizer: TokenizerFile) -> dict[str, float]:
+    rows = [row for group in groups for row in group]
+    parts = [[score(row.problem.question, transcript(row, tokenizer)) for row in group] for group in groups]
+    right = [sum(all(part.values()) for part in group) for group in parts]
+    ends = Counter(row.end for row in rows)
+    with_error = [(row, part) for row, part in zip(rows, (p for g in parts for p in g), strict=True) if row.num_errors]
+
+    def mean(total: float, count: int = len(rows)) -> float:
+        return round(total / count, 4) if count else 0.0
+
+    ks = [k for k in (1, 4, 16) if k <= num_samples]
+    return {
+        "problems": len(groups),
+        **{f"pass@{k}": mean(sum(pass_at(num_samples, r, k) for r in right), len(groups)) for k in ks},
+        "reached": mean(sum(part["reached"] for group in parts for part in group)),
+        "answered": mean(sum(part["answered"] for group in parts for part in group)),
+        "well-formed": mean(ends["answer"]),
+        "tokens an episode": round(sum(len(row.ids) for row in rows) / len(rows), 1),
+        "sampled tokens an episode": round(sum(row.num_sampled for row in rows) / len(rows), 1),
+        "calls an episode": round(sum(row.num_calls for row in rows) / len(rows), 2),
+        "episodes with a tool error": mean(len(with_error)),
+        "right after a tool error": mean(sum(all(part.values()) for _, part in with_error), len(with_error)),
+    }
+
+
+def _batches(rows: list[Row], size: int) -> list[list[Row]]:
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def _new_row(problem: CountdownProblem, tokenizer: TokenizerFile) -> Row:
+    prompt = tokenizer.encode(prompt_piece(problem).text, allow_special=True)
+    return Row(problem, CalculatorState(problem.numbers), given=prompt, turn_start=len(prompt), num_prompt=len(prompt))
+
+
+def _run(
+    rows: list[Row], network: Network, tokenizer: TokenizerFile, generator: torch.Generator, temperature: float
+) -> None:
+    """Sample every row to its end."""
+    call_end, answer_end = (tokenizer.encode(tag)[0] for tag in ("</calc>", "</answer>"))
+    network.start(len(rows))
+    for row in rows:
+        row.ids.append(row.given.pop(0))
+    active = rows
+    for position in range(MAX_TOKENS - 1):
+        logits = network.step([row.ids[-1] for row in active], position)
+        drawn = torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=generator)[:, 0].tolist()
+        for row, token in zip(active, drawn, strict=True):
+            if row.end is not None:
+                continue
+            if row.given:
+                row.ids.append(row.given.pop(0))
+                continue
+            row.ids.append(token)
+            row.num_sampled += 1
+            if token == call_end:
+                _call(row, tokenizer)
+            elif token in (answer_end, tokenizer.eos_id):
+                row.end = "answer" if token == answer_end else "no answer"
+        kept = [index for index, row in enumerate(active) if row.end is None]
+        if not kept:
+            return
+        if len(kept) < 0.75 * len(active):  # dropping rows copies the cache, so ended rows idle along for a while
+            network.keep(kept)
+            active = [active[index] for index in kept]
+    for row in active:
+        row.end = row.end or "length"
+
+
+def _call(row: Row, tokenizer: TokenizerFile) -> None:
+    """Run the call a row has just closed and queue the result."""
+    if row.num_calls == MAX_CALLS:
+        row.end = "calls"
+        return
+    turn = tokenizer.decode(row.ids[row.turn_start :])
+    expression = turn.rpartition("<calc>")[2].removesuffix("</calc>")
+    row.state, text, is_allowed = apply(row.state, expression)
+    row.num_calls += 1
+    row.num_errors += not is_allowed
+    row.given = tokenizer.encode(result_text(text))
+    row.turn_start = len(row.ids) + len(row.given)
+
+
+def main() -> None:
+    """Command line: print the figures of a model folder."""
+    parser = argparse.ArgumentParser(description="measure a countdown model on held-out problems")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--problems", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    figures = evaluate(options.folder, num_problems=options.problems, num_samples=16, seed=options.seed)
+    print(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,426 @@
+"""Batching loop: many requests on one in-process model, one model step at a time.
+
+Owns which request computes what in which step, prefix reuse between slots, sampling and stops; the model behind it
+(`SlotModel`) owns weights, keys and values. Rows join and leave at every step; contexts enter as chunks of bounded
+size, so that a long one does not hold decoding up. Invariant: token i of a request is drawn with uniform number i of
+its seed, so on a batch-invariant model a request's tokens and logprobs do not depend on what runs beside it.
+
+Life of a request: checked, queued (first come, first served; one whose prefix another request is computing right now
+waits for it and copies), seated in a slot, its prefix continued or copied, its rest computed in chunks, decoded a token
+a step, finished; its slot then stays readable until it is evicted.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.core.codec import Codec
+from ramify.core.cut import first_stop
+from ramify.core.engine import Generation, Request
+from ramify.core.errors import ConfigError, EngineError
+from ramify.core.segment import Finish, Floats_T, Ids_T
+from ramify.engines.sampling import RAW, Law, uniforms
+from ramify.engines.slots import SlotTable
+
+Indices = npt.NDArray[np.intp]
+
+MEASURES = frozenset({"entropy", "topk"})
+"""What the loop can measure on any model."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """R slots that compute one token each; slots rise."""
+
+    slots: Indices
+    """(R,)"""
+    positions: Indices
+    """(R,) where in its slot each token stands."""
+    ids: Ids_T
+    """(R,)"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Tokens that one slot computes at positions `start` and following."""
+
+    slot: int
+    start: int
+    ids: Ids_T
+
+
+class SlotModel(Protocol):
+    """A causal model with a key/value cache of `num_slots` slots of `context_length` positions."""
+
+    @property
+    def num_slots(self) -> int: ...
+
+    @property
+    def context_length(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def forward(self, rows: Rows, chunks: Sequence[Chunk]) -> npt.NDArray[np.float32]:
+        """Compute R rows and C chunks, each slot named once; return (R + C, V) logits: of every row's token, then of
+        every chunk's last. Writes their keys and values; a slot's earlier positions must be there already."""
+        ...
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the keys and values of the first `length` positions of one slot to another."""
+        ...
+
+
+@dataclass(slots=True)
+class Stats:
+    """What a loop has done so far. Mutable; read it at any time."""
+
+    num_steps: int = 0
+    """Model steps."""
+    num_decoded: int = 0
+    """Tokens sampled."""
+    num_sampling_steps: int = 0
+    """Model steps in which at least one token was sampled."""
+    prefill_cached: int = 0
+    """Context tokens whose keys and values were continued or copied."""
+    prefill_uncached: int = 0
+    """Context tokens computed."""
+    num_copies: int = 0
+    """Prefixes copied from one slot to another."""
+    num_evictions: int = 0
+    """Slots whose tokens were given up for another context."""
+    recomputed_after_eviction: int = 0
+    """Of `prefill_uncached`: tokens that a slot had held before an eviction."""
+    recomputed_after_update: int = 0
+    """Tokens of running requests computed again because the weights changed; not part of `prefill_uncached`."""
+
+    @property
+    def mean_batch(self) -> float:
+        """Tokens sampled a sampling step."""
+        return self.num_decoded / max(1, self.num_sampling_steps)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One request on its way."""
+
+    request: Request
+    future: asyncio.Future[Generation]
+    tail: bytes
+    """The last bytes of the run, in which a stop word may begin."""
+    is_raw: bool
+    """Whether tokens are drawn from the raw law."""
+    slot: int = -1
+    """-1 = not seated."""
+    num_cached: int = 0
+    num_sampled: int = 0
+    topk: list[Floats_T] = field(default_factory=list[Floats_T])
+    versions: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """(version, number of tokens sampled before it began), in order."""
+
+    @property
+    def num_context(self) -> int:
+        return len(self.request.ids)
+
+    @property
+    def wants_topk(self) -> bool:
+        return self.request.topk > 0 and self.num_sampled < self.request.topk_tokens
+
+
+class BatchingLoop:
+    """Serve requests on `model`; `prefill_tokens` is the most context tokens computed beside one decode step.
+
+    The loop is one asyncio task, started by the first request and ended by `close`. Between steps it gives way once.
+    """
+
+    def __init__(self, model: SlotModel, codec: Codec, *, prefill_tokens: int = 128) -> None:
+        if model.vocab_size < codec.vocab_size:
+            raise ConfigError(f"the model has {model.vocab_size} token ids, its tokenizer {codec.vocab_size}")
+        self.stats = Stats()
+        self.version = 0
+        self._model = model
+        self._bytes = [codec.token_bytes(i) for i in range(codec.vocab_size)]
+        self._eos_id = codec.eos_id
+        self._prefill_tokens = prefill_tokens
+        self._table = SlotTable(model.num_slots, model.context_length)
+        shape = self._table.ids.shape
+        self._uniforms = np.zeros(shape)
+        self._logprobs = np.zeros(shape, np.float32)
+        self._entropies = np.zeros(shape, np.float32)
+        self._waiting: deque[_Run] = deque()
+        self._active: dict[int, _Run] = {}
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_paused = False
+        self._is_closed = False
+
+    @property
+    def num_active(self) -> int:
+        """Requests that have a slot."""
+        return len(self._active)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have none yet."""
+        return len(self._waiting)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    async def generate(self, request: Request) -> Generation:
+        """Carry one request out. Cancelled, it gives its slot back at once. Raises `EngineError`."""
+        self._check(request)
+        future = asyncio.get_running_loop().create_future()
+        run = _Run(request, future, tail=self._tail(request), is_raw=request.sampling == RAW)
+        self._ensure_running()
+        self._waiting.append(run)
+        self._wake.set()
+        try:
+            return await run.future
+        finally:
+            self._withdraw(run)
+
+    async def close(self) -> None:
+        """End the loop; requests on their way raise `EngineError`. Harmless when repeated."""
+        self._is_closed = True
+        task, self._task = self._task, None
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+
+    def pause(self) -> None:
+        """Compute nothing until `resume`; requests stay where they are."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._is_paused = False
+        self._wake.set()
+
+    def forget(self, version: int) -> None:
+        """The model's weights or cache were replaced: drop every cached prefix and sample as `version` from now on.
+
+        Requests on their way compute their tokens so far anew, so that what follows is the new model's law exactly.
+        """
+        self.version = version
+        self.stats.recomputed_after_update += int(self._table.held[self._table.is_active].sum())
+        self._table.forget()
+        for run in self._active.values():
+            run.versions.append((version, run.num_sampled))
+
+    def _check(self, request: Request) -> None:
+        num, most = len(request.ids), self._model.context_length
+        unknown = request.measures - MEASURES
+        if self._is_closed:
+            raise EngineError("closed", "the engine was closed")
+        if num < 1 or request.max_tokens < 1:
+            raise EngineError("empty_request", f"{num} context ids, max_tokens={request.max_tokens}; at least 1 each")
+        if num + request.max_tokens > most:
+            raise EngineError("context_overflow", f"{num} + {request.max_tokens} tokens for a context of {most}")
+        if request.ids.min() < 0 or request.ids.max() >= len(self._bytes):
+            raise EngineError(
+                "bad_token_ids", f"{request.ids.min()}..{request.ids.max()} for a vocabulary of {len(self._bytes)}"
+            )
+        if unknown:
+            raise EngineError("unknown_measure", f"{sorted(unknown)}; known: {sorted(MEASURES)}")
+
+    def _tail(self, request: Request) -> bytes:
+        """The end of the context's run: one byte less than the longest stop word."""
+        room = _longest(request.stops) - 1
+        tail = b""
+        for token in reversed(request.ids[len(request.ids) - request.num_run :].tolist()):
+            if len(tail) >= room:
+                break
+            tail = self._bytes[token] + tail
+        return _last(tail, room)
+
+    def _ensure_running(self) -> None:
+        if self._task is None or self._task.done():
+            self._wake = asyncio.Event()
+            self._task = asyncio.get_running_loop().create_task(self._serve(), name="ramify batching loop")
+
+    async def _serve(self) -> None:
+        try:
+            while True:
+                if self._is_paused or not (self._active or self._waiting):
+                    self._wake.clear()
+                    await self._wake.wait()
+                    continue
+                self._step()
+                await asyncio.sleep(0)
+        finally:
+            for run in (*self._active.values(), *self._waiting):
+                self._fail(run, EngineError("closed", "the engine was closed while the request ran"))
+            self._waiting.clear()
+
+    def _step(self) -> None:
+        self._seat_waiting()
+        rows, chunks = self._due()
+        slots = [*rows.slots.tolist(), *(chunk.slot for chunk in chunks)]
+        try:
+            logits = self._model.forward(rows, chunks)
+        except Exception as error:  # boundary: whatever a model raises fails the requests of this step, not the loop
+            for slot in slots:
+                self._table.held[slot] = 0
+                self._fail(self._active[slot], EngineError("model_error", f"{type(error).__name__}: {error}"))
+            return
+        self.stats.num_steps += 1
+        self._advance(np.array(slots, np.intp), chunks, logits)
+
+    def _seat_waiting(self) -> None:
+        """Give waiting requests slots, in order; what waits for another's prefix stays at the head of the queue."""
+        held_back: list[_Run] = []
+        while self._waiting and self._table.num_free > len(held_back):
+            run = self._waiting.popleft()
+            if self._table.is_being_computed(run.request.ids):
+                held_back.append(run)
+            else:
+                self._seat(run)
+        self._waiting.extendleft(reversed(held_back))
+
+    def _seat(self, run: _Run) -> None:
+        seat = self._table.take(run.request.ids)
+        if seat.num_cached and seat.source != seat.slot:
+            self._model.copy(seat.source, seat.slot, seat.num_cached)
+            self.stats.num_copies += 1
+        run.slot, run.num_cached = seat.slot, seat.num_cached
+        run.versions.append((self.version, 0))
+        self._active[seat.slot] = run
+        end = run.num_context + run.request.max_tokens
+        self._uniforms[seat.slot, run.num_context : end] = uniforms(run.request.seed, run.request.max_tokens)
+        self.stats.prefill_cached += seat.num_cached
+        self.stats.prefill_uncached += run.num_context - seat.num_cached
+        self.stats.num_evictions += seat.is_eviction
+        self.stats.recomputed_after_eviction += seat.num_recomputed
+
+    def _due(self) -> tuple[Rows, list[Chunk]]:
+        """What the next step computes: every slot that lacks one token, and chunks of those that lack more."""
+        table = self._table
+        lacking = table.known - table.held
+        single = np.flatnonzero(table.is_active & (lacking == 1))
+        positions = table.held[single]
+        rows = Rows(single, positions, table.ids[single, positions])
+        chunks: list[Chunk] = []
+        room = self._prefill_tokens
+        for slot in self._active if len(single) < len(self._active) else ():
+            if lacking[slot] > 1 and room > 0:
+                start = int(table.held[slot])
+                end = start + min(room, int(lacking[slot]))
+                chunks.append(Chunk(slot, start, table.ids[slot, start:end]))
+                room -= end - start
+        return rows, chunks
+
+    def _advance(self, slots: Indices, chunks: Sequence[Chunk], logits: npt.NDArray[np.float32]) -> None:
+        """Record what was computed and sample where a context is complete."""
+        table = self._table
+        num_rows = len(slots) - len(chunks)
+        table.held[slots[:num_rows]] += 1
+        for chunk in chunks:
+            table.held[chunk.slot] += len(chunk.ids)
+        is_complete = table.held[slots] == table.known[slots]
+        if not is_complete.all():
+            slots, logits = slots[is_complete], logits[is_complete]
+        if len(slots):
+            self._sample(slots, logits[:, : len(self._bytes)])
+
+    def _sample(self, slots: Indices, logits: npt.NDArray[np.float32]) -> None:
+        runs = [self._active[slot] for slot in slots.tolist()]
+        positions = self._table.known[slots]
+        law = Law.of(logits)
+        changed = {row: run.request.sampling for row, run in enumerate(runs) if not run.is_raw}
+        ids = law.draw(self._uniforms[slots, positions], changed)
+        self._table.ids[slots, positions] = ids
+        self._table.known[slots] += 1
+        self._logprobs[slots, positions] = law.logprobs(ids)
+        if any(run.request.measures for run in runs):
+            self._entropies[slots, positions] = law.entropies()
+        self._measure_top(runs, law, slots)
+        self.stats.num_sampling_steps += 1
+        self.stats.num_decoded += len(runs)
+        for run, token in zip(runs, ids.tolist(), strict=True):
+            finish = self._heard(run, token)
+            if finish is not None:
+                self._finish(run, finish)
+
+    def _measure_top(self, runs: Sequence[_Run], law: Law, slots: Indices) -> None:
+        wanted = [row for row, run in enumerate(runs) if run.wants_topk]
+        if not wanted:
+            return
+        largest = law.top(wanted, max(runs[row].request.topk for row in wanted))
+        for row, values in zip(wanted, largest, strict=True):
+            run = runs[row]
+            values = values[: run.request.topk]
+            own = self._logprobs[slots[row], self._table.known[slots[row]] - 1]
+            run.topk.append(values.copy() if own >= values[-1] else np.append(values, own))
+
+    def _heard(self, run: _Run, token: int) -> Finish | None:
+        """Count a sampled token; how the request ends with it, None = it goes on. Mutates `run`."""
+        run.num_sampled += 1
+        if token == self._eos_id:
+            return Finish("end_of_sequence")
+        stops = run.request.stops
+        if stops:
+            data = run.tail + self._bytes[token]
+            found = first_stop(data, stops, after=len(run.tail))
+            if found is not None:
+                return Finish("stop", found[0])
+            run.tail = _last(data, _longest(stops) - 1)
+        return Finish("length") if run.num_sampled == run.request.max_tokens else None
+
+    def _finish(self, run: _Run, finish: Finish) -> None:
+        start, slot = run.num_context, run.slot
+        span = slice(start, start + run.num_sampled)
+        generation = Generation(
+            ids=self._table.ids[slot, span].copy(),
+            finish=finish,
+            logprobs=self._logprobs[slot, span].copy(),
+            measures={"entropy": self._entropies[slot, span].copy()} if "entropy" in run.request.measures else {},
+            topk=tuple(run.topk),
+            versions=_spans(run.versions, run.num_sampled),
+            num_billed=run.num_sampled,
+            num_cached=run.num_cached,
+            num_prefilled=run.num_context - run.num_cached,
+        )
+        self._release(run)
+        if not run.future.done():
+            run.future.set_result(generation)
+
+    def _fail(self, run: _Run, error: EngineError) -> None:
+        self._release(run)
+        if not run.future.done():
+            run.future.set_exception(error)
+
+    def _release(self, run: _Run) -> None:
+        """Give the slot back, if the request has one."""
+        if run.slot >= 0:
+            self._table.release(run.slot)
+            del self._active[run.slot]
+            run.slot = -1
+
+    def _withdraw(self, run: _Run) -> None:
+        """Drop a request that nobody waits for any more; nothing to do for one that is over."""
+        self._release(run)
+        if not run.future.done() or run.future.cancelled():
+            if run in self._waiting:
+                self._waiting.remove(run)
+
+
+def _longest(stops: Sequence[str]) -> int:
+    """Bytes of the longest stop word; 1 if there is none."""
+    return max((len(word.encode()) for word in stops), default=1)
+
+
+def _last(data: bytes, num: int) -> bytes:
+    return data[len(data) - num :] if num < len(data) else data
+
+
+def _spans(marks: Sequence[tuple[int, int]], num: int) -> tuple[tuple[int, int], ...]:
+    """(version, number of tokens) from (version, first token) and the number of tokens; empty spans left out."""
+    ends = [start for _, start in marks[1:]] + [num]
+    return tuple((version, end - start) for (version, start), end in zip(marks, ends, strict=True) if end > start)

@@ -1,0 +1,371 @@
+"""Numpy model: a Qwen3 network in numpy alone, float32, with keys and values held in slots.
+
+Owns the weights and the key/value cache; knows nothing of requests, sampling or text. Invariant (batch invariant mode,
+the default): a token's logits depend on its slot's tokens up to its position and on nothing else, bit for bit, because
+every product has one shape whatever is computed beside it. A weight matrix is applied to one row at a time, one
+matrix-vector product a row, so the tile of rows is 1. Keys come in blocks of `BLOCK` whose partial sums are added in
+order of position; a block that lies wholly ahead of a token adds exact zeros. Larger tiles were measured and are
+no faster at 8 and at 64 rows, slower at 1, and not all of them give a row the same bits at every place in the tile.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import deserialize
+
+from ramify.core.errors import ConfigError
+from ramify.engines.batching import Chunk, Rows
+
+Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.intp]
+
+BLOCK = 64
+"""Keys a block; 32, 64 and 128 cost the same within 10 % at 100 tokens of context."""
+
+
+MAX_BOUNDED_SCORE = 50.0
+"""Attention scores within this need no maximum taken off: sums of thousands of exp(50) are far inside float32."""
+
+MAX_RUNS = 4
+"""Most runs of neighbouring slots that are read in place one by one; gathering 32 rows costs about as much as 5."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a Qwen3 network, and the constants of its norms and rotations."""
+
+    num_layers: int
+    width: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    context_length: int
+    eps: float
+    theta: float
+    is_tied: bool
+
+    @classmethod
+    def read(cls, folder: Path) -> "Shape":
+        """Read `config.json`. Raises `ConfigError` for a network that this file does not compute."""
+        path = folder / "config.json"
+        if not path.exists():
+            raise ConfigError(f"no model in {str(folder)!r}: config.json is missing")
+        config: dict[str, Any] = json.loads(path.read_bytes())
+        rope: dict[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        _refuse_other_networks(config, rope, folder)
+        return cls(
+            num_layers=int(config["num_hidden_layers"]),
+            width=int(config["hidden_size"]),
+            num_heads=int(config["num_attention_heads"]),
+            num_kv_heads=int(config["num_key_value_heads"]),
+            head_dim=int(config["head_dim"]),
+            vocab_size=int(config["vocab_size"]),
+            context_length=int(config["max_position_embeddings"]),
+            eps=float(config["rms_norm_eps"]),
+            theta=float(rope.get("rope_theta", config.get("rope_theta", 10_000.0))),
+            is_tied=bool(config.get("tie_word_embeddings", False)),
+        )
+
+
+def _refuse_other_networks(config: Mapping[str, Any], rope: Mapping[str, Any], folder: Path) -> None:
+    wanted: dict[str, tuple[Any, Any]] = {
+        "model_type": (config.get("model_type"), "qwen3"),
+        "hidden_act": (config.get("hidden_act"), "silu"),
+        "attention_bias": (config.get("attention_bias", False), False),
+        "use_sliding_window": (config.get("use_sliding_window", False), False),
+        "rope_type": (rope.get("rope_type", "default"), "default"),
+    }
+    for name, (found, allowed) in wanted.items():
+        if found != allowed:
+            raise ConfigError(f"{folder.name!r} has {name}={found!r}; the numpy model computes {allowed!r} only")
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Weights of one layer, inputs first; norm weights are folded into the matrices they precede."""
+
+    qkv: Floats
+    """(D, (H + 2 KV) * hd); within a head of q and k the two halves of a rotation lie side by side."""
+    qk_norm: Floats
+    """(H + KV, hd); the query part holds the attention scale too."""
+    out: Floats
+    gate_up: Floats
+    down: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Rows that attend to `slots` of the cache: one row a slot, or all rows to a single slot. A slice is read in place."""
+
+    rows: slice
+    slots: slice | Indices
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What every layer of one forward pass shares; N tokens, W key positions."""
+
+    ids: npt.NDArray[np.int32]
+    rotation: npt.NDArray[np.complex64]
+    """(N, 1, hd / 2)."""
+    written: Indices
+    """(N * 2 KV,) rows of a layer's flat cache that the tokens' keys and values go to."""
+    bias: Floats
+    """(N, 1, 1, W): 0 up to a token's own position, minus infinity ahead of it."""
+    block: int
+    """Keys a block; it divides W."""
+    groups: tuple[_Group, ...]
+    last: Indices
+    """Tokens whose logits are wanted."""
+
+
+class NumpyModel:
+    """A Qwen3 folder (`config.json`, `*.safetensors` in bf16, f16 or f32) with `num_slots` cache slots.
+
+    Implements `SlotModel`. Not thread-safe. Memory for keys and values is touched only as positions are used.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        num_slots: int = 64,
+        context_length: int | None = None,
+        is_batch_invariant: bool = True,
+    ) -> None:
+        self.shape = Shape.read(Path(folder))
+        self.num_slots = num_slots
+        self.context_length = min(context_length or self.shape.context_length, self.shape.context_length)
+        self._multiply: Callable[[Floats, Floats], Floats] = _row_by_row if is_batch_invariant else np.matmul
+        self._block = BLOCK if is_batch_invariant else None
+        self._rotations = _rotations(self.shape, self.context_length)
+        self._ones = np.ones(max(BLOCK, self.context_length), np.float32)
+        self.load(folder)
+        self.clear()
+
+    @property
+    def vocab_size(self) -> int:
+        return self.shape.vocab_size
+
+    def load(self, folder: str | Path) -> None:
+        """Replace the weights by those of `folder`; what the slots hold stays as computed. Raises `ConfigError` if the
+        network there has another shape."""
+        shape = Shape.read(Path(folder))
+        if shape != self.shape:
+            raise ConfigError(f"weights of another shape in {str(folder)!r}: {shape!r}, not {self.shape!r}")
+        tensors = _read_tensors(Path(folder))
+        self._layers = [_layer(tensors, shape, f"model.layers.{i}.") for i in range(shape.num_layers)]
+        self._is_bounded = all(_largest_score(layer, shape) <= MAX_BOUNDED_SCORE for layer in self._layers)
+        self._embedding = tensors["model.embed_tokens.weight"]
+        head = self._embedding if shape.is_tied else tensors["lm_head.weight"]
+        self._head = _input_first(head, norm=tensors["model.norm.weight"])
+
+    def clear(self) -> None:
+        """Forget all keys and values."""
+        shape = self.shape
+        width = -(-self.context_length // BLOCK) * BLOCK
+        # (layer, slot, kv head: keys then values, position, head dim)
+        self._cache = np.zeros(
+            (shape.num_layers, self.num_slots, 2 * shape.num_kv_heads, width, shape.head_dim), np.float32
+        )
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` positions of slot `source` to slot `target`."""
+        self._cache[:, target, :, :length] = self._cache[:, source, :, :length]
+
+    def forward(self, rows: Rows, chunks: Sequence[Chunk]) -> Floats:
+        """Compute R single tokens and C chunks; see `SlotModel.forward`."""
+        plan = self._planned(rows, chunks)
+        x = self._embedding[plan.ids]
+        with np.errstate(over="ignore"):  # silu of a large negative number divides by infinity, which is right
+            for index, layer in enumerate(self._layers):
+                x += self._attention(x, index, plan)
+                x += self._mlp(x, layer)
+        return self._multiply(_unit(x[plan.last], self.shape.eps), self._head)
+
+    def _planned(self, rows: Rows, chunks: Sequence[Chunk]) -> _Plan:
+        positions = np.concatenate((rows.positions, *(np.arange(c.start, c.start + len(c.ids)) for c in chunks)))
+        slots = np.concatenate((rows.slots, *(np.full(len(c.ids), c.slot) for c in chunks)))
+        num_heads, width = self._cache.shape[2:4]
+        first = slots * (num_heads * width) + positions
+        num_keys = int(positions.max()) + 1
+        block = self._block or num_keys
+        columns = np.arange(-(-num_keys // block) * block)
+        ends = np.cumsum([len(rows.ids), *(len(c.ids) for c in chunks)])
+        return _Plan(
+            ids=np.concatenate((rows.ids, *(c.ids for c in chunks))),
+            rotation=self._rotations[positions][:, None],
+            written=(first[:, None] + np.arange(num_heads) * width).reshape(-1),
+            bias=np.where(columns <= positions[:, None], np.float32(0), np.float32(-np.inf))[:, None, None],
+            block=block,
+            groups=(*_runs(rows.slots), *_spans(ends, chunks)),
+            last=np.concatenate((np.arange(len(rows.ids)), ends[1:] - 1)),
+        )
+
+    def _attention(self, x: Floats, index: int, plan: _Plan) -> Floats:
+        shape, layer = self.shape, self._layers[index]
+        heads = self._multiply(_unit(x, shape.eps), layer.qkv).reshape(len(x), -1, shape.head_dim)
+        turned = heads[:, : shape.num_heads + shape.num_kv_heads]
+        turned[:] = _unit(turned, shape.eps)
+        turned *= layer.qk_norm
+        turned_pairs = turned.view(np.complex64)
+        turned_pairs *= plan.rotation
+        cache = self._cache[index]
+        cache.reshape(-1, shape.head_dim)[plan.written] = heads[:, shape.num_heads :].reshape(-1, shape.head_dim)
+        mixed = self._mixed(heads[:, : shape.num_heads], cache, plan)
+        return self._multiply(mixed, layer.out)
+
+    def _mixed(self, queries: Floats, cache: Floats, plan: _Plan) -> Floats:
+        """Values weighted by the softmax of the scores: (N, H, hd) -> (N, H * hd)."""
+        shape = self.shape
+        num, num_kv, width = len(queries), shape.num_kv_heads, plan.bias.shape[-1]
+        blocks = (num, num_kv, shape.num_heads // num_kv, width // plan.block)
+        queries = queries.reshape(*blocks[:3], 1, shape.head_dim, 1)
+        scores = np.empty((*blocks, plan.block, 1), np.float32)
+        parts = np.empty((*blocks, 1, shape.head_dim), np.float32)
+        held = [_blocks(cache[group.slots, :, :width], plan.block) for group in plan.groups]
+        for group, blocked in zip(plan.groups, held, strict=True):
+            np.matmul(blocked[:, :num_kv], queries[group.rows], out=scores[group.rows])
+        shares = self._exponentials(scores.reshape(*blocks[:3], width), plan.bias)
+        shares = shares.reshape(*blocks, 1, plan.block)
+        for group, blocked in zip(plan.groups, held, strict=True):
+            np.matmul(shares[group.rows], blocked[:, num_kv:], out=parts[group.rows])
+        sums = _in_order(np.vecdot(shares, self._ones[: plan.block]))
+        return (_in_order(parts) / sums[..., None]).reshape(num, -1)
+
+    def _exponentials(self, scores: Floats, bias: Floats) -> Floats:
+        """exp(scores + bias), less their maximum over the last axis where that is needed. Mutates `scores`."""
+        scores += bias
+        if not self._is_bounded:
+            scores -= scores.max(axis=-1, keepdims=True)
+        return np.exp(scores, out=scores)
+
+    def _mlp(self, x: Floats, layer: _Layer) -> Floats:
+        both = self._multiply(_unit(x, self.shape.eps), layer.gate_up)
+        gate, up = both[:, : both.shape[1] // 2], both[:, both.shape[1] // 2 :]
+        silu = np.exp(-gate)
+        silu += 1
+        np.divide(gate, silu, out=silu)
+        silu *= up
+        return self._multiply(silu, layer.down)
+
+
+def _row_by_row(x: Floats, weight: Floats) -> Floats:
+    """(N, K) @ (K, M) as N matrix-vector products, so that a row's result cannot depend on the others."""
+    return np.matmul(x[:, None], weight)[:, 0]
+
+
+def _unit(x: Floats, eps: float) -> Floats:
+    """Rows over the last axis, scaled to length 1 but for `eps`: RMS norm without its weight and its sqrt(size)."""
+    lengths = np.vecdot(x, x)
+    lengths += np.float32(eps * x.shape[-1])
+    return x / np.sqrt(lengths, out=lengths)[..., None]
+
+
+def _in_order(parts: Floats) -> Floats:
+    """Sum of the (N, KV, G, blocks, 1, ...) partial sums, first block first: trailing zeros change no bit."""
+    total = parts[:, :, :, 0, 0]
+    for block in range(1, parts.shape[3]):
+        total = total + parts[:, :, :, block, 0]
+    return total
+
+
+def _blocks(cache: Floats, block: int) -> Floats:
+    """View (S, heads, W, hd) as (S, heads, 1, W / block, block, hd)."""
+    num_slots, num_heads, width, head_dim = cache.shape
+    return cache.reshape(num_slots, num_heads, 1, width // block, block, head_dim)
+
+
+def _runs(slots: Indices) -> tuple[_Group, ...]:
+    """One group a run of neighbouring slots, or one group that gathers its slots where runs are many."""
+    if not len(slots):
+        return ()
+    edges = [0, *(np.flatnonzero(np.diff(slots) != 1) + 1).tolist(), len(slots)]
+    if len(edges) > MAX_RUNS + 1:
+        return (_Group(slice(0, len(slots)), slots),)
+    return tuple(
+        _Group(slice(start, end), slice(int(slots[start]), int(slots[start]) + end - start))
+        for start, end in zip(edges, edges[1:], strict=False)
+    )
+
+
+def _spans(ends: Indices, chunks: Sequence[Chunk]) -> tuple[_Group, ...]:
+    """One group a chunk; `ends` are the first chunk's start and each chunk's end among the tokens."""
+    return tuple(
+        _Group(slice(int(start), int(end)), slice(chunk.slot, chunk.slot + 1))
+        for start, end, chunk in zip(ends, ends[1:], chunks, strict=False)
+    )
+
+
+def _rotations(shape: Shape, context_length: int) -> npt.NDArray[np.complex64]:
+    """(T, hd / 2) unit numbers that turn a pair of a head by its position (RoPE), angles rounded as torch rounds."""
+    exponents = np.arange(0, shape.head_dim, 2, dtype=np.float32) / np.float32(shape.head_dim)
+    frequencies = (1.0 / np.float32(shape.theta) ** exponents).astype(np.float32)
+    angles = np.arange(context_length, dtype=np.float32)[:, None] * frequencies
+    return (np.cos(angles) + 1j * np.sin(angles)).astype(np.complex64)
+
+
+def _layer(tensors: Mapping[str, Floats], shape: Shape, name: str) -> _Layer:
+    def weight(part: str) -> Floats:
+        return tensors[f"{name}{part}.weight"]
+
+    size = shape.head_dim
+    pairs = np.arange(size).reshape(2, -1).T.reshape(-1)  # 0, hd / 2, 1, hd / 2 + 1, …
+
+    def paired(part: str) -> Floats:
+        matrix = weight(part)
+        return matrix.reshape(-1, size, matrix.shape[1])[:, pairs].reshape(matrix.shape)
+
+    query = np.tile(weight("self_attn.q_norm")[pairs], (shape.num_heads, 1))  # sqrt(hd) of the norm / sqrt(hd) of scale
+    key = np.tile(weight("self_attn.k_norm")[pairs], (shape.num_kv_heads, 1)) * np.float32(size**0.5)
+    qkv = np.concatenate((paired("self_attn.q_proj"), paired("self_attn.k_proj"), weight("self_attn.v_proj")))
+    gate_up = np.concatenate((weight("mlp.gate_proj"), weight("mlp.up_proj")))
+    return _Layer(
+        qkv=_input_first(qkv, norm=weight("input_layernorm")),
+        qk_norm=np.concatenate((query, key)),
+        out=_input_first(weight("self_attn.o_proj")),
+        gate_up=_input_first(gate_up, norm=weight("post_attention_layernorm")),
+        down=_input_first(weight("mlp.down_proj")),
+    )
+
+
+def _largest_score(layer: _Layer, shape: Shape) -> float:
+    """Bound of a layer's attention scores: queries and keys have length 1 before their norms' weights."""
+    sizes = np.abs(layer.qk_norm)
+    return float(sizes[: shape.num_heads].max() * sizes[shape.num_heads :].max())
+
+
+def _input_first(matrix: Floats, *, norm: Floats | None = None) -> Floats:
+    """(out, in) -> contiguous (in, out), with the weight and the sqrt(size) of the RMS norm before it folded in."""
+    if norm is not None:
+        matrix = matrix * (norm * np.float32(len(norm) ** 0.5))
+    return np.ascontiguousarray(matrix.T)
+
+
+def _read_tensors(folder: Path) -> dict[str, Floats]:
+    """All tensors of the folder's safetensors files as float32."""
+    tensors = {
+        name: _float32(name, content)
+        for path in sorted(folder.glob("*.safetensors"))
+        for name, content in deserialize(path.read_bytes())
+    }
+    if not tensors:
+        raise ConfigError(f"no *.safetensors file in {str(folder)!r}")
+    return tensors
+
+
+def _float32(name: str, content: Mapping[str, Any]) -> Floats:
+    data, dtype = content["data"], content["dtype"]
+    if dtype == "BF16":  # the upper half of a float32; numpy has no such type
+        values = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    elif dtype in ("F16", "F32"):
+        values = np.frombuffer(data, "<f2" if dtype == "F16" else "<f4").astype(np.float32)
+    else:
+        raise ConfigError(f"tensor {name!r} has dtype {dtype!r}; allowed: BF16, F16, F32")
+    return values.reshape(content["shape"])

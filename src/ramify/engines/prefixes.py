@@ -1,0 +1,48 @@
+"""KnownPrefixes: what a model's key-value cache would still hold, counted in whole blocks.
+
+A call leaves the keys and values of its context and of all but its last sampled token (`algorithms-rollout` 1.3). Only
+hashes are kept, of the most recently used blocks, so memory stays bounded.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from ramify.core.segment import Ids_T
+
+MAX_BLOCKS = 1 << 16
+
+
+class KnownPrefixes:
+    """Prefixes seen before, in blocks of `block_size` tokens; 0 = nothing is ever known."""
+
+    def __init__(self, block_size: int, *, max_blocks: int = MAX_BLOCKS) -> None:
+        self._block_size = block_size
+        self._max_blocks = max_blocks
+        self._seen: OrderedDict[int, None] = OrderedDict()
+
+    def num_known(self, ids: Ids_T) -> int:
+        """Length of the longest known prefix of `ids` short of its last token, in whole blocks."""
+        num_blocks = 0
+        for key in self._keys(ids[:-1]):
+            if key not in self._seen:
+                break
+            self._seen.move_to_end(key)
+            num_blocks += 1
+        return num_blocks * self._block_size
+
+    def add(self, ids: Ids_T) -> None:
+        """`ids` have been computed."""
+        for key in self._keys(ids):
+            self._seen[key] = None
+            self._seen.move_to_end(key)
+        while len(self._seen) > self._max_blocks:
+            self._seen.popitem(last=False)
+
+    def _keys(self, ids: Ids_T) -> Iterator[int]:
+        """One hash a whole block, of everything up to its end."""
+        if not self._block_size:
+            return
+        key = 0
+        for end in range(self._block_size, len(ids) + 1, self._block_size):
+            key = hash((key, ids[end - self._block_size : end].tobytes()))
+            yield key

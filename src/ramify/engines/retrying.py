@@ -1,0 +1,104 @@
+"""Retrying: the one place where generations of an in-process engine are tried again.
+
+It looks at every generation with `core.engine.checked` before anybody else does, gives a call up that takes longer than
+its size can explain, and tries again where that may help: faults marked retryable, hangs, and turns the engine aborted.
+A generation that came out unsound is not tried again: the same request would give the same one.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from ramify.core.codec import Codec
+from ramify.core.engine import Capabilities, Engine, Generation, Request, checked
+from ramify.core.errors import ConfigError, EngineError, RamifyError
+from ramify.core.seeds import child_seed
+
+JITTER_DRAW = (1 << 40) + 2
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When to give a call up and when to try again."""
+
+    max_tries: int = 3
+    """The first try included (`reliability` 2: retry with jitter, at most 3)."""
+    base_s: float = 0.5
+    """Longest pause before the second try; it doubles each time (full jitter, `reliability` 4)."""
+    cap_s: float = 30.0
+    start_s: float = 60.0
+    """Time any call may take, however small."""
+    prefill_s: float = 0.01
+    """More time for each token of context: a long prompt is no hang (sgl-project/sglang #22511)."""
+    token_s: float = 0.5
+    """More time for each token that may be sampled."""
+
+    def __post_init__(self) -> None:
+        if self.max_tries < 1 or self.start_s <= 0 or min(self.base_s, self.cap_s, self.prefill_s, self.token_s) < 0:
+            raise ConfigError(f"impossible retry policy {self!r}: at least 1 try, start_s > 0, nothing negative")
+
+    def deadline_s(self, request: Request) -> float:
+        """Seconds after which the request counts as hanging."""
+        return self.start_s + self.prefill_s * len(request.ids) + self.token_s * request.max_tokens
+
+
+class Retrying:
+    """An engine in front of another one, the same but for tries, deadlines and checks. Counts both."""
+
+    def __init__(self, engine: Engine, policy: RetryPolicy = RetryPolicy()) -> None:
+        self._engine = engine
+        self._policy = policy
+        self.num_retries = 0
+        self.num_wasted = 0
+        """Tokens sampled in turns that the engine aborted."""
+
+    @property
+    def codec(self) -> Codec:
+        return self._engine.codec
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._engine.capabilities
+
+    async def generate(self, request: Request) -> Generation:
+        """Carry one request out. Raises the `EngineError` of the last try."""
+        for number in range(1, self._policy.max_tries):
+            try:
+                return await self._tried(request)
+            except EngineError as error:
+                if not error.is_retryable:
+                    raise
+            self.num_retries += 1
+            await asyncio.sleep(
+                backoff_s(number, seed=request.seed, base_s=self._policy.base_s, cap_s=self._policy.cap_s)
+            )
+        return await self._tried(request)
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+    async def _tried(self, request: Request) -> Generation:
+        generation = checked(await self._in_time(request), request, self._engine.codec.vocab_size)
+        if generation.finish.kind == "abort":
+            self.num_wasted += generation.num_billed
+            raise EngineError("engine_aborted", "the engine gave the turn up", is_retryable=True)
+        return generation
+
+    async def _in_time(self, request: Request) -> Generation:
+        """Boundary to plug-in code: whatever an engine raises becomes an EngineError."""
+        deadline_s = self._policy.deadline_s(request)
+        scope = asyncio.timeout(deadline_s)
+        try:
+            async with scope:
+                return await self._engine.generate(request)
+        except RamifyError:
+            raise
+        except Exception as error:
+            if scope.expired():
+                raise EngineError("engine_hang", f"no answer in {deadline_s:.0f} s", is_retryable=True) from None
+            raise EngineError("engine_raised", f"{type(error).__name__}: {error}") from error
+
+
+def backoff_s(number: int, *, seed: int, base_s: float, cap_s: float) -> float:
+    """Seconds to wait before try `number` + 1: uniform up to a limit that doubles; the same for the same seed."""
+    limit = min(cap_s, base_s * 2 ** (number - 1))
+    return limit * child_seed(seed, number, JITTER_DRAW) / 2**64

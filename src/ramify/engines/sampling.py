@@ -1,0 +1,102 @@
+"""Sampling: the next-token laws of many rows at once, what is drawn from them, and what is measured on them.
+
+Pure numpy in float64. Invariant: a row's token depends on its logits, its sampling parameters and its uniform number
+alone, never on the rows beside it: every sum runs over one row, in id order (or, where a law is cut, in order of
+falling probability, equals by id).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.core.segment import Floats_T, Ids_T, Sampling
+
+Floats64 = npt.NDArray[np.float64]
+
+RAW = Sampling()
+"""Temperature 1 and nothing cut off: the raw law itself."""
+
+_FLOOR = -1e4
+"""Scores are kept above this, so that an impossible token adds 0 and not NaN to an entropy; exp of it is 0."""
+
+
+def uniforms(seed: int, num: int) -> Floats64:
+    """The first `num` uniform numbers in [0, 1) of `seed`: number i is the same whatever `num` is.
+
+    Philox 4x64 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), keyed by the seed.
+    """
+    raw = np.random.Philox(key=seed % 2**64).random_raw(num)
+    return (raw >> np.uint64(11)) * 2.0**-53
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Law:
+    """Raw laws (log softmax of the unscaled logits) of N rows over V tokens."""
+
+    scores: Floats64
+    """(N, V) logits less their row's maximum."""
+    weights: Floats64
+    """(N, V) exp of the scores."""
+    sums: Floats64
+    """(N, V) running sums of the weights."""
+
+    @classmethod
+    def of(cls, logits: npt.NDArray[np.float32]) -> "Law":
+        """Laws of (N, V) logits."""
+        scores = logits.astype(np.float64)
+        scores -= scores.max(axis=-1, keepdims=True)
+        np.maximum(scores, _FLOOR, out=scores)
+        weights = np.exp(scores)
+        return cls(scores, weights, weights.cumsum(axis=-1))
+
+    def draw(self, numbers: Floats64, changed: Mapping[int, Sampling]) -> Ids_T:
+        """One token a row by inverse distribution function; `numbers` (N,) are uniform in [0, 1).
+
+        `changed` holds the sampling parameters of the rows that are not drawn from their raw law.
+        """
+        ids = _inverted(self.sums, numbers)
+        rows = list(changed)
+        if rows:
+            ids[rows] = _drawn_from_changed(self.scores[rows], numbers[rows], list(changed.values()))
+        return ids.astype(np.int32)
+
+    def logprobs(self, ids: Ids_T) -> Floats_T:
+        """(N,) logprob of one token a row."""
+        return (self.scores[np.arange(len(ids)), ids] - np.log(self.sums[:, -1])).astype(np.float32)
+
+    def entropies(self) -> Floats_T:
+        """(N,) entropy in nats over the whole vocabulary."""
+        totals = self.sums[:, -1]
+        return (np.log(totals) - np.vecdot(self.weights, self.scores) / totals).astype(np.float32)
+
+    def top(self, rows: Sequence[int], num: int) -> Floats_T:
+        """(len(rows), num) largest logprobs of some rows, falling."""
+        scores = self.scores[rows]
+        num = min(num, scores.shape[1])
+        largest = np.sort(np.partition(scores, -num, axis=-1)[:, -num:], axis=-1)[:, ::-1]
+        return (largest - np.log(self.sums[rows, -1])[:, None]).astype(np.float32)
+
+
+def _inverted(sums: Floats64, numbers: Floats64) -> npt.NDArray[np.intp]:
+    """First column of each row whose running sum exceeds `number` times the total; such a column has a weight."""
+    totals = sums[:, -1]
+    targets = np.minimum(numbers * totals, np.nextafter(totals, 0.0))
+    return np.count_nonzero(sums <= targets[:, None], axis=-1)
+
+
+def _drawn_from_changed(scores: Floats64, numbers: Floats64, samplings: Sequence[Sampling]) -> npt.NDArray[np.intp]:
+    """Draw under temperature, then top-k, then top-p of what is left (the order of vLLM and transformers)."""
+    temperatures = np.array([[s.temperature] for s in samplings])
+    order = np.argsort(-scores, axis=-1, kind="stable")
+    is_greedy = temperatures[:, 0] == 0
+    scaled = np.take_along_axis(scores, order, axis=-1) / np.where(temperatures == 0, 1.0, temperatures)
+    most = np.array([[s.top_k or scores.shape[1]] for s in samplings])
+    weights = np.exp(scaled) * (np.arange(scores.shape[1]) < most)
+    before = weights.cumsum(axis=-1) - weights
+    shares = np.array([[s.top_p] for s in samplings])
+    weights *= before < shares * weights.sum(axis=-1, keepdims=True)
+    ranks = _inverted(weights.cumsum(axis=-1), numbers)
+    ranks[is_greedy] = 0
+    return np.take_along_axis(order, ranks[:, None], axis=-1)[:, 0]

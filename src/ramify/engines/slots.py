@@ -1,0 +1,143 @@
+"""Slots: which tokens the cache of an in-process engine holds, and who may use them next.
+
+Owns the ids behind the keys and values of every slot, and the choice of a slot for a new context: continue where
+nothing is lost by it, copy where a branch forks, evict what was used longest ago where nothing is free. Computes
+nothing and starts nothing. Invariant: `held[slot]` leading ids of a slot are exactly those whose keys and values it
+has; an active slot is never taken.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.core.segment import Ids_T
+
+Indices = npt.NDArray[np.intp]
+Hashes = npt.NDArray[np.uint64]
+
+_LOG2_REMEMBERED = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a context was put."""
+
+    slot: int
+    source: int
+    """Slot to copy the first `num_cached` positions from; the slot itself = they are there already."""
+    num_cached: int
+    """Context tokens whose keys and values need not be computed: at most all but one."""
+    is_eviction: bool
+    """Whether tokens of an earlier request were given up for it."""
+    num_recomputed: int
+    """Tokens behind the cached ones that a slot once held and an eviction lost."""
+
+
+class SlotTable:
+    """Ids of `num_slots` slots of `context_length` positions. Mutated by the batching loop only."""
+
+    def __init__(self, num_slots: int, context_length: int) -> None:
+        self.ids = np.zeros((num_slots, context_length), np.int32)
+        """(S, T): first the tokens held, then those known but not computed yet."""
+        self.held = np.zeros(num_slots, np.intp)
+        """(S,) leading tokens whose keys and values the slot has."""
+        self.known = np.zeros(num_slots, np.intp)
+        """(S,) tokens of the request that is active there."""
+        self.is_active = np.zeros(num_slots, np.bool_)
+        self._last_used = np.zeros(num_slots, np.int64)
+        self._clock = 0
+        self._evicted = _Remembered(context_length)
+
+    @property
+    def num_free(self) -> int:
+        """Slots that a new context may take."""
+        return len(self.held) - int(self.is_active.sum())
+
+    def is_being_computed(self, context: Ids_T) -> bool:
+        """Whether most of what `context` lacks is about to be held by a slot that is still reading its prompt."""
+        is_reading = self.is_active & (self.known - self.held > 1)
+        if not is_reading.any():
+            return False
+        shared = self._shared(context)
+        now = int(np.minimum(shared, self.held).max())
+        soon = int(np.minimum(shared, self.known)[is_reading].max())
+        return 2 * (min(soon, len(context) - 1) - now) >= len(context) - now
+
+    def take(self, context: Ids_T) -> Seat:
+        """Make a slot active for `context` and say what has to be copied. There must be a free slot."""
+        usable = np.minimum(self._shared(context), self.held)
+        is_lossless = ~self.is_active & (usable == self.held)
+        source = int((2 * usable + is_lossless).argmax())
+        num_cached = min(int(usable[source]), len(context) - 1)
+        slot = source if num_cached and is_lossless[source] else self._spare(source)
+        kept = int(usable[slot])
+        is_eviction = bool(self.held[slot] > kept)
+        num_recomputed = self._evicted.count(context[:-1], num_cached)
+        if is_eviction:
+            self._evicted.add(self.ids[slot, : self.held[slot]], kept)
+        self.ids[slot, : len(context)] = context
+        self.held[slot] = num_cached
+        self.known[slot] = len(context)
+        self.is_active[slot] = True
+        if num_cached:
+            self._use(source)
+        return Seat(slot, source, num_cached, is_eviction, num_recomputed)
+
+    def release(self, slot: int) -> None:
+        """The request in `slot` is over; what the slot holds may be continued or copied until it is evicted."""
+        self.is_active[slot] = False
+        self._use(slot)
+
+    def forget(self) -> None:
+        """No keys and values hold any more; active slots begin their contexts again."""
+        self.held[:] = 0
+        self._evicted.clear()
+
+    def _shared(self, context: Ids_T) -> Indices:
+        """(S,) leading ids each slot has in common with `context`, held or not."""
+        is_equal = self.ids[:, : len(context)] == context
+        return np.where(is_equal.all(axis=1), len(context), is_equal.argmin(axis=1))
+
+    def _spare(self, source: int) -> int:
+        """An empty slot, else the idle one used longest ago, `source` only if there is no other."""
+        age = np.where(self.held == 0, -1, self._last_used)
+        age[source] = max(int(age[source]), self._clock)
+        age[self.is_active] = np.iinfo(np.int64).max
+        return int(age.argmin())
+
+    def _use(self, slot: int) -> None:
+        self._clock += 1
+        self._last_used[slot] = self._clock
+
+
+class _Remembered:
+    """Prefixes that were held once: a table of hashes, one a token, bounded; the latest overwrite the oldest.
+
+    The hash of a prefix is the sum of its ids times fixed random odd numbers, one a position, modulo 2**64.
+    """
+
+    def __init__(self, context_length: int) -> None:
+        self._factors = np.random.Philox(key=1).random_raw(context_length) | np.uint64(1)
+        self._table = np.zeros(1 << _LOG2_REMEMBERED, np.uint64)
+
+    def add(self, ids: Ids_T, start: int) -> None:
+        """Remember the prefixes of `ids` that end at or behind position `start`."""
+        hashes = self._hashes(ids)[start:]
+        self._table[_places(hashes)] = hashes
+
+    def count(self, ids: Ids_T, start: int) -> int:
+        """Number of tokens from `start` on whose prefixes are all remembered."""
+        hashes = self._hashes(ids)[start:]
+        is_known = self._table[_places(hashes)] == hashes
+        return len(hashes) if is_known.all() else int(is_known.argmin())
+
+    def clear(self) -> None:
+        self._table[:] = 0
+
+    def _hashes(self, ids: Ids_T) -> Hashes:
+        return np.cumsum((ids.astype(np.uint64) + np.uint64(1)) * self._factors[: len(ids)], dtype=np.uint64)
+
+
+def _places(hashes: Hashes) -> Hashes:
+    return hashes >> np.uint64(64 - _LOG2_REMEMBERED)

@@ -1,0 +1,196 @@
+"""TagFormat: agents that act by writing `<tag>…</tag>`; a new tag format is data, not code.
+
+Owns the opening template, the tag of each tool, the observation around a result and the words for what went wrong. It
+reads the run since the last observation, so a tag that two requests, segments or nodes share is read like any other.
+A question and a tool's text stay untrusted spans or plain text: they can spell a control token but never forge one.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from string import Formatter
+from types import MappingProxyType
+from typing import Any
+
+from ramify.core.branch import Branch
+from ramify.core.errors import ConfigError, nearest
+from ramify.core.format import Action, AnswerAction, InvalidAction, Span, ToolAction
+from ramify.core.problem import Problem
+from ramify.core.segment import ToolStatus
+from ramify.core.tool import ToolResult
+
+OBSERVATIONS: Mapping[ToolStatus, str] = MappingProxyType(
+    {
+        "ok": "{text}",
+        "empty": "Tool({tag}) returned empty output.",
+        "error": "{text}",
+        "timeout": "{text}[timeout] Error: Tool({tag}) execution failed: no result in time",
+        "crashed": "Error: Tool({tag}) execution failed with message: {text}",
+        "refused": "Error: Tool({tag}) refused the call: {text}",
+        "invalid": "Error: {text}",
+    }
+)
+"""What the model is shown for each status of a call (texts of empty and crashed calls: RUC-NLPIR/ARPO)."""
+
+_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_INDEX = re.compile(r"-?\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class TagFormat:
+    """Actions between tags. Every field is data, so a table of a TOML file makes a new format."""
+
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Tool name -> the tag it is called by. Empty = an agent without tools."""
+    template: str = "<|user|>{question}<|end|><|assistant|>"
+    """Opening context; control tokens may be spelt in it."""
+    answer_tag: str = "answer"
+    stops_at_answer: bool = True
+    """Whether the closing answer tag ends the path. ARPO trains with false (the end of the sequence does), tests with
+    true; the tokens behind an answer carry nothing, so true is the default."""
+    observation: str = " <result>\n{text}\n</result>"
+    """Around what the tool said (RUC-NLPIR/ARPO: the leading space is part of it)."""
+    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Status -> text, where it differs from `OBSERVATIONS`; may cite `{text}` and `{tag}`."""
+
+    def __post_init__(self) -> None:
+        tags = [*self.tags.values(), self.answer_tag]
+        for tag in tags:
+            if not _NAME.fullmatch(tag):
+                raise ConfigError(f"{tag!r} is no tag: letters, digits, '_', '.' and '-', a letter first")
+        if len(set(tags)) < len(tags):
+            raise ConfigError(f"every tool and the answer need a tag of their own, got {tags!r}")
+        _check(self.template, "template", must={"question"})
+        _check(self.observation, "observation", must={"text"})
+        for status, text in self.texts.items():
+            if status not in OBSERVATIONS:
+                raise ConfigError(f"texts.{status}: no such status; {nearest(status, OBSERVATIONS)}")
+            _check(text, f"texts.{status}", may={"text", "tag"})
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> "TagFormat":
+        """The format a configuration table describes. Raises `ConfigError` on an unknown key or a wrong type."""
+        known = {f.name: f.type for f in fields(cls)}
+        for key, value in table.items():
+            if key not in known:
+                raise ConfigError(f"unknown key {key!r} in a tag format; {nearest(key, known)}")
+            wanted = bool if key == "stops_at_answer" else Mapping if key in ("tags", "texts") else str
+            if not isinstance(value, wanted):
+                raise ConfigError(f"{key} = {value!r} in a tag format must be a {wanted.__name__.lower()}")
+        return cls(**table)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Closing tags of the tools, then of the answer if it ends the path."""
+        tags = [*self.tags.values(), *([self.answer_tag] if self.stops_at_answer else [])]
+        return tuple(f"</{tag}>" for tag in tags)
+
+    def open(self, problem: Problem) -> Sequence[Span]:
+        """The template around the question, which is not trusted."""
+        return _rendered(self.template, {"question": problem.question})
+
+    def quote(self, template: str, contexts: Sequence[Branch], problem: Problem) -> Sequence[Span]:
+        """The template around what it cites: `{question}`; `{0}` or `{-1}`, the response of a context by its number;
+        `{previous}`, that of the last; `{answer}`, that of the last one that gives an answer, or else of the first.
+
+        Raises `ConfigError` for a name it does not know or a context that is not there.
+        """
+        check_quote(template)
+        texts = [_response(context) for context in contexts]
+        answers = [text for text in texts if self.answer(text) is not None]
+        values = {"question": problem.question}
+        if texts:
+            values |= {"previous": texts[-1], "answer": (answers or texts)[-1 if answers else 0]}
+        values |= {str(number): texts[number] for number in range(-len(texts), len(texts))}
+        for name in placeholders(template):
+            if name not in values:
+                raise ConfigError(
+                    f"template {template!r} cites {{{name}}}, but there are {len(texts)} contexts to quote"
+                )
+        return _rendered(template, values)
+
+    def read(self, run: str) -> Action | None:
+        """The action whose closing tag comes last in `run`; what the closing tag's token carries behind it is ignored.
+
+        A closing tag that closes nothing is an `InvalidAction`; nothing between the tags, a `ToolAction` with ''.
+        """
+        tools = {tag: tool for tool, tag in self.tags.items()}
+        end, tag = max((run.rfind(f"</{tag}>"), tag) for tag in (*tools, self.answer_tag))
+        if end < 0:
+            return None
+        start = run.rfind(f"<{tag}>", 0, end)
+        content = run[start + len(tag) + 2 : end]
+        if start < 0 or f"</{tag}>" in content:
+            return InvalidAction(f"</{tag}> closes nothing; write <{tag}>, then the content, then </{tag}>")
+        return ToolAction(tools[tag], content.strip()) if tag in tools else AnswerAction(content.strip())
+
+    def observe(self, action: Action, result: ToolResult) -> str:
+        """What answers an action, in the observation's frame. A tool's text goes in as it is."""
+        tag = self.tags.get(action.tool, action.tool) if isinstance(action, ToolAction) else self.answer_tag
+        status = "empty" if result.status == "ok" and not result.text else result.status
+        text = _filled(self.texts.get(status, OBSERVATIONS[status]), {"text": result.text, "tag": tag})
+        return _filled(self.observation, {"text": text})
+
+    def answer(self, response: str) -> str | None:
+        """What stands between the last pair of answer tags, stripped; None = there is no such pair."""
+        end = response.rfind(f"</{self.answer_tag}>")
+        start = response.rfind(f"<{self.answer_tag}>", 0, max(end, 0))
+        return None if start < 0 else response[start + len(self.answer_tag) + 2 : end].strip()
+
+    def tools(self) -> Mapping[str, str]:
+        return self.tags
+
+
+def check_quote(template: str) -> None:
+    """Raise `ConfigError` unless every placeholder of a quoting template is one that `quote` knows."""
+    for name in placeholders(template):
+        if name not in ("question", "answer", "previous") and not _INDEX.fullmatch(name):
+            raise ConfigError(
+                f"template {template!r} cites {{{name}}}; allowed are {{question}}, {{answer}}, {{previous}} and the "
+                "number of a context such as {0} or {-1}; write {{ and }} for braces"
+            )
+
+
+def placeholders(template: str) -> list[str]:
+    """Names in braces, in order. Raises `ConfigError` where the braces do not match."""
+    return [name for _, name in _parts(template) if name is not None]
+
+
+def _parts(template: str) -> list[tuple[str, str | None]]:
+    """Literal texts, each with the placeholder behind it or None."""
+    try:
+        parsed = list(Formatter().parse(template))
+    except ValueError as error:
+        raise ConfigError(f"template {template!r}: {error}; write {{{{ and }}}} for braces") from None
+    for _, name, spec, conversion in parsed:
+        if name is not None and (spec or conversion):
+            raise ConfigError(f"template {template!r}: {{{name}}} takes no format or conversion")
+    return [(literal, name) for literal, name, _, _ in parsed]
+
+
+def _check(template: str, what: str, *, must: Iterable[str] = (), may: Iterable[str] = ()) -> None:
+    names, must = set(placeholders(template)), set(must)
+    if not must <= names or not names <= must | set(may):
+        allowed = ", ".join(f"{{{name}}}" for name in sorted(must | set(may)))
+        raise ConfigError(f"{what} = {template!r} cites {sorted(names)}; it must cite {sorted(must)}, of {allowed}")
+
+
+def _rendered(template: str, values: Mapping[str, str]) -> list[Span]:
+    """The template's own text as trusted spans, what it cites as untrusted ones."""
+    spans: list[Span] = []
+    for literal, name in _parts(template):
+        spans.extend([Span(literal, is_trusted=True)] if literal else [])
+        spans.extend([Span(values[name])] if name is not None else [])
+    return spans
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    return "".join(span.text for span in _rendered(template, values))
+
+
+def _response(context: Branch) -> str:
+    """Text behind a context's opening, without the end of its sequence."""
+    ids = context.ids[context.num_prompt :]
+    if len(ids) and ids[-1] == context.codec.eos_id:
+        ids = ids[:-1]
+    return context.codec.decode(ids)

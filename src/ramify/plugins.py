@@ -1,0 +1,162 @@
+"""Plug-ins: what can be named in a configuration, found by name or by `path/to/file.py:Name`.
+
+Owns one table, kind -> name -> "module:attribute"; nothing is imported before it is asked for. Whatever is wrong with
+a name, a file or what it holds is a `ConfigError` that says where; what a plug-in does later is not this file's.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any, Final, Literal, get_args
+
+from ramify.core.errors import ConfigError, nearest
+from ramify.runner.decode import decode
+
+Kind = Literal["strategy", "task", "engine", "format", "tool", "judge", "choose", "prune", "sample", "export"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+
+TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
+    {
+        "strategy": {
+            "chains": "ramify.strategies.chains:Chains",
+            "offline": "ramify.strategies.offline:Offline",
+            "online": "ramify.strategies.online:Online",
+        },
+        "task": {
+            "countdown": "ramify.tasks.countdown:Countdown",
+            "data": "ramify.tasks.data:DataFile",
+        },
+        "engine": {
+            "builtin": "ramify.engines.builtin:Builtin",
+            "scripted": "ramify.engines.scripted:Scripted",
+        },
+        "format": {"arpo": "ramify.formats.arpo:ARPO"},
+        "tool": {"calculator": "ramify.tools.calculator:Calculator"},
+        "judge": {"exact": "ramify.judges.exact:Exact"},
+        "choose": {
+            "entropy": "ramify.strategies.choose:entropy",
+            "entropy_delta": "ramify.strategies.choose:entropy_delta",
+            "uniform": "ramify.strategies.choose:uniform",
+            "uniform_with_replacement": "ramify.strategies.choose:uniform_with_replacement",
+        },
+        "prune": {"repeated_call": "ramify.strategies.prune:repeated_call"},
+        "sample": {
+            "as_planned": "ramify.strategies.sample:as_planned",
+            "uniform": "ramify.strategies.sample:uniform",
+        },
+        "export": {
+            "arrays": "ramify.rows.arrays:write",
+            "jsonl": "ramify.rows.jsonl:write",
+            "parquet": "ramify.rows.parquet:write",
+        },
+    }
+)
+
+
+def known(kind: Kind) -> tuple[str, ...]:
+    """Built-in names of one kind."""
+    return tuple(sorted(TABLE[kind]))
+
+
+def find(kind: Kind, name: str) -> Any:
+    """What `name` stands for: a built-in, `path/to/file.py:Name` or `package.module:Name`. Imports it."""
+    place = TABLE[kind].get(name, name)
+    source, colon, attribute = place.rpartition(":")
+    if not colon or not source or not attribute:
+        hint = f"{nearest(name, TABLE[kind])} Or name a file: path/to/file.py:{kind.capitalize()}"
+        raise ConfigError(f"unknown {kind} {name!r}; {hint}")
+    module = _file(Path(source)) if source.endswith(".py") else _module(source, name)
+    try:
+        return vars(module)[attribute]
+    except KeyError:
+        public = [key for key in vars(module) if not key.startswith("_")]
+        raise ConfigError(f"{kind} {name!r}: {source} has no {attribute!r}; {nearest(attribute, public)}") from None
+
+
+def build(kind: Kind, name: str, **options: Any) -> Any:
+    """What `name` stands for, made with `options` where it is a class; an instance takes none."""
+    found = find(kind, name)
+    if not inspect.isclass(found):
+        if options:
+            raise ConfigError(f"{kind} {name!r} is no class, so it takes no options, got {sorted(options)}")
+        return found
+    unknown = unknown_keywords(found, options)
+    if unknown:
+        raise ConfigError(f"{kind} {name!r}: {'; '.join(unknown.values())}")
+    try:
+        return found(**options)
+    except TypeError as error:
+        raise ConfigError(f"{kind} {name!r} cannot be made with {options!r}: {error}") from error
+
+
+def config_class(strategy: Any) -> type[Any]:
+    """The dataclass that holds a strategy's options: its class attribute `Config`."""
+    config = inspect.getattr_static(strategy, "Config", None)
+    if not inspect.isclass(strategy) or not inspect.isclass(config) or not is_dataclass(config):
+        raise ConfigError(f"{strategy!r} is no strategy: a class whose attribute `Config` is the dataclass of its options")
+    return config
+
+
+def options(strategy: Any, given: Mapping[str, Any]) -> Any:
+    """The options of a strategy class as its own `Config`. Raises `ConfigError` with every fault."""
+    config, faults = decode(config_class(strategy), given, path="strategy.options")
+    if config is None:
+        raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
+    return config
+
+
+def unknown_keywords(target: Any, options: Mapping[str, Any]) -> dict[str, str]:
+    """Option -> what is wrong, for every option that the constructor of `target` does not take."""
+    parameters = inspect.signature(target).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return {}
+    names = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return {key: f"unknown key {key!r}; {nearest(key, names)}" for key in options if key not in names}
+
+
+def anchored(name: str) -> str:
+    """`name` with the path of its file made absolute, so that it means the same in another folder."""
+    source, colon, attribute = name.rpartition(":")
+    return f"{Path(source).resolve()}:{attribute}" if colon and source.endswith(".py") else name
+
+
+def _module(source: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(source)
+    except ImportError as error:
+        raise ConfigError(f"{name!r} cannot be imported: {error}") from error
+
+
+def _file(path: Path) -> ModuleType:
+    """Import a user's file, once a process. Its module can be found again by name, so that its classes pickle."""
+    full = path.resolve()
+    name = f"ramify_plugin_{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not full.is_file():
+        raise ConfigError(f"there is no file {str(path)!r} (looked for {full})")
+    spec = importlib.util.spec_from_file_location(name, full)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # boundary to a user's file: whatever its import raises is reported with its line
+        del sys.modules[name]
+        raise ConfigError(f"{path} does not import: {_where(error, full)}{type(error).__name__}: {error}") from error
+    return module
+
+
+def _where(error: Exception, path: Path) -> str:
+    """`line N: ` of the last place in `path` that the error passed through."""
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: "
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"line {lines[-1]}: " if lines else ""

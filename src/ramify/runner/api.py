@@ -1,0 +1,255 @@
+"""The library: grow trees from inside anybody's process, or as a run on disk.
+
+`rollout` returns trees and rows with nothing on disk; `steps` yields events and can stop a tree; `begin`, `resume` and
+`Saved` are runs in a folder, which the command line is a thin shell over.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ramify
+from ramify import plugins
+from ramify.core.codec import Codec
+from ramify.core.engine import Engine
+from ramify.core.errors import ConfigError, StoreError
+from ramify.core.growth import GrowthRules
+from ramify.core.problem import Problem
+from ramify.core.strategy import Strategy
+from ramify.core.task import Task
+from ramify.core.tree import Tree
+from ramify.runner.commit import Writing
+from ramify.runner.config import RunConfig
+from ramify.runner.configure import from_toml, resolve, to_toml
+from ramify.runner.events import Event, Observer, TreeClosed
+from ramify.runner.log import RunLog
+from ramify.runner.recorder import Recorder
+from ramify.runner.records import Header, Weights
+from ramify.runner.replay import Replayed, replay, replay_each
+from ramify.runner.report import RunReport
+from ramify.runner.run import Run
+from ramify.runner.store import FolderStore, load, stream
+
+ISOLATION = "none"
+"""How the built-in tools are kept apart from the machine: they run no foreign code, so not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What a rollout came to: its trees in order of their problems, and the report."""
+
+    config: RunConfig
+    trees: tuple[Tree, ...]
+    report: RunReport
+
+    def rows(self) -> list[Any]:
+        """One row a kept leaf, each sampled token once, by the configured credit. Raises `ExportError`."""
+        from ramify.rows.row import rows_of
+        return [row for tree in self.trees for row in rows_of(tree, config=self.config)]
+
+
+def assemble(
+    config: RunConfig,
+    problems: Sequence[Problem | str] | None = None,
+    *,
+    engine: Engine | None = None,
+    task: Task | None = None,
+    strategy: type[Strategy] | None = None,
+) -> Run:
+    """Build a run's parts. Objects win over what the config names. Raises `ConfigError`."""
+    task = task or build_task(config)
+    if problems is None:
+        problems = task.problems(config.task.split, config.prompts, config.seed)
+    named = [p if isinstance(p, Problem) else Problem(f"question-{i}", p) for i, p in enumerate(problems)]
+    return Run(config, task=task, engine=engine or build_engine(config), problems=named, strategy=strategy)
+
+
+def build_task(config: RunConfig) -> Task:
+    options = dict(config.task.options)
+    if config.task.name == "data":
+        options["data"] = config.data
+    return plugins.build("task", config.task.name, **options)
+
+
+def build_engine(config: RunConfig) -> Engine:
+    options = dict(config.engine.options)
+    if config.engine.model is not None:
+        options["model"] = config.engine.model
+    return plugins.build("engine", config.engine.name, **options)
+
+
+def configured(preset: str | None, settings: Mapping[str, Any]) -> RunConfig:
+    """A config from a preset and keyword settings, whose double underscores stand for dots."""
+    return resolve(preset=preset, flags={name.replace("__", "."): value for name, value in settings.items()}).config
+
+
+async def rollout(
+    problems: Sequence[Problem | str] | None = None,
+    *,
+    preset: str | None = None,
+    config: RunConfig | None = None,
+    engine: Engine | None = None,
+    task: Task | None = None,
+    strategy: type[Strategy] | None = None,
+    observers: Iterable[Observer] = (),
+    **settings: Any,
+) -> Rollout:
+    """Grow one tree a problem and return them.
+
+    `problems` are problems or questions; None = as many of the task's own as `config.prompts` says. `engine`, `task` and
+    `strategy` take objects where the config names built-in ones. `settings` are paths of the config with `__` for the
+    dot: `strategy__options={"n": 4}`, `limits__decode=224`. Raises `ConfigError` before anything starts.
+    """
+    run = assemble(config or configured(preset, settings), problems, engine=engine, task=task, strategy=strategy)
+    trees: dict[int, Tree] = {}
+
+    def keep(event: Event) -> None:
+        if isinstance(event, TreeClosed):
+            trees[event.index] = event.tree
+
+    try:
+        report = await run.grow([*observers, keep])
+    finally:
+        await run.close()
+    return Rollout(run.config, tuple(trees[index] for index in sorted(trees)), report)
+
+
+def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: Any) -> Rollout:
+    """`rollout` for code without an event loop."""
+    return asyncio.run(rollout(problems, **settings))
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """An event of a running rollout, and the means to stop the tree it is about."""
+
+    event: Event
+    stop: Callable[[], None]
+    """Stop growing this tree; the others go on."""
+
+
+async def steps(
+    problems: Sequence[Problem | str] | None = None,
+    *,
+    preset: str | None = None,
+    config: RunConfig | None = None,
+    engine: Engine | None = None,
+    task: Task | None = None,
+    strategy: type[Strategy] | None = None,
+    **settings: Any,
+) -> AsyncIterator[Watched]:
+    """Grow trees and yield what happens, in order. Leaving the loop cancels the rest. Arguments as in `rollout`."""
+    run = assemble(config or configured(preset, settings), problems, engine=engine, task=task, strategy=strategy)
+    events: asyncio.Queue[Event | None] = asyncio.Queue()
+    growing = asyncio.create_task(run.grow([events.put_nowait]))
+    growing.add_done_callback(lambda _: events.put_nowait(None))
+    try:
+        while (event := await events.get()) is not None:
+            yield Watched(event, lambda index=event.index: run.stop(index))
+        await growing
+    finally:
+        growing.cancel()
+        with suppress(asyncio.CancelledError):
+            await growing
+        await run.close()
+
+
+# -- runs on disk -------------------------------------------------------------------------------------------------------
+
+
+def begin(config: RunConfig, path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
+    """Grow a run into the new folder `path`. Raises `ConfigError` or `StoreError` before anything starts."""
+    return asyncio.run(_begin(config, path, observers))
+
+
+def resume(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
+    """Go on with a run that was killed or interrupted; nothing acknowledged is generated again."""
+    return asyncio.run(_resume(path, observers))
+
+
+async def _begin(config: RunConfig, path: Path, observers: Iterable[Observer]) -> RunReport:
+    run = assemble(config)
+    store = FolderStore.create(path, header_of(run), to_toml(config), writing=Writing(durability=config.durability))
+    return await _grow(run, store, observers, known={})
+
+
+async def _resume(path: Path, observers: Iterable[Observer]) -> RunReport:
+    store, saved = FolderStore.resume(path)
+    try:
+        run = assemble(from_toml(saved.config))
+        _refuse_other_weights(saved.header, header_of(run))
+        known = replay(saved.records, run.codec, run.rules)
+    except BaseException:
+        store.close()
+        raise
+    return await _grow(run, store, observers, known=known)
+
+
+async def _grow(
+    run: Run, store: FolderStore, observers: Iterable[Observer], *, known: Mapping[int, Replayed]
+) -> RunReport:
+    log = RunLog(store.log_path)
+    try:
+        return await run.grow([Recorder(store).observe, log.observe, *observers], replayed=known)
+    finally:
+        log.close()
+        await run.close()
+        store.close()
+
+
+def header_of(run: Run) -> Header:
+    """The first record of a run's journal."""
+    weights = Weights(engine=run.engine.capabilities.name, codec=run.codec.name, codec_sha256=run.codec.sha256)
+    return Header(
+        library=ramify.__version__,
+        config_hash="",
+        weights=(weights,),
+        seed=run.config.seed,
+        delivery=run.config.delivery,
+        isolation=ISOLATION,
+        created=time.time(),
+    )
+
+
+def _refuse_other_weights(recorded: Header, now: Header) -> None:
+    if recorded.weights != now.weights:
+        raise StoreError(f"the run was begun with {recorded.weights} and this would go on with {now.weights}")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A run folder, read only: its configuration, its trees one by one, its rows."""
+
+    path: Path
+    config: RunConfig
+    codec: Codec
+    rules: GrowthRules
+
+    @classmethod
+    def open(cls, path: Path) -> "Saved":
+        """Raises `StoreError` if `path` is no readable run."""
+        saved = load(path)
+        config = from_toml(saved.config)
+        run = assemble(config)
+        return cls(path, config, run.codec, run.rules)
+
+    def trees(self) -> Iterator[Tree]:
+        """Finished trees in order of their problems."""
+        early: dict[int, Tree] = {}
+        wanted = 0
+        for closed in replay_each(stream(self.path), self.codec, self.rules):
+            early[closed.index] = closed.tree
+            while wanted in early:
+                yield early.pop(wanted)
+                wanted += 1
+        yield from (early[index] for index in sorted(early))
+
+    def rows(self) -> Iterator[Any]:
+        """Rows of all finished trees, in canonical order."""
+        from ramify.rows.row import rows_of
+        for tree in self.trees():
+            yield from rows_of(tree, config=self.config)

@@ -1,0 +1,296 @@
+"""GroupCommit: one thread that makes lines durable in the order they were put.
+
+Owns the open file. `put` never touches the disk. A batch is written when 64 lines wait, 20 ms after its first line, or
+as soon as somebody waits for one of its lines; whoever waits is told after fdatasync. That one call is nearly all a
+record costs (about 4 ms, `reliability.md` 3); all lines that came while the one before it ran share it.
+
+After the first failure to open, write or sync, nothing is written any more: the state of the file is unknown. The lines
+that are not known to be durable stay in memory (`unsaved`) and everybody is told with a `StoreError`.
+"""
+
+import asyncio
+import errno
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Literal, Protocol
+
+from ramify.core.errors import ConfigError, StoreError
+from ramify.runner.framing import FramedLine, file_name
+
+Durability = Literal["fsync", "group", "os"]
+"""fsync: every record by itself; group: batches, acknowledged when on disk; os: acknowledged when the system has it,
+so that a power cut, but no crash of the process, may lose what was acknowledged."""
+
+_sync_data = getattr(os, "fdatasync", os.fsync)
+"""macOS has no fdatasync."""
+
+
+class JournalFile(Protocol):
+    """A file opened at its end for appending."""
+
+    def write(self, data: memoryview) -> int:
+        """Append some of `data` and return how many bytes."""
+        ...
+
+    def sync(self) -> None:
+        """Return when everything written is on disk."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class AppendFile:
+    """A `JournalFile` of the operating system. Its folder entry is on disk when the constructor returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        sync_folder(path.parent)
+
+    def write(self, data: memoryview) -> int:
+        return os.write(self._descriptor, data)
+
+    def sync(self) -> None:
+        _sync_data(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the entries of `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How a journal is written. The figures are those measured in `reliability.md` 3."""
+
+    durability: Durability = "group"
+    max_batch: int = 64
+    max_delay_s: float = 0.02
+    max_pending_bytes: int = 64 * 2**20
+    """Bytes waiting for the disk above which `room` waits."""
+    max_file_bytes: int = 256 * 2**20
+    max_record_bytes: int = 64 * 2**20
+    min_free_bytes: int = 16 * 2**20
+    """Free space without which nothing is begun."""
+    open_file: Callable[[Path], JournalFile] = AppendFile
+
+
+def kill_after(environment: Mapping[str, str]) -> int | None:
+    """`RAMIFY_KILL_AFTER=N`: the journal kills its process right after the N-th line it wrote; None = never."""
+    text = environment.get("RAMIFY_KILL_AFTER", "")
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"RAMIFY_KILL_AFTER={text!r}: give a number of records from 1 on, or unset it")
+    return int(text)
+
+
+class GroupCommit:
+    """Write the lines of a journal in `folder` from line `number` on."""
+
+    def __init__(self, folder: Path, number: int, writing: Writing) -> None:
+        self._folder = folder
+        self._writing = writing
+        self._batch_size = 1 if writing.durability == "fsync" else writing.max_batch
+        self._kills_in = kill_after(os.environ)
+        self._changed = threading.Condition()
+        self._queue: deque[FramedLine] = deque()
+        self._pending_bytes = 0
+        self._next = number
+        """Every line before this one is durable."""
+        self._wanted = -1
+        """The last line somebody waits for."""
+        self._waiters: dict[asyncio.Future[None], int] = {}
+        self._error: Exception | None = None
+        self._is_closing = False
+        self._file: JournalFile | None = None
+        self._file_index = -1
+        self._thread = threading.Thread(target=self._run, name="ramify-journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def unsaved(self) -> list[bytes]:
+        """The lines that are not known to be on disk, in order."""
+        with self._changed:
+            return [line.data for line in self._queue]
+
+    def check(self) -> None:
+        """Raise `StoreError` if nothing is accepted any more."""
+        with self._changed:
+            self._refuse_if_stopped()
+            if self._is_closing:
+                raise StoreError(f"the journal {self._folder} is closed")
+
+    def put(self, lines: list[FramedLine]) -> None:
+        """Hand lines over; returns at once."""
+        with self._changed:
+            self._queue.extend(lines)
+            self._pending_bytes += sum(len(line.data) for line in lines)
+            if len(self._queue) <= len(lines) or len(self._queue) >= self._batch_size:
+                self._changed.notify_all()
+
+    def sync(self, number: int) -> None:
+        """Return when line `number` is durable; blocks. Raises `StoreError` if that cannot be."""
+        with self._changed:
+            self._want(number)
+            self._changed.wait_for(lambda: self._next > number or self._error is not None)
+            if self._next <= number:
+                self._refuse_if_stopped()
+
+    async def synced(self, number: int) -> None:
+        """`sync` without blocking the event loop. Safe to cancel."""
+        with self._changed:
+            if self._next > number:
+                return
+            self._refuse_if_stopped()
+            future = asyncio.get_running_loop().create_future()
+            self._waiters[future] = number
+            self._want(number)
+        try:
+            await future
+        finally:
+            with self._changed:
+                self._waiters.pop(future, None)
+
+    async def room(self) -> None:
+        """Return when few enough bytes wait for the disk; to be awaited before new work is begun."""
+        with self._changed:
+            last = self._queue[-1].number if self._pending_bytes > self._writing.max_pending_bytes else None
+        if last is not None:
+            await self.synced(last)
+
+    def close(self, last: list[FramedLine]) -> None:
+        """Write what waits, then `last`, and close the file. Raises `StoreError` if something could not be saved."""
+        with self._changed:
+            if self._error is None:
+                self._queue.extend(last)
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        if self._file is not None:
+            self._close_file(self._file)
+        with self._changed:
+            self._refuse_if_stopped()
+
+    def _close_file(self, file: JournalFile) -> None:
+        self._file = None
+        try:
+            file.close()
+        except OSError as error:
+            if self._error is None:
+                self._stop(error)
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Boundary: whatever goes wrong here stops the journal and is told to everybody who waits."""
+        try:
+            while batch := self._next_batch():
+                self._write(batch)
+                self._settle(batch)
+        except Exception as error:  # noqa: BLE001
+            self._stop(error)
+
+    def _next_batch(self) -> list[FramedLine]:
+        """Wait for lines and return the first of them; none when the journal closes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._is_closing)
+            if self._queue and self._writing.durability == "group":
+                self._changed.wait_for(self._is_due, timeout=self._writing.max_delay_s)
+            return list(islice(self._queue, self._batch_size))[: self._kills_in]
+
+    def _is_due(self) -> bool:
+        is_full = len(self._queue) >= self._batch_size
+        return is_full or self._is_closing or self._wanted >= self._queue[0].number
+
+    def _write(self, batch: list[FramedLine]) -> None:
+        for file_index, lines in groupby(batch, key=lambda line: line.file_index):
+            file = self._turn_to(file_index)
+            rest = memoryview(b"".join(line.data for line in lines))
+            while rest:
+                num_written = file.write(rest)
+                if num_written < 1:
+                    raise OSError(errno.EIO, "the disk took no more bytes and gave no reason")
+                rest = rest[num_written:]
+            if self._writing.durability != "os":
+                file.sync()
+        if self._kills_in is not None:
+            self._kills_in -= len(batch)
+            if not self._kills_in:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def _turn_to(self, file_index: int) -> JournalFile:
+        """The file of that number, open; the one before it is on disk, whatever the durability."""
+        if self._file is None or self._file_index != file_index:
+            if self._file is not None:
+                self._file.sync()
+                self._file.close()
+                self._file = None
+            self._file = self._writing.open_file(self._folder / file_name(file_index))
+            self._file_index = file_index
+        return self._file
+
+    def _settle(self, batch: list[FramedLine]) -> None:
+        """The batch is durable: forget it and tell whoever waits."""
+        with self._changed:
+            for line in batch:
+                self._queue.popleft()
+                self._pending_bytes -= len(line.data)
+            self._next = batch[-1].number + 1
+            self._changed.notify_all()
+            for future in [f for f, number in self._waiters.items() if number < self._next]:
+                del self._waiters[future]
+                _tell(future, None)
+
+    def _stop(self, error: Exception) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+            for future in self._waiters:
+                _tell(future, self._stopped(error))
+            self._waiters.clear()
+
+    # -- under the lock -----------------------------------------------------------------------------------------------
+
+    def _want(self, number: int) -> None:
+        if number > self._wanted:
+            self._wanted = number
+            self._changed.notify_all()
+
+    def _refuse_if_stopped(self) -> None:
+        if self._error is not None:
+            raise self._stopped(self._error) from self._error
+
+    def _stopped(self, error: Exception) -> StoreError:
+        return StoreError(
+            f"the journal {self._folder} stopped: {error}; {len(self._queue)} records were not saved and are kept in "
+            "memory; make room or repair the disk, then resume the run"
+        )
+
+
+def _tell(future: asyncio.Future[None], error: StoreError | None) -> None:
+    """Answer a future of another thread's event loop."""
+
+    def answer() -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    loop = future.get_loop()
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(answer)

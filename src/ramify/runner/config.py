@@ -1,0 +1,166 @@
+"""RunConfig: everything a run can be told, as one tree of frozen values that are checked when they are built.
+
+Owns the fields, their defaults and the checks that need nothing but the values. Files, presets, overrides and the
+options of plug-ins are `configure`'s. An impossible value raises `ConfigError`; nothing here reads a file or a clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ramify.core.action import ActionConfig
+from ramify.core.errors import ConfigError
+from ramify.core.limits import Limits
+from ramify.tasks.data import DataConfig
+
+StopRule = Literal["corrected", "arpo", "at2po"]
+Delivery = Literal["ordered", "eager"]
+Durability = Literal["group", "fsync", "os"]
+
+
+def _positive(name: str, value: float | None) -> None:
+    if value is not None and value <= 0:
+        raise ConfigError(f"{name} = {value!r}: it must be above 0")
+
+
+def _named(name: str, value: str) -> None:
+    if not value.strip():
+        raise ConfigError(f"{name} = {value!r}: a name or path/to/file.py:Class is needed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConfig:
+    """Which task the problems, format, tools and judges are of."""
+
+    name: str = "countdown"
+    """A built-in name or `path/to/file.py:Class`."""
+    split: str = "heldout"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the task's class."""
+
+    def __post_init__(self) -> None:
+        _named("task.name", self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyConfig:
+    """Which strategy grows the trees, and its options: the fields of its own `Config`."""
+
+    name: str = "chains"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _named("strategy.name", self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Which engine samples, and the model it runs."""
+
+    name: str = "builtin"
+    model: str | None = None
+    """A name or a folder; None = the engine's own."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the engine's class."""
+
+    def __post_init__(self) -> None:
+        _named("engine.name", self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowthConfig:
+    """How long one path may get, and what ends it."""
+
+    max_response_tokens: int = 256
+    """Actions and observations after the opening context."""
+    max_tool_calls: int = 6
+    max_turns: int | None = None
+    """Most steps of a path; None = as many as the tokens allow."""
+    empty_call: Literal["observe", "end"] = "observe"
+    """An empty call is answered with an error text, or ends the path."""
+    tool_failed: Literal["observe", "end"] = "observe"
+    """A tool that hangs or crashes is answered with an error text, or ends the path."""
+    prune: str | None = None
+    """Rule that gives paths up: a built-in name or `file.py:function`."""
+    stop_rule: StopRule = "corrected"
+    """Which reading of a stop is used; the published ones are for comparison."""
+
+    def __post_init__(self) -> None:
+        _positive("growth.max_response_tokens", self.max_response_tokens)
+        _positive("growth.max_turns", self.max_turns)
+        if self.max_tool_calls < 0:
+            raise ConfigError(f"growth.max_tool_calls = {self.max_tool_calls!r}: 0 or more calls are allowed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsConfig:
+    """How tools are run. Deadline and retries: RUC-NLPIR/ARPO scripts/config (120 s, 3 retries)."""
+
+    deadline_s: float = 120.0
+    max_retries: int = 3
+    max_result_bytes: int = 65536
+    """A longer result is cut, and says so."""
+    max_parked: int = 1024
+    """Sessions kept for forks to come; beyond it the oldest are closed and replayed when they are needed."""
+
+    def __post_init__(self) -> None:
+        _positive("tools.deadline_s", self.deadline_s)
+        _positive("tools.max_result_bytes", self.max_result_bytes)
+        _positive("tools.max_parked", self.max_parked)
+        if self.max_retries < 0:
+            raise ConfigError(f"tools.max_retries = {self.max_retries!r}: 0 or more retries are allowed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsConfig:
+    """Which leaves become rows, and how often a shared token is trained (`algorithms-rollout` 1.1)."""
+
+    policy: Literal["once", "fraction", "per_leaf"] = "once"
+    leaves: int | None = None
+    """Leaves kept of each tree; None = all."""
+    sample: str = "uniform"
+    """Rule that draws the kept leaves: a built-in name or `file.py:function`."""
+
+    def __post_init__(self) -> None:
+        _positive("rows.leaves", self.leaves)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """One run, complete: the same config and version grow the same trees on a deterministic engine."""
+
+    preset: str | None = None
+    """Name of the preset the values began from; for the record only."""
+    task: TaskConfig = TaskConfig()
+    data: DataConfig = DataConfig()
+    """A file of questions in place of the task's own."""
+    prompts: int = 8
+    """Number of problems, one tree each."""
+    seed: int = 0
+    strategy: StrategyConfig = StrategyConfig()
+    engine: EngineConfig = EngineConfig()
+    format: str | None = None
+    """A built-in name or `file.py:Class`; None = the task's own."""
+    actions: Mapping[str, ActionConfig] = field(default_factory=lambda: {"policy": ActionConfig()})
+    growth: GrowthConfig = GrowthConfig()
+    tools: ToolsConfig = ToolsConfig()
+    limits: Limits = Limits()
+    """Of each tree."""
+    run_limits: Limits = Limits()
+    """Of the whole run."""
+    delivery: Delivery = "ordered"
+    credit: str = "auto"
+    rows: RowsConfig = RowsConfig()
+    max_trees: int = 64
+    """Trees in flight at once."""
+    max_failed_share: float = 0.05
+    """A run of whose commands a larger share fails is stopped."""
+    durability: Durability = "group"
+
+    def __post_init__(self) -> None:
+        _positive("prompts", self.prompts)
+        _positive("max_trees", self.max_trees)
+        if not 0 <= self.max_failed_share <= 1:
+            raise ConfigError(f"max_failed_share = {self.max_failed_share!r}: it is a share, from 0 to 1")
+        if "policy" not in self.actions:
+            raise ConfigError(f"actions: there must be one called 'policy', got {sorted(self.actions)}")

@@ -1,0 +1,187 @@
+"""Configure: defaults, preset, files and overrides -> one checked `RunConfig`, and which of them said what.
+
+Precedence, weakest first: defaults, the preset, `ramify.toml` of the folder, further files in order, flags, `--set`.
+Every fault of every layer is reported at once, with the file or option it is in, and nothing has been started when it
+is. What the configuration names is found, and the options of a strategy are completed, so that a run folder says all
+that was used. The environment is no layer: it holds secrets, never settings.
+"""
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ramify import plugins
+from ramify.core.errors import ConfigError
+from ramify.runner.config import RunConfig
+from ramify.runner.decode import Fault, decode
+from ramify.runner.layers import file_layers, flag_layers, merged, override_layers, preset_layer, source_of
+from ramify.runner.toml import toml_text
+from ramify.strategies import choose, sample
+
+TASK_PRUNE = "task"
+"""The name of the running task's own prune rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A checked configuration, and where each setting that is no default came from, by dotted path."""
+
+    config: RunConfig
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+def resolve(
+    *,
+    preset: str | None = None,
+    folder: Path | None = None,
+    files: Iterable[Path] = (),
+    flags: Mapping[str, Any] | None = None,
+    flag_names: Mapping[str, str] | None = None,
+    overrides: Sequence[str] = (),
+) -> Resolved:
+    """Put all layers together and check the result.
+
+    `folder` is where `ramify.toml` is looked for; None = nowhere. `flags` maps dotted paths to values and `flag_names`
+    to what the user typed. `overrides` are texts `a.b=c`. Reads files and imports plug-ins. Raises `ConfigError` with
+    every fault.
+    """
+    unread: list[str] = []
+    layers = [
+        *file_layers(folder, files, unread),
+        *flag_layers(flags or {}, flag_names or {}),
+        *override_layers(overrides, unread),
+    ]
+    named = [layer.values["preset"] for layer in layers if "preset" in layer.values]
+    base = preset_layer(preset or (named[-1] if named else None), unread)
+    values, sources = merged([*base, *layers])
+    if "data.path" in sources and "task.name" not in sources:
+        values.setdefault("task", {})["name"] = "data"
+    config, faults = checked(values)
+    lines = [*unread, *(f"{source_of(sources, fault.path)}: {_said(fault)}" for fault in faults)]
+    if config is None or lines:
+        raise ConfigError(_report(lines))
+    return Resolved(config, sources)
+
+
+def checked(values: Mapping[str, Any]) -> tuple[RunConfig | None, list[Fault]]:
+    """Decode `values` and check all they name. Returns the configuration with its options completed, or the faults."""
+    if isinstance(actions := values.get("actions"), Mapping):
+        values = {**values, "actions": {"policy": {}, **actions}}
+    config, faults = decode(RunConfig, values)
+    if config is None:
+        return None, faults
+    config = _anchored(config)
+    config, faults = _with_strategy_options(config)
+    faults += _named_faults(config)
+    return (None if faults else config), faults
+
+
+def to_toml(config: RunConfig) -> str:
+    """The whole configuration as TOML, defaults included; `from_toml` reads it back unchanged."""
+    return toml_text(_plain(config))
+
+
+def from_toml(text: str, *, source: str = "config.toml") -> RunConfig:
+    """A configuration written by `to_toml`. Its preset is a name only: nothing is filled in from it."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: this is no TOML: {error}") from error
+    config, faults = checked(values)
+    if config is None:
+        raise ConfigError(_report([f"{source}: {_said(fault)}" for fault in faults]))
+    return config
+
+
+def _anchored(config: RunConfig) -> RunConfig:
+    """The configuration with every file it names as an absolute path, so that a run can be resumed from anywhere."""
+    path, options = config.data.path, dict(config.strategy.options)
+    if isinstance(rule := options.get("choose"), str):
+        options["choose"] = plugins.anchored(rule)
+    return replace(
+        config,
+        task=replace(config.task, name=plugins.anchored(config.task.name)),
+        data=replace(config.data, path=path and str(Path(path).resolve())),
+        strategy=replace(config.strategy, name=plugins.anchored(config.strategy.name), options=options),
+        engine=replace(config.engine, name=plugins.anchored(config.engine.name)),
+        format=config.format and plugins.anchored(config.format),
+        growth=replace(config.growth, prune=config.growth.prune and plugins.anchored(config.growth.prune)),
+        rows=replace(config.rows, sample=plugins.anchored(config.rows.sample)),
+    )
+
+
+def _with_strategy_options(config: RunConfig) -> tuple[RunConfig, list[Fault]]:
+    """The options of the strategy decoded by its own `Config` and completed with its defaults."""
+    name, given = config.strategy.name, config.strategy.options
+    faults = _faults_of("strategy.options.choose", lambda: _register("choose", given.get("choose"), choose.RULES))
+    try:
+        kind = plugins.config_class(plugins.find("strategy", name))
+    except ConfigError as error:
+        return config, [*faults, Fault("strategy.name", str(error))]
+    if faults:
+        return config, faults
+    options, faults = decode(kind, given, path="strategy.options")
+    if options is None:
+        return config, faults
+    return replace(config, strategy=replace(config.strategy, options=_plain(options))), []
+
+
+def _named_faults(config: RunConfig) -> list[Fault]:
+    """What is wrong with the other plug-ins the configuration names."""
+    prune, format = config.growth.prune, config.format
+    faults = _faults_of("rows.sample", lambda: _register("sample", config.rows.sample, sample.RULES))
+    if format is not None:
+        faults += _faults_of("format", lambda: plugins.find("format", format))
+    if prune is not None and prune != TASK_PRUNE:
+        faults += _faults_of("growth.prune", lambda: plugins.find("prune", prune))
+    faults += _constructor_faults("task", config.task.name, config.task.options)
+    return faults + _constructor_faults("engine", config.engine.name, config.engine.options)
+
+
+def _constructor_faults(kind: Literal["task", "engine"], name: str, options: Mapping[str, Any]) -> list[Fault]:
+    """Faults of a name, and of options that the constructor behind it does not take."""
+    try:
+        unknown = plugins.unknown_keywords(plugins.find(kind, name), options)
+    except ConfigError as error:
+        return [Fault(f"{kind}.name", str(error))]
+    return [Fault(f"{kind}.options.{key}", message) for key, message in unknown.items()]
+
+
+def _register(kind: Literal["choose", "sample"], name: object, rules: MutableMapping[str, Any]) -> None:
+    """Add a user's rule to the rules of its kind, under the name the configuration gives it. Mutates `rules`."""
+    if isinstance(name, str) and name not in rules:
+        rules[name] = plugins.find(kind, name)
+
+
+def _faults_of(path: str, action: Callable[[], object]) -> list[Fault]:
+    try:
+        action()
+    except ConfigError as error:
+        return [Fault(path, str(error))]
+    return []
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """A dataclass as what TOML and JSON hold, None left out: lists for tuples, tables for dataclasses."""
+    return _without_none(msgspec.json.decode(msgspec.json.encode(value)))
+
+
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if value is not None
+    }
+
+
+def _said(fault: Fault) -> str:
+    return f"{fault.path}: {fault.message}" if fault.path else fault.message
+
+
+def _report(lines: Sequence[str]) -> str:
+    """One fault as it is; several as a list."""
+    return lines[0] if len(lines) == 1 else "\n".join((f"{len(lines)} faults:", *(f"  {line}" for line in lines)))

@@ -1,0 +1,89 @@
+"""Decode: plain data -> a tree of config dataclasses, all faults at once.
+
+Strict: no value is converted but a whole number where a float is wanted, and a list where a tuple is. An unknown key is
+a fault that names the nearest known one. Each fault is a `Fault` with the dotted path of the key it is about, so that
+the caller can say which file or option the key came from.
+"""
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from ramify.core.errors import RamifyError, nearest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with the value at a dotted path ('' = the whole)."""
+
+    path: str
+    message: str
+
+
+def decode(kind: Callable[..., T], data: Mapping[str, Any], *, path: str = "") -> tuple[T | None, list[Fault]]:
+    """Build the dataclass `kind` from `data`. Returns it, or None and the faults."""
+    types_by_name = get_type_hints(kind)
+    known = [f.name for f in fields(kind) if f.init]  # pyright: ignore[reportArgumentType]
+    values: dict[str, Any] = {}
+    faults: list[Fault] = []
+    for key, value in data.items():
+        at = f"{path}.{key}" if path else key
+        if key not in known:
+            faults.append(Fault(at, f"unknown key; {nearest(key, known)}"))
+            continue
+        values[key], below = _value(types_by_name[key], value, at)
+        faults += below
+    if faults:
+        return None, faults
+    try:
+        return kind(**values), []
+    except RamifyError as error:
+        return None, [Fault(path, str(error))]
+
+
+def _value(kind: Any, value: Any, path: str) -> tuple[Any, list[Fault]]:
+    """Decode the value of one field."""
+    of = _mapped_dataclass(kind)
+    if is_dataclass(kind) and isinstance(value, Mapping):
+        return decode(kind, value, path=path)  # pyright: ignore[reportArgumentType]
+    if of is not None and isinstance(value, Mapping):
+        return _table(of, value, path)
+    if is_dataclass(kind) or of is not None:
+        return None, [Fault(path, f"got {value!r}, but it is a table of keys")]
+    try:
+        return msgspec.convert(value, kind, strict=True), []
+    except msgspec.ValidationError as error:
+        words = _words(kind)
+        if words and isinstance(value, str):
+            return None, [Fault(path, f"got {value!r}; allowed are {', '.join(map(repr, words))}")]
+        return None, [Fault(path, f"got {value!r}: {error}")]
+
+
+def _table(kind: Any, data: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[Fault]]:
+    """Decode a table whose keys are free and whose values are dataclasses."""
+    values: dict[str, Any] = {}
+    faults: list[Fault] = []
+    for key, value in data.items():
+        values[key], below = _value(kind, value, f"{path}.{key}")
+        faults += below
+    return values, faults
+
+
+def _mapped_dataclass(kind: Any) -> Any:
+    """The dataclass X of a field `Mapping[str, X]`; None for other fields."""
+    args = get_args(kind)
+    return args[1] if get_origin(kind) is not None and len(args) == 2 and is_dataclass(args[1]) else None
+
+
+def _words(kind: Any) -> tuple[str, ...]:
+    """The words a field of literals takes; none if it takes other strings as well."""
+    if get_origin(kind) is Literal:
+        return tuple(word for word in get_args(kind) if isinstance(word, str))
+    if get_origin(kind) in (Union, types.UnionType):
+        return tuple(word for part in get_args(kind) for word in _words(part))
+    return ()

@@ -1,0 +1,196 @@
+"""Framing: a record as one line of a journal file, and back. Pure.
+
+    crc32hex SP {"n":17,"after":12,"record":"grown","tree":3, …} LF
+
+The checksum covers the JSON. `n` numbers every line of a journal across its files, so that a deleted, doubled or moved
+line is seen although its checksum is right; `after` is the number of the record before it of the same tree, so that
+with a line gone it is known which tree misses one. A file begins with the run's header and, once it will not be written
+again, ends with a `sealed` record. The line of a header is framed alike in every format version.
+"""
+
+import re
+import zlib
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from ramify.core.errors import StoreError
+from ramify.runner.records import FORMAT, Header, Record, Sealed, Shut
+
+FRAME_BYTES = 64
+"""Most bytes a frame adds to a record's own JSON."""
+
+_PREFIX = re.compile(rb'\{"n":(\d+),(?:"after":(\d+),)?')
+_START = re.compile(rb'[0-9a-f]{8} \{"n":')
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Record)
+
+
+class Line(NamedTuple):
+    """What a line with a right checksum says."""
+
+    number: int
+    after: int | None
+    body: bytes
+    """The record's own JSON."""
+
+
+class FramedLine(NamedTuple):
+    """A line to be written, its place, and the file it belongs to."""
+
+    number: int
+    file_index: int
+    data: bytes
+
+
+class _Version(msgspec.Struct):
+    """The part of a header that every version has."""
+
+    format: int
+    library: str
+
+
+def file_name(index: int) -> str:
+    return f"{index:06d}.jsonl"
+
+
+def frame(number: int, after: int | None, body: bytes) -> bytes:
+    before = b'"after":%d,' % after if after is not None else b""
+    data = b'{"n":%d,%s%s' % (number, before, body[1:])
+    return b"%08x %s\n" % (zlib.crc32(data), data)
+
+
+def parse(raw: bytes) -> Line | None:
+    """What `raw` says; None = it is no whole line with a right checksum."""
+    data = _checked_json(raw)
+    prefix = _PREFIX.match(data) if data else None
+    if prefix is None:
+        return None
+    after = prefix[2]
+    return Line(int(prefix[1]), None if after is None else int(after), b"{" + data[prefix.end() :])
+
+
+def sound_end(raw: bytes) -> bytes:
+    """The sound line that a damaged `raw` ends in, the border before it being lost; empty if there is none."""
+    ends = (raw[match.start() :] for match in _START.finditer(raw, 1))
+    return next(filter(parse, ends), b"")
+
+
+def _checked_json(raw: bytes) -> bytes:
+    """The JSON of a whole line; empty if its checksum is not right to the letter."""
+    data = raw[9:-1]
+    return data if raw[-1:] == b"\n" and raw[:9] == b"%08x " % zlib.crc32(data) else b""
+
+
+def encode(record: Record) -> bytes:
+    """The record's JSON. Raises `StoreError` on what JSON cannot hold."""
+    try:
+        return _ENCODER.encode(record)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StoreError(f"a {type(record).__name__} record cannot be written: {error}") from error
+
+
+def decode(body: bytes) -> Record:
+    """The inverse of `encode`. Raises `StoreError` on what is no record of this format."""
+    try:
+        return _DECODER.decode(body)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"no record of format {FORMAT}: {error}") from error
+
+
+def check_version(raw: bytes) -> None:
+    """Raise `StoreError` if `raw` is a sound header line of another format version."""
+    try:
+        version = msgspec.json.decode(_checked_json(raw), type=_Version)
+    except msgspec.DecodeError:
+        return
+    if version.format != FORMAT:
+        raise StoreError(
+            f"the store has format {version.format} (written by ramify {version.library}), and this version reads "
+            f"format {FORMAT} only; use the version that wrote it"
+        )
+
+
+@dataclass(slots=True)
+class Position:
+    """Where a journal stands: in which file, after which bytes, before which record. Mutated by its methods only."""
+
+    file_index: int = 0
+    number: int = 0
+    """Of the next record."""
+    num_records: int = 0
+    """Of the current file."""
+    num_bytes: int = 0
+    crc: int = 0
+    """CRC-32 of the current file so far."""
+    last: dict[int, int] = field(default_factory=dict)
+    """Tree -> number of its last record; closed trees are left out."""
+
+    def after(self, record: Record) -> int | None:
+        """Number of the record before `record` of the same tree; None = it is the first, or of no tree."""
+        return None if isinstance(record, Header | Sealed) else self.last.get(record.tree)
+
+    def advance(self, record: Record, data: bytes) -> None:
+        """`record` was written, or read, as `data`."""
+        if isinstance(record, Shut):
+            self.last.pop(record.tree, None)
+        elif not isinstance(record, Header | Sealed):
+            self.last[record.tree] = self.number
+        self.number += 1
+        self.num_records += 1
+        self.num_bytes += len(data)
+        self.crc = zlib.crc32(data, self.crc)
+
+    def turn(self) -> None:
+        """Go on with the next file."""
+        self.file_index += 1
+        self.num_records = self.num_bytes = self.crc = 0
+
+
+class Lines:
+    """Frames the records of a journal in order and decides where files end. Pure; starts at `position`."""
+
+    def __init__(self, header: Header, position: Position, *, max_file_bytes: int, max_record_bytes: int) -> None:
+        self._header = header
+        self._position = position
+        self._max_file_bytes = max_file_bytes
+        self._max_record_bytes = max_record_bytes
+
+    @property
+    def number(self) -> int:
+        """Of the next line."""
+        return self._position.number
+
+    def begin(self) -> list[FramedLine]:
+        """The header, where the current file has none yet."""
+        return [self._framed(self._header, encode(self._header))] if not self._position.num_records else []
+
+    def add(self, record: Record) -> list[FramedLine]:
+        """The line of `record`, after whatever must come before it. Raises `StoreError`, having changed nothing."""
+        body = encode(record)
+        if len(body) > self._max_record_bytes:
+            raise StoreError(
+                f"a {type(record).__name__} record of {len(body)} bytes is refused: at most {self._max_record_bytes} "
+                "are written; shorten what tools return or what is noted"
+            )
+        lines: list[FramedLine] = []
+        is_full = self._position.num_bytes + len(body) + FRAME_BYTES > self._max_file_bytes
+        if is_full and self._position.num_records > 1:
+            lines += self.seal()
+        return [*lines, *self.begin(), self._framed(record, body)]
+
+    def seal(self) -> list[FramedLine]:
+        """The footer of the current file, if anything is in it; the next line opens another."""
+        if not self._position.num_records:
+            return []
+        footer = Sealed(num_records=self._position.num_records, crc=self._position.crc)
+        line = self._framed(footer, encode(footer))
+        self._position.turn()
+        return [line]
+
+    def _framed(self, record: Record, body: bytes) -> FramedLine:
+        position = self._position
+        line = FramedLine(position.number, position.file_index, frame(position.number, position.after(record), body))
+        position.advance(record, line.data)
+        return line

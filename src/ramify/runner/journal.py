@@ -1,0 +1,353 @@
+"""Journal: the append-only record of a run, a folder of checksummed JSON lines (`framing`) in files of up to 256 MB.
+
+One process writes (`flock`), any number read. Opening a journal again goes on behind its longest valid prefix: a tail
+that a crash tore is cut off and reported, never skipped in silence, and damage with sound records behind it is a
+`StoreError` that names the file, the record and the byte. A file is sealed when it is full and when the journal is
+closed; a sealed file is never written again, so a journal that was closed goes on in a new file.
+"""
+
+import fcntl
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from ramify.core.errors import StoreError
+from ramify.runner.commit import GroupCommit, Writing, sync_folder
+from ramify.runner.framing import Lines, Position, check_version, decode, file_name, parse, sound_end
+from ramify.runner.records import Header, Record, Sealed, TreeRecord
+
+LOCK = "lock"
+_FILE_NAME = re.compile(r"\d{6}\.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class TornTail:
+    """What a crash left behind the last valid record."""
+
+    file: str
+    record: int
+    """Number of the first record that is not whole."""
+    offset: int
+    """Byte of `file` at which it begins."""
+    num_bytes: int
+    """From there to the end of the file."""
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.num_bytes} bytes torn at record {self.record}, byte {self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The longest valid prefix of a journal."""
+
+    header: Header
+    records: list[TreeRecord]
+    torn: TornTail | None = None
+
+
+@contextmanager
+def store_errors(what: str, path: Path) -> Iterator[None]:
+    """An error of the operating system becomes a `StoreError` that says what was tried."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot {what} {path}: {error.strerror or error}") from error
+
+
+def check_space(folder: Path, min_free_bytes: int) -> None:
+    """Raise `StoreError` if the disk of `folder` has less room than that."""
+    with store_errors("look at the disk of", folder):
+        disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free < min_free_bytes:
+        raise StoreError(f"the disk of {folder} has {free:,} bytes free; at least {min_free_bytes:,} are needed")
+
+
+class FolderLock:
+    """Exclusive use of a journal folder by this process, until released or until the process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        with store_errors("lock", folder):
+            self._descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
+                self.release()
+                raise StoreError(
+                    f"{folder} is being written by another run (process {holder or 'unknown'}); wait for it or stop it"
+                ) from None
+            os.truncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
+
+    def release(self) -> None:
+        """Let go; harmless when done before."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def file_paths(folder: Path) -> list[Path]:
+    """The files of a journal in order. Raises `StoreError` if there is none."""
+    with store_errors("read the journal", folder):
+        paths = sorted(path for path in folder.iterdir() if _FILE_NAME.fullmatch(path.name))
+    if not paths:
+        raise StoreError(f"{folder} holds no journal")
+    return paths
+
+
+def raw_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file as it is now: what a writer adds meanwhile is not seen."""
+    left = os.fstat(file.fileno()).st_size
+    while left > 0:
+        line = file.readline(left)
+        left -= len(line)
+        if not line:
+            return
+        yield line
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether anything was ever recorded in `folder`: a crash may come before the header is whole."""
+    first = folder / file_name(0)
+    with store_errors("read the journal", folder):
+        if not first.is_file():
+            return False
+        with first.open("rb") as file:
+            return next(raw_lines(file), b"").endswith(b"\n")
+
+
+class Reader:
+    """Iterate over the records of a journal, files and headers left out.
+
+    Once exhausted, `position` is the end of the longest valid prefix, `torn` what lies behind it. Raises `StoreError`
+    on another format version and on damage that no crash explains. Takes no lock: a run may be going on.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.position = Position()
+        self.torn: TornTail | None = None
+        self.is_sealed = False
+        """Whether the last file is."""
+        self._files = file_paths(folder)
+        for index, path in enumerate(self._files):
+            if path.name != file_name(index):
+                raise StoreError(f"{folder} has {path.name} but not {file_name(index)}; {_advice(folder)}")
+        self.header = self._read_header()
+
+    def __iter__(self) -> Iterator[TreeRecord]:
+        for index, path in enumerate(self._files):
+            if index:
+                self._refuse_unless(self.is_sealed, "another file follows, and this one is not sealed")
+                self.position.turn()
+                self.is_sealed = False
+            with store_errors("read", path), path.open("rb") as file:
+                yield from self._read(file)
+
+    def _read_header(self) -> Header:
+        with store_errors("read", self._files[0]), self._files[0].open("rb") as file:
+            raw = next(raw_lines(file), b"")
+        if not raw.endswith(b"\n"):
+            raise StoreError(f"{self.folder} holds no whole record: nothing was done in that run; start it anew")
+        check_version(raw)
+        line = parse(raw)
+        self._refuse_unless(line is not None, "its checksum is wrong")
+        assert line is not None
+        header = decode(line.body)
+        self._refuse_unless(isinstance(header, Header), "a journal begins with its header")
+        assert isinstance(header, Header)
+        return header
+
+    def _read(self, file: BinaryIO) -> Iterator[TreeRecord]:
+        """The records of one file."""
+        lines = raw_lines(file)
+        for raw in lines:
+            record = self._record(raw)
+            if record is None:
+                self._tear(raw, lines, os.fstat(file.fileno()).st_size)
+                return
+            self.position.advance(record, raw)
+            if not isinstance(record, Header | Sealed):
+                yield record
+
+    def _record(self, raw: bytes) -> Record | None:
+        """The record of a line that must be the next one; None = the line is not whole or its checksum is wrong."""
+        line = parse(raw)
+        if line is None:
+            return None
+        self._refuse_unless(not self.is_sealed, "the file goes on behind its seal")
+        expected = self.position.number
+        self._refuse_unless(line.number <= expected, f"record {expected} is missing, {line.number} follows")
+        self._refuse_unless(line.number == expected, f"record {line.number} is there again or out of place")
+        try:
+            record = decode(line.body)
+        except StoreError as error:
+            raise self._damaged(str(error)) from error
+        if isinstance(record, Header) or not self.position.num_records:
+            is_in_place = not self.position.num_records and record == self.header
+            self._refuse_unless(is_in_place, "every file begins with the header of its run, and has no other")
+        if isinstance(record, Sealed):
+            is_whole = (record.num_records, record.crc) == (self.position.num_records, self.position.crc)
+            self._refuse_unless(is_whole, "the file is not what its seal says")
+            self.is_sealed = True
+        return record
+
+    def _tear(self, raw: bytes, rest: Iterator[bytes], num_bytes: int) -> None:
+        """A bad line: the torn tail of the journal if nothing sound follows it, else damage."""
+        is_last = self.position.file_index == len(self._files) - 1
+        is_followed = sound_end(raw) or any(parse(line) or sound_end(line) for line in rest)
+        is_tail = is_last and not self.is_sealed and not is_followed
+        self._refuse_unless(is_tail, "its checksum is wrong" if raw.endswith(b"\n") else "it is cut short")
+        position = self.position
+        name = file_name(position.file_index)
+        self.torn = TornTail(name, position.number, position.num_bytes, num_bytes - position.num_bytes)
+
+    def _refuse_unless(self, is_sound: bool, why: str) -> None:
+        if not is_sound:
+            raise self._damaged(why)
+
+    def _damaged(self, why: str) -> StoreError:
+        path = self._files[self.position.file_index]
+        return StoreError(
+            f"{path} is damaged at record {self.position.number}, byte {self.position.num_bytes}: {why}; "
+            f"{_advice(self.folder)}"
+        )
+
+
+def _advice(folder: Path) -> str:
+    return f"`ramify repair {folder.parent}` keeps the rest"
+
+
+def read(folder: Path) -> Contents:
+    """Everything in the journal of `folder` up to its longest valid prefix. See `Reader` for what it raises."""
+    reader = Reader(folder)
+    records = list(reader)
+    return Contents(reader.header, records, reader.torn)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+class Journal:
+    """A journal open for writing; to be closed. Its methods may be called from any thread."""
+
+    def __init__(self, folder: Path, lines: Lines, *, lock: FolderLock, writing: Writing) -> None:
+        self.folder = folder
+        self._lines = lines
+        self._lock = lock
+        self._commit = GroupCommit(folder, lines.number, writing)
+        self._order = threading.Lock()
+        self._is_closed = False
+
+    @classmethod
+    def create(
+        cls, folder: Path, header: Header, *, writing: Writing | None = None, lock: FolderLock | None = None
+    ) -> "Journal":
+        """Begin a journal in `folder`, made if need be. Its header is durable when this returns.
+
+        `lock` is given by a caller who holds it already; the journal releases it.
+        """
+        writing = writing or Writing()
+        with store_errors("make", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(folder.parent)
+        lock = lock or FolderLock(folder)
+        try:
+            check_space(folder, writing.min_free_bytes)
+            if is_begun(folder):
+                raise StoreError(f"{folder} holds a journal already; resume it or choose another folder")
+            with store_errors("empty", folder):
+                (folder / file_name(0)).unlink(missing_ok=True)
+            return cls._begun(folder, _lines(header, Position(), writing), lock=lock, writing=writing)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _begun(cls, folder: Path, lines: Lines, *, lock: FolderLock, writing: Writing) -> "Journal":
+        journal = cls(folder, lines, lock=lock, writing=writing)
+        try:
+            journal._commit.put(lines.begin())
+            journal.sync()
+        except StoreError:
+            with suppress(StoreError):
+                journal.close()
+            raise
+        return journal
+
+    @classmethod
+    def resume(cls, folder: Path, *, writing: Writing | None = None) -> tuple["Journal", Contents]:
+        """Open the journal of `folder` to go on behind its longest valid prefix; a torn tail is cut off."""
+        writing = writing or Writing()
+        lock = FolderLock(folder)
+        try:
+            check_space(folder, writing.min_free_bytes)
+            reader = Reader(folder)
+            records = list(reader)
+            if reader.torn is not None:
+                _cut(folder / reader.torn.file, reader.torn.offset)
+            if reader.is_sealed:
+                reader.position.turn()
+            lines = _lines(reader.header, reader.position, writing)
+            return cls(folder, lines, lock=lock, writing=writing), Contents(reader.header, records, reader.torn)
+        except BaseException:
+            lock.release()
+            raise
+
+    def append(self, record: TreeRecord) -> int:
+        """Number the record and hand it over to be written; never waits for the disk.
+
+        Raises `StoreError` if the record cannot be written or the journal has stopped; it is then not accepted.
+        """
+        with self._order:
+            self._commit.check()
+            lines = self._lines.add(record)
+            self._commit.put(lines)
+        return lines[-1].number
+
+    async def synced(self, number: int) -> None:
+        """Return when record `number` is durable. Raises `StoreError` if it could not be saved."""
+        await self._commit.synced(number)
+
+    async def room(self) -> None:
+        """Return when the disk keeps up; to be awaited before new work is begun."""
+        await self._commit.room()
+
+    def sync(self) -> None:
+        """Return when everything appended is durable; blocks. Raises `StoreError` if it could not be saved."""
+        self._commit.sync(self._lines.number - 1)
+
+    @property
+    def unsaved(self) -> list[bytes]:
+        """The lines that are not known to be on disk."""
+        return self._commit.unsaved
+
+    def close(self) -> None:
+        """Write what waits, seal the file and let the folder go. Raises `StoreError` if something is not saved."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._commit.close(self._lines.seal())
+        finally:
+            self._lock.release()
+
+
+def _lines(header: Header, position: Position, writing: Writing) -> Lines:
+    return Lines(header, position, max_file_bytes=writing.max_file_bytes, max_record_bytes=writing.max_record_bytes)
+
+
+def _cut(path: Path, num_bytes: int) -> None:
+    """Shorten a file, durably."""
+    with store_errors("cut the torn tail off", path), path.open("r+b") as file:
+        file.truncate(num_bytes)
+        os.fsync(file.fileno())

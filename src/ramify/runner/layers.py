@@ -1,0 +1,123 @@
+"""Layers: where settings come from, and how they are put on top of each other.
+
+A layer is a nested table with the name of its source. Reading never stops at the first fault: what cannot be read is
+added to a list of faults and the rest goes on.
+"""
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ramify.core.errors import ConfigError
+from ramify.runner.presets import preset as find_preset
+
+FILE_NAME = "ramify.toml"
+"""Read from the folder a command is started in, if it is there."""
+NAMED_SECTIONS = ("task", "strategy", "engine")
+"""Sections whose options belong to what the section names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Settings from one place."""
+
+    source: str
+    values: Mapping[str, Any]
+
+
+def merged(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
+    """All layers as one table, later ones winning key by key, and by dotted path the last source of each.
+
+    A layer that names another task, strategy or engine discards the options given for the one before.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for layer in layers:
+        for section in NAMED_SECTIONS:
+            before, here = values.get(section), layer.values.get(section)
+            if (
+                isinstance(before, dict)
+                and isinstance(here, Mapping)
+                and here.get("name", before.get("name")) != before.get("name")
+            ):
+                before.pop("options", None)
+        _merge(values, layer.values, source=layer.source, sources=sources, path="")
+    return values, sources
+
+
+def source_of(sources: Mapping[str, str], path: str) -> str:
+    """The source that said the value at a dotted path, or the table around it."""
+    while path:
+        if path in sources:
+            return sources[path]
+        path = path.rpartition(".")[0]
+    return "configuration"
+
+
+def preset_layer(name: object, faults: list[str]) -> Iterator[Layer]:
+    """The layer of a preset; none for None. Mutates `faults`."""
+    if name is None:
+        return
+    try:
+        yield Layer(f"preset {name}", {**find_preset(str(name)).values, "preset": str(name)})
+    except ConfigError as error:
+        faults.append(str(error))
+
+
+def file_layers(folder: Path | None, files: Iterable[Path], faults: list[str]) -> Iterator[Layer]:
+    """`ramify.toml` of `folder`, if it is there, then `files`. Mutates `faults`."""
+    default = [] if folder is None or not (folder / FILE_NAME).exists() else [folder / FILE_NAME]
+    for path in (*default, *files):
+        try:
+            yield Layer(str(path), tomllib.loads(path.read_text("utf-8-sig")))
+        except OSError as error:
+            faults.append(f"{path}: cannot be read: {error.strerror}")
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            faults.append(f"{path}: this is no TOML: {error}")
+
+
+def flag_layers(flags: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Layer]:
+    """A layer for each dotted path; `names` are what the user typed for it."""
+    for path, value in flags.items():
+        yield Layer(names.get(path, "argument"), _nested(path, value))
+
+
+def override_layers(overrides: Sequence[str], faults: list[str]) -> Iterator[Layer]:
+    """A layer for each text `a.b=c`, whose value is TOML, `none`, or else a string. Mutates `faults`."""
+    for text in overrides:
+        path, equals, value = text.partition("=")
+        if equals and all(key.strip() for key in path.split(".")):
+            yield Layer(f"--set {text}", _nested(path, _literal(value.strip())))
+        else:
+            faults.append(f"--set {text}: an override reads like growth.max_tool_calls=3")
+
+
+def _merge(
+    table: dict[str, Any], values: Mapping[str, Any], *, source: str, sources: dict[str, str], path: str
+) -> None:
+    for key, value in values.items():
+        at = f"{path}.{key}" if path else key
+        sources[at] = source
+        below = table.setdefault(key, {}) if isinstance(value, Mapping) else None
+        if isinstance(below, dict):
+            _merge(below, value, source=source, sources=sources, path=at)
+        else:
+            table[key] = value
+
+
+def _nested(path: str, value: Any) -> dict[str, Any]:
+    """`a.b` and a value as the table {a: {b: value}}."""
+    for key in reversed(path.split(".")):
+        value = {key.strip(): value}
+    return value
+
+
+def _literal(text: str) -> Any:
+    if text == "none":
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

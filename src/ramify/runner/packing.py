@@ -1,0 +1,121 @@
+"""Packing: values that JSON does not hold, as values it does, and back; lossless but for lone surrogates.
+
+Token arrays become bytes (base64 on disk), so that no logprob meets JSON. Encoders write NaN and infinities as `null`
+without a word and die of a lone surrogate: here a number that is not finite becomes a string and a lone surrogate
+becomes U+FFFD, and what cannot be kept raises a `StoreError`.
+"""
+
+import base64
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ramify.core.errors import StoreError
+from ramify.core.segment import Floats_T, Ids_T
+
+Number = float | str
+"""A float, or `"nan"`, `"inf"`, `"-inf"`."""
+
+MAX_DEPTH = 64
+"""Deepest nesting of free-form data; more is a cycle or an attack on the decoder's stack."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def clean_text(text: str) -> str:
+    """`text` with every lone surrogate replaced by U+FFFD; a subclass (numpy's) becomes a plain `str`."""
+    plain = "".join((text,))
+    return plain if plain.isascii() else _SURROGATE.sub("\ufffd", plain)
+
+
+def pack_number(value: float) -> Number:
+    number = float(value)
+    return number if math.isfinite(number) else repr(number)
+
+
+def unpack_number(value: Number) -> float:
+    return float(value)
+
+
+def pack_ids(ids: Ids_T) -> bytes:
+    """(T,) int32 as packed little-endian int32."""
+    return ids.astype("<i4").tobytes()
+
+
+def unpack_ids(data: bytes) -> Ids_T:
+    """(T,) int32, read-only."""
+    return np.frombuffer(data, "<i4").astype(np.int32, copy=False)
+
+
+def pack_floats(values: Floats_T) -> bytes:
+    """(T,) float32 as packed little-endian float32, bit for bit."""
+    return values.astype("<f4").tobytes()
+
+
+def unpack_floats(data: bytes) -> Floats_T:
+    """(T,) float32, read-only."""
+    return np.frombuffer(data, "<f4").astype(np.float32, copy=False)
+
+
+def pack_data(value: Any, *, depth: int = 0) -> Any:
+    """Free-form data (columns, metadata, notes, messages) as JSON.
+
+    Kept are None, bool, int, float, str, bytes, lists, tuples, mappings and numpy scalars (as Python's). What JSON has
+    no form for is an object of one key that begins with `$`; a mapping that looks like one, or has keys that are no
+    strings, is a `$map` of pairs. Raises `StoreError` on anything else.
+    """
+    if depth > MAX_DEPTH:
+        raise StoreError(f"data nested deeper than {MAX_DEPTH} levels cannot be recorded; flatten it")
+    match value.item() if isinstance(value, np.generic) else value:
+        case None | bool() as plain:
+            return plain
+        case str() as text:
+            return clean_text(text)
+        case int() as number:
+            return int(number) if -(2**63) <= number < 2**64 else {"$int": hex(number)}
+        case float() as number:
+            return float(number) if math.isfinite(number) else {"$float": repr(float(number))}
+        case bytes() as data:
+            return {"$bytes": base64.b64encode(data).decode()}
+        case list() as items:
+            return [pack_data(item, depth=depth + 1) for item in items]
+        case tuple() as items:
+            return {"$tuple": [pack_data(item, depth=depth + 1) for item in items]}
+        case Mapping() as mapping:
+            return _pack_mapping(mapping, depth)
+        case _:
+            raise StoreError(
+                f"a value of type {type(value).__name__} cannot be recorded; allowed are None, bool, int, float, str, "
+                "bytes, list, tuple and mappings of them"
+            )
+
+
+def _pack_mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    has_names = all(isinstance(key, str) for key in value)
+    if has_names and not (len(value) == 1 and next(iter(value)).startswith("$")):
+        return {clean_text(key): pack_data(item, depth=depth + 1) for key, item in value.items()}
+    return {"$map": [[pack_data(part, depth=depth + 1) for part in pair] for pair in value.items()]}
+
+
+def unpack_data(value: Any) -> Any:
+    """The inverse of `pack_data`."""
+    match value:
+        case list():
+            return [unpack_data(item) for item in value]
+        case {"$int": str(text)} if len(value) == 1:
+            return int(text, 16)
+        case {"$float": str(text)} if len(value) == 1:
+            return float(text)
+        case {"$bytes": str(text)} if len(value) == 1:
+            return base64.b64decode(text)
+        case {"$tuple": list(items)} if len(value) == 1:
+            return tuple(unpack_data(item) for item in items)
+        case {"$map": list(pairs)} if len(value) == 1:
+            return {unpack_data(key): unpack_data(item) for key, item in pairs}
+        case dict():
+            return {key: unpack_data(item) for key, item in value.items()}
+        case _:
+            return value

@@ -1,0 +1,47 @@
+"""Presets: published settings by name, one TOML file each, with what they cite.
+
+The table `[preset]` describes the file; everything else in it is configuration like any other.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from ramify.core.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """One published setting."""
+
+    name: str
+    title: str
+    cites: str
+    notes: str = ""
+    """What is worth knowing before using it."""
+    leaves: int
+    """Most leaves of a tree."""
+    is_exact: bool
+    """Whether its forks are predictable, so that `credit = "auto"` takes an exact credit."""
+    values: Mapping[str, Any]
+    """The configuration it stands for."""
+
+
+def preset_names() -> tuple[str, ...]:
+    """Names of all presets."""
+    folder = files("ramify") / "presets"
+    return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
+
+
+def preset(name: str) -> Preset:
+    """The preset called `name`. Raises `ConfigError` naming the nearest if there is none."""
+    known = preset_names()
+    if name not in known:
+        raise ConfigError(f"unknown preset {name!r}; {nearest(name, known)}")
+    values = tomllib.loads((files("ramify") / "presets" / f"{name}.toml").read_text("utf-8"))
+    about = values.pop("preset")
+    return msgspec.convert({**about, "name": name, "values": values}, Preset)

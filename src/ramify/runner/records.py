@@ -1,0 +1,256 @@
+"""Records: what a run writes down.
+
+Names on disk: `header opened asked grown outcome closed sealed`. The records of one tree, in order, are all a replay
+needs: `opened`, then `asked` (an ask of the strategy), `grown` (a complete step of a command) and `outcome` (a command
+was delivered: put on the tree and told), then `closed`. A problem's secret is never recorded. These are plain data;
+`recording` makes them from the values of the core and back.
+"""
+
+import math
+from typing import Any, Literal
+
+import msgspec
+
+from ramify.core.command import Edge, Role
+from ramify.core.errors import StoreError
+from ramify.core.segment import FinishKind, LogprobKind, Origin, ToolStatus
+from ramify.runner.packing import Number
+
+FORMAT = 1
+"""Version of the records and of the journal's files; a store of another one is refused."""
+
+Counters = dict[str, int]
+Spent = dict[str, Counters]
+"""Role -> what was spent; opaque here."""
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A part of a record; fields at their default are left out on disk."""
+
+
+class SourceValue(Value, frozen=True):
+    engine: str
+    temperature: Number
+    top_p: Number
+    top_k: int
+    logprobs: LogprobKind | None = None
+
+
+class FinishValue(Value, frozen=True):
+    kind: FinishKind
+    matched: str | None = None
+
+
+class UsageValue(Value, frozen=True):
+    num_calls: int = 0
+    num_billed: int = 0
+    num_cached: int = 0
+    num_prefilled: int = 0
+
+
+class ToolCallValue(Value, frozen=True):
+    tool: str
+    arguments: str
+    status: ToolStatus = "ok"
+    result: str = ""
+    duration_s: Number = 0.0
+    num_retries: int = 0
+    metadata: dict[str, Any] = {}
+
+
+class SegmentValue(Value, frozen=True):
+    """A segment: ids as packed int32, logprobs and measures as packed float32, all little-endian, base64 on disk."""
+
+    origin: Origin
+    ids: bytes
+    logprobs: bytes | None = None
+    measures: dict[str, bytes] = {}
+    source: SourceValue | None = None
+    version: int | None = None
+    finish: FinishValue | None = None
+    seed: int | None = None
+    usage: UsageValue = UsageValue()
+    message: dict[str, Any] | None = None
+    tool_call: ToolCallValue | None = None
+    attachments: tuple[str, ...] = ()
+
+
+class ScoreValue(Value, frozen=True):
+    judge: str
+    value: Number | None
+    parts: tuple[tuple[str, Number], ...] = ()
+    attempt: int = 0
+    is_oracle: bool = False
+
+
+class StepValue(Value, frozen=True):
+    segments: tuple[SegmentValue, ...]
+    stop: str | None = None
+    action: str = "policy"
+    edge: Edge = "continues"
+    role: Role = "policy"
+    measures: dict[str, Number] = {}
+    scores: tuple[ScoreValue, ...] = ()
+    notes: dict[str, Any] = {}
+
+
+class CandidateValue(Value, frozen=True):
+    node: int
+    score: Number
+    terms: tuple[tuple[str, Number], ...] = ()
+
+
+class ForkValue(Value, frozen=True):
+    num_siblings: int
+    rule: str
+    shares: tuple[Number, ...] = ()
+    probability: Number | None = None
+    score: Number | None = None
+    select_prob: Number | None = None
+
+
+class GrowValue(Value, frozen=True, tag="grow", tag_field="command"):
+    node: int
+    at: int | None = None
+    until: int | Literal["step", "end"] = "end"
+    """A number means so many tokens."""
+    action: str = "policy"
+    fork: ForkValue | int | None = None
+    why: tuple[CandidateValue, ...] = ()
+
+
+class JudgeValue(Value, frozen=True, tag="judge", tag_field="command"):
+    nodes: tuple[int, ...]
+    judge: str
+    attempt: int = 0
+    why: tuple[CandidateValue, ...] = ()
+
+
+class CloseValue(Value, frozen=True, tag="close", tag_field="command"):
+    node: int
+    reason: str
+    why: tuple[CandidateValue, ...] = ()
+
+
+class CancelValue(Value, frozen=True, tag="cancel", tag_field="command"):
+    command_id: int
+
+
+CommandValue = GrowValue | JudgeValue | CloseValue | CancelValue
+
+
+class DoneValue(Value, frozen=True, tag="done", tag_field="ending"):
+    """A Grow, Close or Cancel was carried out."""
+
+
+class ScoredValue(Value, frozen=True, tag="scored", tag_field="ending"):
+    scores: tuple[ScoreValue, ...]
+
+
+class FailureValue(Value, frozen=True, tag="failed", tag_field="ending"):
+    reason: str
+    is_retryable: bool = False
+
+
+EndingValue = DoneValue | ScoredValue | FailureValue
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+
+
+class Weights(Value, frozen=True):
+    """What one engine of the run samples with."""
+
+    engine: str
+    codec: str
+    codec_sha256: str
+
+
+class Header(Value, frozen=True, tag="header", tag_field="record"):
+    """First record of every file of a journal: which run this is."""
+
+    library: str
+    """Version of ramify that began the run."""
+    config_hash: str
+    """SHA-256 of the resolved configuration's text."""
+    weights: tuple[Weights, ...]
+    seed: int
+    delivery: str
+    isolation: str
+    """How tools were kept apart from the machine; a word."""
+    created: float
+    """Unix time; data only."""
+    format: int = msgspec.field(default_factory=lambda: FORMAT)
+    """A factory, because a plain default would be left out on disk."""
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.created):
+            raise StoreError(f"a header's creation time is a number of seconds, got {self.created!r}")
+
+
+class Opened(Value, frozen=True, tag="opened", tag_field="record"):
+    """A tree began: its problem without the secret, and its opening context."""
+
+    tree: int
+    """Index of the problem in its source."""
+    uid: str
+    seed: int
+    codec_sha256: str
+    question: str
+    public: dict[str, Any]
+    prompt: tuple[SegmentValue, ...]
+    split: str = ""
+
+
+class Asked(Value, frozen=True, tag="asked", tag_field="record"):
+    """The strategy asked for commands: the first has this id, the others follow."""
+
+    tree: int
+    first_id: int
+    commands: tuple[CommandValue, ...]
+    allotments: tuple[Counters | None, ...] = ()
+    """What each command may spend, where the driver fixed it at ask; opaque here."""
+
+
+class Grew(Value, frozen=True, tag="grown", tag_field="record"):
+    """A command completed a step."""
+
+    tree: int
+    command_id: int
+    number: int
+    """Number of the step within its command, from 0."""
+    step: StepValue
+
+
+class Ended(Value, frozen=True, tag="outcome", tag_field="record"):
+    """A command was delivered: what it grew was put on the tree and its outcome told. In order of delivery."""
+
+    tree: int
+    command_id: int
+    ending: EndingValue
+    num_steps: int
+    """Steps the command had grown: a replay checks that it holds as many."""
+    spent: Spent = {}
+
+
+class Shut(Value, frozen=True, tag="closed", tag_field="record"):
+    """A tree is finished; nothing of it follows."""
+
+    tree: int
+    reason: str
+    """`"done"`, a stop word, or the text of the error that ended it."""
+    num_leaves: int
+    spent: Spent = {}
+
+
+class Sealed(Value, frozen=True, tag="sealed", tag_field="record"):
+    """Last record of a file that will not be written again."""
+
+    num_records: int
+    """Records of this file, its header included, this one not."""
+    crc: int
+    """CRC-32 of the file's bytes before this record."""
+
+
+TreeRecord = Opened | Asked | Grew | Ended | Shut
+Record = Header | TreeRecord | Sealed

@@ -1,0 +1,149 @@
+"""Replay: trees as a pure function of their records. No engine, no strategy, no clock.
+
+Feeds `Growth`, the only writer of a tree, with what a live driver fed it, in the order it did. Records of different
+trees may be interleaved in any way; those of one tree are in order. Raises `StoreError` on a record that does not
+follow from the ones before it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from ramify.core.codec import Codec
+from ramify.core.errors import ContractError, StoreError
+from ramify.core.growth import Growth, GrowthRules
+from ramify.core.tree import Step, Tree
+from ramify.runner import driver, resume
+from ramify.runner.recording import commands_of, ending_of, problem_of, prompt_of, step_of
+from ramify.runner.records import Asked, Ended, Grew, Opened, Shut, TreeRecord
+
+NO_RULES = GrowthRules()
+
+
+@dataclass(slots=True)
+class Replayed:
+    """One tree as its records leave it."""
+
+    index: int
+    growth: Growth
+    """Its flights are the commands without an outcome, with the steps they had grown."""
+    events: list[resume.Recorded] = field(default_factory=list)
+    """What the strategy asked and was told, in order: with it a fresh driver comes to the same state."""
+    steps: dict[int, list[Step]] = field(default_factory=dict)
+    """Every step by its command; emptied when the tree closes, which nobody drives on."""
+    shut: Shut | None = None
+    """The record that closed the tree; None = it was still growing."""
+
+    @property
+    def tree(self) -> Tree:
+        return self.growth.tree
+
+    @property
+    def is_closed(self) -> bool:
+        return self.shut is not None
+
+    @property
+    def reason(self) -> str:
+        """Why the tree closed: `"done"`, a stop word or the text of an error; empty while it is open."""
+        return self.shut.reason if self.shut else ""
+
+    def feed(self, record: Asked | Grew | Ended | Shut) -> None:
+        """Apply the next record of this tree."""
+        if self.shut is not None:
+            raise StoreError(f"tree {self.index}: a record follows although it was closed: {record!r:.200}")
+        try:
+            self._apply(record)
+        except ContractError as error:
+            raise StoreError(f"tree {self.index}: its record does not replay: {error}") from error
+
+    def _apply(self, record: Asked | Grew | Ended | Shut) -> None:
+        match record:
+            case Asked():
+                self._ask(record)
+            case Grew():
+                self._grow(record)
+            case Ended():
+                self._end(record)
+            case Shut():
+                self._close(record)
+            case _:
+                assert_never(record)
+
+    def _ask(self, record: Asked) -> None:
+        self._expect("command", record.first_id, self.growth.num_asked)
+        commands = commands_of(record)
+        for command in commands:
+            self.growth.ask(command)
+        self.events.append(driver.Asked(record.first_id, commands))
+
+    def _grow(self, record: Grew) -> None:
+        self._expect(f"step of command {record.command_id}", record.number, self._num_steps(record.command_id))
+        step = step_of(record)
+        self.growth.grow(record.command_id, step)
+        self.steps.setdefault(record.command_id, []).append(step)
+
+    def _end(self, record: Ended) -> None:
+        num_steps = self._num_steps(record.command_id)
+        self._expect(f"number of steps of command {record.command_id}", record.num_steps, num_steps)
+        ending = ending_of(record)
+        self.growth.end(record.command_id, ending)
+        self.events.append(resume.Ended(record.command_id, ending))
+
+    def _close(self, record: Shut) -> None:
+        if record.reason == "done":
+            self._expect("number of commands in flight", 0, len(self.growth.flights))
+            self._expect("number of leaves", record.num_leaves, self.tree.num_leaves)
+        self.shut = record
+        self.steps.clear()
+        self.tree.trim()
+
+    def _num_steps(self, command_id: int) -> int:
+        """Steps a command in flight has grown so far."""
+        flight = self.growth.flights.get(command_id)
+        if flight is None:
+            raise ContractError(f"command {command_id} is not in flight")
+        return len(flight.steps)
+
+    def _expect(self, what: str, recorded: int, replayed: int) -> None:
+        if recorded != replayed:
+            raise StoreError(f"tree {self.index}: {what} {recorded} is recorded where {replayed} was expected")
+
+
+def replay(records: Iterable[TreeRecord], codec: Codec, rules: GrowthRules) -> dict[int, Replayed]:
+    """Every tree by its index. `rules` are those of the live run."""
+    trees: dict[int, Replayed] = {}
+    for record in records:
+        _feed(trees, record, codec, rules=rules)
+    return trees
+
+
+def replay_each(records: Iterable[TreeRecord], codec: Codec, rules: GrowthRules) -> Iterator[Replayed]:
+    """Every tree as soon as its record closes it, then those still growing: only open trees are in memory."""
+    trees: dict[int, Replayed] = {}
+    for record in records:
+        _feed(trees, record, codec, rules=rules)
+        if isinstance(record, Shut):
+            yield trees.pop(record.tree)
+    yield from trees.values()
+
+
+def _feed(trees: dict[int, Replayed], record: TreeRecord, codec: Codec, *, rules: GrowthRules) -> None:
+    if isinstance(record, Opened):
+        if record.tree in trees:
+            raise StoreError(f"tree {record.tree} was opened twice")
+        trees[record.tree] = Replayed(record.tree, _planted(record, codec, rules))
+    elif record.tree in trees:
+        trees[record.tree].feed(record)
+    else:
+        raise StoreError(f"tree {record.tree} was never opened, or is closed: {record!r:.200}")
+
+
+def _planted(record: Opened, codec: Codec, rules: GrowthRules) -> Growth:
+    """A tree that has its root only."""
+    if record.codec_sha256 != codec.sha256:
+        raise StoreError(
+            f"tree {record.tree} was grown with a tokenizer whose hash is {record.codec_sha256[:12]}…; this one "
+            f"({codec.name}) has {codec.sha256[:12]}…; use the model and tokenizer that began the run"
+        )
+    tree = Tree(problem_of(record), codec, prompt_of(record), seed=record.seed)
+    return Growth(tree, rules=rules)

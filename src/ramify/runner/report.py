@@ -1,0 +1,98 @@
+"""Report: what a run came to, summed from its trees as they close."""
+
+import resource
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ramify.core.ledger import Spend
+from ramify.core.stop import STOP_WORDS
+from ramify.core.tree import Tree
+from ramify.runner.events import Event, TreeClosed
+
+
+@dataclass(slots=True)
+class RunReport:
+    """Totals of a run. Mutated by `observe` only."""
+
+    trees: int = 0
+    failed_trees: int = 0
+    leaves: int = 0
+    failed_leaves: int = 0
+    decode_tokens: int = 0
+    prefill_cached: int = 0
+    prefill_uncached: int = 0
+    engine_calls: int = 0
+    tool_calls: int = 0
+    turns: int = 0
+    judge_calls: int = 0
+    mean_reward: float | None = None
+    """Mean over judged leaves; None = no leaf was judged."""
+    coverage: float | None = None
+    """Share of trees with at least one leaf of the full reward 1."""
+    mixed_groups: float | None = None
+    """Share of trees whose leaves differ in reward: those with a training signal."""
+    truncated_share: float | None = None
+    is_oracle: bool = False
+    """Whether a judge that saw secrets gave any of the rewards."""
+    stop_words: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+    """Problem uid -> why its tree was not finished."""
+    tools: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    max_rss_mb: float = 0.0
+    _sum_rewards: float = 0.0
+    _num_judged: int = 0
+    _num_solved: int = 0
+    _num_mixed: int = 0
+
+    def observe(self, event: Event) -> None:
+        """Add a tree when it closes."""
+        if isinstance(event, TreeClosed):
+            self._add(event.tree)
+            if not event.is_whole:
+                self.failed_trees += 1
+                self.faults[event.tree.problem.uid] = event.reason
+
+    def _add(self, tree: Tree) -> None:
+        self.trees += 1
+        total = Spend()
+        for spend in tree.spent().values():
+            total.add(spend)
+        self.leaves += total.leaves
+        self.failed_leaves += total.failed_leaves
+        self.decode_tokens += total.decode
+        self.prefill_cached += total.prefill_cached
+        self.prefill_uncached += total.prefill_uncached
+        self.engine_calls += total.engine_calls
+        self.tool_calls += total.tool_calls
+        self.turns += total.turns
+        self.judge_calls += total.judge_calls
+        leaves = tree.leaves()
+        counts = Counter(self.stop_words)
+        counts.update(stop for leaf in leaves if (stop := tree.stop(leaf)) is not None)
+        self.stop_words = dict(sorted(counts.items()))
+        self.is_oracle |= any(score.is_oracle for leaf in leaves for score in tree.scores(leaf))
+        self._add_rewards([r for leaf in leaves if (r := tree.reward(leaf)) is not None])
+
+    def _add_rewards(self, rewards: list[float]) -> None:
+        """Count one tree's judged leaves in."""
+        self._sum_rewards += sum(rewards)
+        self._num_judged += len(rewards)
+        self._num_solved += any(reward >= 1 for reward in rewards)
+        self._num_mixed += len(set(rewards)) > 1
+
+    def finish(self, *, seconds: float, tools: dict[str, float]) -> "RunReport":
+        """Work the figures over all trees out. Mutates and returns the report."""
+        self.seconds, self.tools = seconds, tools
+        if self._num_judged:
+            self.mean_reward = self._sum_rewards / self._num_judged
+            self.coverage = self._num_solved / self.trees
+            self.mixed_groups = self._num_mixed / self.trees
+        truncated = sum(n for word, n in self.stop_words.items() if STOP_WORDS[word].is_truncated)
+        self.truncated_share = truncated / self.leaves if self.leaves else None
+        self.max_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return self
+
+    def as_dict(self) -> dict[str, object]:
+        """The report as plain JSON-able values, private sums left out."""
+        return {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}

@@ -1,0 +1,202 @@
+"""Run: everything one run is made of, assembled from its configuration and checked before anything starts."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ramify import plugins
+from ramify.core.engine import Engine
+from ramify.core.errors import ConfigError, nearest
+from ramify.core.format import Format
+from ramify.core.growth import GrowthRules
+from ramify.core.problem import Problem
+from ramify.core.seeds import strategy_seed, tree_seed
+from ramify.core.strategy import Strategy
+from ramify.core.task import Task
+from ramify.core.tree import Tree
+from ramify.engines.retrying import Retrying
+from ramify.runner.allowance import Allowance
+from ramify.runner.config import RunConfig
+from ramify.runner.configure import TASK_PRUNE
+from ramify.runner.decode import decode
+from ramify.runner.driver import Driver
+from ramify.runner.events import Event, Observer, TreeClosed
+from ramify.runner.grower import Grower, Prune
+from ramify.runner.judging import Judging
+from ramify.runner.replay import Replayed
+from ramify.runner.report import RunReport
+from ramify.runner.resume import redrive
+from ramify.runner.sampler import Sampler
+from ramify.runner.scheduler import Scheduler, TreeRun
+from ramify.runner.toolbox import Toolbox
+from ramify.runner.work import prompt_segment
+from ramify.strategies.entropy import STEP_ENTROPY
+
+class Run:
+    """One run. Raises `ConfigError` from the constructor for whatever can be known to be wrong before the start."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        task: Task,
+        engine: Engine,
+        problems: Sequence[Problem],
+        strategy: type[Strategy] | None = None,
+    ) -> None:
+        self.config = config
+        self.task = task
+        self.problems = problems
+        self.engine = Retrying(engine)
+        self.codec = engine.codec
+        self.format: Format = task.format if config.format is None else plugins.build("format", config.format)
+        self.toolbox = Toolbox(task.tools, config.tools, problems={str(i): p for i, p in enumerate(problems)})
+        self.judging = Judging({j.name: j for j in task.judges}, tuple(j.name for j in task.judges))
+        self._prune = _prune_rule(config.growth.prune, task)
+        self._strategy: Any = strategy or plugins.find("strategy", config.strategy.name)
+        self._options = _options(self._strategy, config)
+        self._scheduler: Scheduler | None = None
+        self._measures = self.strategy(seed=0).measures
+        self._check()
+
+    @property
+    def rules(self) -> GrowthRules:
+        """Where growths may begin: what a live tree and its replay must agree on."""
+        quoting = (name for name, action in self.config.actions.items() if action.edge == "quotes")
+        return GrowthRules(self.format.stops, frozenset(quoting))
+
+    def strategy(self, seed: int) -> Strategy:
+        """A fresh strategy for the tree of `seed`."""
+        return self._strategy(self._options, np.random.default_rng(strategy_seed(seed)))
+
+    async def grow(
+        self, observers: Iterable[Observer], *, replayed: Mapping[int, Replayed] | None = None
+    ) -> RunReport:
+        """Grow every tree that is not finished yet, telling observers; closed ones only enter the report."""
+        began = asyncio.get_running_loop().time()
+        report = RunReport()
+        known = replayed or {}
+        for tree in known.values():
+            if tree.is_closed:
+                report.observe(TreeClosed(tree.index, tree.tree, tree.reason))
+        scheduler = self._scheduler = Scheduler(
+            (*observers, report.observe, self._release),
+            max_trees=self.config.max_trees,
+            max_failed_share=self.config.max_failed_share,
+        )
+        try:
+            await scheduler.run(self._tree_runs(known, scheduler.emit))
+        finally:
+            await self.toolbox.close()
+        seconds = asyncio.get_running_loop().time() - began
+        return report.finish(seconds=seconds, tools=self.toolbox.metrics())
+
+    def stop(self, index: int) -> None:
+        """Stop growing one tree; what it has is kept. The others go on."""
+        if self._scheduler is not None:
+            self._scheduler.stop(index)
+
+    async def close(self) -> None:
+        await self.engine.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _tree_runs(
+        self, known: Mapping[int, Replayed], emit: Callable[[Event], None]
+    ) -> Iterator[Callable[[], TreeRun]]:
+        for index, problem in enumerate(self.problems):
+            before = known.get(index)
+            if before is None or not before.is_closed:
+                yield lambda i=index, p=problem, r=before: self._tree_run(i, p, emit=emit, before=r)
+
+    def _tree_run(
+        self, index: int, problem: Problem, *, emit: Callable[[Event], None], before: Replayed | None
+    ) -> TreeRun:
+        driver = self._driver(index, problem)
+        resumed = None if before is None else redrive(driver, before.events, before.steps)
+        limits = self.config.limits.within(self.config.run_limits)
+        return TreeRun(
+            index=index,
+            problem=problem,
+            driver=driver,
+            grower=self._grower(problem),
+            judging=self.judging,
+            emit=emit,
+            max_seconds=limits.seconds,
+            resumed=resumed,
+        )
+
+    def _driver(self, index: int, problem: Problem) -> Driver:
+        seed = tree_seed(self.config.seed, problem.uid)
+        prompt = prompt_segment(self.codec, self.format.open(problem.for_agents()))
+        share = self.config.run_limits.share(len(self.problems), index)
+        max_word = max((len(self.codec.encode(word)) for word in self.format.stops), default=0)
+        return Driver(
+            Tree(problem, self.codec, [prompt], seed=seed),
+            self.strategy(seed),
+            delivery=self.config.delivery,
+            limits=self.config.limits.within(share),
+            need=Allowance(self.config.growth, self.config.actions, len(self.judging.leaf), max_word),
+            rules=self.rules,
+            twin=self.strategy(seed) if index == 0 else None,
+        )
+
+    def _grower(self, problem: Problem) -> Grower:
+        sampler = Sampler(
+            {"policy": self.engine},
+            self.config.actions,
+            stops=self.format.stops,
+            config=self.config.growth,
+            measures=self._measures,
+        )
+        return Grower(
+            problem,
+            sampler=sampler,
+            actions=self.config.actions,
+            format=self.format,
+            toolbox=self.toolbox,
+            judging=self.judging,
+            config=self.config.growth,
+            prune=self._prune,
+        )
+
+    def _release(self, event: Event) -> None:
+        if isinstance(event, TreeClosed):
+            self.toolbox.release(str(event.index))
+
+    def _check(self) -> None:
+        """Refuse what the engine, the actions or the problems cannot do."""
+        counts = Counter(problem.uid for problem in self.problems)
+        twice = [uid for uid, count in counts.items() if count > 1]
+        if twice:
+            raise ConfigError(f"two problems with one uid: {', '.join(map(repr, twice[:3]))}; a uid names one tree")
+        capabilities = self.engine.capabilities
+        given = capabilities.measures | ({STEP_ENTROPY} if capabilities.max_topk else set())
+        for measure in sorted(self._measures):
+            if measure not in given:
+                raise ConfigError(
+                    f"strategy {self.config.strategy.name!r} reads the measure {measure!r}, which engine "
+                    f"{capabilities.name!r} cannot give; it gives {sorted(given) or 'none'}"
+                )
+        for name, action in self.config.actions.items():
+            if action.engine != "policy":
+                raise ConfigError(f"action {name!r} names engine {action.engine!r}; {nearest(action.engine, ['policy'])}")
+
+
+def _options(strategy: Any, config: RunConfig) -> Any:
+    """The strategy's own `Config`, from the run's options."""
+    kind = plugins.config_class(strategy)
+    options, faults = decode(kind, config.strategy.options, path="strategy.options")
+    if options is None:
+        raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
+    return options
+
+
+def _prune_rule(name: str | None, task: Task) -> Prune | None:
+    """The rule that gives paths up, if there is one."""
+    if name is None:
+        return None
+    return task.prune if name == TASK_PRUNE else plugins.find("prune", name)

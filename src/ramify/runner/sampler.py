@@ -1,0 +1,116 @@
+"""Sampler: asks an engine for one turn, within every limit that holds for it."""
+
+import asyncio
+from collections.abc import Mapping
+
+from ramify.core.action import ActionConfig
+from ramify.core.command import Tokens
+from ramify.core.engine import Engine, Generation, Request, checked
+from ramify.core.errors import EngineError
+from ramify.core.segment import Origination
+from ramify.runner.config import GrowthConfig
+from ramify.runner.work import Path, Turn
+from ramify.strategies.entropy import STEP_ENTROPY
+
+ENTROPY_TOKENS = 20
+"""Tokens of a step that its entropy looks at (ARPO, AEPO and the offline plan)."""
+ENTROPY_TOPK = 10
+"""Top logprobs a token for it (RUC-NLPIR/ARPO: vllm_rollout_with_tools.py)."""
+
+
+class Sampler:
+    """Sample turns of the actions of one run."""
+
+    def __init__(
+        self,
+        engines: Mapping[str, Engine],
+        actions: Mapping[str, ActionConfig],
+        *,
+        stops: tuple[str, ...],
+        config: GrowthConfig,
+        measures: frozenset[str],
+    ) -> None:
+        self._engines = engines
+        self._actions = actions
+        self._stops = stops
+        self._config = config
+        self._measures = measures
+
+    async def sample(self, turn: Turn, path: Path) -> None:
+        """Sample until a stop word, the end of the sequence, a limit, or what was asked for. Mutates `turn`."""
+        while not turn.is_resolved(path, self._stops):
+            room, word = self._room(turn, path)
+            if room < 1:
+                turn.stop = word
+                return
+            generation = await self._generate(turn, path, room)
+            if generation is None:
+                turn.stop = "deadline"
+                return
+            if generation.finish.kind == "abort":
+                raise EngineError("aborted", "the engine gave the turn up", is_retryable=True)
+            turn.hear(generation, self._origination(path))
+
+    def context_length(self, action: str) -> int:
+        """Most tokens the engine of `action` can hold."""
+        return self._engines[self._actions[action].engine].capabilities.context_length
+
+    def _room(self, turn: Turn, path: Path) -> tuple[int, str]:
+        """Most tokens of the next request, and the stop word that is due when there are none."""
+        used = len(turn.branch) - turn.branch.num_prompt
+        rooms = [
+            (self._config.max_response_tokens - used, "length"),
+            (self.context_length(path.work.command.action) - len(turn.branch), "context_full"),
+        ]
+        decode, prefill, turns = path.left("decode"), path.left("prefill_uncached"), path.left("turns")
+        if decode is not None:
+            rooms.append((decode - turn.num_sampled, "budget"))
+        if prefill is not None and prefill < len(turn.branch):
+            rooms.append((0, "budget"))
+        if not turn.num_sampled and turns is not None and turns < 1:
+            rooms.append((0, "budget"))
+        max_turns = self._config.max_turns
+        if not turn.num_sampled and max_turns is not None and path.branch.num_turns >= max_turns:
+            rooms.append((0, "turn_limit"))
+        room, word = min(rooms, key=lambda r: r[0])
+        return min(room, self._wanted(turn, path)), word
+
+    def _wanted(self, turn: Turn, path: Path) -> int:
+        """Tokens the next request asks for: what Tokens(n) lacks, then one at a time until a word is resolved."""
+        most = self._actions[path.work.command.action].max_tokens or self._config.max_response_tokens
+        until = path.work.command.until
+        if not isinstance(until, Tokens):
+            return most
+        return max(1, min(most, until.n - path.num_sampled - turn.num_sampled))
+
+    async def _generate(self, turn: Turn, path: Path, room: int) -> Generation | None:
+        """One checked generation; None = the deadline came first."""
+        engine = self._engine(path)
+        wants_topk = STEP_ENTROPY in self._measures and len(turn.topk) < ENTROPY_TOKENS
+        request = Request(
+            ids=turn.branch.ids,
+            max_tokens=room,
+            seed=turn.seed,
+            stops=self._stops,
+            num_run=len(turn.branch.run),
+            sampling=self._actions[path.work.command.action].sampling,
+            topk=ENTROPY_TOPK if wants_topk else 0,
+            topk_tokens=ENTROPY_TOKENS - len(turn.topk),
+            measures=engine.capabilities.measures & {"entropy"},
+            request_id=f"{path.work.tree}/{turn.seed:016x}",
+            affinity=path.work.place.parent,
+        )
+        try:
+            async with asyncio.timeout_at(path.work.deadline):
+                return checked(await engine.generate(request), request, engine.codec.vocab_size)
+        except TimeoutError:
+            return None
+
+    def _engine(self, path: Path) -> Engine:
+        return self._engines[self._actions[path.work.command.action].engine]
+
+    def _origination(self, path: Path) -> Origination:
+        capabilities = self._engine(path).capabilities
+        return Origination(
+            capabilities.name, self._actions[path.work.command.action].sampling, capabilities.logprobs
+        )

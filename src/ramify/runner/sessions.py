@@ -1,0 +1,286 @@
+"""Sessions: the states of tools on the branches of trees.
+
+A state is named by the call it followed: the `ToolCall` object itself, which a tree keeps with the observation, or by
+nothing at the start of a branch. So the branches that fork behind an observation find the state it left, and a branch
+read back from a store, whose calls are new objects, gets its state by replay. Only calls that were answered count:
+one that timed out or crashed leaves the state before it.
+
+`share`: one session a tree. `fork`: every state stays parked and is forked for each call, so that all branches and all
+tries begin from it. `replay`: the session moves on with its branch; who comes later replays. `refuse`: it moves on, and
+who comes later is refused. At most `max_parked` sessions wait that can be rebuilt; the least recently used go first.
+"""
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from ramify.core.errors import ContractError, ToolError
+from ramify.core.problem import Problem
+from ramify.core.segment import ToolCall
+from ramify.core.tool import Tool, ToolSession
+from ramify.runner.config import ToolsConfig
+from ramify.runner.deadline import Deadlines, GaveUp, OutOfTime, Work
+from ramify.tools.output import made_safe, told
+
+T = TypeVar("T")
+
+STATEFUL: Final = frozenset({"ok", "empty", "error"})
+"""Statuses after which a tool's state is that behind the call; after the others it is that before it."""
+
+CLOSE_S = 2.0
+"""Time a session has to close: the end of a run waits for it."""
+
+Key = tuple[str, str, int]
+"""Tree, tool, and the id of the call the state followed (0 = none)."""
+
+
+class Refused(Exception):
+    """The tool's state is another branch's and can be neither forked nor replayed. Private to the runner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a call begins: a tool, and the calls of it on the branch that were answered."""
+
+    tool: Tool
+    tree: str
+    history: tuple[ToolCall, ...]
+
+    @property
+    def key(self) -> Key:
+        return self.key_after(len(self.history))
+
+    def key_after(self, num_calls: int) -> Key:
+        """Of the state behind the first calls of the history."""
+        return self.tree, self.tool.name, id(self.history[num_calls - 1]) if num_calls else 0
+
+
+def start_of(tool: Tool, tree: str, calls: Sequence[ToolCall]) -> Start:
+    """Where a call of `tool` begins on a branch of `tree` that has made `calls`."""
+    return Start(tool, tree, tuple(c for c in calls if c.tool == tool.name and c.status in STATEFUL))
+
+
+@dataclass(slots=True)
+class Slot:
+    """One state. `call` is kept because its id names the slot; a slot in use is neither evicted nor closed."""
+
+    call: ToolCall | None
+    session: ToolSession | None = None
+    num_users: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Sessions:
+    """Hands out sessions in the state a branch needs: `take` one, then `park` or `discard` it."""
+
+    def __init__(self, problems: Mapping[str, Problem], config: ToolsConfig) -> None:
+        self._problems = problems
+        self._config = config
+        self._parked: OrderedDict[Key, Slot] = OrderedDict()
+        """States that can be rebuilt, the least recently used first."""
+        self._kept: dict[Key, Slot] = {}
+        """States that cannot, and shared sessions: never evicted."""
+        self._live: set[str] = set()
+        """Trees whose sessions may be parked."""
+        self._closing: set[asyncio.Task[None]] = set()
+        self.deadlines = Deadlines()
+        self.num_replayed = 0
+        self.num_evicted = 0
+
+    @property
+    def num_parked(self) -> int:
+        return len(self._parked) + len(self._kept)
+
+    async def take(self, start: Start) -> ToolSession:
+        """A session in the state the branch needs, for the caller alone unless the tool is shared.
+
+        Raises `Refused`, `ToolError("replay_diverged")` where the calls gave other results this time, and whatever the
+        tool raises when it opens or forks.
+        """
+        self._live.add(start.tree)
+        match start.tool.branching:
+            case "share":
+                return await self._shared(start)
+            case "fork":
+                return await self._forked(start)
+            case "replay" | "refuse":
+                return await self._moved(start)
+
+    def park(self, start: Start, call: ToolCall, session: ToolSession) -> None:
+        """Keep a session, taken at `start`, in the state behind `call`."""
+        if start.tool.branching == "share":
+            return
+        if start.tree not in self._live:
+            self._close_soon(session)
+            return
+        self._home(start)[start.tree, start.tool.name, id(call)] = Slot(call, session)
+        self._evict()
+
+    def discard(self, start: Start, session: ToolSession) -> None:
+        """Close a session whose state is no longer known; a shared one has none and lives on."""
+        if start.tool.branching != "share":
+            self._close_soon(session)
+
+    def release(self, tree: str) -> None:
+        """Close all sessions of a tree: those in use when their users are done."""
+        self._live.discard(tree)
+        for home in (self._parked, self._kept):
+            for key in [key for key in home if key[0] == tree]:
+                self._drop(home, key)
+
+    async def close(self) -> None:
+        """Close everything and wait for it."""
+        self._live.clear()
+        for home in (self._parked, self._kept):
+            for key in list(home):
+                self._drop(home, key)
+        await self.deadlines.close()
+        while self._closing:
+            await asyncio.wait(self._closing)
+        await self.deadlines.close()
+
+    # -- the ways to branch -----------------------------------------------------------------------------------------
+
+    async def _shared(self, start: Start) -> ToolSession:
+        start = Start(start.tool, start.tree, ())
+        async with self._held(start) as slot:
+            if slot.session is None:
+                slot.session = await self._opened(start)
+            return slot.session
+
+    async def _forked(self, start: Start) -> ToolSession:
+        """A fork of the parked state, which is rebuilt if it is not there."""
+        async with self._held(start) as slot:
+            if slot.session is None:
+                slot.session = await self._rebuilt(start)
+            return await self._fork(slot)
+
+    async def _moved(self, start: Start) -> ToolSession:
+        """The parked session itself; one that has moved on is replayed, or refused."""
+        slot = self._home(start).pop(start.key, None)
+        if slot is not None and slot.session is not None:
+            return slot.session
+        if start.history and start.tool.branching == "refuse":
+            raise Refused
+        return await self._replayed(start, await self._opened(start), num_done=0)
+
+    async def _rebuilt(self, start: Start) -> ToolSession:
+        """The state from its nearest parked ancestor, or from the beginning."""
+        for num_calls in range(len(start.history) - 1, -1, -1):
+            slot = self._parked.get(start.key_after(num_calls))
+            if slot is None or slot.session is None:
+                continue
+            async with self._held(Start(start.tool, start.tree, start.history[:num_calls])) as slot:
+                if slot.session is not None:
+                    return await self._replayed(start, await self._fork(slot), num_done=num_calls)
+        return await self._replayed(start, await self._opened(start), num_done=0)
+
+    # -- what a tool does -------------------------------------------------------------------------------------------
+
+    async def _opened(self, start: Start) -> ToolSession:
+        if start.tree not in self._problems:
+            raise ContractError(f"no problem is known for tree {start.tree!r}; its tools cannot be opened")
+        problem = self._problems[start.tree].for_agents()
+        what = f"{start.tool.name} did not open"
+        return await self._in_time(lambda: start.tool.open(problem), what, unwanted=self._close_soon)
+
+    async def _fork(self, slot: Slot) -> ToolSession:
+        """A fork of the slot's session; one that fails to fork is lost, and rebuilt by the next who needs it."""
+        session = slot.session
+        assert session is not None
+        try:
+            return await self._in_time(session.fork, "the session did not fork", unwanted=self._close_soon)
+        except BaseException:
+            self._close_soon(session)
+            slot.session = None
+            raise
+
+    async def _replayed(self, start: Start, session: ToolSession, *, num_done: int) -> ToolSession:
+        """`session` after the rest of the history, whose results must be those the branch shows."""
+        try:
+            for call in start.history[num_done:]:
+                self.num_replayed += 1
+                await self._repeat(call, session)
+        except BaseException:
+            self._close_soon(session)
+            raise
+        return session
+
+    async def _repeat(self, call: ToolCall, session: ToolSession) -> None:
+        what = f"{call.tool} {call.arguments[:80]!r}"
+        try:
+            returned = await self._in_time(lambda: session.call(call.arguments), "no result")
+        except ToolError as error:
+            raise ToolError("replay_diverged", f"{what} had answered and now failed: {error}") from error
+        result = made_safe(returned, max_bytes=self._config.max_result_bytes)
+        if (result.status, result.text) != (call.status, call.result):
+            was, now = f"{call.status} {call.result[:80]!r}", f"{result.status} {result.text[:80]!r}"
+            raise ToolError("replay_diverged", f"{what} had given {was} and now gave {now}")
+
+    async def _in_time(self, work: Work[T], what: str, *, unwanted: Callable[[T], object] = lambda result: None) -> T:
+        """Boundary to plug-in code: whatever a session raises or does to the clock becomes a `ToolError`."""
+        try:
+            return await self.deadlines.within(work, self._config.deadline_s, unwanted=unwanted)
+        except OutOfTime:
+            raise ToolError("tool_hang", f"{what} in {self._config.deadline_s:g} s") from None
+        except GaveUp as error:
+            raise ToolError("tool_gave_up", str(error)) from error
+        except ToolError:
+            raise
+        except Exception as error:
+            raise ToolError("tool_crashed", told(error)) from error
+
+    # -- slots --------------------------------------------------------------------------------------------------------
+
+    def _home(self, start: Start) -> dict[Key, Slot]:
+        return self._kept if start.tool.branching in ("share", "refuse") else self._parked
+
+    @contextlib.asynccontextmanager
+    async def _held(self, start: Start) -> AsyncIterator[Slot]:
+        """The slot of a state, made if need be, for one user at a time."""
+        home, key = self._home(start), start.key
+        slot = home.setdefault(key, Slot(start.history[-1] if start.history else None))
+        if home is self._parked:
+            self._parked.move_to_end(key)
+        slot.num_users += 1
+        try:
+            async with slot.lock:
+                yield slot
+        finally:
+            slot.num_users -= 1
+            self._settle(home, key, slot)
+
+    def _settle(self, home: dict[Key, Slot], key: Key, slot: Slot) -> None:
+        """The last user of a slot closes what was released meanwhile and drops what came to nothing."""
+        if not slot.num_users and home.get(key) is not slot and slot.session is not None:
+            self._close_soon(slot.session)
+        elif not slot.num_users and slot.session is None:
+            home.pop(key, None)
+        self._evict()
+
+    def _drop(self, home: dict[Key, Slot], key: Key) -> None:
+        slot = home.pop(key)
+        if not slot.num_users and slot.session is not None:
+            self._close_soon(slot.session)
+
+    def _evict(self) -> None:
+        """Close the least recently used sessions that can be rebuilt, down to the limit."""
+        while len(self._parked) > self._config.max_parked:
+            idle = next((key for key, slot in self._parked.items() if not slot.num_users), None)
+            if idle is None:
+                return
+            self.num_evicted += 1
+            self._drop(self._parked, idle)
+
+    def _close_soon(self, session: ToolSession) -> None:
+        task = asyncio.create_task(self._close(session))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _close(self, session: ToolSession) -> None:
+        """Boundary to plug-in code: nothing depends on how a session ends."""
+        with contextlib.suppress(Exception):
+            await self.deadlines.within(session.close, CLOSE_S)

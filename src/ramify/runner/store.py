@@ -1,0 +1,220 @@
+"""Store: a run on disk or in memory; whatever is recorded there is the run.
+
+A run folder holds the resolved configuration as it was given, `journal/` and `log.jsonl`. A new run never begins in a
+folder that holds anything else, and never over another run; a folder in which a crash came before the first record is
+a new one. The configuration cannot change under a run: its hash is in the journal's header.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+
+from ramify.core.errors import StoreError
+from ramify.runner.commit import Writing, sync_folder
+from ramify.runner.journal import Contents, FolderLock, Journal, Reader, TornTail, is_begun, read, store_errors
+from ramify.runner.records import Header, TreeRecord
+
+JOURNAL = "journal"
+LOG = "log.jsonl"
+ConfigName = Literal["config.toml", "config.json"]
+CONFIGS: tuple[ConfigName, ...] = ("config.toml", "config.json")
+
+
+class Store(Protocol):
+    """Takes the records of a run in order."""
+
+    @property
+    def header(self) -> Header: ...
+
+    def append(self, record: TreeRecord) -> int:
+        """Take the next record and return its number; never waits. Raises `StoreError` if it cannot be taken."""
+        ...
+
+    async def synced(self, number: int) -> None:
+        """Return when the record of that number will outlive the process."""
+        ...
+
+    async def room(self) -> None:
+        """Return when new work may begin: the store keeps up with what it is given."""
+        ...
+
+    def sync(self) -> None:
+        """Return when all that was taken will outlive the process; blocks."""
+        ...
+
+    def close(self) -> None:
+        """Take no more. Raises `StoreError` if something was not saved."""
+        ...
+
+
+class MemoryStore:
+    """Keeps the records of a run as a list; for use as a library."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self.records: list[TreeRecord] = []
+
+    def append(self, record: TreeRecord) -> int:
+        self.records.append(record)
+        return len(self.records) - 1
+
+    async def synced(self, number: int) -> None: ...
+
+    async def room(self) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """What a run folder holds."""
+
+    header: Header
+    config: str
+    """Text of the resolved configuration."""
+    config_name: ConfigName
+    records: list[TreeRecord]
+    torn: TornTail | None = None
+    """What a crash left at the end of the journal, if anything."""
+
+
+class FolderStore:
+    """A run folder open for writing; to be closed."""
+
+    def __init__(self, path: Path, header: Header, journal: Journal) -> None:
+        self.path = path
+        self.header = header
+        self.log_path = path / LOG
+        self._journal = journal
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        header: Header,
+        config: str,
+        *,
+        config_name: ConfigName = "config.toml",
+        writing: Writing | None = None,
+    ) -> "FolderStore":
+        """Begin a run in a new or empty folder. The hash of `config` is put in the header.
+
+        Raises `StoreError` if the folder holds a run or anything else, or cannot be written.
+        """
+        header = msgspec.structs.replace(header, config_hash=config_hash(config))
+        _refuse_occupied(path)
+        with store_errors("make the run folder", path):
+            (path / JOURNAL).mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(path / JOURNAL)
+        try:
+            _refuse_occupied(path)
+            with store_errors("write the configuration to", path):
+                for left_over in CONFIGS:
+                    (path / left_over).unlink(missing_ok=True)
+                _write_text(path / config_name, config)
+            return cls(path, header, Journal.create(path / JOURNAL, header, writing=writing, lock=lock))
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def resume(cls, path: Path, *, writing: Writing | None = None) -> tuple["FolderStore", SavedRun]:
+        """Open a run to go on with it; a torn tail is cut off and reported.
+
+        Raises `StoreError` if another process writes it, it is damaged, or its configuration was changed.
+        """
+        _refuse_unless_run(path)
+        journal, contents = Journal.resume(path / JOURNAL, writing=writing)
+        try:
+            return cls(path, contents.header, journal), _saved(path, contents)
+        except BaseException:
+            journal.close()
+            raise
+
+    def append(self, record: TreeRecord) -> int:
+        return self._journal.append(record)
+
+    async def synced(self, number: int) -> None:
+        await self._journal.synced(number)
+
+    async def room(self) -> None:
+        await self._journal.room()
+
+    def sync(self) -> None:
+        self._journal.sync()
+
+    @property
+    def unsaved(self) -> list[bytes]:
+        """The lines that are not known to be on disk."""
+        return self._journal.unsaved
+
+    def close(self) -> None:
+        self._journal.close()
+
+
+def load(path: Path) -> SavedRun:
+    """Everything a run folder holds, read only; a run may be going on there."""
+    _refuse_unless_run(path)
+    return _saved(path, read(path / JOURNAL))
+
+
+def stream(path: Path) -> Iterator[TreeRecord]:
+    """The records of a run folder one by one, for runs larger than memory."""
+    _refuse_unless_run(path)
+    return iter(Reader(path / JOURNAL))
+
+
+def config_hash(config: str) -> str:
+    """SHA-256 of a configuration's text."""
+    return hashlib.sha256(config.encode("utf-8", errors="replace")).hexdigest()
+
+
+def _saved(path: Path, contents: Contents) -> SavedRun:
+    name = _config_name(path)
+    with store_errors("read", path / name):
+        config = (path / name).read_bytes().decode("utf-8", errors="replace")
+    if config_hash(config) != contents.header.config_hash:
+        raise StoreError(f"{path / name} is not what the run began with; put it back, or start another run")
+    return SavedRun(contents.header, config, name, contents.records, contents.torn)
+
+
+def _config_name(path: Path) -> ConfigName:
+    with store_errors("look into", path):
+        for name in CONFIGS:
+            if (path / name).is_file():
+                return name
+    raise StoreError(f"{path} has lost its configuration: neither {' nor '.join(CONFIGS)} is there")
+
+
+def _refuse_unless_run(path: Path) -> None:
+    with store_errors("look into", path):
+        is_run = (path / JOURNAL).is_dir()
+    if not is_run:
+        raise StoreError(f"{path} is no run: it has no {JOURNAL} folder")
+
+
+def _refuse_occupied(path: Path) -> None:
+    """Raise `StoreError` unless a run may begin at `path`."""
+    with store_errors("look into", path):
+        names = {entry.name for entry in path.iterdir()} if path.exists() else set[str]()
+    if JOURNAL in names and is_begun(path / JOURNAL):
+        raise StoreError(f"{path} holds a run already; go on with `ramify resume {path}` or choose another folder")
+    foreign = sorted(names - {JOURNAL, LOG, *CONFIGS})
+    if foreign:
+        raise StoreError(f"{path} is not empty and no run (it holds {foreign[0]!r}); choose a new folder")
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Write a small file whole and durably, byte for byte."""
+    with path.open("wb") as file:
+        file.write(text.encode("utf-8", errors="replace"))
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)

@@ -1,0 +1,78 @@
+"""ToolMetrics: figures of tool calls, in all and for each tool, by the keys of RUC-NLPIR/ARPO (S0.5)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ramify.core.segment import ToolCall
+
+
+@dataclass(slots=True)
+class CallFigures:
+    """Of some calls. Mutated by `add` only; times in seconds of the loop's clock, retries and their pauses included."""
+
+    num_calls: int = 0
+    num_ok: int = 0
+    """Calls with a result that is not empty; ARPO counts an empty one as failed too."""
+    total_s: float = 0.0
+    max_s: float = 0.0
+    num_retries: int = 0
+    max_retries: int = 0
+
+    def add(self, call: ToolCall) -> None:
+        self.num_calls += 1
+        self.num_ok += call.status == "ok"
+        self.total_s += call.duration_s
+        self.max_s = max(self.max_s, call.duration_s)
+        self.num_retries += call.num_retries
+        self.max_retries = max(self.max_retries, call.num_retries)
+
+    @property
+    def average_s(self) -> float:
+        return self.total_s / self.num_calls if self.num_calls else 0.0
+
+    @property
+    def success_rate(self) -> float:
+        return self.num_ok / self.num_calls if self.num_calls else 0.0
+
+
+@dataclass(slots=True)
+class ToolMetrics:
+    """Of all calls of a run. A tool that was never called has zeros."""
+
+    total: CallFigures = field(default_factory=CallFigures)
+    by_tool: dict[str, CallFigures] = field(default_factory=dict)
+    num_refused: int = 0
+    """Calls answered without running anything."""
+    num_limits_reached: int = 0
+
+    @classmethod
+    def of(cls, tools: Iterable[str]) -> "ToolMetrics":
+        return cls(by_tool={name: CallFigures() for name in tools})
+
+    def add(self, call: ToolCall) -> None:
+        """Count one call of a known tool."""
+        if not call.is_executed:
+            self.num_refused += 1
+            return
+        self.total.add(call)
+        self.by_tool[call.tool].add(call)
+
+    def as_dict(self) -> dict[str, float]:
+        total = self.total
+        figures = {
+            "total_calls": total.num_calls,
+            "successful_calls": total.num_ok,
+            "failed_calls": total.num_calls - total.num_ok,
+            "total_execution_time": total.total_s,
+            "avg_execution_time": total.average_s,
+            "max_execution_time": total.max_s,
+            "total_retries": total.num_retries,
+            "max_retries": total.max_retries,
+            "call_limit_reached_count": self.num_limits_reached,
+            "refused_calls": self.num_refused,
+        }
+        for name, of_tool in self.by_tool.items():
+            figures[f"{name}/calls"] = of_tool.num_calls
+            figures[f"{name}/success_rate"] = of_tool.success_rate
+            figures[f"{name}/avg_time"] = of_tool.average_s
+        return {f"tools/{key}": float(value) for key, value in figures.items()}

@@ -1,0 +1,160 @@
+"""Toolbox: carries the model's tool calls out, so that nothing a tool does can hurt more than its own observation.
+
+Owns deadlines, tries, the sessions of all branches and the figures about them. A tool that raises, hangs or returns
+junk gives a `ToolCall` with status `crashed` or `timeout`; only a branch whose state cannot be restored raises,
+`ToolError("replay_diverged")`, and a cancellation is never swallowed. Time is that of the running loop.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ramify.core.branch import Branch
+from ramify.core.errors import ConfigError, ToolError, nearest
+from ramify.core.format import ToolAction
+from ramify.core.problem import Problem
+from ramify.core.segment import ToolCall
+from ramify.core.tool import Tool, ToolResult, ToolSession
+from ramify.engines.retrying import backoff_s
+from ramify.runner.config import ToolsConfig
+from ramify.runner.deadline import OutOfTime
+from ramify.runner.sessions import STATEFUL, Refused, Sessions, Start, start_of
+from ramify.runner.tool_metrics import ToolMetrics
+from ramify.tools.output import made_safe, told
+
+MAX_PARALLEL = 64
+"""Calls carried out at once, of all branches (RUC-NLPIR/ARPO: tool workers)."""
+BACKOFF_BASE_S, BACKOFF_CAP_S = 0.5, 30.0
+"""Longest pause before the first retry, which doubles each time, and its limit."""
+UNTRIED: Final = frozenset({"replay_diverged", "tool_hang", "tool_gave_up"})
+"""Reasons of a `ToolError` that another try would only meet again."""
+
+
+class Toolbox:
+    """The tools of a run. `problems` maps each tree's name to its problem; tools see it without its secret."""
+
+    def __init__(
+        self, tools: Iterable[Tool], config: ToolsConfig | None = None, *, problems: Mapping[str, Problem]
+    ) -> None:
+        self._config = config or ToolsConfig()
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            if tool.name in self._tools:
+                raise ConfigError(f"two tools are called {tool.name!r}; a name calls one tool")
+            self._tools[tool.name] = tool
+        self._sessions = Sessions(problems, self._config)
+        self._metrics = ToolMetrics.of(self._tools)
+        self._room = asyncio.Semaphore(MAX_PARALLEL)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tools)
+
+    async def call(self, tree: str, branch: Branch, action: ToolAction) -> ToolCall:
+        """Carry `action` out at the end of `branch`, in the state its last observations left.
+
+        Raises `ToolError("replay_diverged")` if that state cannot be restored.
+        """
+        tool = self._tools.get(action.tool)
+        if tool is None:
+            return self._refused(action, f"there is no tool {action.tool!r}; {nearest(action.tool, self._tools)}")
+        async with self._room:
+            return await self._answered(start_of(tool, tree, branch.tool_calls), action)
+
+    def release(self, tree: str) -> None:
+        """A tree is finished: close its sessions, from inside the running loop."""
+        self._sessions.release(tree)
+
+    async def close(self) -> None:
+        """Close every session and wait for it."""
+        await self._sessions.close()
+
+    def count_limit_reached(self) -> None:
+        """A path asked for a call beyond its limit, which is never made."""
+        self._metrics.num_limits_reached += 1
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of all calls so far: ARPO's keys, and what sessions cost."""
+        return self._metrics.as_dict() | {
+            "tools/replayed_calls": float(self._sessions.num_replayed),
+            "tools/evicted_sessions": float(self._sessions.num_evicted),
+            "tools/parked_sessions": float(self._sessions.num_parked),
+        }
+
+    async def _answered(self, start: Start, action: ToolAction) -> ToolCall:
+        """The call of `action`, tried again while the tool says that the fault is its own."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        num_retries = 0
+        while True:
+            try:
+                result, session = await self._tried(start, action)
+                break
+            except Refused:
+                return self._refused(action, "its state is another branch's, and it can neither be copied nor rebuilt")
+            except ToolError as error:
+                if error.reason == "replay_diverged":
+                    raise
+                result, session = self._safe(ToolResult(told(error), "crashed")), None
+                if not self._may_retry(start, error, num_retries):
+                    break
+            num_retries += 1
+            await asyncio.sleep(_pause_s(start, action, num_retries))
+        call = ToolCall(
+            start.tool.name,
+            action.arguments,
+            result.status,
+            result.text,
+            duration_s=clock() - began,
+            num_retries=num_retries,
+            metadata=result.metadata,
+        )
+        if session is not None:
+            self._sessions.park(start, call, session)
+        self._metrics.add(call)
+        return call
+
+    def _may_retry(self, start: Start, error: ToolError, num_retries: int) -> bool:
+        """Whether another try makes sense; a tool that refuses to branch lost its state with the fault."""
+        is_restorable = start.tool.branching != "refuse"
+        return is_restorable and error.reason not in UNTRIED and num_retries < self._config.max_retries
+
+    async def _tried(self, start: Start, action: ToolAction) -> tuple[ToolResult, ToolSession | None]:
+        """One try: what the tool said, and its session if its state is that behind the call.
+
+        Boundary to plug-in code: whatever a tool raises is data, but for a `ToolError`, which asks for another try.
+        """
+        session = await self._sessions.take(start)
+        is_known = False
+        try:
+            returned = await self._sessions.deadlines.within(
+                lambda: session.call(action.arguments), self._config.deadline_s
+            )
+            result = self._safe(returned)
+            is_known = result.status in STATEFUL
+        except OutOfTime:
+            result = ToolResult("", "timeout")
+        except ToolError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the boundary
+            result = self._safe(ToolResult(told(error), "crashed"))
+        finally:
+            if not is_known:
+                self._sessions.discard(start, session)
+        return result, session if is_known else None
+
+    def _safe(self, returned: object) -> ToolResult:
+        return made_safe(returned, max_bytes=self._config.max_result_bytes)
+
+    def _refused(self, action: ToolAction, why: str) -> ToolCall:
+        call = ToolCall(action.tool, action.arguments, "refused", why)
+        self._metrics.add(call)
+        return call
+
+
+def _pause_s(start: Start, action: ToolAction, number: int) -> float:
+    """A pause before retry `number` that follows from what is called, so that a run repeats itself."""
+    digest = hashlib.blake2b(f"{start.tree}\0{action.tool}\0{action.arguments}".encode(), digest_size=8).digest()
+    seed = int.from_bytes(digest, "little")
+    return backoff_s(number, seed=seed, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)

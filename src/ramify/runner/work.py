@@ -1,0 +1,163 @@
+"""Work: one Grow being carried out: where it stands, what it may still use, the step in the making.
+
+Values and bookkeeping without any I/O; the sampler and the grower do what they say.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ramify.core.branch import Branch, Piece
+from ramify.core.codec import Codec
+from ramify.core.command import Grow, Tokens
+from ramify.core.cut import is_unresolved
+from ramify.core.engine import Generation
+from ramify.core.format import Span
+from ramify.core.ledger import Spend
+from ramify.core.seeds import child_seed
+from ramify.core.segment import Finish, Floats_T, Origination, Segment, Usage, token_array
+from ramify.core.tree import Place, Step
+from ramify.runner.driver import spend_of
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One Grow to carry out."""
+
+    tree: str
+    """Names the tree to tools and engines."""
+    command: Grow
+    place: Place
+    branch: Branch
+    """The path it continues; an action that quotes starts afresh instead."""
+    contexts: tuple[Branch, ...]
+    """For an action that quotes: one branch a fresh context on the way here."""
+    allotment: Spend
+    limited: frozenset[str]
+    """Names of the amounts in `allotment` that bind."""
+    report: Callable[[Step], None]
+    """Called with each complete step."""
+    done: tuple[Step, ...] = ()
+    """Steps grown before the run was resumed."""
+    deadline: float | None = None
+    """By the loop's monotonic clock."""
+
+
+@dataclass(slots=True)
+class Path:
+    """How far a piece of work has come."""
+
+    work: Work
+    branch: Branch
+    seed: int
+    """Of the next step."""
+    spent: Spend = field(default_factory=Spend)
+    num_steps: int = 0
+    num_sampled: int = 0
+    is_over: bool = False
+
+    @classmethod
+    def begin(cls, work: Work) -> "Path":
+        path = cls(work, work.branch, work.place.seed)
+        for step in work.done:
+            path.add(step)
+        return path
+
+    def add(self, step: Step) -> None:
+        """A step is complete."""
+        fresh = step.edge == "quotes" and not self.num_steps
+        base = Branch(self.branch.codec, self.branch.node, ()) if fresh else self.branch
+        self.branch = extended(base, step.segments)
+        self.spent.add(spend_of(step))
+        self.num_steps += 1
+        self.num_sampled += sum(len(s) for s in step.segments if s.is_sampled)
+        self.seed = child_seed(self.seed, len(self.branch), 0)
+        until = self.work.command.until
+        is_enough = until == "step" or (isinstance(until, Tokens) and self.num_sampled >= until.n)
+        self.is_over = step.stop is not None or is_enough
+
+    def left(self, name: str) -> int | None:
+        """What the allotment leaves of a counted amount; None = it does not bind."""
+        if name not in self.work.limited:
+            return None
+        return getattr(self.work.allotment, name) - getattr(self.spent, name)
+
+
+@dataclass(slots=True)
+class Turn:
+    """A step in the making."""
+
+    branch: Branch
+    seed: int
+    """Of the next request: the node's own for the first."""
+    segments: list[Segment] = field(default_factory=list)
+    topk: list[Floats_T] = field(default_factory=list)
+    finish: Finish | None = None
+    stop: str | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def take(self, *segments: Segment) -> None:
+        self.segments.extend(segments)
+        self.branch = extended(self.branch, segments)
+
+    def hear(self, generation: Generation, source: Origination) -> None:
+        """Add what an engine sampled."""
+        self.take(*sampled_segments(generation, source, self.seed))
+        self.topk.extend(generation.topk)
+        self.finish = generation.finish
+        self.seed = child_seed(self.seed, len(self.branch), 0)
+
+    @property
+    def num_sampled(self) -> int:
+        return sum(len(s) for s in self.segments if s.is_sampled)
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether the model ended its turn: by a stop word or the end of the sequence."""
+        return self.finish is not None and self.finish.kind in ("stop", "end_of_sequence")
+
+    def is_resolved(self, path: Path, words: Sequence[str]) -> bool:
+        """Whether sampling may stop here: by a stop word or the end, or because Tokens(n) has enough."""
+        if self.finish is None:
+            return False
+        if self.finish.kind != "length":
+            return True
+        until = path.work.command.until
+        is_enough = isinstance(until, Tokens) and path.num_sampled + self.num_sampled >= until.n
+        return is_enough and not is_unresolved(self.branch.run_bytes, words)
+
+
+def extended(branch: Branch, segments: Sequence[Segment]) -> Branch:
+    """`branch` with `segments` behind it; the node they will belong to has no id yet."""
+    return Branch(branch.codec, branch.node, (*branch.pieces, *(Piece(-1, s) for s in segments)))
+
+
+def prompt_segment(codec: Codec, spans: Sequence[Span]) -> Segment:
+    """A context's opening: control tokens only where they are trusted."""
+    ids = [i for span in spans for i in codec.encode(span.text, allow_special=span.is_trusted)]
+    return Segment("prompt", token_array(ids))
+
+
+def sampled_segments(generation: Generation, source: Origination, seed: int) -> list[Segment]:
+    """One segment a policy version of a generation; the first bills it, the last says how it finished."""
+    spans = generation.versions or ((None, len(generation.ids)),)
+    segments: list[Segment] = []
+    start = 0
+    for number, (version, length) in enumerate(spans):
+        end = start + length
+        usage = Usage(1, generation.num_billed, generation.num_cached, generation.num_prefilled)
+        segments.append(
+            Segment(
+                "sampled",
+                generation.ids[start:end],
+                logprobs=None if generation.logprobs is None else generation.logprobs[start:end],
+                measures={name: values[start:end] for name, values in generation.measures.items()},
+                source=source,
+                version=version,
+                finish=generation.finish if number == len(spans) - 1 else None,
+                seed=seed,
+                usage=usage if number == 0 else Usage(),
+            )
+        )
+        start = end
+    return segments
+

@@ -1,0 +1,76 @@
+"""Chains: independent rollouts from the bare prompt; plain GRPO's sampling, and the baseline every tree is held to.
+
+`repeat` goes on with a fresh chain whenever one has ended: `closed` replaces chains that a prune rule gave up (restart
+at a dead end), `budget` replaces every chain until the tree's ledger has no room. With either, how many chains there
+are depends on tokens, so the tree marks the later ones post-hoc.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ramify.core.command import Fork, Grow, Grown, Outcome
+from ramify.core.errors import ConfigError
+from ramify.core.strategy import Phase
+from ramify.core.tree import ROOT, Tree
+from ramify.strategies.draws import Draws
+
+
+@dataclass(frozen=True, slots=True)
+class ChainsConfig:
+    """How many chains, and whether to go on."""
+
+    n: int = 8
+    """Chains in flight at once; without `repeat`, all there are."""
+    repeat: Literal["none", "closed", "budget"] = "none"
+    max_chains: int = 10_000
+    """Bound on the chains of a tree that repeats and meets no limit."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n <= self.max_chains:
+            raise ConfigError(f"chains: need 1 <= n <= max_chains, got n={self.n!r}, max_chains={self.max_chains!r}")
+
+
+class Chains:
+    """Grow `n` chains to their ends. Draws nothing."""
+
+    Config = ChainsConfig
+    measures: frozenset[str] = frozenset()
+
+    def __init__(self, config: ChainsConfig, rng: Draws) -> None:
+        self.config = config
+        self.is_order_free = config.repeat == "none"
+        self._num_wanted = config.n
+        self._num_asked = 0
+        self._num_told = 0
+
+    def ask(self, tree: Tree) -> Sequence[Grow]:
+        number, is_first = self._num_wanted - self._num_asked, self._num_asked == 0
+        self._num_asked = self._num_wanted
+        fork = Fork(number, "chains" if is_first else "restart") if number else None
+        return [Grow(ROOT, fork=fork) for _ in range(number)]
+
+    def tell(self, tree: Tree, outcome: Outcome) -> None:
+        self._num_told += 1
+        if self._is_to_repeat(tree, outcome) and self._num_wanted < self.config.max_chains:
+            self._num_wanted += 1
+
+    def is_done(self, tree: Tree) -> bool:
+        return self._num_told == self._num_wanted
+
+    def phase(self, tree: Tree) -> Phase:
+        if not self._num_asked:
+            return Phase("build")
+        return Phase("collection" if self.is_done(tree) else "initial chains")
+
+    def _is_to_repeat(self, tree: Tree, outcome: Outcome) -> bool:
+        """Whether a chain that ended so is followed by another; one that failed never is."""
+        if not isinstance(outcome, Grown):
+            return False
+        match self.config.repeat:
+            case "none":
+                return False
+            case "closed":
+                return tree.stop(outcome.tip) == "closed"
+            case "budget":
+                return tree.stop(outcome.tip) != "budget"

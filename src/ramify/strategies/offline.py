@@ -1,0 +1,182 @@
+"""Offline: chains first, then rounds of expansion from nodes of the tree (the source plan, made right).
+
+`commit="after"`: each round waits for the tree's previous one, takes all expandable nodes in canonical order, chooses
+some and grows new continuations there. What was already sampled decides where, so these forks are post-hoc.
+`commit="before"`: the depths of all forks are drawn before the chains are grown; when a chain arrives at such a depth
+one decision is made there, and none if it ended earlier. These forks are predictable: exact credits take them.
+
+Draws. after: those of the rule, a round at a time. before: for each fork an initial chain, then a depth. The tree does
+not depend on the order of outcomes. Source: `algorithms-rollout` 4; OFFLINE_TREE_SEARCH_REFACTOR_PLAN.md of
+zzfoutofspace/ATPO, whose plan run as written forks at no inner node: every leaf grows from the bare prompt.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Literal
+
+from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome
+from ramify.core.errors import ConfigError
+from ramify.core.strategy import Phase
+from ramify.core.tree import ROOT, Tree
+from ramify.strategies import choose
+from ramify.strategies.branching import Rounding
+from ramify.strategies.draws import Draws
+from ramify.strategies.entropy import STEP_ENTROPY
+from ramify.strategies.flight import InFlight
+from ramify.strategies.initial import InitialRollouts, Number, Probes
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineConfig:
+    """Defaults are the corrected ones; numbers are the plan's (step 4)."""
+
+    initial_rollouts: Number = 3
+    beam_size: int = 2
+    """Each chosen node gets beam_size - 1 new continuations."""
+    expansion_iterations: int = 2
+    expansion_nodes: int = 1
+    """Nodes chosen a round."""
+    choose: str = "uniform"
+    """Name of the rule (`strategies/choose.py`)."""
+    commit: Literal["after", "before"] = "after"
+    max_depth: int = 4
+    """Depths committed to before are drawn from 0 .. max_depth - 1 steps."""
+    n: int = 16
+    """Rows wanted: bounds the initial chains, and scales their dynamic number."""
+    candidates: Literal["steps", "chains"] = "steps"
+    """chains: a whole chain is one node, so that once it has ended only the root is left to expand (published)."""
+    chosen: Literal["rest", "grow"] = "rest"
+    """grow: a chosen node is generated once more itself and thereby used up (published)."""
+    probes: Probes = "keep"
+    rounding: Rounding = "ceil"
+
+    def __post_init__(self) -> None:
+        numbers = (self.initial_rollouts, self.beam_size, self.expansion_nodes, self.max_depth, self.n)
+        if any(number != "dynamic" and number < 1 for number in numbers) or self.expansion_iterations < 0:
+            raise ConfigError(f"offline: numbers must be at least 1, expansion_iterations at least 0, got {self!r}")
+        if self.commit == "before" and self.initial_rollouts == "dynamic":
+            raise ConfigError("offline: commit='before' needs a fixed number of initial_rollouts, got 'dynamic'")
+        choose.rule(self.choose)
+
+
+AS_PUBLISHED = OfflineConfig(candidates="chains", chosen="grow", probes="discard", rounding="int_plus_one")
+
+
+@dataclass(slots=True)
+class _Walk:
+    """A chain on its way to its end; `commits` are the depths it still has to fork at, each with its new children."""
+
+    commits: list[tuple[int, int]]
+    tip: int = ROOT
+    depth: int = 0
+
+
+class Offline:
+    """Grow chains, then expand the tree."""
+
+    Config = OfflineConfig
+
+    def __init__(self, config: OfflineConfig, rng: Draws) -> None:
+        self.config = config
+        is_measured = config.initial_rollouts == "dynamic" or config.choose not in choose.UNMEASURED
+        self.measures = frozenset({STEP_ENTROPY} if is_measured else ())
+        self.is_order_free = True
+        self._rng = rng
+        self._choose = choose.rule(config.choose)
+        self._initial = InitialRollouts(
+            config.initial_rollouts, n=config.n, probes=config.probes, rounding=config.rounding
+        )
+        self._in_flight: InFlight[_Walk | int] = InFlight()
+        self._arrived: list[_Walk] = []
+        self._used_up: set[int] = set()
+        self._has_started = False
+        self._round = 0
+        self._num_new = config.beam_size - (config.chosen == "rest")
+        self._num_rounds = config.expansion_iterations if config.commit == "after" and self._num_new else 0
+
+    def ask(self, tree: Tree) -> Sequence[Grow]:
+        if self._initial.number is None:
+            return [] if self._in_flight else self._in_flight.book(self._initial.probes(), count())
+        if not self._has_started:
+            self._has_started = True
+            if number := self._initial.number - self._initial.num_grown:
+                return self._start(number)
+        if self._arrived:
+            return self._go_on()
+        return [] if self._in_flight or self._round >= self._num_rounds else self._expand(tree)
+
+    def tell(self, tree: Tree, outcome: Outcome) -> None:
+        walk = self._in_flight.take(outcome)
+        if isinstance(walk, int):
+            self._initial.tell(tree, outcome, walk)
+        elif isinstance(outcome, Grown) and walk.commits and not tree.is_ended(outcome.tip):
+            walk.tip, walk.depth = outcome.tip, walk.depth + 1
+            self._arrived.append(walk)
+        if isinstance(outcome, Failed) and outcome.reason == "budget":
+            self._num_rounds = 0
+
+    def is_done(self, tree: Tree) -> bool:
+        return self._has_started and not self._in_flight and not self._arrived and self._round >= self._num_rounds
+
+    def phase(self, tree: Tree) -> Phase:
+        if not self._has_started:
+            return Phase("build")
+        if self.is_done(tree):
+            return Phase("collection", self._round)
+        return Phase("expansion", self._round) if self._round else Phase("initial chains")
+
+    def _start(self, number: int) -> Sequence[Grow]:
+        """The initial chains; forks committed to at depth 0 are simply more of them."""
+        commits = self._drawn_commits(number)
+        walks = [_Walk(sorted((depth, extra) for depth, extra in c.items() if depth)) for c in commits]
+        walks += [_Walk([]) for _ in range(sum(c[0] for c in commits))]
+        fork = Fork(len(walks), "initial")
+        return self._grow([(walk, fork) for walk in walks])
+
+    def _drawn_commits(self, num_chains: int) -> list[Counter[int]]:
+        """For each chain: depth -> new children there, drawn before anything is grown."""
+        commits: list[Counter[int]] = [Counter() for _ in range(num_chains)]
+        num_forks = self.config.expansion_iterations * self.config.expansion_nodes
+        for _ in range(num_forks if self.config.commit == "before" and self._num_new else 0):
+            chain, depth = int(self._rng.integers(num_chains)), int(self._rng.integers(self.config.max_depth))
+            commits[chain][depth] += self._num_new
+        return commits
+
+    def _go_on(self) -> Sequence[Grow]:
+        """Chains that arrived take their next step, and fork first where they are committed to."""
+        going: list[tuple[_Walk, Fork | None]] = []
+        for walk in self._arrived:
+            fork = None
+            if walk.commits[0][0] == walk.depth:
+                fork = Fork(1 + walk.commits.pop(0)[1], "committed")
+            going.append((walk, fork))
+            going += [(_Walk([], walk.tip), fork) for _ in range(fork.num_siblings - 1 if fork else 0)]
+        self._arrived = []
+        return self._grow(going)
+
+    def _grow(self, going: Sequence[tuple[_Walk, Fork | None]]) -> Sequence[Grow]:
+        grows = [Grow(walk.tip, until="step" if walk.commits else "end", fork=fork) for walk, fork in going]
+        return self._in_flight.book(grows, [walk for walk, _ in going])
+
+    def _expand(self, tree: Tree) -> Sequence[Grow]:
+        """One round: choose nodes among all that grew so far and continue each anew."""
+        self._round += 1
+        nodes = [ROOT] if self.config.candidates == "chains" else tree.expandable()
+        candidates = [node for node in nodes if node not in self._used_up]
+        chosen = self._choose(tree, candidates, self.config.expansion_nodes, self._rng) if candidates else []
+        if not chosen:
+            self._num_rounds = self._round = self._round - 1
+            return []
+        if self.config.chosen == "grow":
+            self._used_up.update(chosen)
+        grows = [grow for node in chosen for grow in self._continuations(tree, node, len(candidates))]
+        return self._in_flight.book(grows, [_Walk([], grow.node) for grow in grows])
+
+    def _continuations(self, tree: Tree, node: int, num_candidates: int) -> Sequence[Grow]:
+        """New children of one chosen node."""
+        entropy = tree.measure(node, STEP_ENTROPY)
+        terms = (("num_candidates", float(num_candidates)), *((("entropy", entropy),) if entropy is not None else ()))
+        fork, why = Fork(self._num_new, self.config.choose), (Candidate(node, 1 / num_candidates, terms),)
+        return [Grow(node, fork=fork, why=why) for _ in range(self._num_new)]

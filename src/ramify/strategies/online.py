@@ -1,0 +1,205 @@
+"""Online: ARPO's and AEPO's trees, which fork while they grow.
+
+After a step and its tool result, a path forks with a probability that rises with the entropy of the step over the
+path's baseline, while fewer than n paths were made. How many children follow is decided before any of their tokens is
+drawn, so forks are predictable; chains restarted because none survived are not (`restart="none"` makes none).
+`lockstep` decides for all paths when the slowest has made its step: the published order, which no timing can change;
+`free` decides for each as it arrives. A path that failed is dropped and its slot stays used: a refill is post-hoc.
+
+Draws: one uniform an attempt, paths by age; none once n paths were made. Sources: `algorithms-rollout` 2 and 3.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Literal
+
+from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome
+from ramify.core.errors import ConfigError
+from ramify.core.strategy import Phase
+from ramify.core.tree import ROOT, Tree
+from ramify.strategies.branching import Clipping, ForkRule, Rounding
+from ramify.strategies.draws import Draws, without_replacement
+from ramify.strategies.entropy import STEP_ENTROPY, step_entropy
+from ramify.strategies.flight import InFlight
+from ramify.strategies.initial import InitialRollouts, Number, Probes
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineConfig:
+    """Defaults are the corrected ones; numbers are those of ARPO/scripts/*.sh."""
+
+    n: int = 16
+    """Most paths of a tree, initial ones, branches and restarts together."""
+    initial_rollouts: Number = 8
+    beam_size: int = 2
+    """Most children of one fork: beam_size - 1 attempts are made after each step."""
+    rule: Literal["arpo", "aepo"] = "arpo"
+    branch_probability: float = 0.5
+    """bp; AEPO forks less where it is higher."""
+    entropy_weight: float = 0.2
+    rounds: Literal["lockstep", "free"] = "lockstep"
+    restart: Literal["one", "all", "none"] = "one"
+    """Fresh chains when no path is left: one at a time, all that n leaves room for, or none."""
+    baseline: Literal["own", "inherited"] = "inherited"
+    """What a branch's entropy is compared with: its own first step's (published), or the baseline of its source."""
+    stale_baselines: tuple[tuple[int, float], ...] = ()
+    """(path, baseline) left by earlier problems, as the published code never clears them; they win over own ones."""
+    clipping: Clipping = "probability"
+    counter: Literal["forks", "created", "path"] = "forks"
+    """AEPO's consecutive forks: rounds in a row that forked; rounds that made any path, restarts too, never reset
+    within a tree (published); or steps in a row at which the path itself forked."""
+    order: Literal["age", "shuffle"] = "age"
+    """Which paths come first when slots are scarce."""
+    probes: Probes = "keep"
+    rounding: Rounding = "ceil"
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or self.beam_size < 1 or (self.initial_rollouts != "dynamic" and self.initial_rollouts < 1):
+            raise ConfigError(f"online: n, initial_rollouts and beam_size must be at least 1, got {self!r}")
+        if self.rule == "aepo" and self.rounds == "free" and self.counter != "path":
+            raise ConfigError(f"online: free rounds have no round to count, got counter={self.counter!r}; use 'path'")
+
+
+ARPO_AS_PUBLISHED = OnlineConfig(
+    baseline="own", clipping="score", counter="created", probes="discard", rounding="int_plus_one"
+)
+AEPO_AS_PUBLISHED = replace(ARPO_AS_PUBLISHED, rule="aepo")
+
+
+@dataclass(slots=True)
+class _Path:
+    """One rollout: a stem, or a branch that has left its source."""
+
+    index: int
+    tip: int = ROOT
+    baseline: float | None = None
+    consecutive: int = 0
+
+
+class Online:
+    """Fork paths while they grow, within n paths."""
+
+    Config = OnlineConfig
+    measures: frozenset[str] = frozenset({STEP_ENTROPY})
+
+    def __init__(self, config: OnlineConfig, rng: Draws) -> None:
+        self.config = config
+        self.is_order_free = config.rounds == "lockstep"
+        self.consecutive = 0
+        """AEPO's counter."""
+        self._rng = rng
+        self._initial = InitialRollouts(
+            config.initial_rollouts, n=config.n, probes=config.probes, rounding=config.rounding
+        )
+        self._rule = ForkRule(config.rule, config.branch_probability, config.entropy_weight, config.clipping)
+        self._stale = dict(config.stale_baselines)
+        self._in_flight: InFlight[_Path | int] = InFlight()
+        self._arrived: list[_Path] = []
+        self._slots = config.n
+        self._round = -1
+
+    def ask(self, tree: Tree) -> Sequence[Grow]:
+        if self._initial.number is None:
+            return [] if self._in_flight else self._in_flight.book(self._initial.probes(), count())
+        if self._round < 0:
+            self._round = 0
+            if number := self._initial.number - self._initial.num_grown:
+                return self._start(number, "initial")
+        if self._in_flight and (self.config.rounds == "lockstep" or not self._arrived) or self.is_done(tree):
+            return []
+        self._round += 1
+        if self._arrived:
+            return self._go_on(tree)
+        self._count(num_forks=0, num_created=1)
+        return self._start(1 if self.config.restart == "one" else self._slots, "restart")
+
+    def tell(self, tree: Tree, outcome: Outcome) -> None:
+        path = self._in_flight.take(outcome)
+        if isinstance(path, int):
+            self._initial.tell(tree, outcome, path)
+            self._slots = self.config.n - self._initial.num_grown
+        elif isinstance(outcome, Grown):
+            path.tip = outcome.tip
+            if not tree.is_ended(outcome.tip):
+                self._arrived.append(path)
+        if isinstance(outcome, Failed) and outcome.reason == "budget":
+            self._slots = 0
+
+    def is_done(self, tree: Tree) -> bool:
+        is_over = self._round >= 0 and not self._in_flight and not self._arrived
+        return is_over and (self._slots == 0 or self.config.restart == "none")
+
+    def phase(self, tree: Tree) -> Phase:
+        if self._round < 0:
+            return Phase("build")
+        if self.is_done(tree):
+            return Phase("collection", self._round)
+        return Phase("expansion", self._round) if self._round else Phase("initial chains")
+
+    def _start(self, number: int, rule: str) -> Sequence[Grow]:
+        """Grow fresh chains from the bare prompt."""
+        fork = Fork(number, rule)
+        return self._grow([(self._new_path(_Path(0)), fork) for _ in range(number)])
+
+    def _go_on(self, tree: Tree) -> Sequence[Grow]:
+        """One round: every path that arrived goes on, and forks if the rule says so."""
+        going: list[tuple[_Path, Fork | None]] = []
+        branches: list[tuple[_Path, Fork | None]] = []
+        for path in self._in_turn():
+            fork = self._decide(tree, path)
+            going.append((path, fork))
+            source = path if self.config.baseline == "inherited" else replace(path, baseline=None)
+            branches += [(self._new_path(source), fork) for _ in range(fork.num_siblings - 1 if fork else 0)]
+        self._count(num_forks=len(branches), num_created=len(branches))
+        return self._grow(going + branches)
+
+    def _in_turn(self) -> list[_Path]:
+        """The paths that arrived, in the order they may fork."""
+        arrived = sorted(self._arrived, key=lambda path: path.index)
+        self._arrived.clear()
+        return arrived if self.config.order == "age" else without_replacement(arrived, len(arrived), self._rng)
+
+    def _decide(self, tree: Tree, path: _Path) -> Fork | None:
+        """The path's continuation and branches as one decision; None = it goes on alone."""
+        attempts = min(self.config.beam_size - 1, self._slots)
+        if not attempts:
+            return None
+        entropy = step_entropy(tree, path.tip)
+        if path.baseline is None:
+            path.baseline = self._stale.get(path.index, entropy)
+        delta = entropy - path.baseline
+        consecutive = path.consecutive if self.config.counter == "path" else self.consecutive
+        num_forks = sum(self._rule.decide(self._rng.random(), delta, consecutive) for _ in range(attempts))
+        path.consecutive = path.consecutive + 1 if num_forks else 0
+        if not num_forks:
+            return None
+        p = self._rule.probability(delta, consecutive)
+        probability = math.comb(attempts, num_forks) * p**num_forks * (1 - p) ** (attempts - num_forks)
+        return Fork(1 + num_forks, self.config.rule, probability=probability, score=delta)
+
+    def _new_path(self, source: _Path) -> _Path:
+        self._slots -= 1
+        return replace(source, index=self.config.n - self._slots - 1)
+
+    def _count(self, *, num_forks: int, num_created: int) -> None:
+        """Move AEPO's counter on at the end of a round."""
+        if self.config.counter == "created":
+            self.consecutive += num_created > 0
+        else:
+            self.consecutive = self.consecutive + 1 if num_forks else 0
+
+    def _grow(self, going: Sequence[tuple[_Path, Fork | None]]) -> Sequence[Grow]:
+        may_fork = self._slots > 0 and self.config.beam_size > 1
+        until = "step" if may_fork or self.config.rounds == "lockstep" else "end"
+        grows = [Grow(path.tip, until=until, fork=fork, why=_why(path, fork)) for path, fork in going]
+        return self._in_flight.book(grows, [path for path, _ in going])
+
+
+def _why(path: _Path, fork: Fork | None) -> tuple[Candidate, ...]:
+    """The terms of a fork's score, for the viewer."""
+    if fork is None or fork.probability is None or fork.score is None or path.baseline is None:
+        return ()
+    terms = (("entropy", path.baseline + fork.score), ("baseline", path.baseline), ("delta_entropy", fork.score))
+    return (Candidate(path.tip, fork.probability, terms),)

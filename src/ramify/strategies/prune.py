@@ -1,0 +1,27 @@
+"""Prune: rules that give a path up. A rule is `prune(branch) -> reason | None`, asked after every step of the policy.
+
+A path that is given up ends with the stop word `closed` and the reason in its notes; it stays a leaf with its reward,
+which keeps the gradient exact for the task so truncated. A rule reads the branch alone, never a secret.
+"""
+
+from collections.abc import Callable
+
+from ramify.core.branch import Branch
+
+Prune = Callable[[Branch], str | None]
+"""Why to give the path up, or None to go on."""
+
+
+def first_reason(*rules: Prune) -> Prune:
+    """A rule that gives a path up when any of `rules` does, for the first one's reason."""
+
+    def prune(branch: Branch) -> str | None:
+        return next((reason for rule in rules if (reason := rule(branch)) is not None), None)
+
+    return prune
+
+
+def repeated_call(branch: Branch) -> str | None:
+    """Give up when the last call is one this path has made before: a loop."""
+    calls = [(call.tool, call.arguments) for call in branch.tool_calls]
+    return f"the call {calls[-1][1]!r} was made before" if calls and calls[-1] in calls[:-1] else None

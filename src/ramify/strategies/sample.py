@@ -1,0 +1,55 @@
+"""Sample: which leaves of a finished tree become rows (S0.7). A rule is a function, plugged in by name (S0.10).
+
+Leaves not kept stay in the tree, where they still count for values. None stands for a padding row, all of whose weights
+are 0: it is never a copied leaf unless a published rule says so.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from ramify.core.errors import ConfigError, nearest
+from ramify.strategies.draws import Draws, without_replacement
+
+Sample = Callable[[Sequence[int], int, Draws], list[int | None]]
+"""(leaves in canonical order, n, rng) -> n rows."""
+Shortage = Literal["corrected", "plan", "at2po"]
+
+
+def too_few_leaves(leaves: Sequence[int], n: int, rule: Shortage) -> list[int | None]:
+    """n rows from at most n leaves.
+
+    corrected: every leaf once, then padding; plan: the list repeated in order; at2po: copies of the last leaf.
+    Source: `sample_leaves` in zzfoutofspace/ATPO OFFLINE_TREE_SEARCH_REFACTOR_PLAN.md and
+    vllm_rollout_with_tools_tree_offline.py.
+    """
+    missing = n - len(leaves)
+    if not leaves or rule == "corrected":
+        return [*leaves, *[None] * missing]
+    if rule == "at2po":
+        return [*leaves, *[leaves[-1]] * missing]
+    return [leaves[i % len(leaves)] for i in range(n)]
+
+
+def uniform(leaves: Sequence[int], n: int, rng: Draws) -> list[int | None]:
+    """n leaves without replacement, kept in their order; padding where there are fewer."""
+    if len(leaves) <= n:
+        return too_few_leaves(leaves, n, "corrected")
+    kept = set(without_replacement(leaves, n, rng))
+    return [leaf for leaf in leaves if leaf in kept]
+
+
+def as_planned(leaves: Sequence[int], n: int, rng: Draws) -> list[int | None]:
+    """The plan's rule: n leaves in the order drawn, or the leaf list repeated, each copy trained."""
+    return list(without_replacement(leaves, n, rng)) if len(leaves) >= n else too_few_leaves(leaves, n, "plan")
+
+
+RULES: dict[str, Sample] = {"as_planned": as_planned, "uniform": uniform}
+"""Rules by name. Whoever loads plug-ins adds theirs under the name the configuration gives it."""
+
+
+def rule(name: str) -> Sample:
+    """The rule called `name`; an unknown one is a `ConfigError` that names the nearest."""
+    try:
+        return RULES[name]
+    except KeyError:
+        raise ConfigError(f"unknown rule to sample leaves by: {name!r}; {nearest(name, RULES)}") from None

@@ -1,0 +1,103 @@
+"""Output: whatever a tool returned becomes a ToolResult that can be shown, stored and compared, or is named as junk.
+
+Text is valid Unicode afterwards (bytes that are no UTF-8 and lone surrogates become U+FFFD; NUL stays), at most
+`max_bytes` long, and says so where something was left out; metadata is plain data a journal can hold.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ramify.core.errors import ToolError
+from ramify.core.segment import ToolStatus
+from ramify.core.tool import ToolResult
+
+STATUSES: tuple[ToolStatus, ...] = ("ok", "empty", "error", "timeout", "crashed")
+"""What a tool may say of its own call; `refused` and `invalid` are for calls that never reached one."""
+MIN_BYTES = 256
+"""Room for the words that say what was left out, and some text on both sides."""
+MAX_DEPTH = 16
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def made_safe(returned: object, *, max_bytes: int) -> ToolResult:
+    """What `returned` says, safe to use. Bare text and bytes count as a result that is ok; junk as a crash."""
+    result = ToolResult(returned) if isinstance(returned, str | bytes) else returned  # pyright: ignore[reportArgumentType]
+    if not isinstance(result, ToolResult):
+        return _junk(f"returned {type(returned).__name__} and not a ToolResult")
+    if not isinstance(result.text, str | bytes):
+        return _junk(f"returned {type(result.text).__name__} as its text")
+    if result.status not in STATUSES:
+        return _junk(f"returned the status {result.status!r}; there are {', '.join(STATUSES)}")
+    if not isinstance(result.metadata, Mapping) or not _is_plain(result.metadata, MAX_DEPTH):
+        return _junk("returned metadata that is no plain data: texts, finite numbers, lists and tables of them")
+    if not all(isinstance(name, str) for name in result.attachments):
+        return _junk(f"returned attachments that are no names: {result.attachments!r}")
+    text = capped(valid(result.text), max_bytes)
+    status = "empty" if result.status == "ok" and not text else result.status
+    return replace(result, text=text, status=status, metadata=_copied(result.metadata))
+
+
+def valid(text: str | bytes) -> str:
+    """`text` as Unicode that can be encoded."""
+    if isinstance(text, bytes):
+        return text.decode("utf-8", errors="replace")
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def capped(text: str, max_bytes: int) -> str:
+    """`text` in at most `max_bytes` (at least 256) of UTF-8: head and tail, and between them how much is missing."""
+    if len(text) * 4 <= max_bytes:
+        return text
+    data = text.encode()
+    if len(data) <= max_bytes:
+        return text
+    max_bytes = max(max_bytes, MIN_BYTES)
+    note = f"\n[… {len(data)} bytes in all, cut to {max_bytes} …]\n"
+    half = (max_bytes - len(note.encode())) // 2
+    return data[:half].decode(errors="ignore") + note + data[-half:].decode(errors="ignore")
+
+
+def told(error: BaseException) -> str:
+    """Kind and message of an exception, whose `__str__` may itself be broken; a `ToolError` is its own message."""
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - boundary to plug-in code: its exceptions are code too
+        message = ""
+    return message if isinstance(error, ToolError) else f"{type(error).__name__}: {message}"
+
+
+def _junk(reason: str) -> ToolResult:
+    return ToolResult(f"the tool {valid(reason)[:200]}", "crashed")
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    match value:
+        case None | bool() | str():
+            return True
+        case int():
+            return -(1 << 63) <= value < 1 << 63
+        case float():
+            return math.isfinite(value)
+        case list() | tuple():
+            return depth > 0 and all(_is_plain(v, depth - 1) for v in value)
+        case Mapping():
+            return depth > 0 and all(isinstance(k, str) and _is_plain(v, depth - 1) for k, v in value.items())
+        case _:
+            return False
+
+
+def _copied(value: Any) -> Any:
+    """Plain data of its own, its texts valid: a tool may go on changing what it returned."""
+    match value:
+        case str():
+            return valid(value)
+        case list() | tuple():
+            return [_copied(v) for v in value]
+        case Mapping():
+            return {valid(k): _copied(v) for k, v in value.items()}
+        case _:
+            return value

@@ -1,0 +1,201 @@
+"""A world without a model: what each command grows is a function of its place alone, so trees can be compared."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ramify.core.codec import ByteCodec
+from ramify.core.command import Grow, Judge, Role, Score, Tokens
+from ramify.core.growth import Done, Ending, Failure, Scored
+from ramify.core.ledger import Spend
+from ramify.core.limits import Limits
+from ramify.core.problem import Problem
+from ramify.core.seeds import child_seed
+from ramify.core.segment import Finish, Segment, ToolCall, Usage, token_array
+from ramify.core.strategy import Strategy
+from ramify.core.tree import ROOT, Step, Tree
+from ramify.runner.driver import Asked, Delivered, Delivery, Driver, Start
+
+CODEC = ByteCodec(is_exact=True)
+MAX_STEPS = 6
+MAX_STEP_TOKENS = 5
+UNLIMITED = 10**9
+ROLES: dict[str, Role] = {"probe": "probe", "critique": "critique"}
+
+
+class World(Protocol):
+    """Answers commands: the steps a Grow adds to the tree."""
+
+    def steps(self, tree: Tree, start: Start) -> list[Step]: ...
+
+
+def bare_tree(seed: int = 7) -> Tree:
+    prompt = Segment("prompt", token_array(CODEC.encode("make 3 from 1 2: ")))
+    return Tree(Problem("p", "make 3 from 1 2"), CODEC, [prompt], seed=seed)
+
+
+def sampled_step(
+    num_sampled: int, *, entropy: float, stop: str | None, role: Role = "policy", reward: float = 0.0, seed: int = 0
+) -> Step:
+    """A step of the policy with an observation behind it unless the path ends."""
+    letters = np.random.default_rng(seed).integers(97, 123, num_sampled)
+    action = Segment(
+        "sampled",
+        token_array(letters),
+        logprobs=np.full(num_sampled, -0.5, np.float32),
+        finish=Finish("stop", "</calc>"),
+        usage=Usage(1, num_sampled),
+    )
+    observation = Segment("given", token_array(CODEC.encode("=")), tool_call=ToolCall("calc", "1+2", result="="))
+    return Step(
+        (action,) if stop else (action, observation),
+        stop=stop,
+        role=role,
+        measures={"step_entropy_topk": entropy},
+        scores=(Score("world", reward),) if stop and role == "policy" else (),
+    )
+
+
+class SeededWorld:
+    """Steps and lengths follow from the place's seed; a path has at most `MAX_STEPS` steps.
+
+    With `prunes` a share of the paths is given up. A path whose allotment is used up ends with `budget`.
+    """
+
+    def __init__(self, *, prunes: bool = False) -> None:
+        self._prunes = prunes
+
+    def steps(self, tree: Tree, start: Start) -> list[Step]:
+        assert isinstance(start.command, Grow) and start.place is not None
+        command, seed, position = start.command, start.place.seed, start.place.position
+        depth, role = tree.depth(start.place.parent), ROLES.get(command.action, "policy")
+        decode, turns = start.allotment.decode or UNLIMITED, start.allotment.turns or UNLIMITED
+        calls = start.allotment.tool_calls or UNLIMITED
+        if isinstance(command.until, Tokens):
+            number = min(command.until.n, decode)
+            return [sampled_step(number, entropy=seed % 100 / 25, stop="budget", role=role, seed=seed)]
+        steps: list[Step] = []
+        while True:
+            depth += 1
+            number = min(1 + seed % MAX_STEP_TOKENS, decode)
+            decode, turns, calls = decode - number, turns - 1, calls - 1
+            is_spent = not decode or (command.until == "end" and not (turns and calls))
+            stop = self._stop(seed, depth) or ("budget" if is_spent else None)
+            steps.append(
+                sampled_step(number, entropy=seed % 100 / 25, stop=stop, role=role, reward=seed % 2, seed=seed)
+            )
+            if stop or command.until == "step":
+                return steps
+            position += sum(len(segment) for segment in steps[-1].segments)
+            seed = child_seed(seed, position, 0)
+
+    def _stop(self, seed: int, depth: int) -> str | None:
+        if self._prunes and seed // 7 % 5 == 0:
+            return "closed"
+        return "answer" if seed // 11 % 4 == 0 else "turn_limit" if depth >= MAX_STEPS else None
+
+
+def worst_case(tree: Tree, command: object, place: object) -> Spend:
+    """The most a command of `SeededWorld` may use."""
+    if not isinstance(command, Grow):
+        return Spend(judge_calls=1)
+    turns = MAX_STEPS if command.until == "end" else 1
+    decode = command.until.n if isinstance(command.until, Tokens) else turns * MAX_STEP_TOKENS
+    return Spend(leaves=1, decode=decode, turns=turns, tool_calls=turns)
+
+
+class Journey:
+    """Drives a strategy through a world to its end, commands completing in a chosen order."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        world: World | None = None,
+        *,
+        tree: Tree | None = None,
+        delivery: Delivery = "ordered",
+        limits: Limits | None = None,
+        order: random.Random | None = None,
+        fails: Callable[[int], str | None] = lambda command_id: None,
+    ) -> None:
+        self.tree = tree or bare_tree()
+        self.world = world or SeededWorld()
+        self.driver = Driver(self.tree, strategy, delivery=delivery, limits=limits, need=worst_case)
+        self.events: list[Asked | Delivered] = []
+        self._order = order
+        self._fails = fails
+        self._open: list[Start] = []
+
+    def step(self) -> bool:
+        """Complete one command; False when nothing is left to do."""
+        pumped = self.driver.pump()
+        self.events += pumped.events
+        self._open += pumped.starts
+        cancelled = [start for start in self._open if start.command_id in pumped.cancels]
+        for start in cancelled:
+            self._end(start, Failure("cancelled"))
+        if self._open and not cancelled:
+            index = self._order.randrange(len(self._open)) if self._order else 0
+            self._complete(self._open[index])
+        return bool(self._open or cancelled or pumped.events or pumped.starts) or not self.driver.is_finished
+
+    def run(self) -> "Journey":
+        for _ in range(20_000):
+            if not self.step():
+                return self
+        raise AssertionError("the strategy never came to an end")
+
+    def _complete(self, start: Start) -> None:
+        reason = self._fails(start.command_id)
+        if reason is not None:
+            return self._end(start, Failure(reason))
+        if isinstance(start.command, Judge):
+            return self._end(start, Scored(tuple(Score(start.command.judge, 1.0) for _ in start.command.nodes)))
+        for step in self.world.steps(self.tree, start):
+            self.driver.grew(start.command_id, step)
+        return self._end(start, Done())
+
+    def _end(self, start: Start, ending: Ending) -> None:
+        self._open.remove(start)
+        self.driver.ended(start.command_id, ending)
+
+
+def journey(strategy: Strategy, world: World | None = None, **options: object) -> Journey:
+    """Drive `strategy` to its end."""
+    return Journey(strategy, world, **options).run()  # type: ignore[arg-type]
+
+
+def shape(tree: Tree) -> list[tuple[object, ...]]:
+    """The tree in canonical order, without ids: equal for trees that are the same."""
+    nodes = tree.subtree(ROOT)
+    place = {node: i for i, node in enumerate(nodes)}
+    return [
+        (
+            None if node == ROOT else place[tree.parent(node) or ROOT],
+            [s.ids.tolist() for s in tree.segments(node)],
+            tree.stop(node),
+            tree.role(node),
+            tree.reward(node),
+            (fork.rule, fork.shares, fork.is_post_hoc, fork.probability) if (fork := tree.fork(node)) else None,
+        )
+        for node in nodes
+    ]
+
+
+class ListDraws:
+    """Draws fed from lists; more draws than there are values raise."""
+
+    def __init__(self, uniforms: Sequence[float] = (), integers: Sequence[int] = ()) -> None:
+        self.uniforms, self.whole = list(uniforms), list(integers)
+        self.num_uniforms = 0
+
+    def random(self) -> float:
+        self.num_uniforms += 1
+        return self.uniforms[self.num_uniforms - 1]
+
+    def integers(self, low: int, /) -> int:
+        value = self.whole.pop(0)
+        assert 0 <= value < low
+        return value

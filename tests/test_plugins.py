@@ -1,0 +1,130 @@
+import pickle
+from pathlib import Path
+
+import pytest
+
+from ramify import plugins
+from ramify.core.errors import ConfigError
+from ramify.strategies import choose, sample
+
+MINE = """
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    n: int = 2
+
+
+class Mine:
+    Config = Settings
+
+    def __init__(self, config, rng):
+        self.config = config
+
+
+class Plain:
+    def __init__(self, *, size: int = 1):
+        self.size = size
+
+
+instance = Plain(size=3)
+"""
+
+
+def written(folder: Path, content: str, name: str = "mine.py") -> Path:
+    path = folder / name
+    path.write_text(content, "utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in plugins.KINDS for name in plugins.known(kind)])
+def test_every_entry_of_the_table_resolves(kind: plugins.Kind, name: str):
+    assert plugins.find(kind, name) is not None
+
+
+@pytest.mark.parametrize("name", plugins.known("strategy"))
+def test_every_strategy_has_options_of_its_own(name: str):
+    strategy = plugins.find("strategy", name)
+    assert isinstance(plugins.options(strategy, {}), plugins.config_class(strategy))
+
+
+def test_the_table_names_the_rules_that_strategies_know():
+    for kind, rules in (("choose", choose.RULES), ("sample", sample.RULES)):
+        built_in = {name: rule for name, rule in rules.items() if ":" not in name}
+        assert {name: plugins.find(kind, name) for name in plugins.known(kind)} == built_in
+
+
+def test_a_class_of_a_file_is_found_once_and_pickles(tmp_path: Path):
+    path = written(tmp_path, MINE)
+    found = plugins.find("strategy", f"{path}:Mine")
+    assert plugins.find("strategy", f"{path}:Mine") is found
+    options = plugins.options(found, {"n": 5})
+    assert options.n == 5
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_an_attribute_of_a_module_is_found():
+    assert plugins.find("prune", "ramify.strategies.prune:repeated_call") is plugins.find("prune", "repeated_call")
+
+
+def test_a_class_is_built_with_options_and_an_instance_is_taken_as_it_is(tmp_path: Path):
+    path = written(tmp_path, MINE)
+    assert plugins.build("tool", f"{path}:Plain", size=4).size == 4
+    assert plugins.build("tool", f"{path}:instance").size == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("import nothing_like_it\n", "line 1: ModuleNotFoundError: No module named 'nothing_like_it'"),
+        ("\n\nx = 1 / 0\n", "line 3: ZeroDivisionError: division by zero"),
+        ("def f():\n    return g()\n\n\nf()\n", "line 2: NameError: name 'g' is not defined"),
+        ("x = 1\nclass Mine(:\n", "line 2: SyntaxError"),
+        ("x = 1\n", "has no 'Mine'; known: x"),
+        ("class Mined: ...\n", "has no 'Mine'; did you mean 'Mined'?"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_its_line(tmp_path: Path, content: str, message: str):
+    path = written(tmp_path, content)
+    for _ in range(2):
+        with pytest.raises(ConfigError) as caught:
+            plugins.find("strategy", f"{path}:Mine")
+        assert str(path) in str(caught.value)
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("onlin", "unknown strategy 'onlin'; did you mean 'online' or 'offline'?"),
+        ("zzz", "unknown strategy 'zzz'; known: chains, offline, online"),
+        ("", "unknown strategy ''"),
+        ("mine.py", "unknown strategy 'mine.py'"),
+        (":Mine", "unknown strategy ':Mine'"),
+        ("no/such/file.py:Mine", "there is no file 'no/such/file.py'"),
+        ("no.such.module:Mine", "'no.such.module:Mine' cannot be imported: No module named 'no'"),
+        ("ramify.strategies.chains:Chain", "ramify.strategies.chains has no 'Chain'; did you mean 'Chains'"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(name: str, message: str):
+    with pytest.raises(ConfigError) as caught:
+        plugins.find("strategy", name)
+    assert message in str(caught.value)
+
+
+def test_options_that_a_class_does_not_take_are_refused(tmp_path: Path):
+    path = written(tmp_path, MINE)
+    with pytest.raises(ConfigError, match="unknown key 'sise'; did you mean 'size'"):
+        plugins.build("tool", f"{path}:Plain", sise=4)
+    with pytest.raises(ConfigError, match="is no class, so it takes no options"):
+        plugins.build("tool", f"{path}:instance", size=4)
+    with pytest.raises(ConfigError, match="cannot be made with"):
+        plugins.build("tool", f"{path}:Mine")
+
+
+def test_a_class_without_a_config_is_no_strategy(tmp_path: Path):
+    path = written(tmp_path, MINE)
+    with pytest.raises(ConfigError, match="is no strategy"):
+        plugins.options(plugins.find("strategy", f"{path}:Plain"), {})
