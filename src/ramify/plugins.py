@@ -70,7 +70,7 @@ def find(kind: Kind, name: str) -> Any:
     place = TABLE[kind].get(name, name)
     source, colon, attribute = place.rpartition(":")
     if not colon or not source or not attribute:
-        hint = f"{nearest(name, TABLE[kind])} Or name a file: path/to/file.py:{kind.capitalize()}"
+        hint = f"{nearest(name, TABLE[kind])} Or name a file: path/to/file.py:Name"
         raise ConfigError(f"unknown {kind} {name!r}; {hint}")
     module = _file(Path(source)) if source.endswith(".py") else _module(source, name)
     try:

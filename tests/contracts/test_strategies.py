@@ -7,6 +7,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from tests.strategies.world import Journey, SeededWorld, journey, shape
 
 from ramify.core.command import Command, Grow, Outcome
 from ramify.core.errors import ContractError
@@ -16,7 +17,6 @@ from ramify.core.tree import Tree
 from ramify.runner.driver import Asked, Delivered
 from ramify.strategies import STRATEGIES
 from ramify.strategies.draws import Draws
-from tests.strategies.world import Journey, SeededWorld, journey, shape
 
 CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
     "chains": [{}, {"n": 3, "repeat": "closed"}, {"n": 3, "repeat": "budget", "max_chains": 12}],

@@ -212,7 +212,7 @@ def test_a_quote_of_an_unknown_name_is_refused(template: str) -> None:
 @pytest.mark.parametrize("template", ["{1}", "{-2}"])
 def test_a_quote_of_a_context_that_is_not_there_is_refused(template: str) -> None:
     check_quote(template)
-    with pytest.raises(ConfigError, match="of 1 contexts"):
+    with pytest.raises(ConfigError, match="there are 1 contexts"):
         CALC.quote(template, [branch(("sampled", "x"))], PROBLEM)
 
 

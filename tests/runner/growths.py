@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -221,54 +222,58 @@ def critique(text: str = "wrong") -> Step:
     return Step((prompt, sampled(text)), stop="end_of_sequence", action="critique", edge="quotes", role="critique")
 
 
-def grow_randomly(live: Live, draw: st.DrawFn) -> None:
+def grow_randomly(live: Live, rng: Random) -> None:
     """One random event of a tree: an ask, a step or an ending."""
     flights = live.growth.flights
-    event = draw(st.sampled_from(["ask", "step", "end"])) if flights else "ask"
+    event = rng.choice(["ask", "step", "step", "end"]) if flights else "ask"
     if event == "ask":
-        _ask_randomly(live, draw)
+        _ask_randomly(live, rng)
         return
-    command_id = draw(st.sampled_from(sorted(flights)))
+    command_id = rng.choice(sorted(flights))
     command, steps = flights[command_id].command, flights[command_id].steps
-    if event == "step":
-        if isinstance(command, Grow) and not (steps and steps[-1].stop):
-            is_critique = command.action == "critique" and not steps
-            live.grow(command_id, critique() if is_critique else draw(st.sampled_from([turn(), answer()])))
-        elif isinstance(command, Judge) and not steps:
-            live.grow(command_id, critique("7"))
-        return
-    live.end(command_id, _ending(command, bool(steps), draw))
+    if event == "end":
+        live.end(command_id, _ending(command, bool(steps), rng))
+    elif isinstance(command, Grow) and not (steps and steps[-1].stop):
+        is_critique = command.action == "critique" and not steps
+        live.grow(command_id, critique() if is_critique else rng.choice([turn(), answer()]))
+    elif isinstance(command, Judge) and not steps:
+        live.grow(command_id, critique("7"))
 
 
-def _ending(command: Command, has_steps: bool, draw: st.DrawFn) -> Ending:
-    is_failed = draw(st.integers(0, 4)) == 0 or (isinstance(command, Grow) and not has_steps)
-    if is_failed:
+def _ending(command: Command, has_steps: bool, rng: Random) -> Ending:
+    if rng.random() < 0.1 or (isinstance(command, Grow) and not has_steps):
         return Failure("engine_error", is_retryable=True)
     if isinstance(command, Judge):
         return Scored(tuple(Score(command.judge, float(node)) for node in command.nodes))
     return Done()
 
 
-def _ask_randomly(live: Live, draw: st.DrawFn) -> None:
+def _ask_randomly(live: Live, rng: Random) -> None:
     tree = live.tree
-    nodes = st.integers(0, len(tree) - 1)
-    kind = draw(st.sampled_from(["grow", "grow", "fork", "at", "at", "quote", "judge", "close", "cancel"]))
-    expandable = tree.expandable() or [ROOT]
-    node = draw(st.sampled_from(expandable))
+    node = rng.choice(tree.expandable() or [ROOT])
+    any_node = rng.randrange(len(tree))
     commands: dict[str, list[Command]] = {
         "grow": [Grow(node)],
         "fork": [Grow(node, fork=Fork(2, "rule", (0.25, 0.75))), Grow(node, fork=len(tree.forks))],
-        "at": [Grow(any_node := draw(nodes), at=draw(st.integers(0, tree.length(any_node))))],
-        "quote": [Grow(draw(nodes), action="critique", until="step")],
-        "judge": [Judge((draw(nodes),), "vote")],
-        "close": [Close(draw(nodes), "dead end")],
-        "cancel": [Cancel(draw(st.sampled_from(sorted(live.growth.flights) or [0])))],
+        "at": [_fork_inside(tree, rng)],
+        "quote": [Grow(any_node, action="critique", until="step")],
+        "judge": [Judge((any_node,), "vote")],
+        "close": [Close(any_node, "dead end")],
+        "cancel": [Cancel(rng.choice(sorted(live.growth.flights) or [0]))],
     }
+    kinds = [kind for kind in commands for _ in range(1 if kind in ("close", "cancel") else 3)]
     before = copy.deepcopy(live.growth)
     try:
-        live.ask(*commands[kind])
+        live.ask(*commands[rng.choice(kinds)])
     except ContractError:
         live.growth = before
+
+
+def _fork_inside(tree: Tree, rng: Random) -> Grow:
+    """A fork at a sampled token of some branch; at the root's start where nothing is sampled."""
+    node = rng.choice([n for n in range(len(tree)) if tree.num_sampled(n)] or [ROOT])
+    positions = np.flatnonzero(tree.branch(node).is_sampled).tolist()
+    return Grow(node, at=rng.choice(positions or [0]))
 
 
 def state(growth: Growth) -> Any:

@@ -116,7 +116,7 @@ BAD = {
     "unknown preset": ({"preset": "ofline"}, ["unknown preset 'ofline'; did you mean 'offline'?"]),
     "unknown strategy": (
         {"flags": {"strategy.name": "chain"}},
-        ["strategy.name: unknown strategy 'chain'; did you mean 'chains'?", "path/to/file.py:Strategy"],
+        ["strategy.name: unknown strategy 'chain'; did you mean 'chains'?", "path/to/file.py:Name"],
     ),
     "unknown strategy option": (
         {"overrides": ["strategy.options.nn=3"]},
@@ -143,6 +143,7 @@ BAD = {
     "unknown engine": ({"flags": {"engine.name": "vlm"}}, ["engine.name: unknown engine 'vlm'; known: builtin"]),
     "unknown engine option": ({"overrides": ["engine.options.x=1"]}, ["engine.options.x: unknown key 'x'"]),
     "unknown format": ({"overrides": ["format=arp"]}, ["format: unknown format 'arp'; did you mean 'arpo'?"]),
+    "unknown credit": ({"overrides": ["credit=leaf_grop"]}, ["credit: unknown credit 'leaf_grop'; did you mean"]),
     "unknown prune rule": ({"overrides": ["growth.prune=dead"]}, ["growth.prune: unknown prune 'dead'"]),
     "unknown sample rule": ({"overrides": ["rows.sample=all"]}, ["rows.sample: unknown sample 'all'"]),
     "a word that is not allowed": (

@@ -132,12 +132,12 @@ def test_a_file_cut_at_any_byte_of_its_last_two_records_gives_the_longest_valid_
         assert contents.torn == torn
 
 
-def test_a_journal_cut_anywhere_goes_on_behind_its_longest_valid_prefix(tmp_path: Path) -> None:
+def test_a_journal_cut_in_its_last_two_records_goes_on_behind_its_longest_valid_prefix(tmp_path: Path) -> None:
     records = small_records()
     file = write_unsealed(tmp_path / "journal", records)
     data = file.read_bytes()
-    header = data.index(b"\n") + 1
-    for cut in range(header, len(data) + 1):
+    start = sum(map(len, data.splitlines(keepends=True)[:-2]))
+    for cut in range(start, len(data) + 1):
         file.write_bytes(data[:cut])
         journal, contents = Journal.resume(tmp_path / "journal", writing=QUICK)
         assert (contents.torn is None) == (data[:cut].endswith(b"\n"))
@@ -196,6 +196,15 @@ def test_a_crash_before_the_header_was_whole_leaves_a_folder_to_begin_in(tmp_pat
             read(tmp_path / "journal")
         Journal.create(tmp_path / "journal", HEADER, writing=QUICK).close()
         assert read(tmp_path / "journal").records == []
+
+
+def test_a_journal_whose_bytes_are_all_gone_is_damaged_and_never_begun_over(tmp_path: Path) -> None:
+    file = write(tmp_path / "journal", small_records())
+    file.write_bytes(b"\0" * file.stat().st_size)
+    with pytest.raises(StoreError, match="damaged at record 0, byte 0"):
+        read(tmp_path / "journal")
+    with pytest.raises(StoreError, match="holds a journal already"):
+        Journal.create(tmp_path / "journal", HEADER)
 
 
 # -- damage -----------------------------------------------------------------------------------------------------------
@@ -411,17 +420,25 @@ def start_writer(
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize(("durability", "num"), [("group", 1), ("group", 40), ("os", 100), ("fsync", 7)])
+def assert_dies_with(folder: Path, durability: str, *, num: int, before: int = 0) -> None:
+    """A process told to die after `num` records leaves just so many more than there were."""
+    writer = start_writer(folder, durability, "200", kill_after=num)
+    writer.communicate(timeout=60)
+    assert writer.returncode == -signal.SIGKILL
+    assert (folder / FIRST).read_bytes().count(b"\n") == before + num
+    reader = Reader(folder)
+    assert len(list(reader)) == before + num - 1
+    assert reader.torn is None
+
+
+@pytest.mark.parametrize(("durability", "num"), [("group", 1), ("os", 100), ("fsync", 7)])
 def test_a_process_told_to_die_after_n_records_leaves_exactly_n(tmp_path: Path, durability: str, num: int) -> None:
-    folder = tmp_path / "journal"
-    for times in (1, 2):
-        writer = start_writer(folder, durability, "200", kill_after=num)
-        writer.communicate(timeout=60)
-        assert writer.returncode == -signal.SIGKILL
-        assert (folder / FIRST).read_bytes().count(b"\n") == times * num
-        reader = Reader(folder)
-        assert len(list(reader)) == times * num - 1
-        assert reader.torn is None
+    assert_dies_with(tmp_path / "journal", durability, num=num)
+
+
+def test_a_process_that_goes_on_counts_its_own_records(tmp_path: Path) -> None:
+    assert_dies_with(tmp_path / "journal", "group", num=40)
+    assert_dies_with(tmp_path / "journal", "group", num=3, before=40)
 
 
 def test_a_process_that_writes_fewer_records_lives(tmp_path: Path) -> None:

@@ -74,10 +74,9 @@ def test_one_damaged_record_costs_its_tree_what_follows_and_no_other_tree_anythi
         whole = of_tree(records, tree)
         num_kept = (line - 1) // 3 if tree == hurt else len(whole)
         assert of_tree(kept, tree) == whole[:num_kept]
-    replayed = replay(kept, CODEC, RULES)
-    assert {tree: state(r.growth) for tree, r in replayed.items()} == {
-        tree: state(r.growth) for tree, r in replay(kept, CODEC, RULES).items()
-    }
+    replayed, whole_trees = replay(kept, CODEC, RULES), replay(records, CODEC, RULES)
+    for tree in {0, 1, 2} - {hurt}:
+        assert state(replayed[tree].growth) == state(whole_trees[tree].growth)
     assert report.bad_lines == [BadLine(FIRST, sum(map(len, lines[:line])), len(lines[line]))]
     assert report.missing == [line]
     num_after = 5 - (line - 1) // 3

@@ -13,7 +13,7 @@ from ramify.core.errors import StoreError
 from ramify.runner.commit import Writing
 from ramify.runner.journal import TornTail
 from ramify.runner.recording import shut
-from ramify.runner.store import FolderStore, MemoryStore, Store, config_hash, load, stream
+from ramify.runner.store import FolderStore, MemoryStore, Store, config_hash, header_and_config, load, stream
 
 CONFIG = "seed = 1\r\nname = 'é'\n"
 QUICK = Writing(durability="os")
@@ -32,6 +32,7 @@ def test_a_run_folder_gives_back_what_was_put_in(tmp_path: Path) -> None:
     run = load(begun(tmp_path / "deep" / "run"))
     assert (run.config, run.config_name, run.records, run.torn) == (CONFIG, "config.toml", RECORDS[:3], None)
     assert run.header.config_hash == config_hash(CONFIG)
+    assert header_and_config(tmp_path / "deep" / "run") == (run.header, CONFIG)
     assert run.header.seed == HEADER.seed
     assert (tmp_path / "deep" / "run" / "config.toml").read_bytes() == CONFIG.encode()
 
@@ -91,7 +92,7 @@ def test_an_empty_folder_and_one_where_nothing_was_recorded_are_free(tmp_path: P
     assert (load(crashed).config, load(crashed).config_name, load(crashed).records) == ("{}", "config.json", [])
 
 
-@pytest.mark.parametrize("open_run", [load, stream, FolderStore.resume])
+@pytest.mark.parametrize("open_run", [load, stream, header_and_config, FolderStore.resume])
 def test_what_is_no_run_is_refused(tmp_path: Path, open_run: Callable[[Path], object]) -> None:
     for path in (tmp_path, tmp_path / "absent"):
         with pytest.raises(StoreError, match="is no run: it has no journal folder"):

@@ -1,6 +1,7 @@
 """Independent chains, and chains that are followed by others."""
 
 import pytest
+from tests.strategies.world import ListDraws, SeededWorld, bare_tree, journey, sampled_step
 
 from ramify.core.command import Grow
 from ramify.core.errors import ConfigError
@@ -9,7 +10,6 @@ from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Start
 from ramify.strategies import Chains
 from ramify.strategies.chains import ChainsConfig
-from tests.strategies.world import ListDraws, SeededWorld, bare_tree, journey, sampled_step
 
 
 def chains(**config: object) -> Chains:

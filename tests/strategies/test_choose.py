@@ -1,17 +1,20 @@
 """Rules that choose nodes and leaves: what each returns, and that any of them can be plugged in."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies.world import ListDraws, bare_tree, journey
 
 from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies import Chains, choose, sample
+from ramify.strategies import Chains, Offline, choose, sample
 from ramify.strategies.chains import ChainsConfig
-from ramify.strategies.draws import without_replacement
+from ramify.strategies.draws import Draws, without_replacement
 from ramify.strategies.entropy import step_entropy
-from tests.strategies.world import ListDraws, bare_tree, journey
+from ramify.strategies.offline import OfflineConfig
 
 
 def grown() -> Tree:
@@ -59,6 +62,18 @@ def test_an_unknown_rule_is_refused_with_the_nearest_name() -> None:
         sample.rule("unifrom")
     assert choose.rule("uniform") is choose.uniform
     assert sample.rule("uniform") is sample.uniform
+
+
+@pytest.mark.covers("S0.10")
+def test_a_rule_is_plugged_in_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deepest(tree: Tree, candidates: Sequence[int], k: int, rng: Draws) -> list[int]:
+        return sorted(candidates, key=tree.depth)[-k:]
+
+    monkeypatch.setitem(choose.RULES, "deepest", deepest)
+    strategy = Offline(OfflineConfig(choose="deepest", expansion_iterations=1), ListDraws())
+    tree = journey(strategy).tree
+    assert tree.forks[1].rule == "deepest"
+    assert tree.depth(tree.forks[1].node) >= max(tree.depth(stem) for stem in tree.stems())
 
 
 @pytest.mark.covers("S0.7")

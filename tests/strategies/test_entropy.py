@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.strategies.world import bare_tree
 
 from ramify.core.errors import ContractError
 from ramify.strategies.entropy import (
@@ -13,7 +14,6 @@ from ramify.strategies.entropy import (
     step_entropy_topk,
     surprisal,
 )
-from tests.strategies.world import bare_tree
 
 UNIFORM_10 = np.full(10, math.log(0.1))
 

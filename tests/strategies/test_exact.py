@@ -11,6 +11,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from tests.golden.files import load
+from tests.strategies.world import CODEC, journey, sampled_step
 
 from ramify.core.segment import token_array
 from ramify.core.strategy import Strategy
@@ -20,8 +22,6 @@ from ramify.strategies import Offline, Online
 from ramify.strategies.draws import Draws
 from ramify.strategies.offline import OfflineConfig
 from ramify.strategies.online import OnlineConfig
-from tests.golden.files import load
-from tests.strategies.world import CODEC, journey, sampled_step
 
 Gradient = dict[tuple[str, int], Fraction]
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies.world import Journey, ListDraws, SeededWorld, bare_tree, journey
 
 from ramify.core.errors import ConfigError
 from ramify.core.growth import Done
@@ -13,7 +14,6 @@ from ramify.core.tree import ROOT, Tree
 from ramify.runner.driver import Driver
 from ramify.strategies import Offline
 from ramify.strategies.offline import AS_PUBLISHED, OfflineConfig
-from tests.strategies.world import Journey, ListDraws, SeededWorld, bare_tree, journey
 
 
 def offline(seed: int = 0, **config: object) -> Offline:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.strategies.world import Journey, ListDraws, SeededWorld, bare_tree, journey, sampled_step, shape
 
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Asked, Start
 from ramify.strategies import Online
 from ramify.strategies.online import AEPO_AS_PUBLISHED, ARPO_AS_PUBLISHED, OnlineConfig
-from tests.strategies.world import Journey, ListDraws, SeededWorld, bare_tree, journey, sampled_step, shape
 
 CONFIGS = st.builds(
     OnlineConfig,
@@ -74,6 +74,13 @@ def test_a_path_and_its_branches_are_children_of_one_decision() -> None:
         children = [node for node in tree.children(fork.node) if tree.fork(node) is fork]
         assert len(children) == fork.num_siblings
         assert len(children) == len(tree.children(fork.node)) or fork.node == ROOT
+
+
+def test_a_fork_records_the_probability_of_just_so_many_children() -> None:
+    """Two attempts at P = 1/2: one child more has 1/2, two more have 1/4."""
+    config = OnlineConfig(n=9, initial_rollouts=1, beam_size=3, entropy_weight=0.0, restart="none")
+    tree = journey(Online(config, ListDraws([0.4, 0.6, 0.4, 0.4, 0.6, 0.6])), ThreeSteps(1.0, 1.0, 1.0)).tree
+    assert [(fork.num_siblings, fork.probability) for fork in tree.forks[1:]] == [(2, 0.5), (3, 0.25)]
 
 
 class ThreeSteps:

@@ -1,11 +1,11 @@
 """Rules that give paths up."""
 
 import pytest
+from tests.strategies.world import CODEC
 
 from ramify.core.branch import Branch, Piece
 from ramify.core.segment import Segment, ToolCall, token_array
 from ramify.strategies.prune import first_reason, repeated_call
-from tests.strategies.world import CODEC
 
 
 def branch_with_calls(*arguments: str) -> Branch:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Grow, Judge, Role, Score, Tokens
-from ramify.core.growth import Done, Ending, Failure, Scored
+from ramify.core.growth import Done, Ending, Failure, GrowthRules, Scored
 from ramify.core.ledger import Spend
 from ramify.core.limits import Limits
 from ramify.core.problem import Problem
@@ -117,12 +117,13 @@ class Journey:
         tree: Tree | None = None,
         delivery: Delivery = "ordered",
         limits: Limits | None = None,
+        rules: GrowthRules = GrowthRules(),  # noqa: B008 - frozen
         order: random.Random | None = None,
         fails: Callable[[int], str | None] = lambda command_id: None,
     ) -> None:
         self.tree = tree or bare_tree()
         self.world = world or SeededWorld()
-        self.driver = Driver(self.tree, strategy, delivery=delivery, limits=limits, need=worst_case)
+        self.driver = Driver(self.tree, strategy, delivery=delivery, limits=limits, rules=rules, need=worst_case)
         self.events: list[Asked | Delivered] = []
         self._order = order
         self._fails = fails

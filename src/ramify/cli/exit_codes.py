@@ -2,10 +2,12 @@
 
 import errno
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from ramify.core.errors import EngineError, JudgeError, RamifyError, StoreError, ToolError
-from ramify.runner.report import RunReport
-from ramify.runner.scheduler import TooManyFailures
+
+if TYPE_CHECKING:
+    from ramify.runner.report import RunReport
 
 
 class ExitCode(IntEnum):
@@ -35,6 +37,8 @@ DISK_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 def code_of_error(error: RamifyError) -> ExitCode:
     """The exit code of a command that an error ended."""
+    from ramify.runner.scheduler import TooManyFailures
+
     match error:
         case TooManyFailures():
             return ExitCode.SAVED
@@ -47,7 +51,7 @@ def code_of_error(error: RamifyError) -> ExitCode:
             return ExitCode.CONFIG
 
 
-def code_of_report(report: RunReport) -> ExitCode:
+def code_of_report(report: "RunReport") -> ExitCode:
     """The exit code of a run that came to its end."""
     if report.failed_trees:
         return ExitCode.PARTIAL

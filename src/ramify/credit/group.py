@@ -34,7 +34,7 @@ def group_advantages(
     """
     size = len(rewards)
     if size == 0 or (mode == "corrected" and bool((rewards == rewards[0]).all())):
-        return np.zeros_like(rewards)
+        return rewards - rewards
     is_alone = size == 1 and kind != "max_rl"
     mean = 0 * rewards[0] if is_alone else rewards.sum() / size
     match kind:
@@ -45,7 +45,7 @@ def group_advantages(
         case "dr_grpo":
             return rewards - mean
         case "max_rl":
-            return (rewards - mean) / mean if mean > 0 else np.zeros_like(rewards)
+            return (rewards - mean) / mean if mean > 0 else rewards - rewards
         case _:
             assert_never(kind)
 

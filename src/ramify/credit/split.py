@@ -38,5 +38,5 @@ def subtree_loo(forest: Forest) -> Array_N:
     weight, value = forest.weight, forest.value
     outside = 1 - weight
     has_others = outside > 1e-12
-    baseline = np.where(has_others, forest.mean - weight * value, 0) / np.where(has_others, outside, 1)
-    return weight * (value - baseline)
+    baseline = (forest.mean - weight * value) / np.where(has_others, outside, 1)
+    return weight * (value - np.where(has_others, baseline, 0))

@@ -236,7 +236,7 @@ class NumpyModel:
         shares = shares.reshape(*blocks, 1, plan.block)
         for group, blocked in zip(plan.groups, held, strict=True):
             np.matmul(shares[group.rows], blocked[:, num_kv:], out=parts[group.rows])
-        sums = _in_order(np.vecdot(shares, self._ones[: plan.block]))
+        sums = _in_order(_dots(shares, self._ones[: plan.block]))
         return (_in_order(parts) / sums[..., None]).reshape(num, -1)
 
     def _exponentials(self, scores: Floats, bias: Floats) -> Floats:
@@ -261,9 +261,14 @@ def _row_by_row(x: Floats, weight: Floats) -> Floats:
     return np.matmul(x[:, None], weight)[:, 0]
 
 
+def _dots(x: Floats, y: Floats) -> Floats:
+    """Products of rows over the last axis, one BLAS dot each."""
+    return np.matmul(x[..., None, :], y[..., None])[..., 0, 0]
+
+
 def _unit(x: Floats, eps: float) -> Floats:
     """Rows over the last axis, scaled to length 1 but for `eps`: RMS norm without its weight and its sqrt(size)."""
-    lengths = np.vecdot(x, x)
+    lengths = _dots(x, x)
     lengths += np.float32(eps * x.shape[-1])
     return x / np.sqrt(lengths, out=lengths)[..., None]
 

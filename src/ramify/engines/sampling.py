@@ -69,7 +69,8 @@ class Law:
     def entropies(self) -> Floats_T:
         """(N,) entropy in nats over the whole vocabulary."""
         totals = self.sums[:, -1]
-        return (np.log(totals) - np.vecdot(self.weights, self.scores) / totals).astype(np.float32)
+        means = np.matmul(self.weights[:, None], self.scores[..., None])[:, 0, 0] / totals
+        return (np.log(totals) - means).astype(np.float32)
 
     def top(self, rows: Sequence[int], num: int) -> Floats_T:
         """(len(rows), num) largest logprobs of some rows, falling."""

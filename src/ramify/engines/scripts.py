@@ -37,6 +37,7 @@ class ScriptedTurn:
     context: str
     """Everything before what the rule writes."""
     seed: int
+    """Of the request; 0 for a rule under greedy sampling, which no seed changes."""
     sampling: Sampling
     request_id: str
     call: int
@@ -96,7 +97,8 @@ def spoken(rule: Rule, request: Request, codec: Codec, *, call: int) -> Iterator
 def _asked(rule: Rule, request: Request, codec: Codec, *, call: int, start: int) -> tuple[Speech, list[int]]:
     """What the rule says behind the first `start` ids, and its ids with the end of the sequence."""
     context = codec.decode(request.ids[:start])
-    said = rule(ScriptedTurn(context, request.seed, request.sampling, request.request_id, call))
+    seed = request.seed if request.sampling.temperature > 0 else 0
+    said = rule(ScriptedTurn(context, seed, request.sampling, request.request_id, call))
     speech = Speech(said) if isinstance(said, str) else said
     ids = codec.encode(speech.text, allow_special=True)
     return speech, ids if codec.eos_id in ids else [*ids, codec.eos_id]

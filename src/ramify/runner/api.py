@@ -22,6 +22,9 @@ from ramify.core.problem import Problem
 from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
+from ramify.rows.row import Row
+from ramify.rows.row import Row, rows_of
+from ramify.rows.select import kept_leaves
 from ramify.runner.commit import Writing
 from ramify.runner.config import RunConfig
 from ramify.runner.configure import from_toml, resolve, to_toml
@@ -31,6 +34,7 @@ from ramify.runner.recorder import Recorder
 from ramify.runner.records import Header, Weights
 from ramify.runner.replay import Replayed, replay, replay_each
 from ramify.runner.report import RunReport
+from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run
 from ramify.runner.store import FolderStore, load, stream
 
@@ -46,10 +50,9 @@ class Rollout:
     trees: tuple[Tree, ...]
     report: RunReport
 
-    def rows(self) -> list[Any]:
+    def rows(self) -> list[Row]:
         """One row a kept leaf, each sampled token once, by the configured credit. Raises `ExportError`."""
-        from ramify.rows.row import rows_of
-        return [row for tree in self.trees for row in rows_of(tree, config=self.config)]
+        return [row for tree in self.trees for row in tree_rows(tree, self.config)]
 
 
 def assemble(
@@ -158,6 +161,14 @@ async def steps(
         await run.close()
 
 
+def tree_rows(tree: Tree, config: RunConfig) -> list[Row]:
+    """Rows of one finished tree, as `config` wants them. Leaves without a reward are left out, and the rows say so."""
+    kept = None
+    if config.rows.leaves is not None:
+        kept = kept_leaves(tree, config.rows.leaves, rule=config.rows.sample, unjudged="drop")
+    return rows_of(tree, credit=config.credit, policy=config.rows.policy, kept=kept, unjudged="drop")
+
+
 # -- runs on disk -------------------------------------------------------------------------------------------------------
 
 
@@ -248,8 +259,7 @@ class Saved:
                 wanted += 1
         yield from (early[index] for index in sorted(early))
 
-    def rows(self) -> Iterator[Any]:
+    def rows(self) -> Iterator[Row]:
         """Rows of all finished trees, in canonical order."""
-        from ramify.rows.row import rows_of
         for tree in self.trees():
-            yield from rows_of(tree, config=self.config)
+            yield from tree_rows(tree, self.config)

@@ -15,7 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from ramify import plugins
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, nearest
+from ramify.credit import NAMES
 from ramify.runner.config import RunConfig
 from ramify.runner.decode import Fault, decode
 from ramify.runner.layers import file_layers, flag_layers, merged, override_layers, preset_layer, source_of
@@ -134,6 +135,8 @@ def _named_faults(config: RunConfig) -> list[Fault]:
     """What is wrong with the other plug-ins the configuration names."""
     prune, format = config.growth.prune, config.format
     faults = _faults_of("rows.sample", lambda: _register("sample", config.rows.sample, sample.RULES))
+    if config.credit not in NAMES:
+        faults.append(Fault("credit", f"unknown credit {config.credit!r}; {nearest(config.credit, NAMES)}"))
     if format is not None:
         faults += _faults_of("format", lambda: plugins.find("format", format))
     if prune is not None and prune != TASK_PRUNE:

@@ -22,6 +22,7 @@ from ramify.runner.framing import Lines, Position, check_version, decode, file_n
 from ramify.runner.records import Header, Record, Sealed, TreeRecord
 
 LOCK = "lock"
+_HEADER_BEGINS = b'{"n":0,"record":"header",'
 _FILE_NAME = re.compile(r"\d{6}\.jsonl")
 
 
@@ -116,13 +117,14 @@ def raw_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def is_begun(folder: Path) -> bool:
-    """Whether anything was ever recorded in `folder`: a crash may come before the header is whole."""
-    first = folder / file_name(0)
+    """Whether anything was ever recorded in `folder`: a crash may come before the first header is whole."""
+    first, second = folder / file_name(0), folder / file_name(1)
     with store_errors("read the journal", folder):
-        if not first.is_file():
-            return False
+        if second.exists() or not first.exists():
+            return second.exists()
         with first.open("rb") as file:
-            return next(raw_lines(file), b"").endswith(b"\n")
+            raw = next(raw_lines(file), b"")
+    return raw.endswith(b"\n") or not _HEADER_BEGINS.startswith(raw[9 : 9 + len(_HEADER_BEGINS)])
 
 
 class Reader:
@@ -156,7 +158,7 @@ class Reader:
     def _read_header(self) -> Header:
         with store_errors("read", self._files[0]), self._files[0].open("rb") as file:
             raw = next(raw_lines(file), b"")
-        if not raw.endswith(b"\n"):
+        if not is_begun(self.folder):
             raise StoreError(f"{self.folder} holds no whole record: nothing was done in that run; start it anew")
         check_version(raw)
         line = parse(raw)

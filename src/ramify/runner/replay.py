@@ -17,8 +17,6 @@ from ramify.runner import driver, resume
 from ramify.runner.recording import commands_of, ending_of, problem_of, prompt_of, step_of
 from ramify.runner.records import Asked, Ended, Grew, Opened, Shut, TreeRecord
 
-NO_RULES = GrowthRules()
-
 
 @dataclass(slots=True)
 class Replayed:

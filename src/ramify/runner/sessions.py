@@ -13,7 +13,7 @@ who comes later is refused. At most `max_parked` sessions wait that can be rebui
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -127,16 +127,12 @@ class Sessions:
     def release(self, tree: str) -> None:
         """Close all sessions of a tree: those in use when their users are done."""
         self._live.discard(tree)
-        for home in (self._parked, self._kept):
-            for key in [key for key in home if key[0] == tree]:
-                self._drop(home, key)
+        self._drop([key for home in (self._parked, self._kept) for key in home if key[0] == tree])
 
     async def close(self) -> None:
         """Close everything and wait for it."""
         self._live.clear()
-        for home in (self._parked, self._kept):
-            for key in list(home):
-                self._drop(home, key)
+        self._drop([*self._parked, *self._kept])
         await self.deadlines.close()
         while self._closing:
             await asyncio.wait(self._closing)
@@ -255,16 +251,13 @@ class Sessions:
 
     def _settle(self, home: dict[Key, Slot], key: Key, slot: Slot) -> None:
         """The last user of a slot closes what was released meanwhile and drops what came to nothing."""
-        if not slot.num_users and home.get(key) is not slot and slot.session is not None:
+        if slot.num_users:
+            return
+        if home.get(key) is slot and slot.session is None:
+            del home[key]
+        elif home.get(key) is not slot and slot.session is not None:
             self._close_soon(slot.session)
-        elif not slot.num_users and slot.session is None:
-            home.pop(key, None)
         self._evict()
-
-    def _drop(self, home: dict[Key, Slot], key: Key) -> None:
-        slot = home.pop(key)
-        if not slot.num_users and slot.session is not None:
-            self._close_soon(slot.session)
 
     def _evict(self) -> None:
         """Close the least recently used sessions that can be rebuilt, down to the limit."""
@@ -273,14 +266,20 @@ class Sessions:
             if idle is None:
                 return
             self.num_evicted += 1
-            self._drop(self._parked, idle)
+            self._drop([idle])
 
-    def _close_soon(self, session: ToolSession) -> None:
-        task = asyncio.create_task(self._close(session))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+    def _drop(self, keys: Iterable[Key]) -> None:
+        """Forget states; a session in use is closed by its last user."""
+        slots = [self._parked.pop(key, None) or self._kept.pop(key) for key in keys]
+        self._close_soon(*(s.session for s in slots if not s.num_users and s.session is not None))
 
-    async def _close(self, session: ToolSession) -> None:
+    def _close_soon(self, *sessions: ToolSession) -> None:
+        if sessions:
+            task = asyncio.create_task(self._close(sessions))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _close(self, sessions: Sequence[ToolSession]) -> None:
         """Boundary to plug-in code: nothing depends on how a session ends."""
-        with contextlib.suppress(Exception):
-            await self.deadlines.within(session.close, CLOSE_S)
+        closings = (self.deadlines.within(session.close, CLOSE_S) for session in sessions)
+        await asyncio.gather(*closings, return_exceptions=True)

@@ -112,6 +112,7 @@ class FolderStore:
         _refuse_occupied(path)
         with store_errors("make the run folder", path):
             (path / JOURNAL).mkdir(parents=True, exist_ok=True)
+            sync_folder(path.parent)
         lock = FolderLock(path / JOURNAL)
         try:
             _refuse_occupied(path)
@@ -171,18 +172,31 @@ def stream(path: Path) -> Iterator[TreeRecord]:
     return iter(Reader(path / JOURNAL))
 
 
+def header_and_config(path: Path) -> tuple[Header, str]:
+    """What a run began with; its records are left unread."""
+    _refuse_unless_run(path)
+    header = Reader(path / JOURNAL).header
+    return header, _config(path, header)[1]
+
+
 def config_hash(config: str) -> str:
     """SHA-256 of a configuration's text."""
     return hashlib.sha256(config.encode("utf-8", errors="replace")).hexdigest()
 
 
 def _saved(path: Path, contents: Contents) -> SavedRun:
+    name, config = _config(path, contents.header)
+    return SavedRun(contents.header, config, name, contents.records, contents.torn)
+
+
+def _config(path: Path, header: Header) -> tuple[ConfigName, str]:
+    """Name and text of the configuration, which must be the one the run began with."""
     name = _config_name(path)
     with store_errors("read", path / name):
         config = (path / name).read_bytes().decode("utf-8", errors="replace")
-    if config_hash(config) != contents.header.config_hash:
+    if config_hash(config) != header.config_hash:
         raise StoreError(f"{path / name} is not what the run began with; put it back, or start another run")
-    return SavedRun(contents.header, config, name, contents.records, contents.torn)
+    return name, config
 
 
 def _config_name(path: Path) -> ConfigName:

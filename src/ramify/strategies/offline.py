@@ -175,8 +175,9 @@ class Offline:
         return self._in_flight.book(grows, [_Walk([], grow.node) for grow in grows])
 
     def _continuations(self, tree: Tree, node: int, num_candidates: int) -> Sequence[Grow]:
-        """New children of one chosen node."""
-        entropy = tree.measure(node, STEP_ENTROPY)
-        terms = (("num_candidates", float(num_candidates)), *((("entropy", entropy),) if entropy is not None else ()))
-        fork, why = Fork(self._num_new, self.config.choose), (Candidate(node, 1 / num_candidates, terms),)
+        """New children of one chosen node. Its score, for the viewer, is its entropy where the rule reads it."""
+        entropy = tree.measure(node, STEP_ENTROPY) if STEP_ENTROPY in self.measures else None
+        score = 1 / num_candidates if entropy is None else entropy
+        fork = Fork(self._num_new, self.config.choose)
+        why = (Candidate(node, score, (("num_candidates", float(num_candidates)),)),)
         return [Grow(node, fork=fork, why=why) for _ in range(self._num_new)]

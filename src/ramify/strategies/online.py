@@ -48,8 +48,8 @@ class OnlineConfig:
     """(path, baseline) left by earlier problems, as the published code never clears them; they win over own ones."""
     clipping: Clipping = "probability"
     counter: Literal["forks", "created", "path"] = "forks"
-    """AEPO's consecutive forks: rounds in a row that forked; rounds that made any path, restarts too, never reset
-    within a tree (published); or steps in a row at which the path itself forked."""
+    """AEPO's consecutive forks. forks: rounds in a row that forked; created: rounds that made any path, restarts too,
+    which nothing resets within a tree (published); path: steps in a row at which the path itself forked."""
     order: Literal["age", "shuffle"] = "age"
     """Which paths come first when slots are scarce."""
     probes: Probes = "keep"
@@ -107,7 +107,8 @@ class Online:
             self._round = 0
             if number := self._initial.number - self._initial.num_grown:
                 return self._start(number, "initial")
-        if self._in_flight and (self.config.rounds == "lockstep" or not self._arrived) or self.is_done(tree):
+        is_waiting = self._in_flight and (self.config.rounds == "lockstep" or not self._arrived)
+        if is_waiting or self.is_done(tree):
             return []
         self._round += 1
         if self._arrived:

@@ -1,0 +1,97 @@
+"""`ramify check`: replay a run and check every invariant; the exit code is 5 if one is broken."""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ramify.cli.exit_codes import ExitCode
+from ramify.cli.options import add_json_flag, add_run_argument
+from ramify.cli.terminal import Terminal, visible
+from ramify.core.errors import ExportError, StoreError
+
+if TYPE_CHECKING:
+    from ramify.runner.api import Saved
+    from ramify.runner.replay import Replayed
+
+
+@dataclass(slots=True)
+class Checked:
+    """What was looked at, and what is broken."""
+
+    trees: int = 0
+    unfinished: int = 0
+    nodes: int = 0
+    rows: int = 0
+    without_rows: dict[str, str] = field(default_factory=dict)
+    """Problem uid -> why its tree gives no rows; no breach."""
+    breaches: list[str] = field(default_factory=list)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_argument(parser)
+    add_json_flag(parser)
+
+
+def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    checked = checked_run(options.run)
+    if options.json:
+        values = {name: getattr(checked, name) for name in Checked.__slots__}
+        terminal.result("ramify.check/1", {"run": str(options.run), **values})
+    else:
+        terminal.out.print("\n".join(_lines(checked)), markup=False, soft_wrap=True)
+    return ExitCode.CHECK if checked.breaches else ExitCode.DONE
+
+
+def checked_run(path: Path) -> Checked:
+    """Replay the run at `path` and check it all. Raises `StoreError` only if there is no run at all."""
+    from ramify.runner.api import Saved
+    from ramify.runner.replay import replay_each
+    from ramify.runner.store import stream
+
+    checked = Checked()
+    try:
+        saved = Saved.open(path)
+        for replayed in replay_each(stream(path), saved.codec, saved.rules):
+            _check_tree(replayed, saved, checked)
+    except StoreError as error:
+        checked.breaches.append(f"journal: {error}")
+    return checked
+
+
+def _check_tree(replayed: "Replayed", saved: "Saved", checked: Checked) -> None:
+    """Check one tree. Mutates `checked`."""
+    from ramify.runner.check import ledger_faults, tree_faults
+
+    tree = replayed.tree
+    checked.trees += 1
+    checked.nodes += len(tree)
+    found = [*tree_faults(tree)]
+    if replayed.shut is None:
+        checked.unfinished += 1
+    else:
+        found += [*ledger_faults(tree, replayed.shut.spent), *_row_faults(replayed, saved, checked)]
+    checked.breaches += [f"tree {replayed.index}: {fault}" for fault in found]
+
+
+def _row_faults(replayed: "Replayed", saved: "Saved", checked: Checked) -> Iterator[str]:
+    from ramify.runner.check import row_faults
+    from ramify.runner.rows import tree_rows
+
+    try:
+        rows = tree_rows(replayed.tree, saved.config)
+    except ExportError as error:
+        checked.without_rows[replayed.tree.problem.uid] = str(error)
+        return
+    checked.rows += len(rows)
+    yield from row_faults(replayed.tree, rows)
+
+
+def _lines(checked: Checked) -> Iterator[str]:
+    yield f"{checked.trees} trees ({checked.unfinished} unfinished), {checked.nodes} nodes, {checked.rows} rows"
+    for uid, reason in checked.without_rows.items():
+        yield f"no rows: {visible(uid)}: {visible(reason)}"
+    for breach in checked.breaches:
+        yield f"BROKEN {visible(breach)}"
+    yield f"{len(checked.breaches)} broken" if checked.breaches else "everything holds"

@@ -1,0 +1,124 @@
+"""`ramify doctor`: what of this machine can be used, what is missing, and the line that would supply it.
+
+Every finding is a line with a mark; a fault is what the built-in run cannot do without. An extra that is not installed
+is no fault.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from rich.text import Text
+
+from ramify.cli.exit_codes import ExitCode
+from ramify.cli.options import add_json_flag
+from ramify.cli.terminal import Terminal
+
+EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "http": ("aiohttp",),
+    "hf": ("torch", "transformers"),
+    "search": ("tantivy",),
+    "math": ("math_verify",),
+    "mcp": ("mcp",),
+    "parquet": ("pyarrow",),
+    "plot": ("matplotlib",),
+    "view": ("starlette", "uvicorn"),
+    "ray": ("ray",),
+    "train": ("trl",),
+}
+"""Extra -> the modules it installs."""
+BASE = ("numpy", "msgspec", "rich", "safetensors")
+MIN_PYTHON = (3, 11)
+MIN_FREE_BYTES = 1 << 30
+MODEL_FILES = ("model.safetensors", "tokenizer.json", "config.json")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+Mark = Literal["ok", "missing", "fault"]
+STYLES: Mapping[Mark, str] = {"ok": "green", "missing": "yellow", "fault": "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    mark: Mark
+    text: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_json_flag(parser)
+
+
+def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    found = [finding for look in (python, base, model, disk, threads, extras) for finding in look()]
+    if options.json:
+        terminal.result("ramify.doctor/1", {"findings": [asdict(finding) for finding in found]})
+    else:
+        for finding in found:
+            mark = Text(f"{finding.mark:8}", STYLES[finding.mark])
+            terminal.out.print(mark + Text(f"{finding.name:12}", "bold") + Text(finding.text), soft_wrap=True)
+    return ExitCode.ENVIRONMENT if any(finding.mark == "fault" for finding in found) else ExitCode.DONE
+
+
+def python() -> Iterator[Finding]:
+    version = platform.python_version()
+    is_new_enough = sys.version_info >= MIN_PYTHON
+    yield Finding("python", "ok" if is_new_enough else "fault", f"{version} ({sys.executable})")
+
+
+def base() -> Iterator[Finding]:
+    for name in BASE:
+        version = _version(name)
+        yield Finding(name, "ok" if version else "fault", version or "not installed: pip install --force ramify")
+
+
+def model() -> Iterator[Finding]:
+    """The built-in model's files and the hash of its weights."""
+    folder = files("ramify") / "data" / "builtin"
+    missing = [name for name in MODEL_FILES if not (folder / name).is_file()]
+    if missing:
+        yield Finding("model", "fault", f"{', '.join(missing)} not there: install ramify again, or run `make model`")
+        return
+    weights = (folder / MODEL_FILES[0]).read_bytes()
+    yield Finding("model", "ok", f"built in, {len(weights) / 1e6:.1f} MB, sha256 {hashlib.sha256(weights).hexdigest()}")
+
+
+def disk(folder: Path | None = None) -> Iterator[Finding]:
+    """Room where runs would be written: the current folder."""
+    folder = folder or Path.cwd()
+    free = shutil.disk_usage(folder).free
+    is_writable = os.access(folder, os.W_OK)
+    text = f"{free / 1e9:.1f} GB free in {folder}{'' if is_writable else ', which cannot be written'}"
+    yield Finding("disk", "ok" if is_writable and free >= MIN_FREE_BYTES else "fault", text)
+
+
+def threads() -> Iterator[Finding]:
+    """Threads that the matrix library may use: one is as fast as two for the built-in model."""
+    given = [f"{name}={os.environ[name]}" for name in THREAD_VARIABLES if name in os.environ]
+    limit = ", ".join(given) or "all cores; OMP_NUM_THREADS=1 leaves the others to other processes"
+    yield Finding("threads", "ok", f"{os.cpu_count()} cores; matrix library: {limit}")
+
+
+def extras(has_module: Callable[[str], object] = importlib.util.find_spec) -> Iterator[Finding]:
+    for extra, modules in EXTRAS.items():
+        missing = [name for name in modules if not has_module(name)]
+        text = f"pip install 'ramify[{extra}]'" if missing else " ".join(f"{m} {_version(m)}" for m in modules)
+        yield Finding(extra, "missing" if missing else "ok", text)
+
+
+def _version(module: str) -> str | None:
+    try:
+        return metadata.version(module.replace("_", "-"))
+    except metadata.PackageNotFoundError:
+        return None

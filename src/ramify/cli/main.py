@@ -1,0 +1,81 @@
+"""The command line: finds the command, runs it, and turns errors into one line and an exit code.
+
+A command is a module with `add_arguments(parser)` and `execute(options, terminal) -> ExitCode`; only the module of the
+command that was asked for is imported.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+import ramify
+from ramify.core.errors import RamifyError
+
+COMMANDS: Mapping[str, str] = {
+    "demo": "grow trees from the built-in model and compare strategies at equal tokens",
+    "rollout": "grow a tree for every problem into a new run folder",
+    "resume": "go on with a run that was interrupted or killed",
+    "repair": "keep what can be trusted of a damaged run",
+    "show": "draw a run's trees",
+    "export": "write a run's rows for a trainer",
+    "check": "replay a run and check every invariant",
+    "presets": "list published settings",
+    "doctor": "say what of this machine can be used, and what is missing",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. argparse itself exits with 2 on a bad command line."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = _parser(arguments)
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    try:
+        return _run(options)
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python would complain again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ramify.cli.exit_codes import ExitCode, code_of_error
+    from ramify.cli.terminal import terminal
+
+    verbosity = -1 if options.quiet else options.verbose
+    to = terminal(verbosity=verbosity, has_color=not options.no_color)
+    command = importlib.import_module(f"ramify.cli.{options.command}")
+    try:
+        return int(command.execute(options, to))
+    except RamifyError as error:
+        if verbosity >= 2:
+            raise
+        to.fault(str(error))
+        return int(code_of_error(error))
+    except KeyboardInterrupt:
+        to.fault("interrupted")
+        return int(ExitCode.INTERRUPTED)
+
+
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser, with the flags of the command that `arguments` name and of no other."""
+    parser = argparse.ArgumentParser(prog="ramify", description=str(ramify.__doc__).partition("\n")[0])
+    parser.add_argument("--version", action="version", version=f"ramify {ramify.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    wanted = next((a for a in arguments if not a.startswith("-")), None)
+    for name, help_text in COMMANDS.items():
+        command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
+        if name == wanted:
+            from ramify.cli.options import add_terminal_flags
+
+            importlib.import_module(f"ramify.cli.{name}").add_arguments(command)
+            add_terminal_flags(command)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Options: the flags that commands share, and how they become a configuration."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ramify.runner.configure import Resolved
+
+FLAGS = {
+    "task": "task.name",
+    "strategy": "strategy.name",
+    "engine": "engine.name",
+    "model": "engine.model",
+    "data": "data.path",
+    "delivery": "delivery",
+    "prompts": "prompts",
+    "seed": "seed",
+}
+"""Flag -> dotted path of the configuration."""
+
+
+def add_terminal_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags of every command."""
+    group = parser.add_argument_group("output")
+    group.add_argument("-v", "--verbose", action="count", default=0, help="a line a phase; -vv: tracebacks too")
+    group.add_argument("-q", "--quiet", action="store_true", help="nothing on stderr but errors")
+    group.add_argument("--no-color", action="store_true", help="plain text; NO_COLOR does the same")
+
+
+def add_json_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def add_run_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
+
+
+def add_config_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags that say what to run. None of them has a default: defaults are the configuration's."""
+    group = parser.add_argument_group("configuration")
+    group.add_argument("--preset", metavar="NAME", help="a published setting; `ramify presets` lists them")
+    group.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
+    group.add_argument("--data", metavar="FILE", help="questions from a JSONL or CSV file; columns: [data] in TOML")
+    group.add_argument("--strategy", metavar="NAME", help="a built-in strategy or path/to/file.py:Class")
+    group.add_argument("--engine", metavar="NAME", help="a built-in engine or path/to/file.py:Class")
+    group.add_argument("--model", metavar="NAME", help="name or folder of the engine's model")
+    group.add_argument("--prompts", type=int, metavar="N", help="number of problems, one tree each")
+    group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same trees")
+    group.add_argument("--delivery", choices=("ordered", "eager"), help="how outcomes reach the strategy")
+    group.add_argument("-c", "--config", type=Path, action="append", default=[], metavar="FILE", help="a TOML file")
+    group.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="e.g. limits.decode=224")
+
+
+def resolved(options: argparse.Namespace) -> "Resolved":
+    """The configuration that the flags, files and overrides of a command line come to. Raises `ConfigError`."""
+    from ramify.runner.configure import resolve
+
+    given = {flag: value for flag in FLAGS if (value := vars(options)[flag]) is not None}
+    return resolve(
+        preset=options.preset,
+        folder=Path.cwd(),
+        files=options.config,
+        flags={FLAGS[flag]: value for flag, value in given.items()},
+        flag_names={FLAGS[flag]: f"--{flag}" for flag in given},
+        overrides=options.set,
+    )

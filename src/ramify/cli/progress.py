@@ -1,0 +1,91 @@
+"""Progress: a run while it grows: a bar of trees with the phases they are in, and with -v a line a phase and fault."""
+
+from collections import Counter
+from types import TracebackType
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ramify.cli.terminal import Terminal, visible
+from ramify.core.command import Failed
+from ramify.core.strategy import Phase
+from ramify.core.tree import Step
+from ramify.runner.events import Event, OutcomeTold, PhaseBegan, StepGrown, TreeClosed, TreeOpened
+
+
+class RunProgress:
+    """Shows a run's events. A context manager; `observe` is an observer."""
+
+    def __init__(self, terminal: Terminal, *, title: str, num_trees: int) -> None:
+        self._terminal = terminal
+        self._title = title
+        self._phases: dict[int, Phase] = {}
+        self._num_leaves = self._num_tokens = self._num_tool_calls = 0
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[state]}", markup=False),
+            console=terminal.err,
+            transient=True,
+            disable=terminal.verbosity < 0 or not terminal.err.is_terminal,
+        )
+        self._task = self._bar.add_task(title, total=num_trees, state="")
+
+    def __enter__(self) -> "RunProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def observe(self, event: Event) -> None:
+        """Take one event of the run."""
+        self._count(event)
+        if self._terminal.verbosity > 0 and (line := phase_line(event)) is not None:
+            self._terminal.say(line)
+        if isinstance(event, TreeClosed):
+            self._bar.advance(self._task)
+        if isinstance(event, TreeClosed | PhaseBegan | OutcomeTold):
+            self._bar.update(self._task, state=self.state())
+
+    def state(self) -> str:
+        """What is going on, in one line."""
+        phases = Counter(phase.name for phase in self._phases.values())
+        counts = f"{self._num_leaves} leaves, {self._num_tokens} tokens, {self._num_tool_calls} tool calls"
+        return " | ".join([counts, *(f"{name}: {number}" for name, number in sorted(phases.items()))])
+
+    def _count(self, event: Event) -> None:
+        match event:
+            case TreeOpened(index, tree):
+                self._phases[index] = Phase("build")
+                self._num_leaves += tree.num_leaves
+            case PhaseBegan(index, phase):
+                self._phases[index] = phase
+            case StepGrown(_, _, _, step):
+                self._count_step(step)
+            case TreeClosed(index):
+                self._phases.pop(index, None)
+            case _:
+                pass
+
+    def _count_step(self, step: Step) -> None:
+        self._num_leaves += step.stop is not None
+        self._num_tokens += sum(segment.usage.num_billed for segment in step.segments)
+        self._num_tool_calls += sum(segment.tool_call is not None for segment in step.segments)
+
+
+def phase_line(event: Event) -> str | None:
+    """A line about a phase, a fault or a finished tree; None for other events."""
+    match event:
+        case PhaseBegan(index, phase, num_active):
+            number = f" {phase.round}" if phase.round else ""
+            return f"tree {index}: {phase.name}{number}, {num_active} active"
+        case OutcomeTold(index, told) if isinstance(told.outcome, Failed):
+            return f"tree {index}: command {told.command_id} failed: {visible(told.outcome.reason)}"
+        case TreeClosed(index, tree, reason):
+            return f"tree {index}: {visible(reason)}, {len(tree)} nodes, {tree.num_leaves} leaves"
+        case _:
+            return None

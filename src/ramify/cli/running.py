@@ -1,0 +1,83 @@
+"""Running: what `rollout` and `resume` show of a run while it grows and when it ends, however it ends."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ramify.cli.exit_codes import ExitCode, code_of_error, code_of_report
+from ramify.cli.progress import RunProgress
+from ramify.cli.terminal import Terminal, visible
+from ramify.core.errors import RamifyError
+from ramify.runner.events import Observer
+from ramify.runner.report import RunReport
+
+SCHEMA = "ramify.rollout/1"
+MAX_FAULTS_SHOWN = 5
+
+
+def run_shown(
+    grow: Callable[[Observer], RunReport],
+    out: Path,
+    terminal: Terminal,
+    *,
+    title: str,
+    num_trees: int,
+    is_json: bool,
+) -> ExitCode:
+    """Grow a run under a progress bar, then say what it came to and how to go on."""
+    try:
+        with RunProgress(terminal, title=title, num_trees=num_trees) as progress:
+            report = grow(progress.observe)
+    except RamifyError as error:
+        code = code_of_error(error)
+        if code is ExitCode.SAVED:
+            terminal.fault(f"{error}\nwhat is done is saved; go on with: ramify resume {out}")
+            return code
+        raise
+    except KeyboardInterrupt:
+        terminal.fault(f"interrupted\nwhat is done is saved; go on with: ramify resume {out}")
+        return ExitCode.INTERRUPTED
+    if is_json:
+        terminal.result(SCHEMA, {"run": str(out), **report.as_dict()})
+    else:
+        terminal.out.print("\n".join(summary(report)), markup=False, soft_wrap=True)
+    _say_next(report, out, terminal)
+    return code_of_report(report)
+
+
+def summary(report: RunReport) -> list[str]:
+    """What a run came to, a few lines."""
+    lines = [
+        f"{report.trees} trees, {report.leaves} leaves, {report.turns} turns in {report.seconds:.1f} s",
+        f"tokens {report.decode_tokens} sampled; context {report.prefill_uncached} new, {report.prefill_cached} cached",
+        f"tool calls: {report.tool_calls}",
+        f"reward: {_rewards(report)}",
+        f"ended by: {', '.join(f'{word} {number}' for word, number in report.stop_words.items()) or 'nothing'}",
+    ]
+    if report.failed_leaves:
+        lines.append(f"failed paths: {report.failed_leaves}")
+    faults = list(report.faults.items())
+    lines += [f"tree {visible(uid)}: {visible(reason)}" for uid, reason in faults[:MAX_FAULTS_SHOWN]]
+    if len(faults) > MAX_FAULTS_SHOWN:
+        lines.append(f"… and {len(faults) - MAX_FAULTS_SHOWN} more unfinished trees")
+    return lines
+
+
+def _rewards(report: RunReport) -> str:
+    if report.mean_reward is None:
+        return "no leaf was judged"
+    oracle = ", by an oracle" if report.is_oracle else ""
+    return (
+        f"mean {report.mean_reward:.3f}, solved {_percent(report.coverage)} of problems, "
+        f"mixed groups {_percent(report.mixed_groups)}{oracle}"
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+def _say_next(report: RunReport, out: Path, terminal: Terminal) -> None:
+    if report.failed_trees:
+        terminal.say(f"{report.failed_trees} trees are unfinished; `ramify show {out}` says which")
+    terminal.say(f"run: {out}")
+    terminal.say(f"look: ramify show {out} 0 | rows: ramify export {out} --to jsonl --out rows.jsonl")

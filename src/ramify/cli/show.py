@@ -1,0 +1,35 @@
+"""`ramify show`: a table of a run's trees, or one tree drawn."""
+
+import argparse
+from itertools import islice
+
+from ramify.cli.exit_codes import ExitCode
+from ramify.cli.options import add_run_argument
+from ramify.cli.terminal import Terminal
+from ramify.core.errors import ConfigError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_argument(parser)
+    parser.add_argument("tree", nargs="?", type=int, metavar="TREE", help="number of the tree to draw")
+    parser.add_argument("--limit", type=int, default=50, metavar="N", help="most trees in the table (default 50)")
+
+
+def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    from ramify.cli.draw import summary_row, summary_table, tree_view
+    from ramify.runner.api import Saved
+
+    trees = Saved.open(options.run).trees()
+    if options.tree is not None:
+        tree = next(islice(trees, options.tree, None), None) if options.tree >= 0 else None
+        if tree is None:
+            raise ConfigError(f"{options.run} has no tree {options.tree}; `ramify show {options.run}` lists them")
+        terminal.out.print(tree_view(tree))
+        return ExitCode.DONE
+    table = summary_table()
+    for index, tree in enumerate(islice(trees, options.limit)):
+        table.add_row(*summary_row(tree, index))
+    terminal.out.print(table)
+    if next(trees, None) is not None:
+        terminal.say(f"only the first {options.limit} trees are shown; --limit shows more")
+    return ExitCode.DONE

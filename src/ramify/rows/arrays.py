@@ -1,0 +1,130 @@
+"""Arrays: rows as the padded arrays a trainer takes (S0.7).
+
+Prompts are padded on the left, responses on the right, so that responses begin in one column. Rows that only fill the
+batch up are marked, with weight 0 everywhere: never a copied leaf. Nothing is cut: a row that does not fit is an error.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.core.errors import ExportError
+from ramify.rows.files import whole
+from ramify.rows.row import Row
+
+Ints_BT = npt.NDArray[np.int64]
+Floats_BR = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrays:
+    """B rows of P prompt tokens and R response tokens."""
+
+    input_ids: Ints_BT
+    """(B, P + R) prompts and responses."""
+    attention_mask: Ints_BT
+    """(B, P + R) 1 where there is a token. A padding row has one, so that no softmax is over nothing."""
+    position_ids: Ints_BT
+    """(B, P + R) 0 for a row's first token; 0 on the left padding, still counting on the right."""
+    responses: Ints_BT
+    """(B, R) the response part of `input_ids`."""
+    response_mask: Ints_BT
+    """(B, R) 1 where the model wrote the token, 0 where a tool did or there is none: the result mask of S0.1."""
+    loss_weights: Floats_BR
+    """(B, R) what each token counts; 0 = context. Trained are the tokens whose weight is not 0."""
+    advantages: Floats_BR
+    """(B, R), to be summed with `loss_weights` and divided by the row's `normaliser`."""
+    old_logprobs: Floats_BR | None
+    """(B, R) in nats, as sampled, 0 where nothing was; None = the engine gave none for some trained token."""
+    rewards: npt.NDArray[np.float32]
+    """(B,) 0 for padding rows, which no mean may take in."""
+    normaliser: npt.NDArray[np.float32]
+    """(B,) of the row's tree; 1 for padding rows."""
+    is_padding: npt.NDArray[np.bool_]
+    """(B,) whether the row only fills the batch up."""
+    uids: npt.NDArray[np.str_]
+    """(B,) the problem's uid, which groups rows; empty for padding rows."""
+
+
+def padded(
+    rows: Sequence[Row],
+    *,
+    pad_id: int = 0,
+    num_rows: int | None = None,
+    num_prompt: int | None = None,
+    num_response: int | None = None,
+) -> Arrays:
+    """Pad `rows` to one shape: to `num_rows` rows of `num_prompt` + `num_response` tokens; None = as many as needed.
+
+    Raises `ExportError` for a row that does not fit and for rows of different codecs.
+    """
+    _refuse_mixed(rows)
+    size = _fitting("rows", len(rows), num_rows)
+    width = _fitting("prompt tokens", max((row.num_prompt for row in rows), default=1), num_prompt)
+    length = _fitting("response tokens", max((len(row) - row.num_prompt for row in rows), default=1), num_response)
+    is_padding = np.arange(size) >= len(rows)
+    ids = np.full((size, width + length), pad_id, np.int64)
+    attention = np.zeros((size, width + length), np.int64)
+    attention[is_padding, width - 1] = 1
+    for number, row in enumerate(rows):
+        start = width - row.num_prompt
+        ids[number, start : start + len(row)] = row.ids
+        attention[number, start : start + len(row)] = 1
+    return Arrays(
+        input_ids=ids,
+        attention_mask=attention,
+        position_ids=np.maximum(np.cumsum(attention[:, :width], axis=1)[:, -1:] + np.arange(-width, length), 0),
+        responses=ids[:, width:],
+        response_mask=_responses([row.is_sampled for row in rows], rows, np.zeros((size, length), np.int64)),
+        loss_weights=_responses([row.weights for row in rows], rows, np.zeros((size, length), np.float32)),
+        advantages=_responses([row.advantages for row in rows], rows, np.zeros((size, length), np.float32)),
+        old_logprobs=_old_logprobs(rows, np.zeros((size, length), np.float32)),
+        rewards=_column([row.reward for row in rows], size, missing=0.0),
+        normaliser=_column([row.normaliser for row in rows], size, missing=1.0),
+        is_padding=is_padding,
+        uids=np.array([*(row.uid for row in rows), *[""] * (size - len(rows))], dtype=np.str_),
+    )
+
+
+def write(rows: Iterable[Row], path: Path) -> int:
+    """Write the padded arrays of all rows to `path` as .npz, uids and masks included, and return the rows' number.
+
+    `old_logprobs` is left out where it is None.
+    """
+    all_rows = list(rows)
+    arrays = {name: array for name, array in asdict(padded(all_rows)).items() if array is not None}
+    with whole(path) as part, part.open("wb") as stream:
+        np.savez(stream, **arrays)
+    return len(all_rows)
+
+
+def _refuse_mixed(rows: Sequence[Row]) -> None:
+    codecs = {row.codec_sha256: row.codec for row in rows}
+    if len(codecs) > 1:
+        raise ExportError(f"rows of different codecs have no common ids: {sorted(codecs.values())}")
+
+
+def _fitting(what: str, needed: int, wanted: int | None) -> int:
+    if wanted is not None and needed > wanted:
+        raise ExportError(f"{needed} {what} do not fit {wanted}; nothing is cut: raise the limit")
+    return needed if wanted is None else wanted
+
+
+def _responses(values: Sequence[npt.NDArray[np.generic]], rows: Sequence[Row], filled: npt.NDArray) -> npt.NDArray:
+    """(B, R): the response part of each row's (T,) values. Fills and returns `filled`."""
+    for number, (row, of_row) in enumerate(zip(rows, values, strict=True)):
+        filled[number, : len(row) - row.num_prompt] = of_row[row.num_prompt :]
+    return filled
+
+
+def _old_logprobs(rows: Sequence[Row], filled: Floats_BR) -> Floats_BR | None:
+    if any(np.isnan(row.logprobs[row.weights > 0]).any() for row in rows):
+        return None
+    return _responses([np.nan_to_num(row.logprobs) for row in rows], rows, filled)
+
+
+def _column(values: Sequence[float], size: int, *, missing: float) -> npt.NDArray[np.float32]:
+    return np.array([*values, *[missing] * (size - len(values))], np.float32)

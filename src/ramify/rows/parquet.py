@@ -1,0 +1,89 @@
+"""Parquet: the columns of `docs/rows.md`, one row group a thousand rows. Needs pyarrow, an extra.
+
+`parts` is a map; `public` is JSON text, because its columns are the problem's own.
+"""
+
+import json
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from ramify.core.errors import ExportError
+from ramify.rows.files import whole
+from ramify.rows.records import record
+from ramify.rows.row import Row
+
+ROWS_A_GROUP: Final = 1024
+
+
+def write(rows: Iterable[Row], path: Path) -> int:
+    """Write rows to `path`, which is replaced when all are written, and return their number."""
+    arrow, parquet = _pyarrow()
+    schema = _schema(arrow)
+    number = 0
+    remaining = iter(rows)
+    with whole(path) as part, parquet.ParquetWriter(part, schema) as writer:
+        while group := [_columns(row) for row in islice(remaining, ROWS_A_GROUP)]:
+            writer.write_table(arrow.Table.from_pylist(group, schema=schema))
+            number += len(group)
+    return number
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ExportError("Parquet needs pyarrow: pip install 'ramify[parquet]'") from error
+    return pyarrow, pyarrow.parquet
+
+
+def _columns(row: Row) -> dict[str, Any]:
+    columns = record(row)
+    columns["parts"] = list(columns["parts"].items())
+    columns["public"] = json.dumps(columns["public"], ensure_ascii=False).encode("utf-8", "replace").decode()
+    return columns
+
+
+def _schema(arrow: Any) -> Any:
+    span = arrow.struct(
+        [
+            ("num_tokens", arrow.int32()),
+            ("node", arrow.int32()),
+            ("origin", arrow.string()),
+            ("version", arrow.int64()),
+            ("engine", arrow.string()),
+            ("temperature", arrow.float64()),
+            ("top_p", arrow.float64()),
+            ("top_k", arrow.int32()),
+            ("logprobs", arrow.string()),
+        ]
+    )
+    return arrow.schema(
+        [
+            ("schema_version", arrow.int32()),
+            ("uid", arrow.string()),
+            ("tree_seed", arrow.uint64()),
+            ("leaf", arrow.int32()),
+            ("split", arrow.string()),
+            ("stop", arrow.string()),
+            ("is_truncated", arrow.bool_()),
+            ("reward", arrow.float64()),
+            ("parts", arrow.map_(arrow.string(), arrow.float64())),
+            ("is_oracle", arrow.bool_()),
+            ("credit", arrow.string()),
+            ("is_unbiased", arrow.bool_()),
+            ("reasons", arrow.list_(arrow.string())),
+            ("policy", arrow.string()),
+            ("normaliser", arrow.float64()),
+            ("num_prompt", arrow.int32()),
+            ("ids", arrow.list_(arrow.int32())),
+            ("weights", arrow.list_(arrow.float64())),
+            ("advantages", arrow.list_(arrow.float64())),
+            ("logprobs", arrow.list_(arrow.float32())),
+            ("spans", arrow.list_(span)),
+            ("codec", arrow.struct([("name", arrow.string()), ("sha256", arrow.string())])),
+            ("public", arrow.string()),
+        ]
+    )

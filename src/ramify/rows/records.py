@@ -1,0 +1,83 @@
+"""Records: a row as plain data, the one schema of the file exports. `docs/rows.md` describes it.
+
+The order of columns is fixed. Nothing in a record depends on a clock or on the order in which nodes came.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from ramify.core.errors import ExportError
+from ramify.core.segment import Floats_T
+from ramify.rows.row import Row, Span
+
+SCHEMA_VERSION: Final = 1
+
+
+def record(row: Row) -> dict[str, Any]:
+    """A row as JSON data. Raises `ExportError` for a public column that is none."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "uid": row.uid,
+        "tree_seed": row.tree_seed,
+        "leaf": row.leaf,
+        "split": row.split,
+        "stop": row.stop,
+        "is_truncated": row.is_truncated,
+        "reward": row.reward,
+        "parts": dict(row.parts),
+        "is_oracle": row.is_oracle,
+        "credit": row.credit,
+        "is_unbiased": row.is_unbiased,
+        "reasons": list(row.reasons),
+        "policy": row.policy,
+        "normaliser": row.normaliser,
+        "num_prompt": row.num_prompt,
+        "ids": row.ids.tolist(),
+        "weights": row.weights.tolist(),
+        "advantages": row.advantages.tolist(),
+        "logprobs": shortest(row.logprobs),
+        "spans": [_span(span) for span in row.spans],
+        "codec": {"name": row.codec, "sha256": row.codec_sha256},
+        "public": plain(row.public, "public"),
+    }
+
+
+def shortest(values: Floats_T) -> list[float | None]:
+    """float32 values as the shortest decimals that give the same float32 back; None for NaN."""
+    numbers = [float(text) for text in values.astype(str)]
+    return [None if math.isnan(number) else number for number in numbers]
+
+
+def plain(value: Any, where: str) -> Any:
+    """JSON data with sorted keys; a number that is not finite becomes None. Raises `ExportError` for anything else."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case np.generic():
+            return plain(value.item(), where)
+        case Mapping():
+            return {str(key): plain(value[key], f"{where}.{key}") for key in sorted(value, key=str)}
+        case list() | tuple():
+            return [plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        case _:
+            raise ExportError(f"column {where} holds {value!r} of type {type(value).__name__}, which is no JSON")
+
+
+def _span(span: Span) -> dict[str, Any]:
+    source = span.source
+    return {
+        "num_tokens": span.num_tokens,
+        "node": span.node,
+        "origin": span.origin,
+        "version": span.version,
+        "engine": None if source is None else source.engine,
+        "temperature": None if source is None else source.sampling.temperature,
+        "top_p": None if source is None else source.sampling.top_p,
+        "top_k": None if source is None else source.sampling.top_k,
+        "logprobs": None if source is None else source.logprobs,
+    }

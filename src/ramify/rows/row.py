@@ -1,0 +1,273 @@
+"""Row: one training example, the path to one leaf, and what each of its tokens is trained with.
+
+Over all rows of a tree a sampled token has the total weight that the policy says (1, unless rows are asked for as
+published), and weight 0 has every token nobody sampled. Ids are those that were fed and sampled. A tree has no
+duplicates and no padding rows: array exports pad, and mark it. Sources: `algorithms-rollout` 1.1, `tree-gradients` 5.
+
+What to do with a row: minimise - sum over rows and tokens of weight * advantage * log pi / normaliser. At the policy
+that sampled, its gradient is the credit's coefficient times grad log pi, each token once. `normaliser` is the number of
+rows' leaves, or a constant the caller gives; an advantage is then of a trainer's usual size: on chains under
+`leaf_grpo` it is exactly GRPO's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.core.branch import Branch
+from ramify.core.codec import Codec
+from ramify.core.errors import ExportError
+from ramify.core.segment import Floats_T, Ids_T, Origin, Origination
+from ramify.core.stop import STOP_WORDS
+from ramify.core.tree import Tree
+from ramify.credit import Credited, Forest, forest_of
+from ramify.credit import credit as credited_by
+from ramify.credit.forest import STEM
+from ramify.credit.grown import Unjudged
+from ramify.rows.weights import Policy, path_means, row_weights
+
+Shared = Literal["sum", "mean"]
+"""What a token that several leaves share gets of their advantages, where the credit is made of leaf advantages. sum:
+what the credit says, so that training it once equals training it in every row; mean: as one leaf's, a third objective
+(`algorithms-rollout` 1.1), which weighs trunks less."""
+Doubles_T = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens of one segment of a row."""
+
+    num_tokens: int
+    node: int
+    """Number of the node that owns them, in the canonical order of its tree."""
+    origin: Origin
+    version: int | None = None
+    """Policy version that sampled them; None = the engine has no versions, or nothing was sampled."""
+    source: Origination | None = None
+    """Which engine sampled them, under which law, and what their logprobs mean."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Row:
+    """The path to one leaf, T tokens from the prompt on."""
+
+    uid: str
+    """The problem's: the group that this row belongs to."""
+    tree_seed: int
+    split: str
+    leaf: int
+    """Number of the leaf in the canonical order of its tree."""
+    leaf_id: int
+    """Id of the leaf on its tree; not canonical, so that exports leave it out."""
+    ids: Ids_T
+    """(T,) int32."""
+    weights: Doubles_T
+    """(T,) total share of the token that this row trains; 0 = context. The loss mask is `weights > 0`."""
+    advantages: Doubles_T
+    """(T,) what the token is trained with; 0 where nothing was sampled."""
+    logprobs: Floats_T
+    """(T,) float32, in nats, as sampled; NaN where nothing was sampled or the engine gave none."""
+    spans: tuple[Span, ...]
+    """What the tokens are, in order; their numbers sum to T."""
+    reward: float
+    parts: Mapping[str, float]
+    """Named parts of the reward."""
+    is_oracle: bool
+    """Whether a judge that saw the problem's secret scored the leaf."""
+    stop: str
+    credit: str
+    """Name of the credit the advantages are from; never `auto`."""
+    reasons: tuple[str, ...]
+    """Why the gradient is not exact; empty = it is."""
+    policy: Policy
+    normaliser: float
+    """What the sum over the tree's rows is divided by."""
+    codec: str
+    codec_sha256: str
+    public: Mapping[str, Any]
+    """The problem's public columns."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_unbiased(self) -> bool:
+        return not self.reasons
+
+    @property
+    def is_truncated(self) -> bool:
+        return STOP_WORDS[self.stop].is_truncated
+
+    @property
+    def num_prompt(self) -> int:
+        """Length of the opening context; the response is what follows."""
+        return sum(span.num_tokens for span in self.spans if span.origin == "prompt")
+
+    @property
+    def is_sampled(self) -> npt.NDArray[np.bool_]:
+        """(T,) true where the model wrote the token."""
+        return np.repeat(np.array([s.origin == "sampled" for s in self.spans], bool), self._lengths)
+
+    @property
+    def nodes(self) -> npt.NDArray[np.int32]:
+        """(T,) canonical number of the node that owns each token."""
+        return np.repeat(np.array([s.node for s in self.spans], np.int32), self._lengths)
+
+    @property
+    def versions(self) -> npt.NDArray[np.int64]:
+        """(T,) policy version of each token; -1 = none."""
+        return np.repeat(
+            np.array([-1 if s.version is None else s.version for s in self.spans], np.int64), self._lengths
+        )
+
+    @property
+    def coefficients(self) -> Doubles_T:
+        """(T,) weight * advantage / normaliser: summed over the rows of a tree, the credit's coefficients."""
+        return self.weights * self.advantages / self.normaliser
+
+    @property
+    def _lengths(self) -> list[int]:
+        return [span.num_tokens for span in self.spans]
+
+
+def rows_of(
+    tree: Tree,
+    *,
+    credit: str = "auto",
+    policy: Policy = "once",
+    kept: Sequence[int] | None = None,
+    shared: Shared = "sum",
+    normaliser: float | None = None,
+    unjudged: Unjudged = "error",
+    unpredictable: tuple[str, ...] = (),
+) -> list[Row]:
+    """Rows of a finished tree, one a leaf, in canonical order or the order of `kept`; none without a trained token.
+
+    `kept`: ids of the leaves to export, drawn uniformly if the gradient is to stay exact; credit is computed on all
+    leaves, and what is kept stands for the rest. A leaf named twice is one row, and two as published (`per_leaf`).
+    `normaliser`: None = the number of kept leaves; a constant keeps trees of all sizes on one scale. `unpredictable`:
+    why the strategy's forks depend on tokens, whatever this tree shows. Raises `ExportError` for a codec that is not
+    the model's, for a leaf without a reward and for kept nodes that may not be trained; `ContractError` for an exact
+    credit on forks that are not predictable. Mutates nothing.
+    """
+    _refuse_inexact(tree.codec)
+    forest = forest_of(tree, unjudged=unjudged, unpredictable=unpredictable)
+    leaves = _kept(forest, kept, policy)
+    if not leaves:
+        return []
+    export = _Export(tree, credited_by(credit, forest), policy, leaves, normaliser or len(leaves))
+    rows = [export.row(number, values) for number, values in enumerate(export.advantages(shared))]
+    return [row for row in rows if row.weights.any()]
+
+
+def _refuse_inexact(codec: Codec) -> None:
+    if not codec.is_exact:
+        raise ExportError(
+            f"codec {codec.name!r} only carries text, its ids are not those the model sampled: rows of tokens cannot "
+            "be made from it; export messages, or use an engine that returns token ids"
+        )
+
+
+def _kept(forest: Forest, kept: Sequence[int] | None, policy: Policy) -> list[int]:
+    """Forest indices of the leaves to export."""
+    if kept is None:
+        return forest.leaves.tolist()
+    index = {int(forest.nodes[leaf]): int(leaf) for leaf in forest.leaves}
+    unknown = [node for node in kept if node not in index]
+    if unknown:
+        raise ExportError(f"nodes {unknown[:8]} are no leaves that may be trained; those are {sorted(index)[:16]}")
+    return [index[node] for node in (kept if policy == "per_leaf" else dict.fromkeys(kept))]
+
+
+class _Export:
+    """The rows of one tree in the making: paths as indices of its forest."""
+
+    def __init__(
+        self, tree: Tree, credited: Credited, policy: Policy, leaves: Sequence[int], normaliser: float
+    ) -> None:
+        self._tree = tree
+        self._credited = credited
+        self._forest = credited.forest
+        self._policy: Policy = policy
+        self._leaves = leaves
+        self._normaliser = normaliser
+        self._paths = [self._path(leaf) for leaf in leaves]
+        self._weights = row_weights(self._paths, policy)
+        self._number = {node: number for number, node in enumerate(tree.subtree())}
+
+    def advantages(self, shared: Shared) -> list[Mapping[int, float]]:
+        """For each row: index of a node on its path -> advantage of the tokens sampled there."""
+        of_leaves = self._credited.leaf_advantages
+        if of_leaves is not None and (self._policy == "per_leaf" or shared == "mean"):
+            place = {int(leaf): number for number, leaf in enumerate(self._forest.leaves)}
+            scale = self._normaliser / len(self._leaves)
+            values = [float(of_leaves[place[leaf]]) * scale for leaf in self._leaves]
+            if self._policy == "once":
+                return [path_means(self._paths, values)] * len(self._paths)
+            return [dict.fromkeys(path, value) for path, value in zip(self._paths, values, strict=True)]
+        return [dict(enumerate(self._of_nodes()))] * len(self._paths)
+
+    def row(self, number: int, advantages: Mapping[int, float]) -> Row:
+        tree, forest, credited = self._tree, self._forest, self._credited
+        leaf = self._leaves[number]
+        node = int(forest.nodes[leaf])
+        branch = tree.branch(node)
+        weights, values = self._spread(branch, number, advantages)
+        scores = tree.scores(node)
+        return Row(
+            uid=tree.problem.uid,
+            tree_seed=tree.seed,
+            split=tree.problem.split,
+            leaf=self._number[node],
+            leaf_id=node,
+            ids=branch.ids,
+            weights=weights,
+            advantages=values,
+            logprobs=branch.logprobs,
+            spans=self._spans(branch),
+            reward=float(forest.reward[leaf]),
+            parts=dict(scores[-1].parts),
+            is_oracle=any(score.is_oracle for score in scores),
+            stop=tree.stop(node) or "",
+            credit=credited.name,
+            reasons=credited.reasons,
+            policy=self._policy,
+            normaliser=float(self._normaliser),
+            codec=tree.codec.name,
+            codec_sha256=tree.codec.sha256,
+            public=tree.problem.public,
+        )
+
+    def _path(self, leaf: int) -> list[int]:
+        path = [leaf]
+        while (parent := int(self._forest.parent[path[-1]])) != STEM:
+            path.append(parent)
+        return path[::-1]
+
+    def _of_nodes(self) -> list[float]:
+        """The credit's coefficients in advantages' size. Leaves that are not kept are stood for by those that are."""
+        forest = self._forest
+        kept = np.zeros(forest.num_leaves)
+        np.add.at(kept, np.searchsorted(forest.leaves, self._leaves), 1.0)
+        share_kept = forest.over_leaves(kept) / forest.over_leaves(np.ones(forest.num_leaves))
+        scale = self._normaliser * (forest.num_leaves / len(self._leaves))
+        return (self._credited.coefficients * scale * share_kept).tolist()
+
+    def _spread(self, branch: Branch, number: int, advantages: Mapping[int, float]) -> tuple[Doubles_T, Doubles_T]:
+        """Weights and advantages of a row's tokens, (T,) each."""
+        index = {int(self._forest.nodes[i]): i for i in self._paths[number]}
+        of_row = self._weights[number]
+        pieces = [index.get(p.node) if p.segment.is_sampled else None for p in branch.pieces]
+        lengths = [len(p.segment) for p in branch.pieces]
+        weights = [0.0 if i is None else of_row[i] for i in pieces]
+        values = [0.0 if i is None else advantages[i] for i in pieces]
+        return np.repeat(np.array(weights), lengths), np.repeat(np.array(values), lengths)
+
+    def _spans(self, branch: Branch) -> tuple[Span, ...]:
+        return tuple(
+            Span(len(p.segment), self._number[p.node], p.segment.origin, p.segment.version, p.segment.source)
+            for p in branch.pieces
+        )

@@ -1,0 +1,36 @@
+"""Select: which leaves of a finished tree become rows (S0.7).
+
+A leaf that is not selected stays on its tree and still counts for every value and mean. Credit is computed on all.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ramify.core.tree import Tree
+from ramify.credit import forest_of
+from ramify.credit.grown import Unjudged
+from ramify.strategies import sample
+from ramify.strategies.draws import Draws
+
+STREAM: Final = 0x726F7773
+"""Keeps the draws of a tree's rows apart from those of its strategy."""
+
+
+def select_leaves(leaves: Sequence[int], n: int, rng: Draws, *, rule: sample.Sample = sample.uniform) -> list[int]:
+    """At most `n` of `leaves` by `rule`: uniformly without replacement, in their order. No padding."""
+    return [leaf for leaf in rule(leaves, n, rng) if leaf is not None]
+
+
+def kept_leaves(tree: Tree, n: int, *, rule: str = "uniform", unjudged: Unjudged = "error") -> list[int]:
+    """At most `n` of the leaves of `tree` that may be trained, drawn by its own seed: the same whenever asked."""
+    forest = forest_of(tree, unjudged=unjudged)
+    rng = np.random.default_rng((tree.seed, STREAM))
+    return select_leaves(forest.nodes[forest.leaves].tolist(), n, rng, rule=sample.rule(rule))
+
+
+def mark_not_selected(tree: Tree, kept: Sequence[int]) -> None:
+    """Note `not_selected` on every leaf of a finished tree that is not in `kept`; for the viewer. Mutates the notes."""
+    for leaf in set(tree.leaves()) - set(kept):
+        tree.note(leaf, not_selected=True)

@@ -1,0 +1,80 @@
+"""Check: a saved run against everything that must hold of it.
+
+Each function yields what is broken, in words; nothing yielded = all holds. Trees come from a replay, so that they
+replay at all is checked by whoever has one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.core.ledger import Spend
+from ramify.core.tree import Tree
+from ramify.rows.row import Row
+
+TOLERANCE = 1e-9
+
+
+def tree_faults(tree: Tree) -> Iterator[str]:
+    """Ids, parents, positions, order of siblings, sampled numbers, forks, counts."""
+    reached = tree.subtree()
+    if sorted(reached) != list(range(len(tree))):
+        yield f"{len(tree)} nodes, of which {len(set(reached))} hang on the root, {len(reached)} times"
+        return
+    for node in reached[1:]:
+        yield from (f"node {node}: {fault}" for fault in _node_faults(tree, node))
+    for record in tree.forks:
+        planned = sum(record.shares)
+        if not record.is_post_hoc and abs(planned - 1) > TOLERANCE:
+            yield f"decision {record.decision_id}: planned shares sum to {planned!r}, not to 1"
+    if tree.num_leaves != len(tree.leaves()):
+        yield f"{tree.num_leaves} leaves are counted, {len(tree.leaves())} are there"
+
+
+def ledger_faults(tree: Tree, recorded: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    """What was recorded as spent against what the tree's segments, calls and scores say."""
+    recomputed = {role: spend.as_dict() for role, spend in tree.spent().items()}
+    for role in sorted({*recorded, *recomputed}):
+        was, now = recorded.get(role, {}), recomputed.get(role, Spend().as_dict())
+        for name, value in now.items():
+            if was.get(name, 0) != value:
+                yield f"ledger of {role!r}: {name} is {was.get(name, 0)}, the tree says {value}"
+
+
+def row_faults(tree: Tree, rows: Sequence[Row]) -> Iterator[str]:
+    """Rows are paths of the tree; what nobody sampled weighs nothing, what was sampled as much as its policy says."""
+    totals: dict[int, npt.NDArray[np.float64]] = {}
+    holders: dict[int, int] = {}
+    for row in rows:
+        if not np.array_equal(row.ids, tree.branch(row.leaf_id).ids):
+            yield f"the row of leaf {row.leaf}: its ids are not those of its path"
+        if row.weights[~row.is_sampled].any():
+            yield f"the row of leaf {row.leaf}: tokens that nobody sampled are trained"
+        for node in dict.fromkeys(row.nodes[row.is_sampled].tolist()):
+            weights = row.weights[(row.nodes == node) & row.is_sampled]
+            totals[node] = totals.get(node, np.zeros(len(weights))) + weights
+            holders[node] = holders.get(node, 0) + 1
+    for node, total in totals.items():
+        wanted = holders[node] if rows[0].policy == "per_leaf" else 1
+        if np.abs(total - wanted).max() > TOLERANCE:
+            yield f"node {node} (canonical): its tokens weigh {total.min()!r} to {total.max()!r} in all, not {wanted}"
+
+
+def _node_faults(tree: Tree, node: int) -> Iterator[str]:
+    parent = tree.parent(node)
+    if parent is None:
+        yield "it has no parent and is not the root"
+        return
+    own = sum(len(segment) for segment in tree.segments(node))
+    start = tree.length(parent) if tree.edge(node) == "continues" else 0
+    if tree.length(node) != start + own:
+        yield f"it ends at {tree.length(node)}, but its {own} tokens begin at {start}"
+    siblings = tree.children(parent, edge=tree.edge(node))
+    if [tree.index(s) for s in siblings] != sorted(tree.index(s) for s in siblings):
+        yield f"siblings are out of order: {siblings}"
+    for segment in tree.segments(node):
+        if segment.logprobs is not None and not np.isfinite(segment.logprobs).all():
+            yield "a logprob is not finite"
+    if tree.is_ended(parent) and tree.edge(node) == "continues":
+        yield f"its parent had ended with {tree.stop(parent)!r}"

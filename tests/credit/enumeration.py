@@ -1,0 +1,128 @@
+"""Enumeration: the exact expectation of a gradient estimator on a small problem, by replaying every list of draws.
+
+`grow(draw)` grows a tree and takes *all* its randomness, tokens and coins, from `draw(probabilities) -> index`. Its
+sampled tokens are digits: the actions. Probabilities, shares and rewards are rationals, so a verdict is an equality.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from tests.golden.files import load
+
+from ramify.core.tree import Tree
+from ramify.credit import Forest, forest_of
+from ramify.credit.forest import STEM
+
+Draw = Callable[[Sequence[Fraction]], int]
+Grow = Callable[[Draw], Tree]
+Credit = Callable[[Forest], Any]
+Gradient = dict[str, list[Any]]
+"""Prefix -> component of each action's logit there."""
+PROBLEMS = ("binary3", "ragged", "ternary2")
+
+
+@dataclass(frozen=True)
+class MDP:
+    """A softmax table over prefixes; a prefix with a reward ends the path."""
+
+    probs: Mapping[str, Sequence[Fraction]]
+    rewards: Mapping[str, Fraction]
+    gradient: Gradient
+    """Of the expected reward, exact."""
+
+    @classmethod
+    def of(cls, name: str) -> "MDP":
+        content = load(f"gradients_{name}")
+        mdp = content["mdp"]
+        return cls(
+            probs={prefix: [Fraction(p) for p in law] for prefix, law in mdp["probs"].items()},
+            rewards={prefix: Fraction(reward) for prefix, reward in mdp["rewards"].items()},
+            gradient={prefix: [Fraction(g) for g in law] for prefix, law in content["gradient_exact"].items()},
+        )
+
+
+def outcomes(grow: Grow) -> Iterator[tuple[Fraction, Tree]]:
+    """Every tree that `grow` can make, with its probability, depth first over lists of draws."""
+    chosen: list[int] = []
+    while True:
+        laws: list[Sequence[Fraction]] = []
+
+        def draw(law: Sequence[Fraction]) -> int:
+            laws.append(law)
+            if len(laws) > len(chosen):
+                chosen.append(_possible(law, 0))
+            return chosen[len(laws) - 1]
+
+        tree = grow(draw)
+        probability = Fraction(1)
+        for index, law in zip(chosen, laws, strict=True):
+            probability *= law[index]
+        yield probability, tree
+        while chosen and _possible(laws[len(chosen) - 1], chosen[-1] + 1) == len(laws[len(chosen) - 1]):
+            chosen.pop()
+        if not chosen:
+            return
+        chosen[-1] = _possible(laws[len(chosen) - 1], chosen[-1] + 1)
+
+
+def expected_gradients(
+    grow: Grow, credits: Mapping[str, Credit], mdp: MDP, *, number: type[Fraction] | type[float] = Fraction
+) -> dict[str, Gradient]:
+    """For each credit: the expectation of sum over sampled tokens of coefficient * grad log pi.
+
+    In rationals, where the credit needs no square root, or several times faster in floats.
+    """
+    laws = {prefix: [number(p) for p in law] for prefix, law in mdp.probs.items()}
+    totals: dict[str, Gradient] = {name: {prefix: [0] * len(law) for prefix, law in laws.items()} for name in credits}
+    for probability, tree in outcomes(grow):
+        forest = rational(forest_of(tree)) if number is Fraction else forest_of(tree)
+        texts = actions_of(tree, forest)
+        for name, credit in credits.items():
+            _add(totals[name], laws, texts, [number(probability) * c for c in credit(forest).tolist()])
+    return totals
+
+
+def expected_gradient(grow: Grow, credit: Credit, mdp: MDP) -> Gradient:
+    """The expectation of one credit's estimator, in rationals."""
+    return expected_gradients(grow, {"credit": credit}, mdp)["credit"]
+
+
+def rational(forest: Forest) -> Forest:
+    """The forest with shares and rewards as the small fractions they stand for."""
+    return replace(
+        forest,
+        share=np.array([Fraction(x).limit_denominator(10_000) for x in forest.share], object),
+        reward=np.array([x if x != x else Fraction(x).limit_denominator(10_000) for x in forest.reward], object),
+    )
+
+
+def actions_of(tree: Tree, forest: Forest) -> list[tuple[str, str]]:
+    """For each node of the forest: the actions sampled before it on its path, and its own."""
+    found: list[tuple[str, str]] = []
+    for node, parent in zip(forest.nodes.tolist(), forest.parent.tolist(), strict=True):
+        own = [tree.codec.decode(s.ids.tolist()) for s in tree.segments(node) if s.is_sampled]
+        found.append(("".join(found[parent]) if parent != STEM else "", "".join(own)))
+    return found
+
+
+def _add(
+    total: Gradient, laws: Mapping[str, Sequence[Any]], texts: Sequence[tuple[str, str]], coefficients: Sequence[Any]
+) -> None:
+    """Add coefficient * d log pi / d logit of every sampled token: one for the action taken, less the law."""
+    for (before, own), coefficient in zip(texts, coefficients, strict=True):
+        for i, action in enumerate(own):
+            prefix = before + own[:i]
+            component = total[prefix]
+            component[int(action)] += coefficient
+            for other, p in enumerate(laws[prefix]):
+                component[other] -= coefficient * p
+
+
+def _possible(law: Sequence[Fraction], index: int) -> int:
+    """The first index from `index` on with a probability above 0; the law's length if there is none."""
+    while index < len(law) and not law[index]:
+        index += 1
+    return index

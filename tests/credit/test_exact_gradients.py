@@ -1,0 +1,85 @@
+"""Credits have exactly the expectations that the goldens say, on trees that the core records."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.credit.enumeration import MDP, PROBLEMS, Credit, Gradient, expected_gradient, expected_gradients
+from tests.credit.samplers import sampler
+from tests.golden.files import FOLDER, load
+
+from ramify.credit import leaf_grpo, leaf_loo, leaf_mean, split, split_tree_loo, subtree_loo
+
+CREDITS: Mapping[str, Credit] = {
+    "leaf_grpo": partial(leaf_grpo, deviation="population"),
+    "leaf_loo": leaf_loo,
+    "leaf_mean": leaf_mean,
+    "split": split,
+    "split_tree_loo": split_tree_loo,
+    "subtree_loo": subtree_loo,
+}
+SHAPES = ("budget", "chains", "coin", "committed_depth", "surprise_after", "table")
+"""Kinds of predictable samplers; the goldens' others are post hoc, prune or merge."""
+LARGE = {("binary3", "coin"), ("ragged", "table of 1")}
+"""Samplers with more than 5,000 outcomes, enumerated in floats."""
+Scheme = Mapping[str, Any]
+
+
+def shape_of(scheme: Scheme) -> str:
+    spec = scheme["sampler"]
+    return f"table of {spec['num_trees']}" if spec["kind"] == "table" else spec["kind"]
+
+
+def schemes() -> dict[tuple[str, str], list[Scheme]]:
+    """(problem, shape) -> its schemes with a credit there is; a missing file gives the problem alone, to fail."""
+    found: dict[tuple[str, str], list[Scheme]] = {}
+    for problem in PROBLEMS:
+        if not (FOLDER / f"gradients_{problem}.json").exists():
+            found[problem, "missing"] = []
+            continue
+        for scheme in load(f"gradients_{problem}")["schemes"]:
+            if scheme["sampler"]["kind"] in SHAPES and scheme["credit"] in CREDITS:
+                found.setdefault((problem, shape_of(scheme)), []).append(scheme)
+    return found
+
+
+SCHEMES = schemes()
+
+
+@pytest.mark.parametrize(("problem", "shape"), SCHEMES, ids=[f"gradients_{p}::{s}" for p, s in SCHEMES])
+def test_expectations_equal_the_goldens(problem: str, shape: str) -> None:
+    mdp = MDP.of(problem)
+    wanted = SCHEMES[problem, shape]
+    grow = sampler(wanted[0]["sampler"], mdp)
+    number = float if (problem, shape) in LARGE else Fraction
+    found = expected_gradients(grow, {s["credit"]: CREDITS[s["credit"]] for s in wanted}, mdp, number=number)
+    for scheme in wanted:
+        gradient = found[scheme["credit"]]
+        assert far_from(gradient, scheme["expected"]) <= 1e-12, scheme["id"]
+        if scheme["exact"] is not None and number is Fraction:
+            assert gradient == {prefix: [Fraction(x) for x in law] for prefix, law in scheme["exact"].items()}
+        assert verdict(gradient, mdp) == scheme["verdict"], scheme["id"]
+
+
+def test_one_credit_can_be_certified_alone() -> None:
+    mdp = MDP.of("ternary2")
+    grow = sampler({"kind": "chains", "num_trees": 2}, mdp)
+    assert expected_gradient(grow, subtree_loo, mdp) == mdp.gradient
+
+
+def verdict(gradient: Gradient, mdp: MDP) -> str:
+    """unbiased: equals the gradient; scaled: one factor for all components; else biased."""
+    if far_from(gradient, mdp.gradient) <= 1e-12:
+        return "unbiased"
+    pairs = [(x, g) for prefix, law in mdp.gradient.items() for x, g in zip(gradient[prefix], law, strict=True)]
+    scale = next(x / g for x, g in pairs if g)
+    return "scaled" if all(abs(x - scale * g) <= 1e-12 for x, g in pairs) else "biased"
+
+
+def far_from(gradient: Gradient, expected: Mapping[str, Sequence[Any]]) -> float:
+    """The largest difference of a component."""
+    return max(
+        abs(float(x - e)) for prefix, law in expected.items() for x, e in zip(gradient[prefix], law, strict=True)
+    )

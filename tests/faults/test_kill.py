@@ -1,0 +1,112 @@
+"""A run killed at any record goes on to the bytes of the uninterrupted run."""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramify.rows.jsonl import write
+from ramify.runner.api import Saved, begin, resume
+from ramify.runner.config import RunConfig
+from ramify.runner.configure import resolve
+
+PRESETS = ("chains", "offline", "arpo")
+
+
+def config(preset: str, **flags: Any) -> RunConfig:
+    """About 200 records of the scripted random agent, with tools, prunes and a budget that binds."""
+    return resolve(
+        preset=preset,
+        flags={
+            "prompts": 6,
+            "seed": 3,
+            "engine.name": "scripted",
+            "growth.max_response_tokens": 160,
+            "growth.prune": "task",
+            "limits.decode": 700,
+            **flags,
+        },
+    ).config
+
+
+def exported(path: Path) -> bytes:
+    out = path.with_suffix(".jsonl")
+    write(Saved.open(path).rows(), out)
+    return out.read_bytes()
+
+
+def killed(config: RunConfig, path: Path, *, after: int) -> bool:
+    """Begin a run in a child process that kills itself after so many records; whether it was killed."""
+    child = os.fork()
+    if not child:
+        os.environ["RAMIFY_KILL_AFTER"] = str(after)
+        try:
+            begin(config, path)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+def journal(path: Path) -> Path:
+    return path / "journal" / "000000.jsonl"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("after", [1, 2, 7, 40, 80])
+def test_a_killed_run_resumes_to_the_same_bytes(folder: Path, preset: str, after: int) -> None:
+    begin(config(preset), folder / "whole")
+    assert killed(config(preset), folder / "killed", after=after)
+    assert journal(folder / "killed").read_bytes().count(b"\n") == after
+    resume(folder / "killed")
+    assert exported(folder / "killed") == exported(folder / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_record_of_a_run_is_a_safe_place_to_die(folder: Path, preset: str) -> None:
+    begin(config(preset), folder / "whole")
+    expected, number = exported(folder / "whole"), 1
+    while killed(config(preset), folder / "killed", after=number):
+        resume(folder / "killed")
+        assert exported(folder / "killed") == expected, f"killed after {number} records"
+        shutil.rmtree(folder / "killed")
+        number += 1
+    assert number > 60
+
+
+@pytest.mark.slow
+def test_a_cut_at_every_byte_of_the_last_two_records_is_resumed(folder: Path) -> None:
+    begin(config("offline"), folder / "whole")
+    expected = exported(folder / "whole")
+    assert killed(config("offline"), folder / "killed", after=60)
+    data = journal(folder / "killed").read_bytes()
+    last_two = data.rstrip(b"\n").rsplit(b"\n", 2)
+    for length in range(len(last_two[0]) + 1, len(data)):
+        again = folder / "again"
+        shutil.copytree(folder / "killed", again)
+        journal(again).write_bytes(data[:length])
+        resume(again)
+        assert exported(again) == expected, f"cut at byte {length}"
+        shutil.rmtree(again)
+
+
+def test_acknowledged_work_is_not_generated_again(folder: Path) -> None:
+    assert killed(config("chains"), folder / "killed", after=60)
+    saved = journal(folder / "killed").read_bytes()
+    report = resume(folder / "killed")
+    assert journal(folder / "killed").read_bytes().startswith(saved)
+    steps = saved.count(b'"record":"grown"')
+    again = journal(folder / "killed").read_bytes().count(b'"record":"grown"') - steps
+    assert report.turns <= steps + again
+    assert steps > 20

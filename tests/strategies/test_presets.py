@@ -1,0 +1,27 @@
+"""The presets named after publications say what the constants beside the strategies say."""
+
+import tomllib
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+import pytest
+
+from ramify.strategies.offline import AS_PUBLISHED as OFFLINE_AS_PUBLISHED
+from ramify.strategies.offline import OfflineConfig
+from ramify.strategies.online import AEPO_AS_PUBLISHED, ARPO_AS_PUBLISHED, OnlineConfig
+
+PRESETS = {
+    "offline": OfflineConfig(),
+    "offline_as_published": OFFLINE_AS_PUBLISHED,
+    "arpo": OnlineConfig(),
+    "arpo_as_published": ARPO_AS_PUBLISHED,
+    "aepo": OnlineConfig(rule="aepo"),
+    "aepo_as_published": AEPO_AS_PUBLISHED,
+}
+
+
+@pytest.mark.parametrize(("name", "config"), PRESETS.items(), ids=PRESETS)
+def test_a_preset_is_a_set_of_values(name: str, config: Any) -> None:
+    preset = tomllib.loads(files("ramify").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8"))
+    assert msgspec.convert(preset["strategy"]["options"], type(config)) == config
