@@ -4,6 +4,7 @@
 sampled tokens are digits: the actions. Probabilities, shares and rewards are rationals, so a verdict is an equality.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -44,28 +45,43 @@ class MDP:
         )
 
 
-def outcomes(grow: Grow) -> Iterator[tuple[Fraction, Tree]]:
-    """Every tree that `grow` can make, with its probability, depth first over lists of draws."""
-    chosen: list[int] = []
-    while True:
-        laws: list[Sequence[Fraction]] = []
+class Replay:
+    """One list of draws: replayed as far as it goes, then continued with the first possible choices."""
 
-        def draw(law: Sequence[Fraction]) -> int:
-            laws.append(law)
-            if len(laws) > len(chosen):
-                chosen.append(_possible(law, 0))
-            return chosen[len(laws) - 1]
+    def __init__(self, chosen: Sequence[int]) -> None:
+        self.chosen = list(chosen)
+        self.laws: list[Sequence[Fraction]] = []
 
-        tree = grow(draw)
-        probability = Fraction(1)
-        for index, law in zip(chosen, laws, strict=True):
-            probability *= law[index]
-        yield probability, tree
-        while chosen and _possible(laws[len(chosen) - 1], chosen[-1] + 1) == len(laws[len(chosen) - 1]):
+    def draw(self, law: Sequence[Fraction]) -> int:
+        self.laws.append(law)
+        if len(self.laws) > len(self.chosen):
+            self.chosen.append(_possible(law, 0))
+        return self.chosen[len(self.laws) - 1]
+
+    @property
+    def probability(self) -> Fraction:
+        return math.prod((law[i] for i, law in zip(self.chosen, self.laws, strict=True)), start=Fraction(1))
+
+    def following(self) -> list[int] | None:
+        """The next list of draws, depth first; None = this was the last."""
+        chosen = list(self.chosen)
+        while chosen:
+            law = self.laws[len(chosen) - 1]
+            chosen[-1] = _possible(law, chosen[-1] + 1)
+            if chosen[-1] < len(law):
+                return chosen
             chosen.pop()
-        if not chosen:
-            return
-        chosen[-1] = _possible(laws[len(chosen) - 1], chosen[-1] + 1)
+        return None
+
+
+def outcomes(grow: Grow) -> Iterator[tuple[Fraction, Tree]]:
+    """Every tree that `grow` can make, with its probability."""
+    chosen: list[int] | None = []
+    while chosen is not None:
+        replay = Replay(chosen)
+        tree = grow(replay.draw)
+        yield replay.probability, tree
+        chosen = replay.following()
 
 
 def expected_gradients(

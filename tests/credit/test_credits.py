@@ -133,7 +133,7 @@ def test_auto_falls_back_to_a_published_credit_and_says_why() -> None:
 
 @pytest.mark.parametrize("name", ["split", "split_tree_loo", "subtree_loo"])
 def test_exact_credits_refuse_forks_made_after_the_fact(name: str) -> None:
-    with pytest.raises(ContractError, match="predictable forks only.*'restart'"):
+    with pytest.raises(ContractError, match=r"predictable forks only.*'restart'"):
         credit(name, late())
 
 

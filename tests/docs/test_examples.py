@@ -1,4 +1,4 @@
-"""Every example of the documentation runs, every command and file it shows exists, and its tables say what the code says.
+"""Every example of the documentation runs, what it shows and links to exists, and its tables say what the code says.
 
 The blocks of a page run in order in one temporary folder: `python` as a script of its own, `python FILE` after it was
 written to that file, `toml FILE`, `jsonl FILE` and `csv FILE` are written, and a `console run` block runs its
@@ -10,21 +10,25 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
 import pytest
+from tests.requirements import REQUIREMENTS
 
 from ramify import plugins
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.main import COMMANDS, main
+from ramify.core.action import ActionConfig
+from ramify.core.limits import Limits
 from ramify.core.stop import STOP_WORDS
 from ramify.credit import NAMES
+from ramify.runner.config import RunConfig
 from ramify.strategies import choose
-from tests.requirements import REQUIREMENTS
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
+FOR_USERS = [page for page in PAGES if page.name not in ("CONTRIBUTING.md", "CHANGELOG.md")]
 BLOCK = re.compile(r"^```(\w+)(?: ([^\n]+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:\s]*)(#[^)\s]*)?\)")
 TIMEOUT_S = 60.0
@@ -54,9 +58,8 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def run(arguments: list[str], folder: Path) -> None:
     """Run Python with `arguments` in `folder`; its own words are the failure's."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", *arguments], cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S
-    )
+    command = [sys.executable, "-W", "error", *arguments]
+    done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
@@ -75,7 +78,7 @@ def run_block(block: Block, number: int, folder: Path) -> None:
             pass
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", FOR_USERS, ids=lambda page: page.name)
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     for number, block in enumerate(blocks(page)):
         run_block(block, number, tmp_path)
@@ -158,3 +161,21 @@ def test_every_plug_in_is_named_on_its_page() -> None:
     text = (REPOSITORY / "docs" / "extend.md").read_text("utf-8")
     missing = [name for kind in plugins.KINDS for name in plugins.known(kind) if f"`{name}`" not in text]
     assert not missing, f"docs/extend.md does not name {missing}"
+
+
+def settings(value: object, path: str = "") -> Iterator[str]:
+    """Dotted paths of all settings below a part of the configuration."""
+    for field in fields(value):  # type: ignore[arg-type]
+        at, inner = f"{path}{field.name}", getattr(value, field.name)
+        if isinstance(inner, Limits):
+            yield f"{at}.NAME"
+        elif field.name == "actions":
+            yield from settings(ActionConfig(), "actions.NAME.")
+        elif is_dataclass(inner):
+            yield from settings(inner, f"{at}.")
+        else:
+            yield at
+
+
+def test_the_table_of_settings_is_the_configuration_s() -> None:
+    assert set(table("cli.md", "## Settings")) == set(settings(RunConfig()))

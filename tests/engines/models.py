@@ -1,5 +1,6 @@
 """Models for the tests of in-process engines: random weights in the shipped format, and one that needs no weights."""
 
+import asyncio
 import hashlib
 import json
 import shutil
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ramify.engines.batching import Chunk, Rows
+from ramify.engines.batching import Stats
+from ramify.engines.slot_model import Chunk, Rows
 
 TOKENIZER = Path(__file__).parents[2] / "src" / "ramify" / "data" / "builtin"
 
@@ -138,3 +140,12 @@ class HashModel:
             return np.where(np.arange(self.vocab_size) == following, 30.0, 0.0).astype(np.float32)
         seed = int.from_bytes(hashlib.blake2b(ids.tobytes(), digest_size=8).digest(), "little")
         return np.random.default_rng(seed).normal(0, 2, self.vocab_size).astype(np.float32)
+
+
+async def until_decoded(stats: Stats, num: int) -> None:
+    """Give way until `num` tokens were sampled."""
+    for _ in range(10_000):
+        if stats.num_decoded >= num:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError(f"{stats.num_decoded} of {num} tokens after 10,000 turns")

@@ -162,14 +162,19 @@ def report_markdown(report: dict[str, Any]) -> str:
     lines = [
         "# The built-in countdown model",
         "",
-        f"{training['parameters']:,} parameters, {report['weights_bytes']:,} bytes of bf16 weights; trained for "
-        f"{training['cpu_minutes']} CPU-minutes on one thread: {training['steps']:,} steps, {training['episodes']:,} "
-        f"episodes of {training['distinct_problems']:,} distinct problems, {training['tokens']:,} tokens.",
+        f"{training['parameters']:,} parameters, {report['weights_bytes']:,} bytes of bf16 weights.",
+        (
+            f"Trained for {training['cpu_minutes']} CPU-minutes on one thread: {training['steps']:,} steps, "
+            f"{training['episodes']:,} episodes of {training['distinct_problems']:,} distinct problems, "
+            f"{training['tokens']:,} tokens."
+        ),
         "",
         f"Tokenizer sha256 `{report['tokenizer_sha256']}`.",
         "",
-        f"Held out by a hash of the problem; {heldout['samples']} samples a problem at temperature "
-        f"{heldout['temperature']}, seed {heldout['seed']}.",
+        (
+            f"Held out by a hash of the problem; {heldout['samples']} samples a problem at temperature "
+            f"{heldout['temperature']}, seed {heldout['seed']}."
+        ),
         "",
         "| | " + " | ".join(names) + " |",
         "|---|" + "---|" * len(names),
@@ -224,7 +229,8 @@ def _run(
     rows: list[Row], network: Network, tokenizer: TokenizerFile, generator: torch.Generator, temperature: float
 ) -> None:
     """Sample every row to its end."""
-    call_end, answer_end = (tokenizer.encode(tag)[0] for tag in ("</calc>", "</answer>"))
+    ends = {tokenizer.encode("</calc>")[0]: "call", tokenizer.encode("</answer>")[0]: "answer"}
+    ends[tokenizer.eos_id] = "no answer"
     network.start(len(rows))
     for row in rows:
         row.ids.append(row.given.pop(0))
@@ -233,17 +239,8 @@ def _run(
         logits = network.step([row.ids[-1] for row in active], position)
         drawn = torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=generator)[:, 0].tolist()
         for row, token in zip(active, drawn, strict=True):
-            if row.end is not None:
-                continue
-            if row.given:
-                row.ids.append(row.given.pop(0))
-                continue
-            row.ids.append(token)
-            row.num_sampled += 1
-            if token == call_end:
-                _call(row, tokenizer)
-            elif token in (answer_end, tokenizer.eos_id):
-                row.end = "answer" if token == answer_end else "no answer"
+            if row.end is None:
+                _take(row, token, ends, tokenizer)
         kept = [index for index, row in enumerate(active) if row.end is None]
         if not kept:
             return
@@ -252,6 +249,19 @@ def _run(
             active = [active[index] for index in kept]
     for row in active:
         row.end = row.end or "length"
+
+
+def _take(row: Row, token: int, ends: dict[int, str], tokenizer: TokenizerFile) -> None:
+    """Append a row's next token: the given one if there is one, else the sampled `token`."""
+    if row.given:
+        row.ids.append(row.given.pop(0))
+        return
+    row.ids.append(token)
+    row.num_sampled += 1
+    if ends.get(token) == "call":
+        _call(row, tokenizer)
+    else:
+        row.end = ends.get(token)
 
 
 def _call(row: Row, tokenizer: TokenizerFile) -> None:

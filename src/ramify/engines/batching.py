@@ -14,66 +14,21 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ramify.core.codec import Codec
-from ramify.core.cut import first_stop
 from ramify.core.engine import Generation, Request
 from ramify.core.errors import ConfigError, EngineError
-from ramify.core.segment import Finish, Floats_T, Ids_T
+from ramify.core.segment import Finish, Floats_T
 from ramify.engines.sampling import RAW, Law, uniforms
+from ramify.engines.slot_model import Chunk, Indices, Rows, SlotModel
 from ramify.engines.slots import SlotTable
-
-Indices = npt.NDArray[np.intp]
+from ramify.engines.stop_watch import StopWatch
 
 MEASURES = frozenset({"entropy", "topk"})
 """What the loop can measure on any model."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """R slots that compute one token each; slots rise."""
-
-    slots: Indices
-    """(R,)"""
-    positions: Indices
-    """(R,) where in its slot each token stands."""
-    ids: Ids_T
-    """(R,)"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
-    """Tokens that one slot computes at positions `start` and following."""
-
-    slot: int
-    start: int
-    ids: Ids_T
-
-
-class SlotModel(Protocol):
-    """A causal model with a key/value cache of `num_slots` slots of `context_length` positions."""
-
-    @property
-    def num_slots(self) -> int: ...
-
-    @property
-    def context_length(self) -> int: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    def forward(self, rows: Rows, chunks: Sequence[Chunk]) -> npt.NDArray[np.float32]:
-        """Compute R rows and C chunks, each slot named once; return (R + C, V) logits: of every row's token, then of
-        every chunk's last. Writes their keys and values; a slot's earlier positions must be there already."""
-        ...
-
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the keys and values of the first `length` positions of one slot to another."""
-        ...
 
 
 @dataclass(slots=True)
@@ -111,8 +66,7 @@ class _Run:
 
     request: Request
     future: asyncio.Future[Generation]
-    tail: bytes
-    """The last bytes of the run, in which a stop word may begin."""
+    watch: StopWatch
     is_raw: bool
     """Whether tokens are drawn from the raw law."""
     slot: int = -1
@@ -177,7 +131,9 @@ class BatchingLoop:
         """Carry one request out. Cancelled, it gives its slot back at once. Raises `EngineError`."""
         self._check(request)
         future = asyncio.get_running_loop().create_future()
-        run = _Run(request, future, tail=self._tail(request), is_raw=request.sampling == RAW)
+        latest_first = reversed(request.ids[len(request.ids) - request.num_run :].tolist())
+        watch = StopWatch(request.stops, (self._bytes[token] for token in latest_first))
+        run = _Run(request, future, watch, is_raw=request.sampling == RAW)
         self._ensure_running()
         self._waiting.append(run)
         self._wake.set()
@@ -230,16 +186,6 @@ class BatchingLoop:
         if unknown:
             raise EngineError("unknown_measure", f"{sorted(unknown)}; known: {sorted(MEASURES)}")
 
-    def _tail(self, request: Request) -> bytes:
-        """The end of the context's run: one byte less than the longest stop word."""
-        room = _longest(request.stops) - 1
-        tail = b""
-        for token in reversed(request.ids[len(request.ids) - request.num_run :].tolist()):
-            if len(tail) >= room:
-                break
-            tail = self._bytes[token] + tail
-        return _last(tail, room)
-
     def _ensure_running(self) -> None:
         if self._task is None or self._task.done():
             self._wake = asyncio.Event()
@@ -262,16 +208,20 @@ class BatchingLoop:
     def _step(self) -> None:
         self._seat_waiting()
         rows, chunks = self._due()
-        slots = [*rows.slots.tolist(), *(chunk.slot for chunk in chunks)]
+        slots = np.array([*rows.slots, *(chunk.slot for chunk in chunks)], np.intp)
         try:
             logits = self._model.forward(rows, chunks)
-        except Exception as error:  # boundary: whatever a model raises fails the requests of this step, not the loop
-            for slot in slots:
-                self._table.held[slot] = 0
-                self._fail(self._active[slot], EngineError("model_error", f"{type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001 - boundary: a model's fault fails this step's requests, not the loop
+            self._fail_step(slots, f"{type(error).__name__}: {error}")
             return
         self.stats.num_steps += 1
-        self._advance(np.array(slots, np.intp), chunks, logits)
+        self._advance(slots, chunks, logits)
+
+    def _fail_step(self, slots: Indices, fault: str) -> None:
+        """Fail the requests of a step; nothing that it may have touched is used again."""
+        self._table.held[slots] = 0
+        for slot in slots.tolist():
+            self._fail(self._active[slot], EngineError("model_error", fault))
 
     def _seat_waiting(self) -> None:
         """Give waiting requests slots, in order; what waits for another's prefix stays at the head of the queue."""
@@ -354,23 +304,19 @@ class BatchingLoop:
             return
         largest = law.top(wanted, max(runs[row].request.topk for row in wanted))
         for row, values in zip(wanted, largest, strict=True):
-            run = runs[row]
-            values = values[: run.request.topk]
-            own = self._logprobs[slots[row], self._table.known[slots[row]] - 1]
-            run.topk.append(values.copy() if own >= values[-1] else np.append(values, own))
+            run, slot = runs[row], slots[row]
+            own = self._logprobs[slot, self._table.known[slot] - 1]
+            first = values[: run.request.topk].copy()
+            run.topk.append(first if own >= first[-1] else np.append(first, own))
 
     def _heard(self, run: _Run, token: int) -> Finish | None:
         """Count a sampled token; how the request ends with it, None = it goes on. Mutates `run`."""
         run.num_sampled += 1
         if token == self._eos_id:
             return Finish("end_of_sequence")
-        stops = run.request.stops
-        if stops:
-            data = run.tail + self._bytes[token]
-            found = first_stop(data, stops, after=len(run.tail))
-            if found is not None:
-                return Finish("stop", found[0])
-            run.tail = _last(data, _longest(stops) - 1)
+        word = run.watch.hear(self._bytes[token])
+        if word is not None:
+            return Finish("stop", word)
         return Finish("length") if run.num_sampled == run.request.max_tokens else None
 
     def _finish(self, run: _Run, finish: Finish) -> None:
@@ -406,18 +352,8 @@ class BatchingLoop:
     def _withdraw(self, run: _Run) -> None:
         """Drop a request that nobody waits for any more; nothing to do for one that is over."""
         self._release(run)
-        if not run.future.done() or run.future.cancelled():
-            if run in self._waiting:
-                self._waiting.remove(run)
-
-
-def _longest(stops: Sequence[str]) -> int:
-    """Bytes of the longest stop word; 1 if there is none."""
-    return max((len(word.encode()) for word in stops), default=1)
-
-
-def _last(data: bytes, num: int) -> bytes:
-    return data[len(data) - num :] if num < len(data) else data
+        if (not run.future.done() or run.future.cancelled()) and run in self._waiting:
+            self._waiting.remove(run)
 
 
 def _spans(marks: Sequence[tuple[int, int]], num: int) -> tuple[tuple[int, int], ...]:

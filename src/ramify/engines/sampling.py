@@ -28,7 +28,7 @@ def uniforms(seed: int, num: int) -> Floats64:
     Philox 4x64 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), keyed by the seed.
     """
     raw = np.random.Philox(key=seed % 2**64).random_raw(num)
-    return (raw >> np.uint64(11)) * 2.0**-53
+    return (raw >> np.uint64(11)).astype(np.float64) * np.float64(2.0**-53)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -70,7 +70,7 @@ class SlotTable:
         is_lossless = ~self.is_active & (usable == self.held)
         source = int((2 * usable + is_lossless).argmax())
         num_cached = min(int(usable[source]), len(context) - 1)
-        slot = source if num_cached and is_lossless[source] else self._spare(source)
+        slot = source if num_cached and is_lossless[source] else self._spare(source if num_cached else None)
         kept = int(usable[slot])
         is_eviction = bool(self.held[slot] > kept)
         num_recomputed = self._evicted.count(context[:-1], num_cached)
@@ -99,10 +99,11 @@ class SlotTable:
         is_equal = self.ids[:, : len(context)] == context
         return np.where(is_equal.all(axis=1), len(context), is_equal.argmin(axis=1))
 
-    def _spare(self, source: int) -> int:
+    def _spare(self, source: int | None) -> int:
         """An empty slot, else the idle one used longest ago, `source` only if there is no other."""
         age = np.where(self.held == 0, -1, self._last_used)
-        age[source] = max(int(age[source]), self._clock)
+        if source is not None:
+            age[source] = self._clock + 1
         age[self.is_active] = np.iinfo(np.int64).max
         return int(age.argmin())
 

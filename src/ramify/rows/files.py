@@ -1,7 +1,7 @@
 """Files: an export appears under its name when it is whole, or not at all."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ramify.core.errors import ExportError
@@ -18,4 +18,5 @@ def whole(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()

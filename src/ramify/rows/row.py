@@ -233,13 +233,20 @@ class _Export:
             is_oracle=any(score.is_oracle for score in scores),
             stop=tree.stop(node) or "",
             credit=credited.name,
-            reasons=credited.reasons,
+            reasons=self._reasons,
             policy=self._policy,
             normaliser=float(self._normaliser),
             codec=tree.codec.name,
             codec_sha256=tree.codec.sha256,
             public=tree.problem.public,
         )
+
+    @property
+    def _reasons(self) -> tuple[str, ...]:
+        """Why the gradient is not exact: the credit's reasons, and the policy's own."""
+        is_repeated = self._policy == "per_leaf" and self._credited.leaf_advantages is None and self._forest.is_forked
+        own = ("policy 'per_leaf' trains a shared token once a row with its whole coefficient",) if is_repeated else ()
+        return (*self._credited.reasons, *own)
 
     def _path(self, leaf: int) -> list[int]:
         path = [leaf]

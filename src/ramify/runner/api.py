@@ -28,7 +28,7 @@ from ramify.rows.select import kept_leaves
 from ramify.runner.commit import Writing
 from ramify.runner.config import RunConfig
 from ramify.runner.configure import from_toml, resolve, to_toml
-from ramify.runner.events import Event, Observer, TreeClosed
+from ramify.runner.events import Event, Observer, TailCut, TreeClosed
 from ramify.runner.log import RunLog
 from ramify.runner.recorder import Recorder
 from ramify.runner.records import Header, Weights
@@ -36,7 +36,7 @@ from ramify.runner.replay import Replayed, replay, replay_each
 from ramify.runner.report import RunReport
 from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run
-from ramify.runner.store import FolderStore, load, stream
+from ramify.runner.store import FolderStore, header_and_config, stream
 
 ISOLATION = "none"
 """How the built-in tools are kept apart from the machine: they run no foreign code, so not at all."""
@@ -189,14 +189,18 @@ async def _begin(config: RunConfig, path: Path, observers: Iterable[Observer]) -
 
 
 async def _resume(path: Path, observers: Iterable[Observer]) -> RunReport:
-    store, saved = FolderStore.resume(path)
+    config = from_toml(header_and_config(path)[1])
+    store, saved = FolderStore.resume(path, writing=Writing(durability=config.durability))
     try:
-        run = assemble(from_toml(saved.config))
+        run = assemble(config)
         _refuse_other_weights(saved.header, header_of(run))
         known = replay(saved.records, run.codec, run.rules)
     except BaseException:
         store.close()
         raise
+    if saved.torn is not None:
+        for observer in observers:
+            observer(TailCut(str(saved.torn)))
     return await _grow(run, store, observers, known=known)
 
 
@@ -243,8 +247,7 @@ class Saved:
     @classmethod
     def open(cls, path: Path) -> "Saved":
         """Raises `StoreError` if `path` is no readable run."""
-        saved = load(path)
-        config = from_toml(saved.config)
+        config = from_toml(header_and_config(path)[1])
         run = assemble(config)
         return cls(path, config, run.codec, run.rules)
 
@@ -252,8 +255,9 @@ class Saved:
         """Finished trees in order of their problems."""
         early: dict[int, Tree] = {}
         wanted = 0
-        for closed in replay_each(stream(self.path), self.codec, self.rules):
-            early[closed.index] = closed.tree
+        for replayed in replay_each(stream(self.path), self.codec, self.rules):
+            if replayed.is_closed:
+                early[replayed.index] = replayed.tree
             while wanted in early:
                 yield early.pop(wanted)
                 wanted += 1

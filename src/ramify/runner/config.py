@@ -151,7 +151,7 @@ class RunConfig:
     delivery: Delivery = "ordered"
     credit: str = "auto"
     rows: RowsConfig = RowsConfig()
-    max_trees: int = 64
+    max_trees: int = 32
     """Trees in flight at once."""
     max_failed_share: float = 0.05
     """A run of whose commands a larger share fails is stopped."""

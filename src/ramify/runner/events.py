@@ -68,5 +68,14 @@ class TreeClosed:
         return self.reason == "done"
 
 
-Event = TreeOpened | CommandsAsked | StepGrown | OutcomeTold | PhaseBegan | TreeClosed
+@dataclass(frozen=True, slots=True)
+class TailCut:
+    """A crash had left half a record at the journal's end; it was cut off before the run went on."""
+
+    what: str
+    index: int = -1
+    """No tree's."""
+
+
+Event = TailCut | TreeOpened | CommandsAsked | StepGrown | OutcomeTold | PhaseBegan | TreeClosed
 Observer = Callable[[Event], None]

@@ -56,7 +56,8 @@ class CountdownProblem:
 class CountdownDistribution:
     """What problems are drawn from. The defaults are those of the built-in model and of every figure quoted for it."""
 
-    num_numbers_weights: tuple[tuple[int, float], ...] = ((3, 0.5), (4, 0.35), (5, 0.15))
+    # Hard enough that the built-in model solves half at the first try; with weights .5 .35 .15 it solved 0.61.
+    num_numbers_weights: tuple[tuple[int, float], ...] = ((3, 0.3), (4, 0.4), (5, 0.3))
     max_number: int = 15
     min_target: int = 10
     max_target: int = 99

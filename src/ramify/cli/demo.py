@@ -1,0 +1,205 @@
+"""`ramify demo`: the built-in model grows a tree, it is drawn, and strategies are compared at equal decode tokens.
+
+Every strategy gets the same held-out problems and may sample the same number of tokens on each, so what differs is
+where they are spent. What the table says is read off its figures, whichever way they fall.
+"""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from ramify.cli.exit_codes import ExitCode
+from ramify.cli.options import add_json_flag
+from ramify.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from ramify.core.tree import Tree
+    from ramify.runner.config import RunConfig
+    from ramify.runner.events import Event
+    from ramify.runner.paired import Difference
+    from ramify.runner.report import RunReport
+
+NUM_PROBLEMS = 100
+NUM_PROBLEMS_FAST = 8
+NUM_TOKENS = 224
+"""Decode tokens a problem: about eight chains (`gains.md` 1)."""
+MAX_TREES = 16
+"""Trees in flight: few enough that forks find their prefixes still in the engine's slots."""
+NUM_PROBLEMS_DRAWN = 4
+"""Problems whose trees are grown to draw one of them."""
+SETTINGS = ("growth.max_response_tokens=256", "limits.decode={tokens}", f"max_trees={MAX_TREES}", "prompts={problems}")
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One strategy of the comparison: a preset, and what makes it go on until its tokens are spent."""
+
+    name: str
+    title: str
+    preset: str
+    settings: tuple[str, ...]
+
+
+CHAINS = ("strategy.options.n=4", "strategy.options.repeat=budget")
+ARMS = (
+    Arm("chains", "independent chains", "chains", CHAINS),
+    Arm("offline", "offline tree", "offline", ("strategy.options.expansion_iterations=1000",)),
+    Arm("online", "online tree (ARPO)", "arpo", ("strategy.options.n=64", "strategy.options.initial_rollouts=4")),
+    Arm("restart", "chains, dead ends restart", "chains", (*CHAINS, "growth.prune=task")),
+)
+BASELINE = ARMS[0].name
+
+
+@dataclass(slots=True)
+class Result:
+    """What one strategy came to."""
+
+    arm: Arm
+    report: "RunReport"
+    solved: Mapping[str, float]
+    """Problem uid -> 1.0 if any leaf was right."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the runs; default: runs/demo")
+    parser.add_argument("--fast", action="store_true", help=f"{NUM_PROBLEMS_FAST} problems instead of {NUM_PROBLEMS}")
+    parser.add_argument("--tokens", type=int, default=NUM_TOKENS, metavar="N", help="decode tokens a problem")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="a setting of all runs")
+    add_json_flag(parser)
+
+
+def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    from ramify.cli.draw import tree_view
+
+    num_problems = NUM_PROBLEMS_FAST if options.fast else NUM_PROBLEMS
+    out = options.out or _new_folder()
+    if not options.json:
+        terminal.out.print(tree_view(_tree_to_draw(options)))
+        terminal.out.print()
+    terminal.say(f"{num_problems} held-out countdown problems, {options.tokens} sampled tokens each, built-in model")
+    results = [_run(arm, _config(arm, num_problems, options), out / arm.name, terminal) for arm in ARMS]
+    if options.json:
+        terminal.result("ramify.demo/1", {"out": str(out), "arms": [_values(r, results[0]) for r in results]})
+    else:
+        terminal.out.print(comparison(results))
+        terminal.out.print("\n".join([*findings(results), "", *_next(out)]), markup=False, soft_wrap=True)
+    return ExitCode.PARTIAL if any(result.report.failed_trees for result in results) else ExitCode.DONE
+
+
+def comparison(results: list[Result]) -> Table:
+    """The table at equal decode tokens."""
+    table = Table(title="at equal decode tokens", title_justify="left", box=None, header_style="bold", pad_edge=False)
+    table.add_column("strategy", no_wrap=True)
+    names = (
+        "leaves",
+        "solved",
+        "less chains [95 %]",
+        "reward",
+        "mixed",
+        "tokens",
+        "context new",
+        "cached",
+        "tools",
+        "s",
+    )
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    for result in results:
+        report, difference = result.report, less(result, results[0])
+        is_baseline = result is results[0]
+        table.add_row(
+            result.arm.title,
+            str(report.leaves),
+            f"{report.coverage or 0:.0%}",
+            "" if is_baseline else f"{difference.mean:+.2f} [{difference.low:+.2f},{difference.high:+.2f}]",
+            f"{report.mean_reward or 0:.2f}",
+            f"{report.mixed_groups or 0:.0%}",
+            str(report.decode_tokens),
+            str(report.prefill_uncached),
+            str(report.prefill_cached),
+            str(report.tool_calls),
+            f"{report.seconds:.1f}",
+        )
+    return table
+
+
+def findings(results: list[Result]) -> list[str]:
+    """What the figures say, one line a strategy that is not the baseline."""
+    lines = [""]
+    for result in results[1:]:
+        ratio = result.report.leaves / max(results[0].report.leaves, 1)
+        solved = {"more": "solves more problems", "fewer": "solves fewer problems", "equal": "shows no difference"}
+        lines.append(f"{result.arm.title}: {ratio:.1f}x the leaves, {solved[less(result, results[0]).word]}")
+    return [*lines, "A leaf is not a solution: measure before you fork."]
+
+
+def less(result: Result, baseline: Result) -> "Difference":
+    """Solved problems of `result` less those of `baseline`, paired by problem."""
+    from ramify.runner.paired import paired_difference
+
+    uids = sorted(baseline.solved)
+    return paired_difference([result.solved.get(uid, 0.0) for uid in uids], [baseline.solved[uid] for uid in uids])
+
+
+def _config(arm: Arm, num_problems: int, options: argparse.Namespace) -> "RunConfig":
+    from ramify.runner.configure import resolve
+
+    settings = [text.format(tokens=options.tokens, problems=num_problems) for text in SETTINGS]
+    return resolve(preset=arm.preset, overrides=[*arm.settings, *settings, *options.set]).config
+
+
+def _run(arm: Arm, config: "RunConfig", out: Path, terminal: Terminal) -> Result:
+    from ramify.cli.progress import RunProgress
+    from ramify.runner import api
+    from ramify.runner.events import Event, TreeClosed
+
+    solved: dict[str, float] = {}
+
+    def note(event: Event) -> None:
+        if isinstance(event, TreeClosed):
+            solved[event.tree.problem.uid] = float(1.0 in _rewards(event.tree))
+
+    with RunProgress(terminal, title=arm.title, num_trees=config.prompts) as progress:
+        report = api.begin(config, out, observers=[note, progress.observe])
+    return Result(arm, report, solved)
+
+
+def _tree_to_draw(options: argparse.Namespace) -> "Tree":
+    """A tree of the offline preset, one with right and wrong leaves if there is any."""
+    from ramify.runner import api
+    from ramify.runner.configure import resolve
+
+    config = resolve(preset="offline", overrides=[f"prompts={NUM_PROBLEMS_DRAWN}", *options.set]).config
+    trees = api.rollout_sync(config=config).trees
+    return max(trees, key=lambda tree: len(_rewards(tree)))
+
+
+def _rewards(tree: "Tree") -> set[float]:
+    """The different rewards of a tree's leaves."""
+    return {reward for leaf in tree.leaves() if (reward := tree.reward(leaf)) is not None}
+
+
+def _values(result: Result, baseline: Result) -> dict[str, object]:
+    return {"name": result.arm.name, **result.report.as_dict(), "less_chains": asdict(less(result, baseline))}
+
+
+def _next(out: Path) -> list[str]:
+    return [
+        f"runs and their journals: {out}/{{{','.join(arm.name for arm in ARMS)}}}",
+        "try next:",
+        f"  ramify show {out / 'restart'} 0",
+        f"  ramify export {out / 'offline'} --to jsonl --out rows.jsonl",
+        "  ramify rollout --preset arpo --prompts 16 --seed 1 --out runs/arpo",
+    ]
+
+
+def _new_folder() -> Path:
+    """runs/demo, or the first of runs/demo-2, runs/demo-3, … that is not there."""
+    folder, number = Path("runs/demo"), 2
+    while folder.exists():
+        folder, number = Path(f"runs/demo-{number}"), number + 1
+    return folder
