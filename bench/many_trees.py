@@ -34,7 +34,7 @@ from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
 from ramify.runner.api import assemble, header_of
 from ramify.runner.clock import run_virtual
-from ramify.runner.config import RunConfig, StrategyConfig
+from ramify.runner.config import GrowthConfig, RunConfig, StrategyConfig
 from ramify.runner.configure import to_toml
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.recorder import Recorder
@@ -54,7 +54,9 @@ def engine(delay_s: float, block_size: int = 16) -> Scripted:
 
 
 def config(num_chains: int) -> RunConfig:
-    return RunConfig(strategy=StrategyConfig(options={"n": num_chains}), max_trees=IN_FLIGHT)
+    return RunConfig(
+        strategy=StrategyConfig(options={"n": num_chains}), growth=GrowthConfig(max_response_tokens=1024), max_trees=IN_FLIGHT
+    )
 
 
 def problems(number: int) -> list[Problem]:

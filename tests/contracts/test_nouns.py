@@ -82,6 +82,7 @@ class Plan:
     Config = Nothing
     measures: ClassVar[frozenset[str]] = frozenset()
     is_order_free = False
+    unpredictable = ""
 
     def __init__(self, config: Nothing, rng: np.random.Generator) -> None:
         self.told: list[Outcome] = []

@@ -117,7 +117,7 @@ def table(page: str, heading: str) -> dict[str, list[str]]:
     rows: dict[str, list[str]] = {}
     for line in section.splitlines():
         if line.startswith("|"):
-            first, *rest = [cell.strip().replace("`", "") for cell in line.strip("|").split(" | ")]
+            first, *rest = [cell.strip().replace("`", "") for cell in line.strip("|").split("|")]
             rows[first] = rest
         elif rows:
             break
@@ -163,19 +163,33 @@ def test_every_plug_in_is_named_on_its_page() -> None:
     assert not missing, f"docs/extend.md does not name {missing}"
 
 
-def settings(value: object, path: str = "") -> Iterator[str]:
-    """Dotted paths of all settings below a part of the configuration."""
+def settings(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Dotted path and default of all settings below a part of the configuration."""
     for field in fields(value):  # type: ignore[arg-type]
         at, inner = f"{path}{field.name}", getattr(value, field.name)
         if isinstance(inner, Limits):
-            yield f"{at}.NAME"
+            yield f"{at}.NAME", None
         elif field.name == "actions":
             yield from settings(ActionConfig(), "actions.NAME.")
         elif is_dataclass(inner):
             yield from settings(inner, f"{at}.")
         else:
-            yield at
+            yield at, inner
+
+
+def shown(default: object) -> str:
+    """A default as the page shows it."""
+    match default:
+        case None:
+            return "none"
+        case dict():
+            return ""
+        case float():
+            return f"{default:g}"
+        case _:
+            return str(default)
 
 
 def test_the_table_of_settings_is_the_configuration_s() -> None:
-    assert set(table("cli.md", "## Settings")) == set(settings(RunConfig()))
+    rows = {path: cells[0] for path, cells in table("cli.md", "## Settings").items()}
+    assert rows == {path: shown(default) for path, default in settings(RunConfig())}

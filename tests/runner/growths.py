@@ -83,7 +83,8 @@ def arrays(draw: st.DrawFn, num: int) -> np.ndarray:
 @st.composite
 def tool_calls(draw: st.DrawFn) -> ToolCall:
     status = draw(st.sampled_from(["ok", "empty", "error", "timeout", "crashed", "refused", "invalid"]))
-    return ToolCall(draw(TEXT), draw(TEXT), status, draw(TEXT), draw(FLOATS), draw(COUNTS), draw(COLUMNS))
+    attachments = tuple(draw(st.lists(TEXT, max_size=2)))
+    return ToolCall(draw(TEXT), draw(TEXT), status, draw(TEXT), draw(FLOATS), draw(COUNTS), draw(COLUMNS), attachments)
 
 
 @st.composite

@@ -404,6 +404,12 @@ def test_junk_is_a_crash_or_readable_text(junk: object) -> None:
     call.result.encode()
 
 
+def test_metadata_and_attachments_of_a_result_stay_with_its_call() -> None:
+    said = ToolResult("a frame", metadata={"second": 3.5}, attachments=("sha256:ab", "sha256:cd"))
+    call, _ = alone(Recorder("fork", act=lambda arguments: said))
+    assert (call.metadata, call.attachments) == ({"second": 3.5}, ("sha256:ab", "sha256:cd"))
+
+
 def test_ten_megabytes_come_back_as_head_and_tail() -> None:
     call, _ = alone(Recorder("fork", act=lambda arguments: ToolResult("a" * 5_000_000 + "z" * 5_000_000)))
     assert len(call.result.encode()) <= 65536

@@ -28,8 +28,9 @@ def test_no_text_is_an_empty_result_unless_something_is_wrong() -> None:
 
 
 def test_lone_surrogates_are_replaced_wherever_they_are() -> None:
-    result = safe(ToolResult("a\ud800b\udfffc", metadata={"k\ud800": ["\udc00"]}))
+    result = safe(ToolResult("a\ud800b\udfffc", metadata={"k\ud800": ["\udc00"]}, attachments=("f\ud800",)))
     assert result.text == "a\ufffdb\ufffdc"
+    assert result.attachments == ("f\ufffd",)
     assert result.metadata == {"k\ufffd": ["\ufffd"]}
 
 

@@ -80,7 +80,7 @@ def _row_faults(replayed: "Replayed", saved: "Saved", checked: Checked) -> Itera
     from ramify.runner.rows import tree_rows
 
     try:
-        rows = tree_rows(replayed.tree, saved.config)
+        rows = tree_rows(replayed.tree, saved.config, saved.unpredictable)
     except ExportError as error:
         checked.without_rows[replayed.tree.problem.uid] = str(error)
         return

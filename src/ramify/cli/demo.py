@@ -19,7 +19,6 @@ from ramify.cli.terminal import Terminal
 if TYPE_CHECKING:
     from ramify.core.tree import Tree
     from ramify.runner.config import RunConfig
-    from ramify.runner.events import Event
     from ramify.runner.paired import Difference
     from ramify.runner.report import RunReport
 

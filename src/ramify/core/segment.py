@@ -93,6 +93,8 @@ class ToolCall:
     duration_s: float = 0.0
     num_retries: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    attachments: tuple[str, ...] = ()
+    """Hashes or names of files the tool returned."""
 
     @property
     def is_executed(self) -> bool:

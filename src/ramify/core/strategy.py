@@ -6,7 +6,7 @@ but that generator, drawn at ask in a fixed order. It keeps ids and numbers, nev
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ramify.core.command import Command, Outcome
 from ramify.core.tree import Tree
@@ -20,6 +20,7 @@ class Phase:
     round: int = 0
 
 
+@runtime_checkable
 class Strategy(Protocol):
     """Grow one tree by asking for commands.
 
@@ -33,7 +34,10 @@ class Strategy(Protocol):
         ...
 
     is_order_free: bool
-    """Whether its tree does not depend on the order of outcomes; then they are always told eagerly."""
+    """Whether its tree does not depend on the order of outcomes; then they are told eagerly unless a budget binds."""
+    unpredictable: str
+    """Why, as configured, its forks depend on tokens already drawn (restarts, expansion of grown trees, …); '' = they
+    do not. What one tree shows cannot tell: a restart that did not happen leaves no trace, and biases all the same."""
 
     def ask(self, tree: Tree) -> Sequence[Command]:
         """Commands to start now. Called after every outcome; may be empty while something is in flight."""

@@ -92,7 +92,7 @@ class BatchingLoop:
     The loop is one asyncio task, started by the first request and ended by `close`. Between steps it gives way once.
     """
 
-    def __init__(self, model: SlotModel, codec: Codec, *, prefill_tokens: int = 128) -> None:
+    def __init__(self, model: SlotModel, codec: Codec, *, prefill_tokens: int = 256) -> None:
         if model.vocab_size < codec.vocab_size:
             raise ConfigError(f"the model has {model.vocab_size} token ids, its tokenizer {codec.vocab_size}")
         self.stats = Stats()

@@ -96,6 +96,7 @@ class _Layer:
     """(H + KV, hd); the query part holds the attention scale too."""
     out: Floats
     gate_up: Floats
+    """Half the gate, then the other factor."""
     down: Floats
 
 
@@ -184,10 +185,9 @@ class NumpyModel:
         """Compute R single tokens and C chunks; see `SlotModel.forward`."""
         plan = self._planned(rows, chunks)
         x = self._embedding[plan.ids]
-        with np.errstate(over="ignore"):  # silu of a large negative number divides by infinity, which is right
-            for index, layer in enumerate(self._layers):
-                x += self._attention(x, index, plan)
-                x += self._mlp(x, layer)
+        for index, layer in enumerate(self._layers):
+            x += self._attention(x, index, plan)
+            x += self._mlp(x, layer)
         return self._multiply(_unit(x[plan.last], self.shape.eps), self._head)
 
     def _planned(self, rows: Rows, chunks: Sequence[Chunk]) -> _Plan:
@@ -213,7 +213,7 @@ class NumpyModel:
         shape, layer = self.shape, self._layers[index]
         heads = self._multiply(_unit(x, shape.eps), layer.qkv).reshape(len(x), -1, shape.head_dim)
         turned = heads[:, : shape.num_heads + shape.num_kv_heads]
-        turned[:] = _unit(turned, shape.eps)
+        turned /= _lengths(turned, shape.eps)
         turned *= layer.qk_norm
         turned_pairs = turned.view(np.complex64)
         turned_pairs *= plan.rotation
@@ -249,10 +249,10 @@ class NumpyModel:
 
     def _mlp(self, x: Floats, layer: _Layer) -> Floats:
         both = self._multiply(_unit(x, self.shape.eps), layer.gate_up)
-        gate, up = both[:, : both.shape[1] // 2], both[:, both.shape[1] // 2 :]
-        silu = np.exp(-gate)
+        half_gate, up = both[:, : both.shape[1] // 2], both[:, both.shape[1] // 2 :]
+        silu = np.tanh(half_gate)  # x / (1 + exp(-x)) = x / 2 * (1 + tanh(x / 2))
         silu += 1
-        np.divide(gate, silu, out=silu)
+        silu *= half_gate
         silu *= up
         return self._multiply(silu, layer.down)
 
@@ -267,12 +267,16 @@ def _dots(x: Floats, y: Floats) -> Floats:
     return np.matmul(x[..., None, :], y[..., None])[..., 0, 0]
 
 
-def _unit(x: Floats, eps: float) -> Floats:
-    """Rows over the last axis, scaled to length 1 but for `eps`: RMS norm without its weight and its sqrt(size)."""
+def _lengths(x: Floats, eps: float) -> Floats:
+    """(..., 1) Euclidean lengths over the last axis, with the `eps` of an RMS norm in them."""
     lengths = _dots(x, x)
     lengths += np.float32(eps * x.shape[-1])
-    np.sqrt(lengths, out=lengths)
-    return x / lengths[..., None]
+    return np.sqrt(lengths, out=lengths)[..., None]
+
+
+def _unit(x: Floats, eps: float) -> Floats:
+    """Rows over the last axis scaled to length 1: RMS norm without its weight and without its sqrt(size)."""
+    return x / _lengths(x, eps)
 
 
 def _in_order(parts: Floats) -> Floats:
@@ -332,7 +336,7 @@ def _layer(tensors: Mapping[str, Floats], shape: Shape, name: str) -> _Layer:
     query = np.tile(weight("self_attn.q_norm")[pairs], (shape.num_heads, 1))  # sqrt(hd) of the norm / sqrt(hd) of scale
     key = np.tile(weight("self_attn.k_norm")[pairs], (shape.num_kv_heads, 1)) * np.sqrt(np.float32(size))
     qkv = np.concatenate((paired("self_attn.q_proj"), paired("self_attn.k_proj"), weight("self_attn.v_proj")))
-    gate_up = np.concatenate((weight("mlp.gate_proj"), weight("mlp.up_proj")))
+    gate_up = np.concatenate((weight("mlp.gate_proj") * np.float32(0.5), weight("mlp.up_proj")))
     return _Layer(
         qkv=_input_first(qkv, norm=weight("input_layernorm")),
         qk_norm=np.concatenate((query, key)),

@@ -84,7 +84,7 @@ def _inverted(sums: Floats64, numbers: Floats64) -> npt.NDArray[np.intp]:
     """First column of each row whose running sum exceeds `number` times the total; such a column has a weight."""
     totals = sums[:, -1]
     targets = np.minimum(numbers * totals, np.nextafter(totals, 0.0))
-    return np.count_nonzero(sums <= targets[:, None], axis=-1)
+    return (sums > targets[:, None]).argmax(axis=-1)
 
 
 def _drawn_from_changed(scores: Floats64, numbers: Floats64, samplings: Sequence[Sampling]) -> npt.NDArray[np.intp]:

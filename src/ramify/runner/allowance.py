@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ramify.core.action import ActionConfig
 from ramify.core.command import Command, Grow, Judge, Tokens
+from ramify.core.errors import ContractError, nearest
 from ramify.core.ledger import Spend
 from ramify.core.tree import Place, Tree
 from ramify.runner.config import GrowthConfig
@@ -18,28 +19,32 @@ class Allowance:
     actions: Mapping[str, ActionConfig]
     num_leaf_judges: int
     max_word: int
-    """Most tokens a growth of Tokens(n) may add to finish a stop word."""
+    """Most tokens a growth of Tokens(n) is given beyond n, to finish a stop word or a character."""
 
     def __call__(self, tree: Tree, command: Command, place: Place | None) -> Spend:
         if isinstance(command, Judge):
             return Spend(judge_calls=len(command.nodes))
         if not isinstance(command, Grow) or place is None:
             return Spend()
-        decode = self._decode(tree, command, place)
-        is_chain = command.until == "end"
-        calls = max(0, self.config.max_tool_calls - len(tree.branch(place.parent).tool_calls))
+        if command.action not in self.actions:
+            raise ContractError(f"{command!r}: no such action; {nearest(command.action, self.actions)}")
+        is_fresh = self.actions[command.action].edge == "quotes"
+        decode = self._decode(tree, command, place, is_fresh=is_fresh)
+        num_made = 0 if is_fresh else len(tree.branch(place.parent).tool_calls)
+        calls = max(0, self.config.max_tool_calls - num_made)
+        is_step = command.until == "step"
         return Spend(
             leaves=1,
             decode=decode,
             prefill_uncached=tree.length(place.parent) + self.config.max_response_tokens,
-            turns=min(decode, self.config.max_turns or decode) if is_chain else 1,
-            tool_calls=calls if is_chain else min(1, calls),
+            turns=1 if is_step else min(decode, self.config.max_turns or decode),
+            tool_calls=min(1, calls) if is_step else calls,
             judge_calls=self.num_leaf_judges,
         )
 
-    def _decode(self, tree: Tree, command: Grow, place: Place) -> int:
+    def _decode(self, tree: Tree, command: Grow, place: Place, *, is_fresh: bool) -> int:
         room = self.config.max_response_tokens
-        if self.actions[command.action].edge == "continues":
+        if not is_fresh:
             room -= tree.length(place.parent) - tree.num_prompt(place.parent)
         if isinstance(command.until, Tokens):
             room = min(room, command.until.n + self.max_word)

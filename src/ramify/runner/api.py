@@ -23,8 +23,7 @@ from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.rows.row import Row
-from ramify.rows.row import Row, rows_of
-from ramify.rows.select import kept_leaves
+from ramify.rows.row import Row
 from ramify.runner.commit import Writing
 from ramify.runner.config import RunConfig
 from ramify.runner.configure import from_toml, resolve, to_toml
@@ -49,10 +48,12 @@ class Rollout:
     config: RunConfig
     trees: tuple[Tree, ...]
     report: RunReport
+    unpredictable: tuple[str, ...] = ()
+    """Why forks of the strategy depend on tokens already drawn; empty = exact credits may be used."""
 
     def rows(self) -> list[Row]:
         """One row a kept leaf, each sampled token once, by the configured credit. Raises `ExportError`."""
-        return [row for tree in self.trees for row in tree_rows(tree, self.config)]
+        return [row for tree in self.trees for row in tree_rows(tree, self.config, self.unpredictable)]
 
 
 def assemble(
@@ -118,7 +119,7 @@ async def rollout(
         report = await run.grow([*observers, keep])
     finally:
         await run.close()
-    return Rollout(run.config, tuple(trees[index] for index in sorted(trees)), report)
+    return Rollout(run.config, tuple(trees[index] for index in sorted(trees)), report, run.unpredictable)
 
 
 def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: Any) -> Rollout:
@@ -159,14 +160,6 @@ async def steps(
         with suppress(asyncio.CancelledError):
             await growing
         await run.close()
-
-
-def tree_rows(tree: Tree, config: RunConfig) -> list[Row]:
-    """Rows of one finished tree, as `config` wants them. Leaves without a reward are left out, and the rows say so."""
-    kept = None
-    if config.rows.leaves is not None:
-        kept = kept_leaves(tree, config.rows.leaves, rule=config.rows.sample, unjudged="drop")
-    return rows_of(tree, credit=config.credit, policy=config.rows.policy, kept=kept, unjudged="drop")
 
 
 # -- runs on disk -------------------------------------------------------------------------------------------------------
@@ -243,13 +236,14 @@ class Saved:
     config: RunConfig
     codec: Codec
     rules: GrowthRules
+    unpredictable: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, path: Path) -> "Saved":
         """Raises `StoreError` if `path` is no readable run."""
         config = from_toml(header_and_config(path)[1])
         run = assemble(config)
-        return cls(path, config, run.codec, run.rules)
+        return cls(path, config, run.codec, run.rules, run.unpredictable)
 
     def trees(self) -> Iterator[Tree]:
         """Finished trees in order of their problems."""
@@ -266,4 +260,4 @@ class Saved:
     def rows(self) -> Iterator[Row]:
         """Rows of all finished trees, in canonical order."""
         for tree in self.trees():
-            yield from tree_rows(tree, self.config)
+            yield from tree_rows(tree, self.config, self.unpredictable)

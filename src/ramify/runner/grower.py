@@ -5,6 +5,7 @@ model sampled is ever encoded from text; whatever the model's own tokens cause i
 they do not cause is a `Failure`.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -122,8 +123,13 @@ class Grower:
             case "call_tool_error", ToolAction(tool, arguments):
                 self._observe(turn, path, action, ToolCall(tool, arguments, "invalid", "the call was empty"))
             case _:
-                turn.stop = ruling.stop
+                self._end(turn, ruling)
         return turn.finish is None
+
+    def _end(self, turn: Turn, ruling: Ruling) -> None:
+        turn.stop = ruling.stop
+        if ruling.stop == "tool_limit":
+            self._toolbox.count_limit_reached()
 
     def _rule(self, turn: Turn, path: Path, action: Action | None) -> Ruling:
         assert turn.finish is not None
@@ -147,8 +153,14 @@ class Grower:
         if path.left("tool_calls") == 0:
             turn.stop = "budget"
             return
-        call = await self._toolbox.call(path.work.tree, turn.branch, action)
+        try:
+            async with asyncio.timeout_at(path.work.deadline):
+                call = await self._toolbox.call(path.work.tree, turn.branch, action)
+        except TimeoutError:
+            turn.stop = "deadline"
+            return
         if call.status in ("timeout", "crashed") and (stop := classify_failed_tool(self._policy).stop) is not None:
+            turn.take(Segment("given", token_array(()), tool_call=call))
             turn.stop = stop
             turn.notes["tool"] = call.result
         else:
@@ -156,12 +168,12 @@ class Grower:
 
     def _observe(self, turn: Turn, path: Path, action: Action, call: ToolCall) -> None:
         """Write the observation, cut to the room there is; one that fills it ends the path."""
-        result = ToolResult(call.result, call.status, call.metadata)
+        result = ToolResult(call.result, call.status, call.metadata, call.attachments)
         ids = token_array(turn.branch.codec.encode(self._format.observe(action, result)))
         response = self._config.max_response_tokens - (len(turn.branch) - turn.branch.num_prompt)
         context = self._sampler.context_length(path.work.command.action) - len(turn.branch)
         room, word = min((response, "length"), (context, "context_full"))
-        turn.take(Segment("given", ids[: max(room, 0)], tool_call=call))
+        turn.take(Segment("given", ids[: max(room, 0)], tool_call=call, attachments=call.attachments))
         if len(ids) >= room:
             turn.stop = word
 

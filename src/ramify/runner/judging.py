@@ -4,12 +4,14 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 from ramify.core.branch import Branch
 from ramify.core.command import Score
-from ramify.core.errors import JudgeError, RamifyError
+from ramify.core.errors import ContractError, JudgeError, nearest
 from ramify.core.judge import Judge, Verdict
 from ramify.core.problem import Problem
+from ramify.tools.output import told
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +38,37 @@ class Judging:
         self, name: str, branches: Sequence[Branch], problem: Problem, *, attempt: int = 0
     ) -> tuple[Score, ...]:
         """One score a branch. Raises `JudgeError` if the judge raises, hangs or returns what is no verdict."""
+        if name not in self.judges:
+            raise ContractError(f"there is no judge {name!r}; {nearest(name, self.judges)}")
         judge = self.judges[name]
-        seen = problem if judge.is_oracle else problem.for_agents()
-        try:
-            async with asyncio.timeout(self.deadline_s):
-                verdicts = await judge.judge(branches, seen)
-        except TimeoutError:
-            raise JudgeError(f"judge {name!r} gave nothing in {self.deadline_s} s") from None
-        except RamifyError:
-            raise
-        except Exception as error:  # boundary to plug-in code: whatever a judge raises is its fault, recorded
-            raise JudgeError(f"judge {name!r} raised {type(error).__name__}: {error}") from error
-        if len(verdicts) != len(branches):
-            raise JudgeError(f"judge {name!r} returned {len(verdicts)} verdicts for {len(branches)} branches")
+        verdicts = await self._verdicts(judge, branches, problem if judge.is_oracle else problem.for_agents())
+        if not isinstance(verdicts, Sequence) or len(verdicts) != len(branches):
+            raise JudgeError(f"judge {name!r} returned {verdicts!r:.200}; it must return {len(branches)} verdicts")
         return tuple(_score(name, v, attempt=attempt, is_oracle=judge.is_oracle) for v in verdicts)
+
+    async def _verdicts(self, judge: Judge, branches: Sequence[Branch], problem: Problem) -> object:
+        """Boundary to plug-in code: whatever a judge raises is its fault, recorded."""
+        scope = asyncio.timeout(self.deadline_s)
+        try:
+            async with scope:
+                return await judge.judge(branches, problem)
+        except JudgeError:
+            raise
+        except Exception as error:
+            if scope.expired():
+                raise JudgeError(f"judge {judge.name!r} gave nothing in {self.deadline_s:g} s") from None
+            raise JudgeError(f"judge {judge.name!r} raised {told(error)}") from error
 
 
 def _score(name: str, verdict: object, *, attempt: int, is_oracle: bool) -> Score:
-    if not isinstance(verdict, Verdict):
-        raise JudgeError(f"judge {name!r} returned {verdict!r}; it must return a Verdict")
-    for value in (verdict.value, *verdict.parts.values()):
-        if value is not None and not (isinstance(value, int | float) and math.isfinite(value)):
-            raise JudgeError(f"judge {name!r} gave {value!r}; a score is a finite number or None")
-    value = None if verdict.value is None else float(verdict.value)
-    parts = tuple((part, float(v)) for part, v in verdict.parts.items())
+    if not isinstance(verdict, Verdict) or not isinstance(verdict.parts, Mapping):
+        raise JudgeError(f"judge {name!r} returned {verdict!r:.200}; it must return a Verdict")
+    value = None if verdict.value is None else _number(name, verdict.value)
+    parts = tuple((part, _number(name, v)) for part, v in verdict.parts.items())
     return Score(name, value, parts, attempt, is_oracle)
+
+
+def _number(name: str, value: object) -> float:
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise JudgeError(f"judge {name!r} gave {value!r:.200}; a score is a finite number, or None as its value")
+    return float(value)

@@ -169,6 +169,7 @@ def _tool_call_value(call: ToolCall) -> ToolCallValue:
         duration_s=pack_number(call.duration_s),
         num_retries=operator.index(call.num_retries),
         metadata=_pack_named(call.metadata, f"the metadata of tool {call.tool!r}"),
+        attachments=tuple(map(clean_text, call.attachments)),
     )
 
 
@@ -331,6 +332,7 @@ def _tool_call(value: ToolCallValue) -> ToolCall:
         duration_s=unpack_number(value.duration_s),
         num_retries=value.num_retries,
         metadata=unpack_data(value.metadata),
+        attachments=value.attachments,
     )
 
 

@@ -56,6 +56,7 @@ class ToolCallValue(Value, frozen=True):
     duration_s: Number = 0.0
     num_retries: int = 0
     metadata: dict[str, Any] = {}
+    attachments: tuple[str, ...] = ()
 
 
 class SegmentValue(Value, frozen=True):

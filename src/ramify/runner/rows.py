@@ -6,8 +6,21 @@ from ramify.rows.select import kept_leaves
 from ramify.runner.config import RunConfig
 
 
-def tree_rows(tree: Tree, config: RunConfig) -> list[Row]:
-    """Rows of a finished tree in canonical order. Raises `ExportError` where none can be made."""
+def tree_rows(tree: Tree, config: RunConfig, unpredictable: tuple[str, ...]) -> list[Row]:
+    """Rows of a finished tree in canonical order. Raises `ExportError` where none can be made.
+
+    A leaf that no judge could score is left out, and the rows of its tree say that they are not exact. `unpredictable`:
+    why the strategy's forks depend on tokens already drawn, whatever this tree shows.
+    """
     wanted = config.rows
-    kept = None if wanted.leaves is None else kept_leaves(tree, wanted.leaves, rule=wanted.sample)
-    return rows_of(tree, credit=config.credit, policy=wanted.policy, kept=kept)
+    kept = None
+    if wanted.leaves is not None:
+        kept = kept_leaves(tree, wanted.leaves, rule=wanted.sample, unjudged="drop")
+    return rows_of(
+        tree,
+        credit=config.credit,
+        policy=wanted.policy,
+        kept=kept,
+        unjudged="drop",
+        unpredictable=unpredictable,
+    )

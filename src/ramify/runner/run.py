@@ -59,7 +59,9 @@ class Run:
         self._strategy: Any = strategy or plugins.find("strategy", config.strategy.name)
         self._options = _options(self._strategy, config)
         self._scheduler: Scheduler | None = None
-        self._measures = self.strategy(seed=0).measures
+        sample = _checked(self.strategy(seed=0))
+        self._measures = sample.measures
+        self.unpredictable = (sample.unpredictable,) if sample.unpredictable else ()
         self._check()
 
     @property
@@ -184,6 +186,15 @@ class Run:
         for name, action in self.config.actions.items():
             if action.engine != "policy":
                 raise ConfigError(f"action {name!r} names engine {action.engine!r}; {nearest(action.engine, ['policy'])}")
+
+
+def _checked(strategy: object) -> Strategy:
+    """Refuse a plug-in that is no strategy, naming what it lacks."""
+    if isinstance(strategy, Strategy):
+        return strategy
+    wanted = ("measures", "is_order_free", "unpredictable", "ask", "tell", "is_done", "phase")
+    lacking = sorted(set(wanted) - set(dir(strategy)))
+    raise ConfigError(f"{type(strategy).__name__} is no strategy: it lacks {', '.join(lacking)}")
 
 
 def _options(strategy: Any, config: RunConfig) -> Any:

@@ -38,7 +38,7 @@ class Sampler:
 
     async def sample(self, turn: Turn, path: Path) -> None:
         """Sample until a stop word, the end of the sequence, a limit, or what was asked for. Mutates `turn`."""
-        while not turn.is_resolved(path, self._stops):
+        while not turn.is_resolved(self._stops, num_lacking=self._num_lacking(turn, path)):
             room, word = self._room(turn, path)
             if room < 1:
                 turn.stop = word
@@ -73,18 +73,22 @@ class Sampler:
         if not turn.num_sampled and max_turns is not None and path.branch.num_turns >= max_turns:
             rooms.append((0, "turn_limit"))
         room, word = min(rooms, key=lambda r: r[0])
-        return min(room, self._wanted(turn, path)), word
+        num_lacking = self._num_lacking(turn, path)
+        return room if num_lacking is None else min(room, max(1, num_lacking)), word
 
-    def _wanted(self, turn: Turn, path: Path) -> int:
-        """Tokens the next request asks for: what Tokens(n) lacks, then one at a time until a word is resolved."""
-        most = self._actions[path.work.command.action].max_tokens or self._config.max_response_tokens
-        until = path.work.command.until
-        if not isinstance(until, Tokens):
-            return most
-        return max(1, min(most, until.n - path.num_sampled - turn.num_sampled))
+    def _num_lacking(self, turn: Turn, path: Path) -> int | None:
+        """Tokens that the step lacks of the number it ends at; None = it ends at none."""
+        until, max_tokens = path.work.command.until, self._actions[path.work.command.action].max_tokens
+        numbers = [] if max_tokens is None else [max_tokens - turn.num_sampled]
+        if isinstance(until, Tokens):
+            numbers.append(until.n - path.num_sampled - turn.num_sampled)
+        return min(numbers, default=None)
 
     async def _generate(self, turn: Turn, path: Path, room: int) -> Generation | None:
         """One checked generation; None = the deadline came first."""
+        deadline = path.work.deadline
+        if deadline is not None and deadline <= asyncio.get_running_loop().time():
+            return None
         engine = self._engine(path)
         wants_topk = STEP_ENTROPY in self._measures and len(turn.topk) < ENTROPY_TOKENS
         request = Request(
@@ -101,7 +105,7 @@ class Sampler:
             affinity=path.work.place.parent,
         )
         try:
-            async with asyncio.timeout_at(path.work.deadline):
+            async with asyncio.timeout_at(deadline):
                 return checked(await engine.generate(request), request, engine.codec.vocab_size)
         except TimeoutError:
             return None

@@ -109,6 +109,7 @@ class Toolbox:
             duration_s=clock() - began,
             num_retries=num_retries,
             metadata=result.metadata,
+            attachments=result.attachments,
         )
         if session is not None:
             self._sessions.park(start, call, session)

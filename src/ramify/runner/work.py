@@ -115,15 +115,14 @@ class Turn:
         """Whether the model ended its turn: by a stop word or the end of the sequence."""
         return self.finish is not None and self.finish.kind in ("stop", "end_of_sequence")
 
-    def is_resolved(self, path: Path, words: Sequence[str]) -> bool:
-        """Whether sampling may stop here: by a stop word or the end, or because Tokens(n) has enough."""
+    def is_resolved(self, words: Sequence[str], *, num_lacking: int | None) -> bool:
+        """Whether sampling may stop here: by a stop word or the end, or because the step lacks no token of its number
+        and no word or character is begun."""
         if self.finish is None:
             return False
         if self.finish.kind != "length":
             return True
-        until = path.work.command.until
-        is_enough = isinstance(until, Tokens) and path.num_sampled + self.num_sampled >= until.n
-        return is_enough and not is_unresolved(self.branch.run_bytes, words)
+        return num_lacking is not None and num_lacking < 1 and not is_unresolved(self.branch.run_bytes, words)
 
 
 def extended(branch: Branch, segments: Sequence[Segment]) -> Branch:

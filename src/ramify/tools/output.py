@@ -38,7 +38,8 @@ def made_safe(returned: object, *, max_bytes: int) -> ToolResult:
         return _junk(f"returned attachments that are no names: {result.attachments!r}")
     text = capped(valid(result.text), max_bytes)
     status = "empty" if result.status == "ok" and not text else result.status
-    return replace(result, text=text, status=status, metadata=_copied(result.metadata))
+    attachments = tuple(map(valid, result.attachments))
+    return replace(result, text=text, status=status, metadata=_copied(result.metadata), attachments=attachments)
 
 
 def valid(text: str | bytes) -> str:

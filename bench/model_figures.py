@@ -1,0 +1,45 @@
+"""The built-in model on held-out countdown through ramify's own engine: pass@1, pass@4, pass@16 by number count.
+
+The shipped report was made by an independent sampler (`ramify.data.evaluate`); these figures must agree with it.
+pass@k is the unbiased estimator over 16 independent chains a problem.
+"""
+
+import argparse
+from collections import defaultdict
+from math import comb
+
+import numpy as np
+
+import ramify
+
+NUM_CHAINS = 16
+
+
+def pass_at(k: int, num_right: int, num_samples: int = NUM_CHAINS) -> float:
+    """Probability that k of the samples, drawn without replacement, hold a right one."""
+    return 1.0 - comb(num_samples - num_right, k) / comb(num_samples, k)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--problems", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=2)
+    options = parser.parse_args()
+    result = ramify.rollout_sync(
+        preset="chains", prompts=options.problems, seed=options.seed, strategy__options={"n": NUM_CHAINS}
+    )
+    right: defaultdict[str, list[int]] = defaultdict(list)
+    for tree in result.trees:
+        num_right = sum(tree.reward(leaf) == 1.0 for leaf in tree.leaves())
+        right[f"{len(tree.problem.public['numbers'])} numbers"].append(num_right)
+        right["all"].append(num_right)
+    print(f"{'':10} {'problems':>8} " + " ".join(f"{f'pass@{k}':>8}" for k in (1, 4, 16)))
+    for name in sorted(right, reverse=True):
+        values = [np.mean([pass_at(k, r) for r in right[name]]) for k in (1, 4, 16)]
+        print(f"{name:10} {len(right[name]):8} " + " ".join(f"{v:8.3f}" for v in values))
+    report = result.report
+    print(f"{report.decode_tokens / report.leaves:.1f} sampled tokens and {report.tool_calls / report.leaves:.2f} calls a chain")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ramify.cli.draw import summary_row, summary_table, tree_view
+from ramify.cli.terminal import shortened, visible
+from ramify.core.codec import ByteCodec
+from ramify.core.command import Fork, Grow, Score
+from ramify.core.problem import Problem
+from ramify.core.segment import Segment, ToolCall, Usage
+from ramify.core.tree import ROOT, Step, Tree
+
+CODEC = ByteCodec()
+HOSTILE = "\x1b[31m[bold]\u202e\x00\x9b2J\n</calc>"
+
+
+def segment(origin: str, text: str, entropy: float | None = None, call: ToolCall | None = None) -> Segment:
+    ids = np.array(CODEC.encode(text), np.int32)
+    if origin != "sampled":
+        return Segment(origin, ids, tool_call=call)
+    measures = {} if entropy is None else {"entropy": np.full(len(ids), entropy, np.float32)}
+    logprobs = np.zeros(len(ids), np.float32)
+    return Segment("sampled", ids, logprobs, measures, usage=Usage(1, len(ids), 3, 4))
+
+
+def grown() -> Tree:
+    """A root with two children, the first of which called a tool and ended below."""
+    tree = Tree(Problem("p\x07", "what is \x1b[2J?"), CODEC, [segment("prompt", "q")], seed=1)
+    first = tree.begin(0, Grow(ROOT, fork=Fork(2, "test")))
+    second = tree.begin(1, Grow(ROOT, fork=0))
+    assert first is not None
+    assert second is not None
+    called = ToolCall("calc", "1+1", result=HOSTILE)
+    a = tree.add(Step((segment("sampled", "1+1" + HOSTILE, 0.5), segment("given", f" {HOSTILE}", call=called))), first)
+    tree.add(Step((segment("sampled", "x", 0.0),), "answer", scores=(Score("judge", 1.0),)), tree.follow(a))
+    unscored = Score("gold", None, is_oracle=True)
+    tree.add(Step((segment("sampled", "y"),), "closed", scores=(unscored,), notes={"closed": "[b]"}), second)
+    return tree
+
+
+def drawn(tree: Tree, **settings: object) -> str:
+    file = StringIO()
+    Console(file=file, width=200, **settings).print(tree_view(tree))
+    return file.getvalue()
+
+
+def test_a_line_says_action_result_entropy_reward_and_stop_word():
+    lines = drawn(grown()).splitlines()
+    assert lines[1].lstrip("├└─ ").startswith("1 ⑂0 1+1␛[31m[bold]<Cf+202E>␀<Cc+009B>2J⏎</calc> → ␛[31m[bold]")
+    assert "H 0.50" in lines[1]
+    assert lines[2].endswith("2 x  H 0.00  judge 1.00  answer")
+    assert lines[3].endswith("3 ⑂0 y  gold none oracle  closed: [b]")
+
+
+def test_nothing_a_model_or_tool_wrote_acts_on_the_terminal():
+    text = drawn(grown(), force_terminal=True, no_color=True)
+    assert not [acting for acting in ("\x1b[31m", "\x1b[2J", "\u202e", "\x00", "\x07", "\x9b") if acting in text]
+
+
+def test_a_summary_row_counts_and_averages():
+    row = summary_row(grown(), 4)
+    assert row == ("4", "what is ␛[2J?", "4", "2", str(5 + len(HOSTILE.encode())), "1", "1.00", "1.00", "answer closed")
+    table = summary_table()
+    table.add_row(*row)
+    assert table.row_count == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a b", "a b"), ("a\tb", "a␉b"), ("\x7f", "␡"), ("\ue000", "<Co+E000>"), ("é世", "é世"), ("\ud800", "<Cs+D800>")],
+)
+def test_every_control_character_is_spelt(text: str, shown: str):
+    assert visible(text) == shown
+
+
+def test_kept_characters_stay_and_long_text_loses_its_middle():
+    assert visible("a\nb", keep="\n") == "a\nb"
+    assert shortened("x" * 10, 10) == "x" * 10
+    assert shortened("abcdefghijklmnop", 9) == "abcde…nop"

@@ -1,0 +1,59 @@
+import subprocess
+import sys
+
+import pytest
+from tests.cli.commands import ramify
+
+from ramify import __version__
+from ramify.cli.main import COMMANDS, main
+
+
+def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]):
+    said = ramify(capsys)
+    assert said.code == 2
+    assert not said.out
+    assert all(f"    {name} " in said.err for name in COMMANDS)
+
+
+@pytest.mark.parametrize("arguments", [["rolout"], ["rollout", "--prompt", "3"], ["rollout", "--prompts", "x"]])
+def test_a_bad_command_line_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: ramify" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: ramify {command}" in capsys.readouterr().out
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"ramify {__version__}\n"
+
+
+def test_help_loads_no_numbers_and_no_event_loop():
+    code = "import sys; from ramify.cli.main import main\ntry: main(['rollout', '--help'])\nexcept SystemExit: pass\n"
+    code += "print([m for m in ('numpy', 'asyncio', 'ramify.runner.api') if m in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "[]"
+
+
+def test_errors_are_one_line_without_a_traceback_unless_asked(capsys: pytest.CaptureFixture[str]):
+    said = ramify(capsys, "show", "nowhere")
+    assert (said.code, said.out) == (3, "")
+    assert said.err == "error: nowhere is no run: it has no journal folder\n"
+    with pytest.raises(Exception, match="nowhere is no run"):
+        main(["show", "nowhere", "-vv"])
+
+
+def test_a_reader_that_goes_away_is_no_crash():
+    command = f"{sys.executable} -m ramify.cli.main presets | true; exit ${{PIPESTATUS[0]}}"
+    said = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert said.returncode in (0, 1)
+    assert "Traceback" not in said.stderr

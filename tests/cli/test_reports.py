@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+from tests.cli.commands import ramify
+
+from ramify.cli import doctor
+from ramify.runner.paired import paired_difference
+from ramify.runner.presets import preset_names
+
+
+def test_presets_say_what_they_cite_and_whether_credit_is_exact(capsys: pytest.CaptureFixture[str]):
+    said = ramify(capsys, "presets", "--json")
+    listed = {entry["name"]: entry for entry in said.json["presets"]}
+    assert set(listed) == set(preset_names())
+    assert listed["chains"]["is_exact"] is True
+    assert "2507.19849" in listed["arpo"]["cites"]
+    assert "grows no inner fork" in listed["offline_as_published"]["notes"]
+    table = ramify(capsys, "presets").out
+    assert "grows no inner fork" in " ".join(table.split())
+
+
+def test_one_preset_shows_its_settings(capsys: pytest.CaptureFixture[str]):
+    assert "[strategy.options]\ninitial_rollouts = 3" in ramify(capsys, "presets", "offline").out
+    said = ramify(capsys, "presets", "ofline")
+    assert (said.code, said.err) == (2, "error: unknown preset 'ofline'; did you mean 'offline'?\n")
+
+
+def test_doctor_says_what_is_there_and_the_line_for_what_is_not(capsys: pytest.CaptureFixture[str]):
+    findings = {f["name"]: f for f in ramify(capsys, "doctor", "--json").json["findings"]}
+    assert findings["python"]["mark"] == findings["numpy"]["mark"] == "ok"
+    assert {"model", "disk", "threads", *doctor.EXTRAS} <= set(findings)
+    missing = {f.name: f for f in doctor.extras(has_module=lambda name: False)}
+    assert missing["http"].text == "pip install 'ramify[http]'"
+    assert missing["http"].mark == "missing"
+
+
+def test_doctor_names_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
+    (finding,) = doctor.disk(tmp_path)
+    assert finding.mark == "fault"
+    assert finding.text.endswith("which cannot be written")
+
+
+def test_a_paired_difference_is_as_wide_as_its_problems_differ():
+    equal = paired_difference([1.0, 0.0, 1.0], [1.0, 0.0, 1.0])
+    assert (equal.mean, equal.low, equal.high, equal.word) == (0.0, 0.0, 0.0, "equal")
+    more = paired_difference([1.0] * 20, [0.0] * 19 + [1.0])
+    assert more.mean == pytest.approx(0.95)
+    assert 0 < more.low < 0.95 < more.high <= 1
+    assert more.word == "more"
+    assert paired_difference([0.0] * 20, [1.0] * 20).word == "fewer"
+    assert paired_difference([], []).word == "equal"

@@ -1,0 +1,71 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ramify.core.tree import Tree
+from ramify.rows.row import Row
+from ramify.runner.api import rollout_sync
+from ramify.runner.check import ledger_faults, row_faults, tree_faults
+from ramify.runner.config import RunConfig
+from ramify.runner.configure import resolve
+from ramify.runner.rows import tree_rows
+
+SETTINGS = ["engine.name=scripted", "prompts=1", "seed=3"]
+
+
+def config(*overrides: str) -> RunConfig:
+    return resolve(preset="offline", overrides=[*SETTINGS, *overrides]).config
+
+
+def rows_by(tree: Tree, *overrides: str) -> list[Row]:
+    return tree_rows(tree, config(*overrides), ())
+
+
+@pytest.fixture(scope="module")
+def tree() -> Tree:
+    (grown,) = rollout_sync(config=config()).trees
+    return grown
+
+
+@pytest.mark.parametrize("policy", ["once", "fraction", "per_leaf"])
+def test_a_grown_tree_its_ledger_and_its_rows_hold(tree: Tree, policy: str):
+    recorded = {role: spend.as_dict() for role, spend in tree.spent().items()}
+    assert not list(tree_faults(tree))
+    assert not list(ledger_faults(tree, recorded))
+    assert not list(row_faults(tree, rows_by(tree, f"rows.policy={policy}")))
+
+
+def test_rows_can_be_fewer_than_leaves(tree: Tree):
+    rows = rows_by(tree, "rows.leaves=2")
+    assert len(rows) == 2
+    assert not list(row_faults(tree, rows))
+
+
+def test_a_ledger_of_another_role_is_found(tree: Tree):
+    assert list(ledger_faults(tree, {"policy": {}}))
+    recorded = {role: spend.as_dict() for role, spend in tree.spent().items()}
+    faults = list(ledger_faults(tree, {**recorded, "critique": {"decode": 3}}))
+    assert faults == ["ledger of 'critique': decode is 3, the tree says 0"]
+
+
+def changed(rows: list[Row], **fields: object) -> list[Row]:
+    return [replace(rows[0], **fields), *rows[1:]]
+
+
+def test_a_token_trained_twice_is_found(tree: Tree):
+    rows = rows_by(tree)
+    faults = list(row_faults(tree, changed(rows, weights=rows[0].weights * 2)))
+    assert faults
+    assert all("its tokens weigh 2.0 to 2.0 in all, not 1" in fault for fault in faults)
+
+
+def test_a_token_nobody_sampled_that_is_trained_is_found(tree: Tree):
+    rows = rows_by(tree)
+    weights = np.where(rows[0].is_sampled, rows[0].weights, 1.0)
+    assert any("nobody sampled are trained" in f for f in row_faults(tree, changed(rows, weights=weights)))
+
+
+def test_ids_that_are_not_the_paths_are_found(tree: Tree):
+    rows = rows_by(tree)
+    assert any("not those of its path" in f for f in row_faults(tree, changed(rows, ids=rows[0].ids + 1)))
