@@ -1,6 +1,6 @@
 """Records a second that the journal takes, by durability, and what an append costs its caller; medians of five runs.
 
-A record holds 300 token ids and 300 logprobs, as in the table of `reliability.md` 3. `alone` appends without waiting
+A record holds 300 token ids and 300 logprobs, about a step's worth. `alone` appends without waiting
 and then closes; `32 waiters` has so many tasks each append a record and wait until it is durable, as trees do that
 wait for their records. Run: python bench/journal_speed.py [FOLDER]
 """

@@ -38,7 +38,8 @@ def main() -> None:
         values = [np.mean([pass_at(k, r) for r in right[name]]) for k in (1, 4, 16)]
         print(f"{name:10} {len(right[name]):8} " + " ".join(f"{v:8.3f}" for v in values))
     report = result.report
-    print(f"{report.decode_tokens / report.leaves:.1f} sampled tokens and {report.tool_calls / report.leaves:.2f} calls a chain")
+    tokens, calls = report.decode_tokens / report.leaves, report.tool_calls / report.leaves
+    print(f"{tokens:.1f} sampled tokens and {calls:.2f} calls a chain")
 
 
 if __name__ == "__main__":

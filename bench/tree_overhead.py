@@ -37,7 +37,13 @@ IDS = np.arange(65, 65 + TOKENS, dtype=np.int32)
 LOGPROBS = np.full(TOKENS, -0.5, np.float32)
 SOURCE = Origination("bench", logprobs="raw")
 ACTION = Segment(
-    "sampled", IDS, logprobs=LOGPROBS, source=SOURCE, finish=Finish("stop", "</calc>"), seed=1, usage=Usage(1, TOKENS, 9, 9)
+    "sampled",
+    IDS,
+    logprobs=LOGPROBS,
+    source=SOURCE,
+    finish=Finish("stop", "</calc>"),
+    seed=1,
+    usage=Usage(1, TOKENS, 9, 9),
 )
 RESULT = Segment("given", IDS, tool_call=ToolCall("calculator", "1+1", result="2 : 2"))
 MEASURES = {"step_entropy_topk": 0.5}
@@ -79,7 +85,8 @@ def strategies(num_nodes: int) -> dict[str, Callable[[], Strategy]]:
         "offline": lambda: Offline(
             OfflineConfig(
                 initial_rollouts=num_nodes // 8, n=num_nodes, expansion_iterations=rounds, expansion_nodes=per_round
-            ), rng(0)
+            ),
+            rng(0),
         ),
         "online": lambda: Online(
             OnlineConfig(n=num_nodes // 3, initial_rollouts=num_nodes // 6, rounds="free"), rng(0)

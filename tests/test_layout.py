@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     **{ring: frozenset({"core", ring}) for ring in PURE[1:]},
     **{ring: frozenset({*PURE, *EDGES}) for ring in (*EDGES, *OUTERMOST)},
     **{ring: frozenset({*PURE, *EDGES, "", "plugins", *SHELL[: i + 1]}) for i, ring in enumerate(SHELL)},
-    "plugins": frozenset({"core", "runner"}),
+    "plugins": frozenset({"core"}),
     "": frozenset({*PURE, "runner"}),
 }
 """Ring -> rings it may import; '' is the package itself. A ring may always import itself."""

@@ -46,8 +46,7 @@ def test_every_entry_of_the_table_resolves(kind: plugins.Kind, name: str):
 
 @pytest.mark.parametrize("name", plugins.known("strategy"))
 def test_every_strategy_has_options_of_its_own(name: str):
-    strategy = plugins.find("strategy", name)
-    assert isinstance(plugins.options(strategy, {}), plugins.config_class(strategy))
+    assert plugins.config_class(plugins.find("strategy", name))()
 
 
 def test_the_table_names_the_rules_that_strategies_know():
@@ -60,8 +59,7 @@ def test_a_class_of_a_file_is_found_once_and_pickles(tmp_path: Path):
     path = written(tmp_path, MINE)
     found = plugins.find("strategy", f"{path}:Mine")
     assert plugins.find("strategy", f"{path}:Mine") is found
-    options = plugins.options(found, {"n": 5})
-    assert options.n == 5
+    options = plugins.config_class(found)(n=5)
     assert pickle.loads(pickle.dumps(options)) == options
 
 
@@ -127,4 +125,4 @@ def test_options_that_a_class_does_not_take_are_refused(tmp_path: Path):
 def test_a_class_without_a_config_is_no_strategy(tmp_path: Path):
     path = written(tmp_path, MINE)
     with pytest.raises(ConfigError, match="is no strategy"):
-        plugins.options(plugins.find("strategy", f"{path}:Plain"), {})
+        plugins.config_class(plugins.find("strategy", f"{path}:Plain"))

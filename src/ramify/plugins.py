@@ -17,7 +17,6 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final, Literal, get_args
 
 from ramify.core.errors import ConfigError, nearest
-from ramify.runner.decode import decode
 
 Kind = Literal["strategy", "task", "engine", "format", "tool", "judge", "choose", "prune", "sample", "export"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -100,15 +99,7 @@ def config_class(strategy: Any) -> type[Any]:
     """The dataclass that holds a strategy's options: its class attribute `Config`."""
     config = inspect.getattr_static(strategy, "Config", None)
     if not inspect.isclass(strategy) or not inspect.isclass(config) or not is_dataclass(config):
-        raise ConfigError(f"{strategy!r} is no strategy: a class whose attribute `Config` is the dataclass of its options")
-    return config
-
-
-def options(strategy: Any, given: Mapping[str, Any]) -> Any:
-    """The options of a strategy class as its own `Config`. Raises `ConfigError` with every fault."""
-    config, faults = decode(config_class(strategy), given, path="strategy.options")
-    if config is None:
-        raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
+        raise ConfigError(f"{strategy!r} is no strategy, a class whose `Config` is the dataclass of its options")
     return config
 
 

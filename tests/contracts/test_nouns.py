@@ -368,7 +368,9 @@ def test_judges_that_are_no_oracles_never_see_the_secret() -> None:
 
     secret = Problem("s", "q", secret={"gold": "42"})
     task = Small(judges=(Curious("plain", False), Curious("oracle", True)))
-    result = run_virtual(rollout([secret], config=RunConfig(), strategy=OneChain, engine=Scripted(chains(1)), task=task))
+    result = run_virtual(
+        rollout([secret], config=RunConfig(), strategy=OneChain, engine=Scripted(chains(1)), task=task)
+    )
     assert seen == [{}, {"gold": "42"}]
     assert result.report.is_oracle
     assert [s.is_oracle for s in result.trees[0].scores(result.trees[0].leaves()[0])] == [False, True]

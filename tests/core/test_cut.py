@@ -1,5 +1,7 @@
 """Stop words and characters are never cut, wherever tokens fall."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +13,7 @@ WORDS = ("</calc>", "</answer>", "</call>")
 
 def pieces(data: bytes, borders: list[int]) -> list[bytes]:
     edges = [0, *sorted(set(borders)), len(data)]
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    return [data[a:b] for a, b in pairwise(edges) if b > a]
 
 
 @given(st.text(max_size=8), st.sampled_from(WORDS), st.text(max_size=8), st.lists(st.integers(0, 40), max_size=12))
@@ -54,7 +56,10 @@ def test_invalid_bytes_are_nobodys_character() -> None:
 def test_the_first_stop_is_the_one_complete_first(text: str, after: int) -> None:
     data = text.encode()
     ends = sorted(
-        (i + len(w), -len(w), w) for w in WORDS for i in range(len(text)) if text.startswith(w, i) and i + len(w) > after
+        (i + len(w), -len(w), w)
+        for w in WORDS
+        for i in range(len(text))
+        if text.startswith(w, i) and i + len(w) > after
     )
     expected = (ends[0][2], ends[0][0]) if ends else None
     assert first_stop(data, WORDS, after=after) == expected

@@ -57,7 +57,7 @@ def test_a_token_trained_twice_is_found(tree: Tree):
     rows = rows_by(tree)
     faults = list(row_faults(tree, changed(rows, weights=rows[0].weights * 2)))
     assert faults
-    assert all("its tokens weigh 2.0 to 2.0 in all, not 1" in fault for fault in faults)
+    assert all("its tokens weigh 2 to 2 in all, not 1" in fault for fault in faults)
 
 
 def test_a_token_nobody_sampled_that_is_trained_is_found(tree: Tree):

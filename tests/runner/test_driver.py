@@ -1,6 +1,6 @@
 """The driver asks, budgets and delivers; no asyncio anywhere."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NUM_PROBLEMS = 100
 NUM_PROBLEMS_FAST = 8
 NUM_TOKENS = 224
-"""Decode tokens a problem: about eight chains (`gains.md` 1)."""
+"""Decode tokens a problem: about eleven chains of the built-in model."""
 MAX_TREES = 16
 """Trees in flight: few enough that forks find their prefixes still in the engine's slots."""
 NUM_PROBLEMS_DRAWN = 4

@@ -16,7 +16,7 @@ class ActionConfig:
     edge: Edge = "continues"
     role: Role = "policy"
     template: str = ""
-    """Prompt of a fresh context, for `quotes`: may cite `{question}` and, by action name, earlier texts (`{policy}`)."""
+    """Prompt of a fresh context, for `quotes`; what it may cite is the format's (`{question}`, `{answer}`, `{0}` …)."""
     sampling: Sampling = Sampling()
     max_tokens: int | None = None
     """Most tokens of one step; None = what the response has left."""

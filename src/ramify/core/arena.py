@@ -67,8 +67,25 @@ class SegmentArena:
     """Segments by index. `add` copies a segment in; `get` returns one whose arrays are views."""
 
     __slots__ = (
-        "_billed", "_cached", "_calls", "_end", "_extras", "_finish", "_finishes", "_flags", "_ids", "_logprobs",
-        "_measures", "_measured", "_origin", "_prefilled", "_seed", "_source", "_sources", "_start", "_version",
+        "_billed",
+        "_cached",
+        "_calls",
+        "_end",
+        "_extras",
+        "_finish",
+        "_finishes",
+        "_flags",
+        "_ids",
+        "_logprobs",
+        "_measured",
+        "_measures",
+        "_origin",
+        "_prefilled",
+        "_seed",
+        "_source",
+        "_sources",
+        "_start",
+        "_version",
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -7,6 +7,7 @@ are exactly those that were fed and sampled; text is derived from them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class Branch:
 
     @cached_property
     def is_sampled(self) -> npt.NDArray[np.bool_]:
-        """(T,) bool: true where a model wrote the token (the result mask of S0.1)."""
+        """(T,) bool: true where a model wrote the token (the result mask)."""
         return np.repeat(
             np.array([p.segment.is_sampled for p in self.pieces], bool), [len(p.segment) for p in self.pieces]
         )
@@ -52,7 +53,11 @@ class Branch:
         return np.concatenate([_logprobs_or_nan(p.segment) for p in self.pieces])
 
     def __len__(self) -> int:
-        return sum(len(p.segment) for p in self.pieces)
+        return self._length
+
+    @cached_property
+    def _length(self) -> int:
+        return sum(len(p.segment.ids) for p in self.pieces)
 
     @cached_property
     def text(self) -> str:
@@ -62,7 +67,8 @@ class Branch:
     @cached_property
     def num_prompt(self) -> int:
         """Length of the opening context."""
-        return sum(len(p.segment) for p in self.pieces if p.segment.origin == "prompt")
+        opening = takewhile(lambda p: p.segment.origin == "prompt", self.pieces)
+        return sum(len(p.segment.ids) for p in opening)
 
     @cached_property
     def prompt_text(self) -> str:

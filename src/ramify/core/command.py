@@ -52,7 +52,7 @@ class Fork:
     """Probability with which the rule decided so; None = deterministic."""
     score: float | None = None
     select_prob: float | None = None
-    """For post-hoc rules: probability that the rule picks this position on its trunk (`tree-gradients` Lemma 5)."""
+    """For post-hoc rules: probability that the rule picks this position on its trunk (`docs/credit.md`, lemma 5)."""
 
     def __post_init__(self) -> None:
         if self.num_siblings < 1:

@@ -43,7 +43,8 @@ def _is_character(data: bytes, start: int) -> bool:
 
 
 def _occurrences(data: bytes, needle: bytes) -> list[int]:
-    found, at = [], data.find(needle)
+    found: list[int] = []
+    at = data.find(needle)
     while at >= 0:
         found.append(at)
         at = data.find(needle, at + 1)

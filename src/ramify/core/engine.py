@@ -73,7 +73,7 @@ class Generation:
     finish: Finish
     logprobs: Floats_T | None = None
     """(T,) float32; None = the engine gives none."""
-    measures: Mapping[str, Floats_T] = field(default_factory=dict)
+    measures: Mapping[str, Floats_T] = field(default_factory=dict[str, Floats_T])
     """(T,) float32 each."""
     topk: tuple[Floats_T, ...] = ()
     """For each of the first tokens: the returned logprobs, the sampled token's among them."""

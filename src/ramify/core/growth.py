@@ -54,7 +54,7 @@ class Flight:
 
     command: Command
     place: Place | None
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list[Step])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class GrowthRules:
 class Growth:
     """A tree and its commands in flight."""
 
-    def __init__(self, tree: Tree, *, rules: GrowthRules = GrowthRules()) -> None:  # noqa: B008 - frozen
+    def __init__(self, tree: Tree, *, rules: GrowthRules = GrowthRules()) -> None:
         self.tree = tree
         self.flights: dict[int, Flight] = {}
         self.num_asked = 0

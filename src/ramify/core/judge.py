@@ -14,7 +14,7 @@ class Verdict:
 
     value: float | None
     """None = no score: a failed parse is not 0."""
-    parts: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 class Judge(Protocol):

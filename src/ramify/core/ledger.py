@@ -62,7 +62,7 @@ class Ledger:
     limits: Limits = field(default_factory=Limits)
     spent: Spend = field(default_factory=Spend)
     reserved: Spend = field(default_factory=Spend)
-    spent_by_role: dict[str, Spend] = field(default_factory=dict)
+    spent_by_role: dict[str, Spend] = field(default_factory=dict[str, Spend])
 
     def room(self) -> dict[str, int]:
         """What is left of every counted limit, reservations taken off."""

@@ -20,8 +20,8 @@ class Problem:
 
     uid: str
     question: str
-    public: Mapping[str, Any] = field(default_factory=dict)
-    secret: Mapping[str, Any] = field(default_factory=dict)
+    public: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    secret: Mapping[str, Any] = field(default_factory=dict[str, Any])
     split: str = ""
 
     def __post_init__(self) -> None:

@@ -60,7 +60,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
-            raise ContractError(f"impossible sampling parameters {self!r}: temperature >= 0, 0 < top_p <= 1, top_k >= 0")
+            raise ContractError(f"impossible sampling {self!r}: temperature >= 0, 0 < top_p <= 1, top_k >= 0")
 
 
 LogprobKind = Literal["raw", "scaled"]
@@ -92,7 +92,7 @@ class ToolCall:
     """Text the tool returned, before the format wrapped it: what a replay is compared with."""
     duration_s: float = 0.0
     num_retries: int = 0
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     attachments: tuple[str, ...] = ()
     """Hashes or names of files the tool returned."""
 
@@ -114,7 +114,7 @@ class Segment:
     """(T,) int32."""
     logprobs: Floats_T | None = None
     """(T,) float32, of the sampled token, in nats; their meaning is in `source`."""
-    measures: Mapping[str, Floats_T] = field(default_factory=dict)
+    measures: Mapping[str, Floats_T] = field(default_factory=dict[str, Floats_T])
     """Named values a token, (T,) float32 each: `entropy` in nats over the whole vocabulary, and others."""
     source: Origination | None = None
     version: int | None = None

@@ -1,6 +1,6 @@
 """Stop words: one vocabulary for how a path ends, used by store, rows, metrics and viewer.
 
-Sources: `algorithms-rollout` 1.4 (ARPO, AT2PO, TreePO, Search-R1 words and ours); step search adds its three; `closed`
+Sources: `docs/rollouts.md` (ARPO, AT2PO, TreePO, Search-R1 words and ours); step search adds its three; `closed`
 is the strategy's or a prune rule's own end, with its reason in the node's notes.
 """
 

@@ -21,7 +21,7 @@ class ToolResult:
 
     text: str
     status: ToolStatus = "ok"
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     attachments: tuple[str, ...] = ()
 
 
@@ -29,7 +29,7 @@ class ToolSession(Protocol):
     """The state of one tool on one branch."""
 
     async def call(self, arguments: str) -> ToolResult:
-        """Carry out one call. An error the model caused is a result with status `error`; raise only for other faults."""
+        """Carry out one call. What the model did wrong is a result of status `error`; raise for other faults."""
         ...
 
     async def fork(self) -> "ToolSession":

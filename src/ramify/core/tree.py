@@ -44,10 +44,10 @@ class Step:
     action: str = "policy"
     edge: Edge = "continues"
     role: Role = "policy"
-    measures: Mapping[str, float] = field(default_factory=dict)
+    measures: Mapping[str, float] = field(default_factory=dict[str, float])
     """Named values of the whole step (`step_entropy_topk` …); a name that is absent was not computed."""
     scores: tuple[Score, ...] = ()
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
         if self.stop is not None:
@@ -72,8 +72,8 @@ class Tree:
 
     __slots__ = (
         "_action", "_actions", "_edge", "_end", "_first_child", "_fork", "_index", "_last_child", "_measures", "_next",
-        "_notes", "_num_segments", "_parent", "_previous", "_quoted", "_requested", "_role", "_scores", "_seed", "_segment",
-        "_segments", "_stop", "codec", "forks", "num_failed", "num_leaves", "pending", "problem", "seed",
+        "_notes", "_num_segments", "_parent", "_previous", "_quoted", "_requested", "_role", "_scores", "_seed",
+        "_segment", "_segments", "_stop", "codec", "forks", "num_failed", "num_leaves", "pending", "problem", "seed",
     )  # fmt: skip
 
     def __init__(self, problem: Problem, codec: Codec, prompt: Sequence[Segment], *, seed: int) -> None:
@@ -433,8 +433,10 @@ class Tree:
         return start + settled(tokens, at - start, words)
 
     def _continues_run(self, node: int, child: int) -> bool:
-        last, first = self._segment_range(node), self._segment_range(child)
-        return bool(last) and bool(first) and self._segments.is_sampled(last[-1]) and self._segments.is_sampled(first[0])
+        before, after = self._segment_range(node), self._segment_range(child)
+        if not before or not after:
+            return False
+        return self._segments.is_sampled(before[-1]) and self._segments.is_sampled(after[0])
 
     @staticmethod
     def _run_start(branch: Branch, at: int) -> int:
@@ -493,7 +495,9 @@ class Tree:
         self._index.append(index)
         self._seed.append(seed)
         self._fork.append(fork)
-        for column in (self._requested, self._quoted, self._end, self._segment, self._num_segments, self._edge, self._role, self._action):
+        for column in (self._requested, self._quoted, self._end, self._segment, self._num_segments):
+            column.append(0)
+        for column in (self._edge, self._role, self._action):
             column.append(0)
         for column in (self._first_child, self._last_child, self._next, self._previous, self._stop):
             column.append(NONE)

@@ -3,7 +3,7 @@
 Owns shares and weights. A forest hangs from a virtual root, the bare prompt; its stems are what papers call the trees
 of a prompt. Every node has a leaf below it, and every leaf a reward. Sampled once, a token belongs to one node.
 Credits are functions of a forest alone. Arrays may hold `fractions.Fraction` objects: then everything that needs no
-square root is exact. Source: `tree-gradients` 1.
+square root is exact. See `docs/credit.md`.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Group: credits that compare every leaf with the others of its prompt, as trainers do: GRPO, RLOO, Dr.GRPO, MaxRL.
 
 A leaf's advantage goes to every token on its path: c = sum over the leaves below of A_l / num_leaves. Exact on chains
-at best (`leaf_loo`); on trees they weigh fork-rich prefixes more and are biased. Sources: `algorithms-rollout` 12 and
-1.2; verl core_algos.py (compute_grpo_outcome_advantage, compute_rloo_outcome_advantage); arXiv 2503.20783;
+at best (`leaf_loo`); on trees they weigh fork-rich prefixes more and are biased. Sources: `docs/credit.md`;
+verl core_algos.py (compute_grpo_outcome_advantage, compute_rloo_outcome_advantage); arXiv 2503.20783;
 PrimeIntellect-ai/prime-rl orchestrator/algo/max_rl.py.
 """
 

@@ -1,4 +1,4 @@
-"""Split: credits by split weights, exact wherever forks are predictable (`tree-gradients` 2, Lemmas 1 and 2).
+"""Split: credits by split weights, exact wherever forks are predictable (`docs/credit.md`, lemmas 1 and 2).
 
 A leaf weighs the product of the shares on its way, so that the weighted sum over leaves has the mean of one path
 whatever forked. They differ in the baseline, built from leaves that do not hold the token.

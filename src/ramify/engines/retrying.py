@@ -21,9 +21,9 @@ class RetryPolicy:
     """When to give a call up and when to try again."""
 
     max_tries: int = 3
-    """The first try included (`reliability` 2: retry with jitter, at most 3)."""
+    """The first try included (`docs/engines.md`, retries)."""
     base_s: float = 0.5
-    """Longest pause before the second try; it doubles each time (full jitter, `reliability` 4)."""
+    """Longest pause before the second try; it doubles each time (full jitter)."""
     cap_s: float = 30.0
     start_s: float = 60.0
     """Time any call may take, however small."""

@@ -2,7 +2,7 @@
 
 Differences from the published code, all on purpose: the action is the one the stop word just closed, not the last pair
 of tags in the whole row; an empty call is answered by an error and goes on; a closing tag that closes nothing is told
-so; a result is never encoded with added special tokens (`interfaces.md` 7).
+so; a result is never encoded with added special tokens (`docs/rollouts.md`).
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Arrays: rows as the padded arrays a trainer takes (S0.7).
+"""Arrays: rows as the padded arrays a trainer takes (requirement S0.7).
 
 Prompts are padded on the left, responses on the right, so that responses begin in one column. Rows that only fill the
 batch up are marked, with weight 0 everywhere: never a copied leaf. Nothing is cut: a row that does not fit is an error.
@@ -32,7 +32,7 @@ class Arrays:
     responses: Ints_BT
     """(B, R) the response part of `input_ids`."""
     response_mask: Ints_BT
-    """(B, R) 1 where the model wrote the token, 0 where a tool did or there is none: the result mask of S0.1."""
+    """(B, R) 1 where the model wrote the token, 0 where a tool did or there is none: the result mask."""
     loss_weights: Floats_BR
     """(B, R) what each token counts; 0 = context. Trained are the tokens whose weight is not 0."""
     advantages: Floats_BR

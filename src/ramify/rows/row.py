@@ -2,7 +2,7 @@
 
 Over all rows of a tree a sampled token has the total weight that the policy says (1, unless rows are asked for as
 published), and weight 0 has every token nobody sampled. Ids are those that were fed and sampled. A tree has no
-duplicates and no padding rows: array exports pad, and mark it. Sources: `algorithms-rollout` 1.1, `tree-gradients` 5.
+duplicates and no padding rows: array exports pad, and mark it. See `docs/rows.md` and `docs/credit.md`.
 
 What to do with a row: minimise - sum over rows and tokens of weight * advantage * log pi / normaliser. At the policy
 that sampled, its gradient is the credit's coefficient times grad log pi, each token once. `normaliser` is the number of
@@ -32,7 +32,7 @@ from ramify.rows.weights import Policy, path_means, row_weights
 Shared = Literal["sum", "mean"]
 """What a token that several leaves share gets of their advantages, where the credit is made of leaf advantages. sum:
 what the credit says, so that training it once equals training it in every row; mean: as one leaf's, a third objective
-(`algorithms-rollout` 1.1), which weighs trunks less."""
+(`docs/rows.md`), which weighs trunks less."""
 Doubles_T = npt.NDArray[np.float64]
 
 

@@ -1,4 +1,4 @@
-"""Select: which leaves of a finished tree become rows (S0.7).
+"""Select: which leaves of a finished tree become rows (requirement S0.7).
 
 A leaf that is not selected stays on its tree and still counts for every value and mean. Credit is computed on all.
 """

@@ -1,4 +1,4 @@
-"""Weights: how often a token that several rows hold is trained, and by which row (`algorithms-rollout` 1.1).
+"""Weights: how often a token that several rows hold is trained, and by which row (`docs/credit.md`).
 
 Export weights say which row carries a token, never how large its coefficient is: that is the credit's.
 """

@@ -7,7 +7,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ import ramify
 from ramify import plugins
 from ramify.core.codec import Codec
 from ramify.core.engine import Engine
-from ramify.core.errors import ConfigError, StoreError
+from ramify.core.errors import StoreError
 from ramify.core.growth import GrowthRules
 from ramify.core.problem import Problem
 from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
-from ramify.rows.row import Row
 from ramify.rows.row import Row
 from ramify.runner.commit import Writing
 from ramify.runner.config import RunConfig
@@ -104,9 +103,9 @@ async def rollout(
 ) -> Rollout:
     """Grow one tree a problem and return them.
 
-    `problems` are problems or questions; None = as many of the task's own as `config.prompts` says. `engine`, `task` and
-    `strategy` take objects where the config names built-in ones. `settings` are paths of the config with `__` for the
-    dot: `strategy__options={"n": 4}`, `limits__decode=224`. Raises `ConfigError` before anything starts.
+    `problems` are problems or questions; None = as many of the task's own as `config.prompts` says. `engine`, `task`
+    and `strategy` take objects where the config names built-in ones. `settings` are paths of the config with `__` for
+    the dot: `strategy__options={"n": 4}`, `limits__decode=224`. Raises `ConfigError` before anything starts.
     """
     run = assemble(config or configured(preset, settings), problems, engine=engine, task=task, strategy=strategy)
     trees: dict[int, Tree] = {}
@@ -162,7 +161,7 @@ async def steps(
         await run.close()
 
 
-# -- runs on disk -------------------------------------------------------------------------------------------------------
+# -- runs on disk ----------------------------------------------------------------------------------------------------
 
 
 def begin(config: RunConfig, path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:

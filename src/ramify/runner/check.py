@@ -58,7 +58,7 @@ def row_faults(tree: Tree, rows: Sequence[Row]) -> Iterator[str]:
     for node, total in totals.items():
         wanted = holders[node] if rows[0].policy == "per_leaf" else 1
         if np.abs(total - wanted).max() > TOLERANCE:
-            yield f"node {node} (canonical): its tokens weigh {total.min()!r} to {total.max()!r} in all, not {wanted}"
+            yield f"node {node} (canonical): its tokens weigh {total.min():g} to {total.max():g} in all, not {wanted}"
 
 
 def _node_faults(tree: Tree, node: int) -> Iterator[str]:

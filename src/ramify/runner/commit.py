@@ -2,7 +2,7 @@
 
 Owns the open file. `put` never touches the disk. A batch is written when 64 lines wait, 20 ms after its first line, or
 as soon as somebody waits for one of its lines; whoever waits is told after fdatasync. That one call is nearly all a
-record costs (about 4 ms, `reliability.md` 3); all lines that came while the one before it ran share it.
+record costs (about 4 ms where it was measured); all lines that came while the one before it ran share it.
 
 After the first failure to open, write or sync, nothing is written any more: the state of the file is unknown. The lines
 that are not known to be durable stay in memory (`unsaved`) and everybody is told with a `StoreError`.
@@ -73,7 +73,7 @@ def sync_folder(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """How a journal is written. The figures are those measured in `reliability.md` 3."""
+    """How a journal is written (`docs/store.md`)."""
 
     durability: Durability = "group"
     max_batch: int = 64

@@ -113,7 +113,7 @@ class ToolsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsConfig:
-    """Which leaves become rows, and how often a shared token is trained (`algorithms-rollout` 1.1)."""
+    """Which leaves become rows, and how often a shared token is trained (`docs/credit.md`)."""
 
     policy: Literal["once", "fraction", "per_leaf"] = "once"
     leaves: int | None = None

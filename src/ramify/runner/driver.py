@@ -80,7 +80,7 @@ class Driver:
         delivery: Delivery = "ordered",
         limits: Limits | None = None,
         need: Need | None = None,
-        rules: GrowthRules = GrowthRules(),  # noqa: B008 - frozen
+        rules: GrowthRules = GrowthRules(),
         twin: Strategy | None = None,
     ) -> None:
         self.tree = tree
@@ -140,8 +140,7 @@ class Driver:
         if not self._is_done():
             commands = self._commands()
             if commands:
-                first = self._register(commands, pumped)
-                pumped.events.append(Asked(first, tuple(self.growth.flights[first + i].command for i in range(len(commands)))))
+                self._register(commands, pumped)
         self._start_waiting(pumped)
 
     def _commands(self) -> Sequence[Command]:
@@ -157,19 +156,21 @@ class Driver:
                 )
         return commands
 
-    def _register(self, commands: Sequence[Command], pumped: Pumped) -> int:
+    def _register(self, commands: Sequence[Command], pumped: Pumped) -> None:
+        """Put the commands of one ask on the tree; those that share a Fork share its record."""
         first = self.growth.num_asked
         decisions: dict[int, int] = {}
-        for command in grouped(commands):
-            fork = command.fork if isinstance(command, Grow) else None
-            if isinstance(command, Grow) and isinstance(fork, Fork) and id(fork) in decisions:
-                command = replace(command, fork=decisions[id(fork)])
+        for wanted in grouped(commands):
+            fork = wanted.fork if isinstance(wanted, Grow) else None
+            is_known = isinstance(wanted, Grow) and id(fork) in decisions
+            command = replace(wanted, fork=decisions[id(fork)]) if is_known else wanted
             command_id = self.growth.ask(command)
-            place = self.growth.flights[command_id].place
-            if isinstance(fork, Fork) and place is not None:
-                decisions.setdefault(id(fork), place.decision_id)
+            flight = self.growth.flights[command_id]
+            if isinstance(fork, Fork) and flight.place is not None:
+                decisions.setdefault(id(fork), flight.place.decision_id)
             self._dispatch(command_id, command, pumped)
-        return first
+        asked = tuple(self.growth.flights[i].command for i in range(first, self.growth.num_asked))
+        pumped.events.append(Asked(first, asked))
 
     def _dispatch(self, command_id: int, command: Command, pumped: Pumped) -> None:
         match command:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ramify import plugins
 from ramify.core.engine import Engine
-from ramify.core.errors import ConfigError, nearest
+from ramify.core.errors import ConfigError, RamifyError, nearest
 from ramify.core.format import Format
 from ramify.core.growth import GrowthRules
 from ramify.core.problem import Problem
@@ -18,6 +18,7 @@ from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.engines.retrying import Retrying
+from ramify.formats.tags import TagFormat, check_quote
 from ramify.runner.allowance import Allowance
 from ramify.runner.config import RunConfig
 from ramify.runner.configure import TASK_PRUNE
@@ -34,6 +35,8 @@ from ramify.runner.scheduler import Scheduler, TreeRun
 from ramify.runner.toolbox import Toolbox
 from ramify.runner.work import prompt_segment
 from ramify.strategies.entropy import STEP_ENTROPY
+from ramify.tools.output import told
+
 
 class Run:
     """One run. Raises `ConfigError` from the constructor for whatever can be known to be wrong before the start."""
@@ -59,7 +62,7 @@ class Run:
         self._strategy: Any = strategy or plugins.find("strategy", config.strategy.name)
         self._options = _options(self._strategy, config)
         self._scheduler: Scheduler | None = None
-        sample = _checked(self.strategy(seed=0))
+        sample = self._sample()
         self._measures = sample.measures
         self.unpredictable = (sample.unpredictable,) if sample.unpredictable else ()
         self._check()
@@ -74,9 +77,7 @@ class Run:
         """A fresh strategy for the tree of `seed`."""
         return self._strategy(self._options, np.random.default_rng(strategy_seed(seed)))
 
-    async def grow(
-        self, observers: Iterable[Observer], *, replayed: Mapping[int, Replayed] | None = None
-    ) -> RunReport:
+    async def grow(self, observers: Iterable[Observer], *, replayed: Mapping[int, Replayed] | None = None) -> RunReport:
         """Grow every tree that is not finished yet, telling observers; closed ones only enter the report."""
         began = asyncio.get_running_loop().time()
         report = RunReport()
@@ -169,12 +170,43 @@ class Run:
         if isinstance(event, TreeClosed):
             self.toolbox.release(str(event.index))
 
+    # -- before the start ---------------------------------------------------------------------------------------------
+
+    def _sample(self) -> Strategy:
+        """A strategy to look at. Boundary to plug-in code: one that cannot be made is a fault of the configuration."""
+        try:
+            return _checked(self.strategy(seed=0))
+        except RamifyError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"strategy {self.config.strategy.name!r} cannot be made: {told(error)}") from error
+
     def _check(self) -> None:
-        """Refuse what the engine, the actions or the problems cannot do."""
+        """Refuse what the engine, the tools, the actions or the problems cannot do."""
         counts = Counter(problem.uid for problem in self.problems)
         twice = [uid for uid, count in counts.items() if count > 1]
         if twice:
             raise ConfigError(f"two problems with one uid: {', '.join(map(repr, twice[:3]))}; a uid names one tree")
+        if self.problems:
+            self.config.run_limits.share(len(self.problems), len(self.problems) - 1)
+        self._check_measures()
+        self._check_tools()
+        for name, action in self.config.actions.items():
+            if action.engine != "policy":
+                known = nearest(action.engine, ["policy"])
+                raise ConfigError(f"action {name!r} names engine {action.engine!r}; {known}")
+            if action.template and isinstance(self.format, TagFormat):
+                check_quote(action.template)
+
+    def _check_tools(self) -> None:
+        for tool, tag in self.format.tools().items():
+            if tool not in self.toolbox.names:
+                raise ConfigError(
+                    f"the format calls a tool {tool!r} by <{tag}>, but the task has no such tool; "
+                    f"{nearest(tool, self.toolbox.names)}"
+                )
+
+    def _check_measures(self) -> None:
         capabilities = self.engine.capabilities
         given = capabilities.measures | ({STEP_ENTROPY} if capabilities.max_topk else set())
         for measure in sorted(self._measures):
@@ -183,9 +215,6 @@ class Run:
                     f"strategy {self.config.strategy.name!r} reads the measure {measure!r}, which engine "
                     f"{capabilities.name!r} cannot give; it gives {sorted(given) or 'none'}"
                 )
-        for name, action in self.config.actions.items():
-            if action.engine != "policy":
-                raise ConfigError(f"action {name!r} names engine {action.engine!r}; {nearest(action.engine, ['policy'])}")
 
 
 def _checked(strategy: object) -> Strategy:

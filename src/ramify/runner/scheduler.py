@@ -52,6 +52,8 @@ class TreeRun:
     max_seconds: float | None = None
     resumed: Redriven | None = None
     """What a killed run had left to do."""
+    _due: dict[int, Start] = field(default_factory=dict)
+    """Commands to start when the driver has said all it wants: one that it cancels at once never begins."""
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     _cancelled: set[int] = field(default_factory=set)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -68,11 +70,11 @@ class TreeRun:
             self._deadline = asyncio.get_running_loop().time() + self.max_seconds
         async with asyncio.TaskGroup() as group:
             if self.resumed is not None:
-                self._tell(self.resumed.unsaid)
-                self._start(self.resumed.starts, group)
-                for command_id in self.resumed.cancels:
-                    self._cancel(command_id)
-            while self._advance(group):
+                self._take(self.resumed.unsaid, self.resumed.starts, self.resumed.cancels)
+            while self._advance():
+                for command_id, start in self._due.items():
+                    self._tasks[command_id] = group.create_task(self._carry_out(start))
+                self._due.clear()
                 self._woken.clear()
                 await self._woken.wait()
 
@@ -82,24 +84,23 @@ class TreeRun:
             self.is_stopped = True
             self._task.cancel()
 
-    def _advance(self, group: asyncio.TaskGroup) -> bool:
-        """Deliver what has ended and start what was asked; false when the tree is finished."""
+    def _advance(self) -> bool:
+        """Deliver what has ended and gather what is to start; false when the tree is finished."""
         while True:
             pumped = self.driver.pump()
-            self._tell(pumped.events)
+            self._take(pumped.events, pumped.starts, pumped.cancels)
             self._announce_phase()
-            self._start(pumped.starts, group)
-            if not [self._cancel(command_id) for command_id in pumped.cancels]:
+            if not pumped.cancels:
                 return not self.driver.is_finished
 
-    def _tell(self, events: Iterable[DriverEvent]) -> None:
+    def _take(self, events: Iterable[DriverEvent], starts: Iterable[Start], cancels: Iterable[int]) -> None:
+        """Do what the driver says."""
         for event in events:
             is_question = isinstance(event, Asked)
             self.emit(CommandsAsked(self.index, event) if is_question else OutcomeTold(self.index, event))
-
-    def _start(self, starts: Iterable[Start], group: asyncio.TaskGroup) -> None:
-        for start in starts:
-            self._tasks[start.command_id] = group.create_task(self._carry_out(start))
+        self._due.update((start.command_id, start) for start in starts)
+        for command_id in cancels:
+            self._cancel(command_id)
 
     def _announce_phase(self) -> None:
         phase = self.driver.strategy.phase(self.driver.tree)
@@ -110,40 +111,38 @@ class TreeRun:
     def _cancel(self, command_id: int) -> None:
         if self.driver.has_ended(command_id):
             return
-        task = self._tasks.get(command_id)
-        if task is None:
-            self.driver.ended(command_id, Failure("cancelled"))
-        else:
+        if command_id in self._tasks:
             self._cancelled.add(command_id)
-            task.cancel()
+            self._tasks[command_id].cancel()
+        elif command_id in self._due:
+            self.driver.ended(command_id, self._given_up(self._due.pop(command_id)))
+        else:
+            self.driver.ended(command_id, Failure("cancelled"))
 
     async def _carry_out(self, start: Start) -> None:
         """One command, from its start to its ending."""
-        number = len(self.driver.growth.flights[start.command_id].steps)
-
-        def report(step: Step) -> None:
-            nonlocal number
-            self.driver.grew(start.command_id, step)
-            self.emit(StepGrown(self.index, start.command_id, number, step))
-            number += 1
-
         try:
-            ending = await self._ending(start, report)
+            ending = await self._ending(start)
         except asyncio.CancelledError:
             if start.command_id not in self._cancelled:
                 raise
             asyncio.current_task().uncancel()  # pyright: ignore[reportOptionalMemberAccess]
-            if isinstance(start.command, Grow):
-                report(self.grower.failed_step(self._work(start, report), "cancelled", reason="cancelled"))
-            ending = Failure("cancelled")
+            ending = self._given_up(start)
         del self._tasks[start.command_id]
         self.driver.ended(start.command_id, ending)
         self._woken.set()
 
-    async def _ending(self, start: Start, report: Callable[[Step], None]) -> Ending:
+    def _given_up(self, start: Start) -> Ending:
+        """How a command ends that its strategy cancelled."""
+        if isinstance(start.command, Grow):
+            work = self._work(start)
+            work.report(self.grower.failed_step(work, "cancelled", reason="cancelled"))
+        return Failure("cancelled")
+
+    async def _ending(self, start: Start) -> Ending:
         command = start.command
         if isinstance(command, Grow):
-            return await self.grower.grow(self._work(start, report))
+            return await self.grower.grow(self._work(start))
         branches = [self.driver.tree.branch(node) for node in command.nodes]
         try:
             scores = await self.judging.scores(command.judge, branches, self.problem, attempt=command.attempt)
@@ -151,9 +150,16 @@ class TreeRun:
             return Failure(f"judge: {error}")
         return Scored(scores)
 
-    def _work(self, start: Start, report: Callable[[Step], None]) -> Work:
+    def _work(self, start: Start) -> Work:
         assert isinstance(start.command, Grow) and start.place is not None
         tree, parent = self.driver.tree, start.place.parent
+        steps = self.driver.growth.flights[start.command_id].steps
+
+        def report(step: Step) -> None:
+            number = len(steps)
+            self.driver.grew(start.command_id, step)
+            self.emit(StepGrown(self.index, start.command_id, number, step))
+
         return Work(
             tree=str(self.index),
             command=start.command,
@@ -163,7 +169,7 @@ class TreeRun:
             allotment=start.allotment,
             limited=self.driver.limited,
             report=report,
-            done=tuple(self.driver.growth.flights[start.command_id].steps),
+            done=tuple(steps),
             deadline=self._deadline,
         )
 
@@ -205,28 +211,37 @@ class Scheduler:
                 for build in trees:
                     await room.acquire()
                     group.create_task(one(build))
-        except* (TooManyFailures, StoreError) as failures:
-            raise _flat(failures)[0] from None
+        except ExceptionGroup as failures:
+            first = _flat(failures)[0]
+            raise first from first.__cause__
 
     async def _grow(self, run: TreeRun) -> None:
-        """Boundary: whatever goes wrong inside one tree closes that tree and is recorded as its reason."""
         self._runs[run.index] = run
-        reason = "done"
         try:
-            await run.run()
-        except* (TooManyFailures, StoreError):
-            raise
-        except* asyncio.CancelledError:
-            if not run.is_stopped:
-                raise
-            asyncio.current_task().uncancel()  # pyright: ignore[reportOptionalMemberAccess]
-            reason = "stopped"
-        except* Exception as group:
-            reason = "; ".join(f"{type(e).__name__}: {e}" for e in _flat(group))
+            reason = await self._reason(run)
         finally:
             del self._runs[run.index]
         run.driver.tree.trim()
         self.emit(TreeClosed(run.index, run.driver.tree, reason))
+
+    @staticmethod
+    async def _reason(run: TreeRun) -> str:
+        """Grow a tree and return why it ended. Boundary: whatever goes wrong inside it ends that tree alone, but for
+        what concerns the whole run."""
+        try:
+            await run.run()
+        except asyncio.CancelledError:
+            if not run.is_stopped:
+                raise
+            asyncio.current_task().uncancel()  # pyright: ignore[reportOptionalMemberAccess]
+            return "stopped"
+        except Exception as error:  # noqa: BLE001 - the boundary
+            faults = _flat(error)
+            for fault in faults:
+                if isinstance(fault, TooManyFailures | StoreError):
+                    raise fault from fault.__cause__
+            return "; ".join(f"{type(fault).__name__}: {fault}" for fault in faults)
+        return "done"
 
     def _count(self, delivered: Delivered) -> None:
         self._num_outcomes += 1
@@ -241,9 +256,8 @@ class Scheduler:
             )
 
 
-def _flat(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """The exceptions of a group, without the nesting."""
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found.extend(_flat(error) if isinstance(error, BaseExceptionGroup) else [error])
-    return found
+def _flat(error: Exception) -> list[Exception]:
+    """The exceptions of a group, without the nesting; any other exception alone."""
+    if not isinstance(error, ExceptionGroup):
+        return [error]
+    return [fault for inner in error.exceptions for fault in _flat(inner)]

@@ -1,4 +1,4 @@
-"""ToolMetrics: figures of tool calls, in all and for each tool, by the keys of RUC-NLPIR/ARPO (S0.5)."""
+"""ToolMetrics: figures of tool calls, in all and for each tool, by the keys of RUC-NLPIR/ARPO (requirement S0.5)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

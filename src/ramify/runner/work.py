@@ -159,4 +159,3 @@ def sampled_segments(generation: Generation, source: Origination, seed: int) -> 
         )
         start = end
     return segments
-

@@ -1,4 +1,4 @@
-"""Choose: which nodes of a tree to expand next. A rule is a function, plugged in by name (S0.10).
+"""Choose: which nodes of a tree to expand next. A rule is a function, plugged in by name (requirement S0.10).
 
 A rule gets the candidates in canonical order (breadth first, siblings in order of request) and returns at most k of
 them; only a rule that draws with replacement may return one twice. It reads the tree and draws from `rng`, nothing

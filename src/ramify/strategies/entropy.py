@@ -1,7 +1,7 @@
 """Uncertainty measures: how unsure the model was of a step, from the log-probabilities its engine returned.
 
 None = not computed, never 0. Logprobs are in nats; whether they were taken before or after
-temperature is the engine's statement, kept in the segment's `source`. Formulas: `algorithms-rollout` 1.5.
+temperature is the engine's statement, kept in the segment's `source`. Formulas: `docs/rollouts.md`.
 """
 
 import math

@@ -6,7 +6,7 @@ some and grows new continuations there. What was already sampled decides where, 
 one decision is made there, and none if it ended earlier. These forks are predictable: exact credits take them.
 
 Draws. after: those of the rule, a round at a time. before: for each fork an initial chain, then a depth. The tree does
-not depend on the order of outcomes. Source: `algorithms-rollout` 4; OFFLINE_TREE_SEARCH_REFACTOR_PLAN.md of
+not depend on the order of outcomes. Source: `docs/rollouts.md`; OFFLINE_TREE_SEARCH_REFACTOR_PLAN.md of
 zzfoutofspace/ATPO, whose plan run as written forks at no inner node: every leaf grows from the bare prompt.
 """
 

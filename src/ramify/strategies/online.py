@@ -6,7 +6,7 @@ drawn, so forks are predictable; chains restarted because none survived are not 
 `lockstep` decides for all paths when the slowest has made its step: the published order, which no timing can change;
 `free` decides for each as it arrives. A path that failed is dropped and its slot stays used: a refill is post-hoc.
 
-Draws: one uniform an attempt, paths by age; none once n paths were made. Sources: `algorithms-rollout` 2 and 3.
+Draws: one uniform an attempt, paths by age; none once n paths were made. Sources: `docs/rollouts.md`.
 """
 
 import math
