@@ -14,7 +14,7 @@ BENCHES := $(sort $(wildcard bench/*.py))
 # $(call environment,FOLDER,EXTRA): a virtual environment with the pinned versions and this checkout, editable.
 define environment
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ramify needs Python 3.11 or later, this is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 $@")'
-@echo "setting up $(1) ..."
+@echo "setting up $(1) ..." >&2
 @$(PYTHON) -m venv $(1)
 @$(1)/bin/$(PIP) install -c constraints.txt hatchling editables
 @$(1)/bin/$(PIP) install -c constraints.txt --no-build-isolation -e '.[$(2)]'

@@ -37,6 +37,8 @@ RUNS = 5
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Read by the libraries when they are loaded, so the script starts itself again with them."""
 
+RNG = np.random.default_rng(0)
+
 Lengths = Sequence[tuple[int, int]]
 """(prompt tokens, new tokens) a chain."""
 
@@ -86,8 +88,8 @@ async def chain(engine: Builtin, problem: CountdownProblem, seed: int) -> tuple[
 
 
 async def continuous(loop: BatchingLoop, lengths: Lengths) -> None:
-    """All chains at once; the loop's slots are the batch."""
-    await asyncio.gather(*(loop.generate(request_of(index, *length)) for index, length in enumerate(lengths)))
+    """All chains at once; the loop's slots are the batch. Every prompt is a new one, so nothing is cached."""
+    await asyncio.gather(*(loop.generate(strange_request(*length)) for length in lengths))
 
 
 async def static(loop: BatchingLoop, lengths: Lengths, *, is_padded: bool = True) -> None:
@@ -103,9 +105,9 @@ async def static_rows_leave(loop: BatchingLoop, lengths: Lengths) -> None:
     await static(loop, lengths, is_padded=False)
 
 
-def request_of(index: int, num_prompt: int, num_new: int) -> Request:
-    ids = np.random.default_rng(index).integers(0, 256, num_prompt).astype(np.int32)
-    return Request(ids, num_new, index, stops=("</calc>!", "</answer>!"))
+def strange_request(num_prompt: int, num_new: int) -> Request:
+    ids = RNG.integers(0, 256, num_prompt).astype(np.int32)
+    return Request(ids, num_new, int(RNG.integers(1 << 62)), stops=("</calc>!", "</answer>!"))
 
 
 async def compare(folder: Path, lengths: Lengths) -> None:

@@ -1,44 +1,26 @@
 """Every noun of the core at work: strategies of about 20 lines, real parts, the scripted engine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
 
-import numpy as np
 import pytest
+from tests.runner.parts import OneChain, Plan, Right, Small, grown
 
 from ramify.core.action import ActionConfig
 from ramify.core.branch import Branch
-from ramify.core.command import Cancel, Close, Command, Failed, Fork, Grow, Grown, Judge, Outcome, Tokens
+from ramify.core.command import Cancel, Close, Command, Failed, Fork, Grow, Grown, Judge, Tokens
 from ramify.core.errors import ContractError
-from ramify.core.format import Format
 from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.segment import Sampling
-from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
-from ramify.engines.faults import Delay
+from ramify.engines.faults import Delay, Fault
 from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import ScriptedTurn, Speech
-from ramify.formats.arpo import arpo
-from ramify.runner.api import Rollout, rollout
+from ramify.runner.api import rollout
 from ramify.runner.clock import run_virtual
-from ramify.runner.config import RunConfig
-from ramify.tools.calculator import Calculator
-
-PROBLEM = Problem("p", "make 3 from 1 2", {"target": 3})
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A script is its own judge: whoever answers 3 is right; votes count equal answers."""
-
-    name: str = "right"
-    is_oracle: bool = False
-
-    async def judge(self, branches: Sequence[Branch], problem: Problem) -> list[Verdict]:
-        return [Verdict(float("<answer>3</answer>" in b.response_text)) for b in branches]
+from ramify.runner.config import GrowthConfig, RunConfig
 
 
 @dataclass(frozen=True)
@@ -51,73 +33,6 @@ class Vote:
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> list[Verdict]:
         texts = [b.run_text for b in branches]
         return [Verdict(texts.count(t) / len(texts), {"votes": texts.count(t)}) for t in texts]
-
-
-@dataclass(frozen=True)
-class Small:
-    """A task of one problem."""
-
-    format: Format = field(default_factory=lambda: arpo({"calculator": "calc"}))
-    tools: Sequence[Calculator] = field(default_factory=lambda: (Calculator(),))
-    judges: tuple[object, ...] = (Asked(),)
-
-    def problems(self, split: str, num_problems: int, seed: int) -> list[Problem]:
-        return [PROBLEM]
-
-    def prune(self, branch: Branch) -> str | None:
-        return "two calls are enough" if len(branch.tool_calls) == 2 else None
-
-    def is_same_answer(self, one: str, other: str) -> bool:
-        return one == other
-
-
-@dataclass(frozen=True)
-class Nothing:
-    """Options of a strategy that has none."""
-
-
-class Plan:
-    """The least a strategy is: what it wants next follows from the outcomes it has heard."""
-
-    Config = Nothing
-    measures: ClassVar[frozenset[str]] = frozenset()
-    is_order_free = False
-    unpredictable = ""
-
-    def __init__(self, config: Nothing, rng: np.random.Generator) -> None:
-        self.told: list[Outcome] = []
-        self.num_asked = 0
-
-    def wanted(self, tree: Tree) -> Sequence[Command] | None:
-        """Commands after `len(self.told)` outcomes; None = done."""
-        raise NotImplementedError
-
-    def ask(self, tree: Tree) -> Sequence[Command]:
-        commands = (self.wanted(tree) or []) if self.num_asked == len(self.told) else []
-        self.num_asked += len(commands)
-        return commands
-
-    def tell(self, tree: Tree, outcome: Outcome) -> None:
-        self.told.append(outcome)
-
-    def is_done(self, tree: Tree) -> bool:
-        return self.num_asked == len(self.told) and self.wanted(tree) is None
-
-    def phase(self, tree: Tree) -> Phase:
-        return Phase("build")
-
-
-def grown(
-    strategy: type[Plan], engine: Scripted | None = None, *, task: object | None = None, **fields: object
-) -> Rollout:
-    return run_virtual(
-        rollout(
-            config=RunConfig(**fields),
-            strategy=strategy,
-            engine=engine or Scripted(chains(2)),
-            task=task or Small(),
-        )
-    )
 
 
 class Pair(Plan):
@@ -187,7 +102,7 @@ class VoteAtEnd(Plan):
 
 
 def test_a_vote_scores_several_nodes_at_once() -> None:
-    task = Small(judges=(Vote(), Asked()))
+    task = Small(judges=(Vote(), Right()))
     tree = grown(VoteAtEnd, Scripted(chains(1)), task=task).trees[0]
     leaves = tree.leaves()
     assert all([s.judge for s in tree.scores(n)] == ["vote", "right", "vote"] for n in leaves)
@@ -302,14 +217,7 @@ def test_a_closed_path_is_a_leaf_with_its_reason() -> None:
     assert other not in tree.leaves()
 
 
-class OneChain(Plan):
-    def wanted(self, tree: Tree) -> Sequence[Command] | None:
-        return None if self.told else [Grow(ROOT)]
-
-
 def test_a_prune_rule_gives_a_path_up_behind_an_observation() -> None:
-    from ramify.runner.config import GrowthConfig
-
     tree = grown(OneChain, Scripted(chains(5)), growth=GrowthConfig(prune="task")).trees[0]
     (leaf,) = tree.leaves()
     assert tree.stop(leaf) == "closed"
@@ -348,7 +256,7 @@ def test_a_judgement_that_fails_is_an_outcome() -> None:
         async def judge(self, branches: Sequence[Branch], problem: Problem) -> list[Verdict]:
             raise ValueError("not today")
 
-    tree = grown(Hopeful, task=Small(judges=(Asked(), Moody()))).trees[0]
+    tree = grown(Hopeful, task=Small(judges=(Right(), Moody()))).trees[0]
     (leaf,) = tree.leaves()
     assert tree.scores(leaf)[-1].value is None
     assert "not today" in tree.notes(leaf)["judge"]
@@ -381,3 +289,15 @@ def test_speeches_with_planned_uncertainty_reach_the_measures() -> None:
     tree = grown(OneChain, engine).trees[0]
     (segment,) = tree.segments(tree.leaves()[0])
     assert set(segment.measures["entropy"].tolist()) == {0.25}
+
+
+def test_tokens_of_a_turn_that_failed_are_billed_and_never_a_leaf() -> None:
+    engine = Scripted(chains(1), faults=[Fault("error", calls=(1,), is_retryable=False)])
+    result = grown(OneChain, engine, actions={"policy": ActionConfig(max_tokens=4)}, max_failed_share=1.0)
+    (tree,) = result.trees
+    (failed,) = tree.stems()
+    assert tree.stop(failed) == "engine_error"
+    assert tree.num_sampled(failed) == 4
+    assert tree.spent()["policy"].decode == 4
+    assert tree.leaves() == []
+    assert result.rows() == []

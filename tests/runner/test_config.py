@@ -163,7 +163,7 @@ BAD = {
     "a share above one": ({"overrides": ["max_failed_share=2"]}, ["max_failed_share = 2.0: it is a share"]),
     "impossible sampling": (
         {"overrides": ["actions.policy.sampling.top_p=0.0"]},
-        ["actions.policy.sampling: impossible sampling parameters"],
+        ["actions.policy.sampling: impossible sampling"],
     ),
     "quoting without a template": (
         {"overrides": ["actions.critique.edge=quotes"]},

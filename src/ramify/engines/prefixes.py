@@ -1,6 +1,6 @@
 """KnownPrefixes: what a model's key-value cache would still hold, counted in whole blocks.
 
-A call leaves the keys and values of its context and of all but its last sampled token (`docs/rollouts.md`, budgets). Only
+A call leaves the keys and values of its context and of all but its last sampled token (`docs/rollouts.md`). Only
 hashes are kept, of the most recently used blocks, so memory stays bounded.
 """
 

@@ -100,8 +100,9 @@ class ToolsConfig:
     max_retries: int = 3
     max_result_bytes: int = 65536
     """A longer result is cut, and says so."""
-    max_parked: int = 1024
-    """Sessions kept for forks to come; beyond it the oldest are closed and replayed when they are needed."""
+    max_parked: int = 8192
+    """Sessions kept for forks to come; beyond it the oldest are closed and replayed when they are needed. Fewer than
+    paths in flight and every call replays its branch: the default is 512 trees of 16 paths."""
 
     def __post_init__(self) -> None:
         _positive("tools.deadline_s", self.deadline_s)

@@ -36,7 +36,7 @@ class Deadlines:
 
         `unwanted` is called with a result that came when nobody waited for it any more.
         """
-        task = asyncio.create_task(_contained(work))
+        task = asyncio.create_task(contained(work))
         try:
             done, _ = await asyncio.wait({task}, timeout=seconds)
         except asyncio.CancelledError:
@@ -70,7 +70,7 @@ class Deadlines:
         await asyncio.wait({task}, timeout=GRACE_S)
 
 
-async def _contained(work: Work[T]) -> T:
+async def contained(work: Work[T]) -> T:
     """A task that raises SystemExit takes the loop down with it; here it is a fault of the code alone."""
     try:
         return await work()

@@ -58,9 +58,9 @@ class Grower:
         if config.stop_rule == "corrected":
             self._policy = replace(self._policy, empty_call=config.empty_call, tool_failed=config.tool_failed)
 
-    async def grow(self, work: Work) -> Ending:
-        """Carry `work` out, reporting each complete step."""
-        path = Path.begin(work)
+    async def grow(self, path: Path) -> Ending:
+        """Carry the work of `path` out, reporting each complete step."""
+        work = path.work
         if work.done and work.done[-1].stop is not None and stop_word(work.done[-1].stop).is_failure:
             return Failure(str(work.done[-1].notes["reason"]))
         try:
@@ -69,10 +69,10 @@ class Grower:
                 path.add(step)
                 work.report(step)
         except EngineError as error:
-            work.report(self.failed_step(work, "engine_error", reason=error.reason, fault=str(error)))
+            work.report(self.failed_step(path, "engine_error", reason=error.reason, fault=str(error)))
             return Failure(error.reason, error.is_retryable)
         except ToolError as error:
-            work.report(self.failed_step(work, "replay_diverged", reason=error.reason, fault=str(error)))
+            work.report(self.failed_step(path, "replay_diverged", reason=error.reason, fault=str(error)))
             return Failure(error.reason)
         return Done()
 
@@ -80,11 +80,13 @@ class Grower:
         """Whether growths of `action` begin a fresh context."""
         return self._actions[action].edge == "quotes"
 
-    def failed_step(self, work: Work, stop: str, *, reason: str, fault: str = "") -> Step:
-        """An empty step that says how a growth ended without its tokens being the cause."""
-        action = self._actions[work.command.action]
-        edge = "quotes" if action.edge == "quotes" and not work.done else "continues"
-        return Step((), stop, work.command.action, edge, action.role, notes={"reason": reason, "fault": fault})
+    def failed_step(self, path: Path, stop: str, *, reason: str, fault: str = "") -> Step:
+        """A step that says how a growth ended without its tokens being the cause; what it had sampled is billed."""
+        name = path.work.command.action
+        action = self._actions[name]
+        edge = "continues" if path.num_steps else action.edge
+        segments = tuple(path.turn.segments) if path.turn is not None else ()
+        return Step(segments, stop, name, edge, action.role, notes={"reason": reason, "fault": fault})
 
     async def _step(self, path: Path) -> Step:
         turn = self._opened(path)
@@ -104,6 +106,7 @@ class Grower:
             spans = self._format.quote(action.template, path.work.contexts, self._problem.for_agents())
             turn.branch = Branch(path.branch.codec, path.branch.node, ())
             turn.take(prompt_segment(path.branch.codec, spans))
+        path.turn = turn
         return turn
 
     async def _act(self, turn: Turn, path: Path) -> bool:

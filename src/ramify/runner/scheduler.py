@@ -29,7 +29,7 @@ from ramify.runner.events import (
 from ramify.runner.grower import Grower
 from ramify.runner.judging import Judging
 from ramify.runner.resume import Redriven
-from ramify.runner.work import Work
+from ramify.runner.work import Path, Work
 
 MIN_COMMANDS_TO_JUDGE_FAULTS = 20
 """Below so many outcomes a share of failures says nothing."""
@@ -55,6 +55,7 @@ class TreeRun:
     _due: dict[int, Start] = field(default_factory=dict)
     """Commands to start when the driver has said all it wants: one that it cancels at once never begins."""
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    _paths: dict[int, Path] = field(default_factory=dict)
     _cancelled: set[int] = field(default_factory=set)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
     _deadline: float | None = None
@@ -129,20 +130,22 @@ class TreeRun:
             asyncio.current_task().uncancel()  # pyright: ignore[reportOptionalMemberAccess]
             ending = self._given_up(start)
         del self._tasks[start.command_id]
+        self._paths.pop(start.command_id, None)
         self.driver.ended(start.command_id, ending)
         self._woken.set()
 
     def _given_up(self, start: Start) -> Ending:
         """How a command ends that its strategy cancelled."""
         if isinstance(start.command, Grow):
-            work = self._work(start)
-            work.report(self.grower.failed_step(work, "cancelled", reason="cancelled"))
+            path = self._paths.get(start.command_id) or Path.begin(self._work(start))
+            path.work.report(self.grower.failed_step(path, "cancelled", reason="cancelled"))
         return Failure("cancelled")
 
     async def _ending(self, start: Start) -> Ending:
         command = start.command
         if isinstance(command, Grow):
-            return await self.grower.grow(self._work(start))
+            path = self._paths[start.command_id] = Path.begin(self._work(start))
+            return await self.grower.grow(path)
         branches = [self.driver.tree.branch(node) for node in command.nodes]
         try:
             scores = await self.judging.scores(command.judge, branches, self.problem, attempt=command.attempt)

@@ -22,7 +22,7 @@ from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall
 from ramify.core.tool import Tool, ToolSession
 from ramify.runner.config import ToolsConfig
-from ramify.runner.deadline import Deadlines, GaveUp, OutOfTime, Work
+from ramify.runner.deadline import Deadlines, GaveUp, OutOfTime, Work, contained
 from ramify.tools.output import made_safe, told
 
 T = TypeVar("T")
@@ -83,8 +83,8 @@ class Sessions:
         """States that can be rebuilt, the least recently used first."""
         self._kept: dict[Key, Slot] = {}
         """States that cannot, and shared sessions: never evicted."""
-        self._live: set[str] = set()
-        """Trees whose sessions may be parked."""
+        self._live: dict[str, dict[Key, None]] = {}
+        """Trees whose sessions may be parked, and every key one of theirs was kept by."""
         self._closing: set[asyncio.Task[None]] = set()
         self.deadlines = Deadlines()
         self.num_replayed = 0
@@ -100,7 +100,7 @@ class Sessions:
         Raises `Refused`, `ToolError("replay_diverged")` where the calls gave other results this time, and whatever the
         tool raises when it opens or forks.
         """
-        self._live.add(start.tree)
+        self._live.setdefault(start.tree, {})
         match start.tool.branching:
             case "share":
                 return await self._shared(start)
@@ -116,7 +116,9 @@ class Sessions:
         if start.tree not in self._live:
             self._close_soon(session)
             return
-        self._home(start)[start.tree, start.tool.name, id(call)] = Slot(call, session)
+        key = (start.tree, start.tool.name, id(call))
+        self._home(start)[key] = Slot(call, session)
+        self._note(key)
         self._evict()
 
     def discard(self, start: Start, session: ToolSession) -> None:
@@ -126,8 +128,7 @@ class Sessions:
 
     def release(self, tree: str) -> None:
         """Close all sessions of a tree: those in use when their users are done."""
-        self._live.discard(tree)
-        self._drop([key for home in (self._parked, self._kept) for key in home if key[0] == tree])
+        self._drop([key for key in self._live.pop(tree, ()) if key in self._parked or key in self._kept])
 
     async def close(self) -> None:
         """Close everything and wait for it."""
@@ -239,6 +240,7 @@ class Sessions:
         """The slot of a state, made if need be, for one user at a time."""
         home, key = self._home(start), start.key
         slot = home.setdefault(key, Slot(start.history[-1] if start.history else None))
+        self._note(key)
         if home is self._parked:
             self._parked.move_to_end(key)
         slot.num_users += 1
@@ -248,6 +250,11 @@ class Sessions:
         finally:
             slot.num_users -= 1
             self._settle(home, key, slot)
+
+    def _note(self, key: Key) -> None:
+        """Remember a key of a tree that is live, so that its release need not look for it."""
+        if key[0] in self._live:
+            self._live[key[0]][key] = None
 
     def _settle(self, home: dict[Key, Slot], key: Key, slot: Slot) -> None:
         """The last user of a slot closes what was released meanwhile and drops what came to nothing."""
@@ -281,5 +288,9 @@ class Sessions:
 
     async def _close(self, sessions: Sequence[ToolSession]) -> None:
         """Boundary to plug-in code: nothing depends on how a session ends."""
-        closings = (self.deadlines.within(session.close, CLOSE_S) for session in sessions)
-        await asyncio.gather(*closings, return_exceptions=True)
+
+        async def closed() -> None:
+            await asyncio.gather(*(contained(session.close) for session in sessions), return_exceptions=True)
+
+        with contextlib.suppress(OutOfTime, GaveUp):
+            await self.deadlines.within(closed, CLOSE_S)

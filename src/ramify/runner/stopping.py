@@ -1,6 +1,6 @@
 """Stopping: what happens after one generation of a path. Pure; the grower does what this says.
 
-Owns the rules of `docs/rollouts.md`, stop words, as one policy of named switches, of which the published rules are values.
+Owns the rules of `docs/rollouts.md` as one policy of named switches, of which the published rules are values.
 Tokens count as the path's response: actions and observations after the opening context.
 """
 

@@ -54,6 +54,8 @@ class Path:
     num_steps: int = 0
     num_sampled: int = 0
     is_over: bool = False
+    turn: "Turn | None" = None
+    """The step in the making."""
 
     @classmethod
     def begin(cls, work: Work) -> "Path":
@@ -64,6 +66,7 @@ class Path:
 
     def add(self, step: Step) -> None:
         """A step is complete."""
+        self.turn = None
         fresh = step.edge == "quotes" and not self.num_steps
         base = Branch(self.branch.codec, self.branch.node, ()) if fresh else self.branch
         self.branch = extended(base, step.segments)

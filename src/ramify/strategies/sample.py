@@ -1,4 +1,4 @@
-"""Sample: which leaves of a finished tree become rows (requirement S0.7). A rule is a function, plugged in by name (S0.10).
+"""Sample: which leaves of a finished tree become rows. A rule is a function, found by name (requirements S0.7, S0.10).
 
 Leaves not kept stay in the tree, where they still count for values. None stands for a padding row, all of whose weights
 are 0: it is never a copied leaf unless a published rule says so.
