@@ -292,12 +292,17 @@ def test_speeches_with_planned_uncertainty_reach_the_measures() -> None:
 
 
 def test_tokens_of_a_turn_that_failed_are_billed_and_never_a_leaf() -> None:
+    class Crumb(Plan):
+        """Stops inside a stop word, so that a second request has to finish it."""
+
+        def wanted(self, tree: Tree) -> Sequence[Command] | None:
+            return None if self.told else [Grow(ROOT, until=Tokens(len("<calc>1/1</c")))]
+
     engine = Scripted(chains(1), faults=[Fault("error", calls=(1,), is_retryable=False)])
-    result = grown(OneChain, engine, actions={"policy": ActionConfig(max_tokens=4)}, max_failed_share=1.0)
+    result = grown(Crumb, engine, max_failed_share=1.0)
     (tree,) = result.trees
     (failed,) = tree.stems()
     assert tree.stop(failed) == "engine_error"
-    assert tree.num_sampled(failed) == 4
-    assert tree.spent()["policy"].decode == 4
+    assert tree.num_sampled(failed) == tree.spent()["policy"].decode == 12
     assert tree.leaves() == []
     assert result.rows() == []

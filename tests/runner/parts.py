@@ -122,19 +122,20 @@ def tip(outcome: Outcome) -> int:
 
 
 def grown(
-    strategy: type[Plan] | None = OneChain,
+    plan: type[Plan] | None = OneChain,
     engine: Engine | None = None,
+    /,
     *,
     task: object | None = None,
     questions: Sequence[Problem | str] | None = None,
     **fields: Any,
 ) -> Rollout:
-    """Grow a run to its end in virtual time; `fields` are the config's."""
+    """Grow a run to its end in virtual time; `fields` are the config's. Without a plan, its strategy counts."""
     return run_virtual(
         rollout(
             questions,
             config=RunConfig(**fields),
-            strategy=strategy,
+            strategy=plan,
             engine=engine or Scripted(chains(2)),
             task=task or Small(),
         )

@@ -3,27 +3,31 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
-from tests.runner.parts import OneChain, Plan, Small, grown, problems, small_with
+from tests.runner.parts import OneChain, Plan, Right, Small, grown, problems, small_with, tip
 
-from ramify.core.action import ActionConfig
-from ramify.core.command import Cancel, Close, Command, Failed, Grow, Judge, Tokens
+from ramify.core.branch import Branch
+from ramify.core.command import Cancel, Close, Command, Failed, Grow, Grown, Judge
+from ramify.core.judge import Verdict
 from ramify.core.limits import Limits
 from ramify.core.problem import Problem
-from ramify.core.strategy import Phase
 from ramify.core.tool import Branching, ToolResult
 from ramify.core.tree import ROOT, Tree
 from ramify.engines.faults import Delay, Fault
 from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import ScriptedTurn
-from ramify.runner.api import Rollout, assemble, rollout
+from ramify.runner.api import Rollout, rollout
 from ramify.runner.check import ledger_faults, tree_faults
 from ramify.runner.clock import VirtualLoop, run_virtual
-from ramify.runner.config import GrowthConfig, RunConfig, StrategyConfig, ToolsConfig
-from ramify.runner.events import Event, OutcomeTold, StepGrown, TreeClosed, TreeOpened
+from ramify.runner.config import RunConfig, StrategyConfig, ToolsConfig
+from ramify.runner.driver import Delivery
+from ramify.runner.events import Event, StepGrown, TreeClosed, TreeOpened
 from ramify.runner.scheduler import TooManyFailures
+
+OFFLINE = StrategyConfig(name="offline", options={"initial_rollouts": 2, "expansion_iterations": 3})
 
 
 @dataclass
@@ -40,7 +44,7 @@ class Watch:
         return {event.index: time for time, event in self.events if isinstance(event, TreeClosed)}
 
     def num_open(self) -> list[int]:
-        """Trees in flight after each event that changed their number."""
+        """Trees in flight after each event."""
         counts, number = [], 0
         for _, event in self.events:
             number += isinstance(event, TreeOpened) - isinstance(event, TreeClosed)
@@ -49,17 +53,11 @@ class Watch:
 
 
 def watched(
-    questions: Sequence[Problem],
-    engine: Scripted,
-    *,
-    strategy: type[Plan] | None = OneChain,
-    task: object | None = None,
-    **fields: object,
+    questions: Sequence[Problem], engine: Scripted, plan: type[Plan] | None = OneChain, **fields: Any
 ) -> tuple[Watch, Rollout]:
     watch = Watch()
-    config = RunConfig(**fields)  # type: ignore[arg-type]
     made = rollout(
-        questions, config=config, engine=engine, task=task or Small(), strategy=strategy, observers=[watch]
+        questions, config=RunConfig(**fields), engine=engine, task=Small(), strategy=plan, observers=[watch]
     )
     return watch, run_virtual(made)
 
@@ -69,7 +67,7 @@ def slow_tree(index: int, *, slow_s: float) -> Callable[[ScriptedTurn], Delay]:
     return lambda turn: Delay(slow_s if turn.request_id.startswith(f"{index}/") else 1.0)
 
 
-# -- back-pressure and barriers -----------------------------------------------------------------------------------------
+# -- back-pressure and barriers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("max_trees", [1, 3, 12, 64])
@@ -86,14 +84,403 @@ def test_a_slow_tree_holds_no_other_up() -> None:
     assert watch.closed() == {0: 200.0} | {i: 2.0 * i for i in range(1, 8)}
 
 
-def test_rounds_of_one_tree_wait_for_no_other_tree() -> None:
-    strategy = StrategyConfig(name="offline", options={"initial_rollouts": 2, "expansion_iterations": 3})
+def test_the_rounds_of_a_tree_wait_for_no_other_tree() -> None:
     engine = Scripted(chains(1), delay=slow_tree(0, slow_s=100.0))
-    watch, result = watched(problems(4), engine, strategy=None, config_strategy=None) if False else _offline(engine)
-    assert max(time for index, time in watch.closed().items() if index) <= 8.0
-    assert all(len(tree.leaves()) == 5 for tree in result.trees)
-    assert strategy.name == "offline"
+    watch, result = watched(problems(4), engine, None, strategy=OFFLINE)
+    assert [len(tree.leaves()) for tree in result.trees] == [5] * 4
+    closed = watch.closed()
+    assert closed.pop(0) > 400.0
+    assert max(closed.values()) <= 8.0
 
 
-def _offline(engine: Scripted) -> tuple[Watch, Rollout]:
-    raise NotImplementedError
+def test_the_chains_of_a_tree_wait_for_no_other_chain() -> None:
+    """Eight chains, the first a hundred times slower: each of the others is told when it ends."""
+
+    class Chains(Plan):
+        def wanted(self, tree: Tree) -> Sequence[Command] | None:
+            return None if self.told else [Grow(ROOT)] * 8
+
+        def tell(self, tree: Tree, outcome: object) -> None:
+            times.append(asyncio.get_running_loop().time())
+            super().tell(tree, outcome)  # type: ignore[arg-type]
+
+    times: list[float] = []
+    engine = Scripted(chains(1), delay=lambda turn: Delay(100.0 if turn.call == 0 else 1.0))
+    watched(problems(1), engine, Chains, delivery="eager")
+    assert times == [2.0] * 7 + [101.0]
+
+
+def test_a_strategy_is_asked_at_once_when_an_outcome_is_told_eagerly() -> None:
+    class Relay(Plan):
+        """Whenever a step is told, its continuation is asked for."""
+
+        def ask(self, tree: Tree) -> Sequence[Command]:
+            if not self.num_asked:
+                self.num_asked = 2
+                return [Grow(ROOT, until="step")] * 2
+            last = self.told[-1]
+            if tree.is_ended(tip(last)):
+                return []
+            self.num_asked += 1
+            return [Grow(tip(last), until="step")]
+
+        def is_done(self, tree: Tree) -> bool:
+            return self.num_asked == len(self.told) == 6
+
+    engine = Scripted(chains(2), delay=lambda turn: Delay(10.0 if turn.call == 0 else 1.0))
+    for delivery, seconds in (("eager", 12.0), ("ordered", 12.0)):
+        _, result = watched(problems(1), engine, Relay, delivery=delivery)
+        assert result.report.seconds == seconds
+        engine.num_calls = 0
+
+
+# -- deadlines --------------------------------------------------------------------------------------------------------
+
+
+def test_a_tree_out_of_time_ends_its_paths_with_what_they_had() -> None:
+    engine = Scripted(chains(5), delay=Delay(10.0))
+    _, result = watched(problems(2), engine, limits=Limits(seconds=25.0))
+    assert result.report.seconds == 25.0
+    assert result.report.failed_trees == 0
+    assert result.report.stop_words == {"deadline": 2}
+    for tree in result.trees:
+        (leaf,) = tree.leaves()
+        assert len(tree.branch(leaf).tool_calls) == 2
+        assert tree.reward(leaf) == 0.0
+    assert engine.num_active == 0
+
+
+def test_a_tool_has_no_longer_than_its_tree() -> None:
+    async def sleep(arguments: str) -> str:
+        await asyncio.sleep(100.0)
+        return "late"
+
+    result = grown(OneChain, task=small_with(sleep), limits=Limits(seconds=7.0))
+    assert result.report.seconds == 7.0
+    assert result.report.stop_words == {"deadline": 1}
+
+
+def test_each_tree_has_its_own_seconds() -> None:
+    engine = Scripted(chains(3), delay=slow_tree(1, slow_s=5.0))
+    watch, result = watched(problems(3), engine, max_trees=1, limits=Limits(seconds=6.0))
+    assert result.report.stop_words == {"answer": 2, "deadline": 1}
+    assert watch.closed() == {0: 4.0, 1: 10.0, 2: 14.0}
+
+
+def test_the_seconds_of_the_run_bind_a_tree_as_well() -> None:
+    engine = Scripted(chains(3), delay=Delay(5.0))
+    _, result = watched(problems(1), engine, run_limits=Limits(seconds=6.0), limits=Limits(seconds=100.0))
+    assert result.report.seconds == 6.0
+
+
+def test_nothing_more_is_sampled_after_the_deadline() -> None:
+    engine = Scripted(chains(1), delay=Delay(4.0))
+    strategy = StrategyConfig(name="chains", options={"n": 2, "repeat": "budget"})
+    _, result = watched(problems(1), engine, None, strategy=strategy, limits=Limits(seconds=10.0))
+    assert result.report.seconds == 10.0
+    assert engine.num_calls == 6
+    assert result.report.stop_words == {"answer": 2, "deadline": 2}
+
+
+# -- faults -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fault_of_one_tree_closes_that_tree_alone() -> None:
+    class Moody(OneChain):
+        def tell(self, tree: Tree, outcome: object) -> None:
+            if tree.problem.uid == "p1":
+                raise KeyError("not this one")
+
+            super().tell(tree, outcome)  # type: ignore[arg-type]
+
+    watch, result = watched(problems(4), Scripted(chains(1), delay=Delay(1.0)), Moody)
+    assert result.report.failed_trees == 1
+    assert result.report.faults == {"p1": "ContractError: strategy Moody.tell raised KeyError: 'not this one'"}
+    assert [len(tree.leaves()) for tree in result.trees] == [1] * 4
+    assert set(watch.closed()) == {0, 1, 2, 3}
+
+
+def test_a_tree_that_fails_takes_its_own_commands_down() -> None:
+    class Greedy(Plan):
+        """A second ask for what is not there, while two chains are growing."""
+
+        def ask(self, tree: Tree) -> Sequence[Command]:
+            self.num_asked += 1
+            return [Grow(ROOT, until="step"), Grow(ROOT), Grow(ROOT)] if self.num_asked == 1 else [Grow(99)]
+
+        def is_done(self, tree: Tree) -> bool:
+            return False
+
+    engine = Scripted(chains(9), delay=lambda turn: Delay(1.0 + turn.call))
+    watch, result = watched(problems(2), engine, Greedy, delivery="eager")
+    assert "no node 99" in result.report.faults["p0"]
+    assert set(watch.closed().values()) == {1.0, 2.0}
+    assert engine.num_active == 0
+
+
+@pytest.mark.parametrize("method", ["ask", "is_done", "phase"])
+def test_whatever_a_strategy_raises_ends_its_tree_and_names_the_fault(method: str) -> None:
+    def broken(self: Plan, tree: Tree) -> None:
+        raise ZeroDivisionError("by the strategy")
+
+    plan = type("Broken", (OneChain,), {method: broken})
+    report = grown(plan).report
+    assert report.failed_trees == 1
+    assert "ZeroDivisionError: by the strategy" in report.faults["p"]
+
+
+def test_commands_name_only_actions_and_judges_that_are_configured() -> None:
+    class Odd(OneChain):
+        def wanted(self, tree: Tree) -> Sequence[Command] | None:
+            match self.told:
+                case []:
+                    return [Grow(ROOT)]
+                case [Grown(_, _, leaf)]:
+                    return [Judge((leaf,), "rigth")] if tree.problem.uid == "p0" else [Grow(ROOT, action="polcy")]
+            return None
+
+    _, result = watched(problems(2), Scripted(chains(0)), Odd)
+    assert result.report.faults["p0"] == "ContractError: there is no judge 'rigth'; did you mean 'right'?"
+    assert "no such action; did you mean 'policy'?" in result.report.faults["p1"]
+
+
+def test_too_many_failed_commands_stop_the_run() -> None:
+    engine = Scripted(chains(1), faults=[Fault("error", share=1.0, is_retryable=False)])
+    with pytest.raises(TooManyFailures, match=r"20 of 20 commands failed, more than max_failed_share = 0\.05.*500"):
+        watched(problems(40), engine)
+    assert engine.num_active == 0
+
+
+def test_trees_in_flight_are_cancelled_when_the_run_stops() -> None:
+    def first_are_slow(turn: ScriptedTurn) -> Delay:
+        return Delay(100.0 if turn.call < 2 else 1.0)
+
+    engine = Scripted(
+        chains(1),
+        delay=first_are_slow,
+        faults=[Fault("error", when=lambda turn: turn.call > 1, is_retryable=False)],
+    )
+    with pytest.raises(TooManyFailures):
+        watched(problems(40), engine, max_trees=8)
+    assert engine.num_active == 0
+
+
+def test_few_failures_are_outcomes_and_not_more() -> None:
+    engine = Scripted(chains(1), faults=[Fault("error", calls=(3,), is_retryable=False)])
+    _, result = watched(problems(40), engine)
+    assert (result.report.leaves, result.report.failed_leaves, result.report.failed_trees) == (39, 1, 0)
+
+
+def test_below_twenty_outcomes_no_share_is_judged() -> None:
+    engine = Scripted(chains(1), faults=[Fault("error", share=1.0, is_retryable=False)])
+    _, result = watched(problems(19), engine)
+    assert result.report.failed_leaves == 19
+
+
+# -- cancelled commands -----------------------------------------------------------------------------------------------
+
+
+class Told(Plan):
+    """Asks for all of `commands` at once."""
+
+    commands: Sequence[Command] = ()
+
+    def wanted(self, tree: Tree) -> Sequence[Command] | None:
+        return None if self.told else self.commands
+
+
+@pytest.mark.parametrize("delivery", ["ordered", "eager"])
+def test_a_command_cancelled_before_it_began_ends_once(delivery: Delivery) -> None:
+    class Hasty(Told):
+        commands = (Grow(ROOT), Grow(ROOT), Cancel(0))
+
+    result = grown(Hasty, Scripted(chains(1), delay=Delay(1.0)), delivery=delivery)
+    (tree,) = result.trees
+    assert result.report.faults == {}
+    assert len(tree.leaves()) == 1
+    assert tree.num_failed == 1
+    assert [*tree_faults(tree)] == []
+
+
+def test_a_command_cancelled_while_it_waits_for_the_budget_ends_without_a_node() -> None:
+    class Waiting(Told):
+        commands = (Grow(ROOT), Grow(ROOT), Cancel(1))
+
+    result = grown(Waiting, Scripted(chains(1), delay=Delay(1.0)), limits=Limits(leaves=1))
+    (tree,) = result.trees
+    assert result.report.faults == {}
+    assert (len(tree.leaves()), tree.num_failed) == (1, 0)
+
+
+def test_cancelling_a_command_that_has_ended_changes_nothing() -> None:
+    class Late(Plan):
+        def ask(self, tree: Tree) -> Sequence[Command]:
+            if not self.num_asked:
+                self.num_asked = 2
+                return [Grow(ROOT), Grow(ROOT)]
+            if len(self.told) == 1:
+                self.num_asked = 3
+                return [Cancel(1)]
+            return []
+
+        def is_done(self, tree: Tree) -> bool:
+            return len(self.told) == 3
+
+    result = grown(Late, Scripted(chains(1), delay=lambda turn: Delay(2.0 - turn.call % 2)))
+    assert len(result.trees[0].leaves()) == 2
+    assert result.trees[0].num_failed == 0
+
+
+@pytest.mark.parametrize("delivery", ["ordered", "eager"])
+def test_a_closed_path_with_growths_below_it_is_told_and_billed_once(delivery: Delivery) -> None:
+    class Shut(Plan):
+        """Take a step, grow two continuations of it and close it while they run."""
+
+        def wanted(self, tree: Tree) -> Sequence[Command] | None:
+            match self.told:
+                case []:
+                    return [Grow(ROOT, until="step")]
+                case [Grown(_, _, node)]:
+                    return [Grow(node), Grow(node), Close(node, "enough")]
+            return None
+
+    result = grown(Shut, Scripted(chains(3), delay=Delay(1.0)), delivery=delivery)
+    (tree,) = result.trees
+    assert result.report.faults == {}
+    assert result.report.seconds == 1.0
+    assert [*tree_faults(tree)] == []
+
+
+# -- cancelling the run -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Counted:
+    """A tool that takes half a second and counts its open sessions."""
+
+    branching: Branching = "fork"
+    name: str = "calculator"
+    num_open: int = 0
+
+    async def open(self, problem: Problem) -> "CountedSession":
+        await asyncio.sleep(0.1)
+        return CountedSession(self)
+
+
+class CountedSession:
+    def __init__(self, tool: Counted) -> None:
+        self.tool = tool
+        tool.num_open += 1
+
+    async def call(self, arguments: str) -> ToolResult:
+        await asyncio.sleep(0.5)
+        return ToolResult(arguments)
+
+    async def fork(self) -> "CountedSession":
+        await asyncio.sleep(0.1)
+        return CountedSession(self.tool)
+
+    async def close(self) -> None:
+        await asyncio.sleep(0.1)
+        self.tool.num_open -= 1
+
+
+@dataclass(frozen=True)
+class Slow(Right):
+    """A judge that takes its time."""
+
+    async def judge(self, branches: Sequence[Branch], problem: Problem) -> list[Verdict]:
+        await asyncio.sleep(0.3)
+        return await super().judge(branches, problem)
+
+
+class Busy(Plan):
+    """Two chains, one cancelled by the end of the other's first step; a judgement; a close."""
+
+    def wanted(self, tree: Tree) -> Sequence[Command] | None:
+        match self.told:
+            case []:
+                return [Grow(ROOT, until="step"), Grow(ROOT)]
+            case [Grown(_, _, node), Grown(_, _, leaf)]:
+                return [Judge((leaf,), "right"), Grow(node), Close(node, "enough")]
+        return None
+
+
+class SteppedLoop(VirtualLoop):
+    """Virtual time; at one turn of the loop `victim` is cancelled."""
+
+    def __init__(self, cancel_at: int) -> None:
+        self.victim: asyncio.Task[Any] | None = None
+        self._left = cancel_at
+        super().__init__()
+
+    def _run_once(self) -> None:
+        """What asyncio calls for each turn."""
+        self._left -= self.victim is not None
+        if self.victim is not None and self._left == 0:
+            self.victim.cancel()
+        super()._run_once()  # type: ignore[misc]
+
+
+PLANS: dict[str, tuple[type[Plan] | None, StrategyConfig]] = {
+    "chains": (None, StrategyConfig(name="chains", options={"n": 3})),
+    "offline": (None, OFFLINE),
+    "online": (None, StrategyConfig(name="online", options={"n": 4, "initial_rollouts": 2})),
+    "busy": (Busy, StrategyConfig()),
+}
+
+
+@pytest.mark.parametrize("branching", ["fork", "replay"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_run_cancelled_at_any_step_leaves_nothing_behind(plan: str, branching: Branching) -> None:
+    strategy, chosen = PLANS[plan]
+
+    async def cancelled(loop: SteppedLoop) -> bool:
+        """Whether the run was cancelled before its end."""
+        tool = Counted(branching)
+        engine = Scripted(chains(1, 2), delay=lambda turn: Delay(1.0 + turn.seed % 3))
+        config = RunConfig(strategy=chosen, max_trees=2, tools=ToolsConfig(max_parked=3))
+        growing = rollout(
+            problems(3), config=config, engine=engine, task=small_with(tool, judges=(Slow(),)), strategy=strategy
+        )
+        loop.victim = asyncio.create_task(growing)
+        (came,) = await asyncio.gather(loop.victim, return_exceptions=True)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert engine.num_active == 0
+        assert tool.num_open == 0
+        assert isinstance(came, Rollout | asyncio.CancelledError), repr(came)
+        assert isinstance(came, asyncio.CancelledError) or not came.report.faults
+        return isinstance(came, asyncio.CancelledError)
+
+    number, was_cancelled = 0, True
+    while was_cancelled:
+        number += 1
+        loop = SteppedLoop(cancel_at=number)
+        with asyncio.Runner(loop_factory=lambda loop=loop: loop) as runner:
+            was_cancelled = runner.run(cancelled(loop))
+    assert number > 20
+
+
+def test_the_ledger_of_every_tree_is_what_its_segments_billed() -> None:
+    class Mixed(Plan):
+        """A close, a cancel and a judgement beside chains."""
+
+        def wanted(self, tree: Tree) -> Sequence[Command] | None:
+            match self.told:
+                case []:
+                    return [Grow(ROOT, until="step"), Grow(ROOT), Grow(ROOT), Cancel(2)]
+                case [Grown(_, _, node), Grown(_, _, leaf), Failed(), _]:
+                    return [Close(node, "enough"), Judge((leaf,), "right", attempt=1)]
+            return None
+
+    ledgers = []
+
+    class Spying(Mixed):
+        def is_done(self, tree: Tree) -> bool:
+            return super().is_done(tree)
+
+    result = grown(Spying, Scripted(chains(1)))
+    (tree,) = result.trees
+    assert result.report.faults == {}
+    assert ledgers == []
+    assert [*ledger_faults(tree, {role: spend.as_dict() for role, spend in tree.spent().items()})] == []

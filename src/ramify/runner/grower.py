@@ -25,7 +25,7 @@ from ramify.runner.judging import Judging
 from ramify.runner.sampler import Sampler
 from ramify.runner.stopping import STOP_POLICIES, Generated, Ruling, classify_failed_tool, classify_stop
 from ramify.runner.toolbox import Toolbox
-from ramify.runner.work import Path, Turn, Work, prompt_segment
+from ramify.runner.work import Path, Turn, prompt_segment
 from ramify.strategies.entropy import STEP_ENTROPY, step_entropy_topk
 
 Prune = Callable[[Branch], str | None]
