@@ -39,7 +39,7 @@ format: $(READY)
 	@$(BIN)/ruff format .
 
 types: $(READY)
-	@$(BIN)/pyright
+	@$(BIN)/pyright --project pyproject.toml
 
 requirements: $(READY)
 	@$(BIN)/python -m tests.requirements

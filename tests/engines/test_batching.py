@@ -13,7 +13,7 @@ from ramify.core.errors import ConfigError, EngineError
 from ramify.core.segment import Finish, token_array
 from ramify.engines.batching import BatchingLoop
 from ramify.engines.sampling import Law, uniforms
-from ramify.engines.slots import SlotTable
+from ramify.engines.slots import NUM_SPARED_STEPS, SlotTable
 
 BYTES = ByteCodec()
 
@@ -181,6 +181,42 @@ async def test_more_requests_than_slots_wait_in_order():
     assert sorted(ended) == list(range(10))
     assert all(abs(place - index) <= 1 for place, index in enumerate(ended))
     await loop.close()
+
+
+async def test_a_chain_that_comes_back_goes_on_in_its_slot_ahead_of_the_queue():
+    loop = loop_of(HashModel(num_slots=2))
+    rng = np.random.default_rng(7)
+
+    async def chain(index: int) -> int:
+        ids, num_computed = random_ids(rng, 20), 0
+        for turn in range(4):
+            generation = await loop.generate(request_of(ids, max_tokens=5, seed=10 * index + turn))
+            num_computed += generation.num_prefilled
+            ids = [*ids, *generation.ids.tolist(), *random_ids(rng, 3)]
+            await asyncio.sleep(0)  # what a tool takes
+        return num_computed
+
+    computed = await asyncio.gather(*(chain(index) for index in range(10)))
+    # Each turn computes the last sampled token and the three tokens of the tool.
+    assert max(computed) <= 20 + 3 * 4
+    await loop.close()
+
+
+def test_a_slot_that_fell_idle_is_spared_for_some_steps_unless_nothing_runs():
+    table = SlotTable(2, 32)
+    first, second = (table.take(token_array([i] * 9)) for i in range(2))
+    table.held[:] = 9
+    table.release(first.slot)
+    assert table.num_open == 0
+    assert table.is_continued_by(token_array([0] * 9 + [5]))
+    assert not table.is_continued_by(token_array([1] * 9 + [5]))
+    table.num_steps += NUM_SPARED_STEPS
+    assert table.num_open == 1
+    table.take(token_array([3]))
+    table.release(second.slot)
+    assert table.num_open == 0
+    table.release(first.slot)
+    assert table.num_open == 2
 
 
 async def test_a_cancelled_request_gives_its_slot_back_at_once():

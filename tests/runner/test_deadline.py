@@ -1,9 +1,10 @@
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 from ramify.runner.clock import run_virtual
-from ramify.runner.deadline import GRACE_S, Deadlines, GaveUp, OutOfTime
+from ramify.runner.deadline import GRACE_S, Deadlines, GaveUp, OutOfTime, finished
 
 
 async def late(seconds: float) -> str:
@@ -84,3 +85,25 @@ def test_leaving_the_process_or_cancelling_oneself_is_giving_up(error: BaseExcep
             await Deadlines().within(leave, 1)
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("num_cancels", [0, 1, 2])
+def test_work_that_must_finish_outlives_one_cancellation(num_cancels: int) -> None:
+    done: list[float] = []
+
+    async def clean_up() -> None:
+        await asyncio.sleep(3.0)
+        done.append(asyncio.get_running_loop().time())
+
+    async def main() -> float:
+        task = asyncio.create_task(finished(clean_up()))
+        for _ in range(num_cancels):
+            await asyncio.sleep(1.0)
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        assert task.cancelled() == (num_cancels > 0)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) == (3.0 if num_cancels < 2 else 2.0)
+    assert done == ([3.0] if num_cancels < 2 else [])

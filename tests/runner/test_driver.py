@@ -203,6 +203,24 @@ def test_closing_a_node_cancels_what_grows_below_it() -> None:
     assert driver.tree.notes(1) == {"closed": "hopeless"}
 
 
+@pytest.mark.parametrize("delivery", ["ordered", "eager"])
+def test_a_leaf_made_or_taken_away_by_a_close_is_in_the_ledger(delivery: Delivery) -> None:
+    asks = [Grow(ROOT, until="step"), Grow(ROOT, until="step")], [], [Close(2, "enough"), Grow(1), Close(1, "enough")]
+    driver = driven(Script(*asks), delivery=delivery)
+    driver.pump()
+    for command_id in (0, 1):
+        driver.grew(command_id, Step((Segment("sampled", token_array([65]), usage=Usage(1, 1)),)))
+        driver.ended(command_id, Done())
+    assert driver.pump().cancels == [3]
+    driver.grew(3, Step((), stop="cancelled"))
+    driver.ended(3, Failure("cancelled"))
+    driver.pump()
+    assert driver.is_finished
+    assert driver.tree.leaves() == [2]
+    assert driver.tree.num_leaves == 1
+    assert driver.ledger.spent == driver.tree.spent()["policy"]
+
+
 def test_a_judgement_lands_on_its_nodes() -> None:
     strategy = Script([Grow(ROOT)], [Judge((1,), "vote", attempt=2)])
     driver = driven(strategy)

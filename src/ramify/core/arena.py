@@ -218,14 +218,13 @@ class SegmentArena:
             pool.trim()
 
     def _append_values(self, segment: Segment) -> None:
-        missing = np.full(len(segment.ids), np.nan, np.float32)
-        self._logprobs.append(missing if segment.logprobs is None else segment.logprobs)
+        self._logprobs.append(_missing(segment) if segment.logprobs is None else segment.logprobs)
         for name in segment.measures:
             if name not in self._measures:
                 self._measures[name] = pool = Pool(np.float32)
                 pool.append(np.full(self._ids.size - len(segment.ids), np.nan, np.float32))
         for name, pool in self._measures.items():
-            pool.append(segment.measures.get(name, missing))
+            pool.append(segment.measures[name] if name in segment.measures else _missing(segment))
 
     def _bill(self, usage: Usage) -> None:
         self._calls.append(usage.num_calls)
@@ -235,7 +234,13 @@ class SegmentArena:
 
     @staticmethod
     def _intern(table: list[Any], value: object) -> int:
-        if value in table:
+        try:
             return table.index(value)
-        table.append(value)
-        return len(table) - 1
+        except ValueError:
+            table.append(value)
+            return len(table) - 1
+
+
+def _missing(segment: Segment) -> Floats_T:
+    """What stands for values that `segment` does not have."""
+    return np.full(len(segment.ids), np.nan, np.float32)

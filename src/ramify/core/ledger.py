@@ -32,12 +32,14 @@ class Spend:
 
     def add(self, other: "Spend") -> "Spend":
         for name in SPEND_FIELDS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+            if amount := getattr(other, name):
+                setattr(self, name, getattr(self, name) + amount)
         return self
 
     def subtract(self, other: "Spend") -> "Spend":
         for name in SPEND_FIELDS:
-            setattr(self, name, getattr(self, name) - getattr(other, name))
+            if amount := getattr(other, name):
+                setattr(self, name, getattr(self, name) - amount)
         return self
 
     def bill(self, usage: Usage) -> "Spend":

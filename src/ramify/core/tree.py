@@ -486,7 +486,10 @@ class Tree:
         for segment in step.segments:
             self._segments.add(segment)
         if place.parent != NONE:
+            # A path may be closed before what was growing below it is delivered; it then ends further down.
+            self.num_leaves -= self.is_leaf(place.parent)
             self._link(node, place.parent)
+            self.num_leaves += self.is_leaf(place.parent)
         self._describe(node, step)
         return node
 

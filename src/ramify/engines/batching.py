@@ -5,9 +5,9 @@ Owns which request computes what in which step, prefix reuse between slots, samp
 size, so that a long one does not hold decoding up. Invariant: token i of a request is drawn with uniform number i of
 its seed, so on a batch-invariant model a request's tokens and logprobs do not depend on what runs beside it.
 
-Life of a request: checked, queued (first come, first served; one whose prefix another request is computing right now
-waits for it and copies), seated in a slot, its prefix continued or copied, its rest computed in chunks, decoded a token
-a step, finished; its slot then stays readable until it is evicted.
+Life of a request: checked; seated at once if it goes on where an idle slot ends, else queued, first come, first served
+(one whose prefix another request is computing right now waits for it and copies); its prefix continued or copied, its
+rest computed in chunks, decoded a token a step, finished; its slot then stays readable until it is evicted.
 """
 
 import asyncio
@@ -135,7 +135,10 @@ class BatchingLoop:
         watch = StopWatch(request.stops, (self._bytes[token] for token in latest_first))
         run = _Run(request, future, watch, is_raw=request.sampling == RAW)
         self._ensure_running()
-        self._waiting.append(run)
+        if self._table.is_continued_by(request.ids):
+            self._seat(run)
+        else:
+            self._waiting.append(run)
         self._wake.set()
         try:
             return await run.future
@@ -206,6 +209,7 @@ class BatchingLoop:
             self._waiting.clear()
 
     def _step(self) -> None:
+        self._table.num_steps += 1
         self._seat_waiting()
         rows, chunks = self._due()
         slots = np.array([*rows.slots, *(chunk.slot for chunk in chunks)], np.intp)
@@ -226,7 +230,7 @@ class BatchingLoop:
     def _seat_waiting(self) -> None:
         """Give waiting requests slots, in order; what waits for another's prefix stays at the head of the queue."""
         held_back: list[_Run] = []
-        while self._waiting and self._table.num_free > len(held_back):
+        while self._waiting and self._table.num_open > len(held_back):
             run = self._waiting.popleft()
             if self._table.is_being_computed(run.request.ids):
                 held_back.append(run)

@@ -7,7 +7,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from ramify.rows.row import Row
 from ramify.runner.commit import Writing
 from ramify.runner.config import RunConfig
 from ramify.runner.configure import from_toml, resolve, to_toml
+from ramify.runner.deadline import finished
 from ramify.runner.events import Event, Observer, TailCut, TreeClosed
 from ramify.runner.log import RunLog
 from ramify.runner.recorder import Recorder
@@ -105,7 +106,8 @@ async def rollout(
 
     `problems` are problems or questions; None = as many of the task's own as `config.prompts` says. `engine`, `task`
     and `strategy` take objects where the config names built-in ones. `settings` are paths of the config with `__` for
-    the dot: `strategy__options={"n": 4}`, `limits__decode=224`. Raises `ConfigError` before anything starts.
+    the dot: `strategy__options={"n": 4}`, `limits__decode=224`. An engine handed in stays open. Raises `ConfigError`
+    before anything starts.
     """
     run = assemble(config or configured(preset, settings), problems, engine=engine, task=task, strategy=strategy)
     trees: dict[int, Tree] = {}
@@ -117,7 +119,8 @@ async def rollout(
     try:
         report = await run.grow([*observers, keep])
     finally:
-        await run.close()
+        if engine is None:
+            await finished(run.close())
     return Rollout(run.config, tuple(trees[index] for index in sorted(trees)), report, run.unpredictable)
 
 
@@ -156,9 +159,11 @@ async def steps(
         await growing
     finally:
         growing.cancel()
-        with suppress(asyncio.CancelledError):
-            await growing
-        await run.close()
+        try:
+            await asyncio.gather(growing, return_exceptions=True)
+        finally:
+            if engine is None:
+                await finished(run.close())
 
 
 # -- runs on disk ----------------------------------------------------------------------------------------------------
@@ -199,13 +204,11 @@ async def _resume(path: Path, observers: Iterable[Observer]) -> RunReport:
 async def _grow(
     run: Run, store: FolderStore, observers: Iterable[Observer], *, known: Mapping[int, Replayed]
 ) -> RunReport:
-    log = RunLog(store.log_path)
-    try:
-        return await run.grow([Recorder(store).observe, log.observe, *observers], replayed=known)
-    finally:
-        log.close()
-        await run.close()
-        store.close()
+    with closing(store), closing(RunLog(store.log_path)) as log:
+        try:
+            return await run.grow([Recorder(store).observe, log.observe, *observers], replayed=known)
+        finally:
+            await finished(run.close())
 
 
 def header_of(run: Run) -> Header:

@@ -76,5 +76,5 @@ def _node_faults(tree: Tree, node: int) -> Iterator[str]:
     for segment in tree.segments(node):
         if segment.logprobs is not None and not np.isfinite(segment.logprobs).all():
             yield "a logprob is not finite"
-    if tree.is_ended(parent) and tree.edge(node) == "continues":
+    if tree.stop(parent) not in (None, "closed") and tree.edge(node) == "continues":
         yield f"its parent had ended with {tree.stop(parent)!r}"

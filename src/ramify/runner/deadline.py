@@ -76,3 +76,13 @@ async def contained(work: Work[T]) -> T:
         return await work()
     except SystemExit as error:
         raise GaveUp(f"it called exit({error.code!r})") from error
+
+
+async def finished(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns. Cancelled meanwhile, this waits for its end and raises then; cancelled twice, at once."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise

@@ -229,16 +229,21 @@ class Driver:
         ending = self._endings.pop(command_id)
         self._next_told += 1
         num_steps = len(self.growth.flights[command_id].steps)
-        self._settle(command_id, ending)
+        num_billed = self._settle(command_id, ending)
+        num_before = self.tree.num_leaves
         outcome = self.growth.end(command_id, ending)
+        num_unbilled = self.tree.num_leaves - num_before - num_billed
+        if num_unbilled:
+            # A Close makes a leaf, and what grew below a closed path takes one away: no step bills either.
+            self.ledger.bill("policy", Spend(leaves=num_unbilled))
         self.num_failed += isinstance(outcome, Failed) and outcome.reason not in ("budget", "cancelled")
         self._call(lambda: self.strategy.tell(self.tree, outcome), "tell")
         if self._twin is not None:
             self._twin.tell(self.tree, outcome)
         return Delivered(command_id, ending, outcome, num_steps)
 
-    def _settle(self, command_id: int, ending: Ending) -> None:
-        """Give the reservation back and bill what the command's steps and scores used."""
+    def _settle(self, command_id: int, ending: Ending) -> int:
+        """Give the reservation back and bill what the command's steps and scores used; returns the leaves billed."""
         flight = self.growth.flights[command_id]
         used: dict[str, Spend] = {}
         for step in flight.steps:
@@ -246,6 +251,7 @@ class Driver:
         if isinstance(flight.command, Judge) and not isinstance(ending, Failure):
             used.setdefault("policy", Spend()).judge_calls += len(flight.command.nodes)
         self.ledger.settle(self._reserved.pop(command_id, Spend()), used)
+        return sum(spend.leaves for spend in used.values())
 
     def _refuse_stall(self) -> None:
         if not self.growth.flights and not self._is_done():

@@ -22,6 +22,7 @@ from ramify.formats.tags import TagFormat, check_quote
 from ramify.runner.allowance import Allowance
 from ramify.runner.config import RunConfig
 from ramify.runner.configure import TASK_PRUNE
+from ramify.runner.deadline import finished
 from ramify.runner.decode import decode
 from ramify.runner.driver import Driver
 from ramify.runner.events import Event, Observer, TreeClosed
@@ -93,7 +94,7 @@ class Run:
         try:
             await scheduler.run(self._tree_runs(known, scheduler.emit))
         finally:
-            await self.toolbox.close()
+            await finished(self.toolbox.close())
         seconds = asyncio.get_running_loop().time() - began
         return report.finish(seconds=seconds, tools=self.toolbox.metrics())
 

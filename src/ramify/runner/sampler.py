@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from ramify.core.action import ActionConfig
 from ramify.core.command import Tokens
-from ramify.core.engine import Engine, Generation, Request, checked
+from ramify.core.engine import Engine, Generation, Request
 from ramify.core.errors import EngineError
 from ramify.core.segment import Origination
 from ramify.runner.config import GrowthConfig
@@ -35,6 +35,7 @@ class Sampler:
         self._stops = stops
         self._config = config
         self._measures = measures
+        self._sources = {name: _source(engines[action.engine], action) for name, action in actions.items()}
 
     async def sample(self, turn: Turn, path: Path) -> None:
         """Sample until a stop word, the end of the sequence, a limit, or what was asked for. Mutates `turn`."""
@@ -49,7 +50,7 @@ class Sampler:
                 return
             if generation.finish.kind == "abort":
                 raise EngineError("aborted", "the engine gave the turn up", is_retryable=True)
-            turn.hear(generation, self._origination(path))
+            turn.hear(generation, self._sources[path.work.command.action])
 
     def context_length(self, action: str) -> int:
         """Most tokens the engine of `action` can hold."""
@@ -85,11 +86,11 @@ class Sampler:
         return min(numbers, default=None)
 
     async def _generate(self, turn: Turn, path: Path, room: int) -> Generation | None:
-        """One checked generation; None = the deadline came first."""
+        """One generation; None = the deadline came first."""
         deadline = path.work.deadline
         if deadline is not None and deadline <= asyncio.get_running_loop().time():
             return None
-        engine = self._engine(path)
+        engine = self._engines[self._actions[path.work.command.action].engine]
         wants_topk = STEP_ENTROPY in self._measures and len(turn.topk) < ENTROPY_TOKENS
         request = Request(
             ids=turn.branch.ids,
@@ -104,17 +105,15 @@ class Sampler:
             request_id=f"{path.work.tree}/{turn.seed:016x}",
             affinity=path.work.place.parent,
         )
+        if deadline is None:
+            return await engine.generate(request)
         try:
             async with asyncio.timeout_at(deadline):
-                return checked(await engine.generate(request), request, engine.codec.vocab_size)
+                return await engine.generate(request)
         except TimeoutError:
             return None
 
-    def _engine(self, path: Path) -> Engine:
-        return self._engines[self._actions[path.work.command.action].engine]
 
-    def _origination(self, path: Path) -> Origination:
-        capabilities = self._engine(path).capabilities
-        return Origination(
-            capabilities.name, self._actions[path.work.command.action].sampling, capabilities.logprobs
-        )
+def _source(engine: Engine, action: ActionConfig) -> Origination:
+    """What is said of everything `engine` samples for `action`."""
+    return Origination(engine.capabilities.name, action.sampling, engine.capabilities.logprobs)

@@ -51,6 +51,7 @@ class Path:
     seed: int
     """Of the next step."""
     spent: Spend = field(default_factory=Spend)
+    """Of the allotment; counted only where something in it binds."""
     num_steps: int = 0
     num_sampled: int = 0
     is_over: bool = False
@@ -70,7 +71,8 @@ class Path:
         fresh = step.edge == "quotes" and not self.num_steps
         base = Branch(self.branch.codec, self.branch.node, ()) if fresh else self.branch
         self.branch = extended(base, step.segments)
-        self.spent.add(spend_of(step))
+        if self.work.limited:
+            self.spent.add(spend_of(step))
         self.num_steps += 1
         self.num_sampled += sum(len(s) for s in step.segments if s.is_sampled)
         self.seed = child_seed(self.seed, len(self.branch), 0)

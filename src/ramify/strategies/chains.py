@@ -74,4 +74,4 @@ class Chains:
             case "closed":
                 return tree.stop(outcome.tip) == "closed"
             case "budget":
-                return tree.stop(outcome.tip) != "budget"
+                return tree.stop(outcome.tip) not in ("budget", "deadline")
