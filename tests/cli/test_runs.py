@@ -212,6 +212,13 @@ def test_the_users_own_questions_are_asked(tmp_path: Path, capsys: pytest.Captur
     assert not [p for p in (tmp_path / "run").rglob("*") if p.is_file() and b"zebra" in p.read_bytes()]
 
 
+def test_questions_of_a_file_can_be_asked_with_the_tools_of_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "data.jsonl").write_text('{"question": "make 12 from 3 4 5", "id": "mine"}\n')
+    flags = ["--data", tmp_path / "data.jsonl", "--task", "countdown", "--set", "data.uid=id", "--prompts", 1]
+    assert ramify(capsys, "rollout", *SCRIPTED, *flags, "--out", tmp_path / "run").code == 0
+    assert "make 12 from 3 4 5  mine" in ramify(capsys, "show", tmp_path / "run", "0").out
+
+
 def test_a_bad_data_file_is_refused_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "data.jsonl").write_text('{"question": "one?"}\n{"text": "two?"}\n')
     said = run(capsys, tmp_path / "run", "--data", tmp_path / "data.jsonl")
@@ -259,14 +266,28 @@ def test_check_finds_a_damaged_journal(tmp_path: Path, capsys: pytest.CaptureFix
     assert ramify(capsys, "check", tmp_path / "run").code == 0
 
 
-def test_an_interrupted_run_is_saved_and_goes_on_to_the_same_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    flags = ["--preset", "offline", "--engine", "scripted", "--prompts", "200", "--set", "max_trees=1"]
+def test_a_torn_tail_is_cut_off_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run(capsys, tmp_path / "run")
+    path = next((tmp_path / "run" / "journal").glob("*.jsonl"))
+    path.write_bytes(path.read_bytes()[:-30])
+    said = ramify(capsys, "resume", tmp_path / "run")
+    assert said.code == 0
+    assert "the last record was not written whole and is cut off: " in said.err
+    assert ramify(capsys, "check", tmp_path / "run").code == 0
+
+
+@pytest.mark.parametrize("num_times", [1, 2])
+def test_an_interrupted_run_is_saved_and_goes_on_to_the_same_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], num_times: int
+):
+    flags = ["--preset", "offline", "--engine", "scripted", "--prompts", "60", "--set", "max_trees=1"]
     command = [sys.executable, "-m", "ramify.cli.main", "rollout", *flags, "-v", "--out", str(tmp_path / "cut")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("tree 3: done"):
-                process.send_signal(signal.SIGINT)
+                for _ in range(num_times):
+                    process.send_signal(signal.SIGINT)
                 break
         rest = process.stderr.read()
     assert process.returncode == 130

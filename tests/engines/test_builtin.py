@@ -378,6 +378,21 @@ def test_weights_of_an_unknown_type_are_refused(tmp_path: Path):
         NumpyModel(folder)
 
 
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path):
+    folder = write_model(tmp_path / "model")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[:-100])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Builtin(folder)
+    write_tensors(folder / "model.safetensors", {"model.norm.weight": np.ones(32, np.float32)})
+    with pytest.raises(ConfigError, match="embed_tokens"):
+        Builtin(folder)
+    (folder / "model.safetensors").write_bytes(whole)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match="tokenizer"):
+        Builtin(folder)
+
+
 async def test_an_update_of_another_shape_is_refused_and_changes_nothing(tiny_folder: Path, tmp_path: Path):
     engine = Builtin(tiny_folder)
     request = random_request(np.random.default_rng(14))

@@ -99,6 +99,14 @@ def test_an_override_is_toml_or_text_or_none():
     assert config.delivery == "eager"
 
 
+def test_none_clears_an_optional_value_and_is_a_word_where_it_is_one(tmp_path: Path):
+    path = written(tmp_path, '[growth]\nprune = "none"\nmax_turns = "none"\n')
+    config = resolve(preset="arpo", files=[path], overrides=["strategy.options.restart=none"]).config
+    assert config.growth.prune is None
+    assert config.growth.max_turns is None
+    assert config.strategy.options["restart"] == "none"
+
+
 def test_a_data_file_chooses_the_data_task_unless_a_task_is_named(tmp_path: Path):
     path = written(tmp_path, '{"question": "q?"}', "data.jsonl")
     assert resolve(flags={"data.path": str(path)}).config.task.name == "data"

@@ -229,7 +229,7 @@ def test_a_repeated_action_is_carried_out_again_unless_a_rule_gives_it_up() -> N
 
 
 def test_a_model_that_only_repeats_itself_ends_by_a_limit() -> None:
-    result = grown(OneChain, said("<calc></calc>"), growth=GrowthConfig(max_response_tokens=200))
+    result = grown(OneChain, said("<calc></calc>"), growth=GrowthConfig(max_response_tokens=1000))
     assert stop_of(result) == "tool_limit"
     result = grown(OneChain, said("</calc>"), growth=GrowthConfig(max_response_tokens=200))
     assert stop_of(result) == "length"
@@ -367,7 +367,7 @@ def test_a_policy_that_changes_within_a_turn_makes_one_segment_a_version() -> No
         return await rollout(config=RunConfig(), engine=engine, task=Small(), strategy=OneChain)
 
     result = run_virtual(main())
-    tree, leaf = only_leaf(result)
+    tree = result.trees[0]
     first, second, observation = tree.segments(1)
     assert [(s.version, len(s)) for s in (first, second)] == [(3, 5), (4, len("<calc>1/1</calc>") - 5)]
     assert [s.usage.num_calls for s in (first, second)] == [1, 0]

@@ -117,7 +117,7 @@ class Journey:
         tree: Tree | None = None,
         delivery: Delivery = "ordered",
         limits: Limits | None = None,
-        rules: GrowthRules = GrowthRules(),  # noqa: B008 - frozen
+        rules: GrowthRules = GrowthRules(),
         order: random.Random | None = None,
         fails: Callable[[int], str | None] = lambda command_id: None,
     ) -> None:

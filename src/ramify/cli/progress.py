@@ -9,7 +9,7 @@ from ramify.cli.terminal import Terminal, visible
 from ramify.core.command import Failed
 from ramify.core.strategy import Phase
 from ramify.core.tree import Step
-from ramify.runner.events import Event, OutcomeTold, PhaseBegan, StepGrown, TreeClosed, TreeOpened
+from ramify.runner.events import Event, OutcomeTold, PhaseBegan, StepGrown, TailCut, TreeClosed, TreeOpened
 
 
 class RunProgress:
@@ -44,6 +44,8 @@ class RunProgress:
     def observe(self, event: Event) -> None:
         """Take one event of the run."""
         self._count(event)
+        if isinstance(event, TailCut):
+            self._terminal.say(f"the last record was not written whole and is cut off: {event.what}")
         if self._terminal.verbosity > 0 and (line := phase_line(event)) is not None:
             self._terminal.say(line)
         if isinstance(event, TreeClosed):

@@ -16,17 +16,14 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.running import run_shown
     from ramify.runner import api
     from ramify.runner.configure import from_toml
-    from ramify.runner.store import load
+    from ramify.runner.store import header_and_config
 
-    saved = load(options.run)
-    config = from_toml(saved.config, source=str(options.run / saved.config_name))
-    if saved.torn is not None:
-        terminal.say(f"the last record was not written whole and is cut off: {saved.torn}")
+    _, config = header_and_config(options.run)
     return run_shown(
         lambda observer: api.resume(options.run, observers=[observer]),
         options.run,
         terminal,
         title="resume",
-        num_trees=config.prompts,
+        num_trees=from_toml(config, source=str(options.run)).prompts,
         is_json=options.json,
     )

@@ -211,6 +211,8 @@ class BatchingLoop:
     def _step(self) -> None:
         self._table.num_steps += 1
         self._seat_waiting()
+        if not self._active:
+            return
         rows, chunks = self._due()
         slots = np.array([*rows.slots, *(chunk.slot for chunk in chunks)], np.intp)
         try:
@@ -338,6 +340,8 @@ class BatchingLoop:
             num_prefilled=run.num_context - run.num_cached,
         )
         self._release(run)
+        if finish.kind == "stop":
+            self._table.spare(slot)
         if not run.future.done():
             run.future.set_result(generation)
 

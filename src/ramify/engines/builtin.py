@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Generation, Request
+from ramify.core.errors import ConfigError
 from ramify.engines.batching import MEASURES, BatchingLoop, Stats
 from ramify.engines.numpy_model import NumpyModel
 from ramify.engines.tokenizer import TokenizerFile
@@ -20,22 +21,24 @@ class Builtin:
     """Implements `Engine` and `EngineControl`.
 
     `batch_invariant` off computes several rows in one matrix product: faster from 8 rows on, but a token's logits then
-    differ in the last bits with what runs beside it. Raises `ConfigError` for a folder it cannot run.
+    differ in the last bits with what runs beside it, and OPENBLAS_NUM_THREADS=1 must be set, since matrices this small
+    lose a factor of ten to threads (the batch-invariant mode starts none). Raises `ConfigError` for a folder it cannot
+    run.
     """
 
     def __init__(
         self,
-        folder: str | Path = FOLDER,
+        model: str | Path = FOLDER,
         *,
         num_slots: int = 64,
         batch_invariant: bool = True,
         context_length: int | None = None,
     ) -> None:
-        folder = Path(folder)
+        folder = Path(model)
         self._model = NumpyModel(
             folder, num_slots=num_slots, context_length=context_length, is_batch_invariant=batch_invariant
         )
-        self._codec: Codec = TokenizerFile(folder / "tokenizer.json")
+        self._codec = _codec(folder)
         self._loop = BatchingLoop(self._model, self._codec)
         self._capabilities = Capabilities(
             name="builtin",
@@ -97,3 +100,10 @@ class Builtin:
 
     async def is_healthy(self) -> bool:
         return not self._loop.is_closed
+
+
+def _codec(folder: Path) -> Codec:
+    try:
+        return TokenizerFile(folder / "tokenizer.json")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the tokenizer in {str(folder)!r} cannot be used: {error}") from error

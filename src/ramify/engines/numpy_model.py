@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import deserialize
+from safetensors import SafetensorError, deserialize
 
 from ramify.core.errors import ConfigError
 from ramify.engines.slot_model import Chunk, Indices, Rows
@@ -25,7 +25,7 @@ from ramify.engines.slot_model import Chunk, Indices, Rows
 Floats = npt.NDArray[np.float32]
 
 BLOCK = 64
-"""Keys a block; 32, 64 and 128 cost the same within 10 % at 100 tokens of context."""
+"""Keys a block where batch-invariant; 32, 64 and 128 cost the same within 10 % at 100 tokens of context."""
 
 
 MAX_BOUNDED_SCORE = 50.0
@@ -101,6 +101,17 @@ class _Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class _Weights:
+    """All weights of a network."""
+
+    embedding: Floats
+    """(V, D)."""
+    layers: tuple[_Layer, ...]
+    head: Floats
+    """(D, V), with the last norm folded in."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Group:
     """Rows that attend to `slots` of the cache: one row a slot, or all rows to a single slot."""
 
@@ -161,12 +172,12 @@ class NumpyModel:
         shape = Shape.read(Path(folder))
         if shape != self.shape:
             raise ConfigError(f"weights of another shape in {str(folder)!r}: {shape!r}, not {self.shape!r}")
-        tensors = _read_tensors(Path(folder))
-        self._layers = [_layer(tensors, shape, f"model.layers.{i}.") for i in range(shape.num_layers)]
-        self._is_bounded = all(_largest_score(layer, shape) <= MAX_BOUNDED_SCORE for layer in self._layers)
-        self._embedding = tensors["model.embed_tokens.weight"]
-        head = self._embedding if shape.is_tied else tensors["lm_head.weight"]
-        self._head = _input_first(head, norm=tensors["model.norm.weight"])
+        try:
+            weights = _weights(_read_tensors(Path(folder)), shape)
+        except (KeyError, SafetensorError) as error:
+            raise ConfigError(f"weights in {str(folder)!r} cannot be read: {error}") from error
+        self._weights = weights
+        self._is_bounded = all(_largest_score(layer, shape) <= MAX_BOUNDED_SCORE for layer in weights.layers)
 
     def clear(self) -> None:
         """Forget all keys and values."""
@@ -184,11 +195,11 @@ class NumpyModel:
     def forward(self, rows: Rows, chunks: Sequence[Chunk]) -> Floats:
         """Compute R single tokens and C chunks; see `SlotModel.forward`."""
         plan = self._planned(rows, chunks)
-        x = self._embedding[plan.ids]
-        for index, layer in enumerate(self._layers):
+        x = self._weights.embedding[plan.ids]
+        for index, layer in enumerate(self._weights.layers):
             x += self._attention(x, index, plan)
             x += self._mlp(x, layer)
-        return self._multiply(_unit(x[plan.last], self.shape.eps), self._head)
+        return self._multiply(_unit(x[plan.last], self.shape.eps), self._weights.head)
 
     def _planned(self, rows: Rows, chunks: Sequence[Chunk]) -> _Plan:
         positions = np.concatenate((rows.positions, *(np.arange(c.start, c.start + len(c.ids)) for c in chunks)))
@@ -210,7 +221,7 @@ class NumpyModel:
         )
 
     def _attention(self, x: Floats, index: int, plan: _Plan) -> Floats:
-        shape, layer = self.shape, self._layers[index]
+        shape, layer = self.shape, self._weights.layers[index]
         heads = self._multiply(_unit(x, shape.eps), layer.qkv).reshape(len(x), -1, shape.head_dim)
         turned = heads[:, : shape.num_heads + shape.num_kv_heads]
         turned /= _lengths(turned, shape.eps)
@@ -320,6 +331,16 @@ def _rotations(shape: Shape, context_length: int) -> npt.NDArray[np.complex64]:
     frequencies = (1.0 / np.float32(shape.theta) ** exponents).astype(np.float32)
     angles = np.arange(context_length, dtype=np.float32)[:, None] * frequencies
     return (np.cos(angles) + 1j * np.sin(angles)).astype(np.complex64)
+
+
+def _weights(tensors: Mapping[str, Floats], shape: Shape) -> _Weights:
+    embedding = tensors["model.embed_tokens.weight"]
+    head = embedding if shape.is_tied else tensors["lm_head.weight"]
+    return _Weights(
+        embedding,
+        tuple(_layer(tensors, shape, f"model.layers.{index}.") for index in range(shape.num_layers)),
+        _input_first(head, norm=tensors["model.norm.weight"]),
+    )
 
 
 def _layer(tensors: Mapping[str, Floats], shape: Shape, name: str) -> _Layer:

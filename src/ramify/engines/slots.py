@@ -17,10 +17,10 @@ Indices = npt.NDArray[np.intp]
 Hashes = npt.NDArray[np.uint64]
 
 NUM_SPARED_STEPS = 8
-"""Steps for which a slot that fell idle is kept for the request that may go on in it; see `num_open`.
+"""Steps for which a slot is kept for the request that may go on in it; see `spare`.
 
-256 countdown chains on 64 slots, a tool result after 2 or 5 turns of the event loop: without it 18,000 of 43,000 context
-tokens were computed again and the run took twice the CPU time; 8 steps leave 1,000 to 2,400, 4 steps are too few for 5 turns.
+256 countdown chains on 64 slots, tool results after 2 or 5 turns of the event loop: without it 18,000 of 43,000 context
+tokens were computed again, in twice the CPU time; with 8 steps 1,000 to 5,000. 4 steps are too few for 5 turns.
 """
 
 _LOG2_REMEMBERED = 18
@@ -53,7 +53,7 @@ class SlotTable:
         """(S,) tokens of the request that is active there."""
         self.is_active = np.zeros(num_slots, np.bool_)
         self.num_steps = 0
-        """Steps of the loop so far."""
+        """Steps of the loop so far, those in which all waited for a spared slot included."""
         self._spared_until = np.zeros(num_slots, np.int64)
         self._last_used = np.zeros(num_slots, np.int64)
         self._clock = 0
@@ -61,13 +61,7 @@ class SlotTable:
 
     @property
     def num_open(self) -> int:
-        """Slots that any context may take.
-
-        A slot that fell idle a moment ago is not among them: after a tool call the same chain comes back, and giving
-        its slot away meanwhile would have every chain compute its context anew each turn. With nothing active all are.
-        """
-        if not self.is_active.any():
-            return len(self.held)
+        """Slots that any context may take: idle and not spared."""
         return int((~self.is_active & (self._spared_until <= self.num_steps)).sum())
 
     def is_continued_by(self, context: Ids_T) -> bool:
@@ -112,8 +106,16 @@ class SlotTable:
     def release(self, slot: int) -> None:
         """The request in `slot` is over; what the slot holds may be continued or copied until it is evicted."""
         self.is_active[slot] = False
-        self._spared_until[slot] = self.num_steps + NUM_SPARED_STEPS if self.held[slot] else 0
+        self._spared_until[slot] = 0
         self._use(slot)
+
+    def spare(self, slot: int) -> None:
+        """Let nobody evict an idle slot for some steps.
+
+        For a chain that calls a tool and comes back: were its slot given away meanwhile, each of its turns would
+        compute its whole context anew wherever more chains run than there are slots.
+        """
+        self._spared_until[slot] = self.num_steps + NUM_SPARED_STEPS
 
     def forget(self) -> None:
         """No keys and values hold any more; active slots begin their contexts again."""

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.rows.row import Row
 from ramify.runner.commit import Writing
-from ramify.runner.config import RunConfig
+from ramify.runner.config import RunConfig, StrategyConfig
 from ramify.runner.configure import from_toml, resolve, to_toml
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, Observer, TailCut, TreeClosed
@@ -36,6 +36,7 @@ from ramify.runner.report import RunReport
 from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run
 from ramify.runner.store import FolderStore, header_and_config, stream
+from ramify.tasks.data import DataFile
 
 ISOLATION = "none"
 """How the built-in tools are kept apart from the machine: they run no foreign code, so not at all."""
@@ -67,7 +68,9 @@ def assemble(
     """Build a run's parts. Objects win over what the config names. Raises `ConfigError`."""
     task = task or build_task(config)
     if problems is None:
-        problems = task.problems(config.task.split, config.prompts, config.seed)
+        has_file = config.data.path is not None and not isinstance(task, DataFile)
+        source = DataFile(config.data) if has_file else task
+        problems = source.problems(config.task.split, config.prompts, config.seed)
     named = [p if isinstance(p, Problem) else Problem(f"question-{i}", p) for i, p in enumerate(problems)]
     return Run(config, task=task, engine=engine or build_engine(config), problems=named, strategy=strategy)
 
@@ -86,9 +89,17 @@ def build_engine(config: RunConfig) -> Engine:
     return plugins.build("engine", config.engine.name, **options)
 
 
-def configured(preset: str | None, settings: Mapping[str, Any]) -> RunConfig:
-    """A config from a preset and keyword settings, whose double underscores stand for dots."""
-    return resolve(preset=preset, flags={name.replace("__", "."): value for name, value in settings.items()}).config
+def configured(preset: str | None, settings: Mapping[str, Any], strategy: type[Strategy] | None = None) -> RunConfig:
+    """A config from a preset and keyword settings, whose double underscores stand for dots.
+
+    A strategy handed in takes the `strategy.options` that were given with it, and none of the preset's.
+    """
+    flags = {name.replace("__", "."): value for name, value in settings.items()}
+    if strategy is None:
+        return resolve(preset=preset, flags=flags).config
+    options = flags.pop("strategy.options", {})
+    own = StrategyConfig(name=f"{strategy.__module__}:{strategy.__qualname__}", options=options)
+    return replace(resolve(preset=preset, flags=flags).config, strategy=own)
 
 
 async def rollout(
@@ -109,7 +120,8 @@ async def rollout(
     the dot: `strategy__options={"n": 4}`, `limits__decode=224`. An engine handed in stays open. Raises `ConfigError`
     before anything starts.
     """
-    run = assemble(config or configured(preset, settings), problems, engine=engine, task=task, strategy=strategy)
+    config = config or configured(preset, settings, strategy)
+    run = assemble(config, problems, engine=engine, task=task, strategy=strategy)
     trees: dict[int, Tree] = {}
 
     def keep(event: Event) -> None:
@@ -149,7 +161,8 @@ async def steps(
     **settings: Any,
 ) -> AsyncIterator[Watched]:
     """Grow trees and yield what happens, in order. Leaving the loop cancels the rest. Arguments as in `rollout`."""
-    run = assemble(config or configured(preset, settings), problems, engine=engine, task=task, strategy=strategy)
+    config = config or configured(preset, settings, strategy)
+    run = assemble(config, problems, engine=engine, task=task, strategy=strategy)
     events: asyncio.Queue[Event | None] = asyncio.Queue()
     growing = asyncio.create_task(run.grow([events.put_nowait]))
     growing.add_done_callback(lambda _: events.put_nowait(None))
@@ -206,7 +219,8 @@ async def _grow(
 ) -> RunReport:
     with closing(store), closing(RunLog(store.log_path)) as log:
         try:
-            return await run.grow([Recorder(store).observe, log.observe, *observers], replayed=known)
+            observed = [Recorder(store).observe, log.observe, *observers]
+            return await run.grow(observed, replayed=known, keep_up=store.room)
         finally:
             await finished(run.close())
 

@@ -1,13 +1,14 @@
 """Decode: plain data -> a tree of config dataclasses, all faults at once.
 
-Strict: no value is converted but a whole number where a float is wanted, and a list where a tuple is. An unknown key is
-a fault that names the nearest known one. Each fault is a `Fault` with the dotted path of the key it is about, so that
-the caller can say which file or option the key came from.
+Strict: no value is converted but a whole number where a float is wanted, a list where a tuple is, and the word `none`,
+which clears an optional value (TOML has no other way to say so). An unknown key is a fault that names the nearest known
+one. Each fault is a `Fault` with the dotted path of the key it is about, so that the caller can say which file or
+option the key came from.
 """
 
-import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from ramify.core.errors import RamifyError, nearest
 
 T = TypeVar("T")
+CLEARED = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,12 @@ def _value(kind: Any, value: Any, path: str) -> tuple[Any, list[Fault]]:
         return _table(of, value, path)
     if is_dataclass(kind) or of is not None:
         return None, [Fault(path, f"got {value!r}, but it is a table of keys")]
+    words = _words(kind)
+    if value == CLEARED and NoneType in get_args(kind) and CLEARED not in words:
+        return None, []
     try:
         return msgspec.convert(value, kind, strict=True), []
     except msgspec.ValidationError as error:
-        words = _words(kind)
         if words and isinstance(value, str):
             return None, [Fault(path, f"got {value!r}; allowed are {', '.join(map(repr, words))}")]
         return None, [Fault(path, f"got {value!r}: {error}")]
@@ -84,6 +88,6 @@ def _words(kind: Any) -> tuple[str, ...]:
     """The words a field of literals takes; none if it takes other strings as well."""
     if get_origin(kind) is Literal:
         return tuple(word for word in get_args(kind) if isinstance(word, str))
-    if get_origin(kind) in (Union, types.UnionType):
+    if get_origin(kind) in (Union, UnionType):
         return tuple(word for part in get_args(kind) for word in _words(part))
     return ()

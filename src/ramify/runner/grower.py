@@ -101,7 +101,7 @@ class Grower:
     def _opened(self, path: Path) -> Turn:
         """A turn with nothing sampled yet; a fresh context begins with its prompt."""
         action = self._actions[path.work.command.action]
-        turn = Turn(path.branch, path.seed)
+        turn = Turn(path.branch, path.seed, path.next_node)
         if action.edge == "quotes" and not path.num_steps:
             spans = self._format.quote(action.template, path.work.contexts, self._problem.for_agents())
             turn.branch = Branch(path.branch.codec, path.branch.node, ())

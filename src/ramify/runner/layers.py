@@ -85,7 +85,7 @@ def flag_layers(flags: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[
 
 
 def override_layers(overrides: Sequence[str], faults: list[str]) -> Iterator[Layer]:
-    """A layer for each text `a.b=c`, whose value is TOML, `none`, or else a string. Mutates `faults`."""
+    """A layer for each text `a.b=c`, whose value is TOML, or else a string. Mutates `faults`."""
     for text in overrides:
         path, equals, value = text.partition("=")
         if equals and all(key.strip() for key in path.split(".")):
@@ -115,8 +115,6 @@ def _nested(path: str, value: Any) -> dict[str, Any]:
 
 
 def _literal(text: str) -> Any:
-    if text == "none":
-        return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

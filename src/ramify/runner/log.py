@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from ramify.core.command import Failed
-from ramify.core.errors import StoreError
 from ramify.runner.events import Event, OutcomeTold, PhaseBegan, StepGrown, TreeClosed, TreeOpened
+from ramify.runner.journal import store_errors
 
 JsonLine = dict[str, Any]
 
@@ -33,21 +33,22 @@ def log_line(event: Event, *, num_active: int, num_tool_calls: int) -> JsonLine 
 
 
 class RunLog:
-    """Appends lines to a file; to be closed. `observe` is an observer."""
+    """Appends lines to a file, unbuffered, so that it can be followed; to be closed. `observe` is an observer."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            self._file = path.open("ab")
-        except OSError as error:
-            raise StoreError(f"cannot write the log {path}: {error.strerror}") from error
+        self._path = path
+        with store_errors("write the log", path):
+            self._file = path.open("ab", buffering=0)
         self._active: dict[int, int] = {}
         self._num_tool_calls = 0
 
     def observe(self, event: Event) -> None:
+        """Write the event down if it is worth a line. Raises `StoreError` when the disk takes no more."""
         self._count(event)
         line = log_line(event, num_active=sum(self._active.values()), num_tool_calls=self._num_tool_calls)
         if line is not None:
-            self._file.write(msgspec.json.encode({"time": round(time.time(), 3)} | line) + b"\n")
+            with store_errors("write the log", self._path):
+                self._file.write(msgspec.json.encode({"time": round(time.time(), 3)} | line) + b"\n")
 
     def close(self) -> None:
         self._file.close()

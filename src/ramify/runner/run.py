@@ -32,11 +32,15 @@ from ramify.runner.replay import Replayed
 from ramify.runner.report import RunReport
 from ramify.runner.resume import redrive
 from ramify.runner.sampler import Sampler
-from ramify.runner.scheduler import Scheduler, TreeRun
+from ramify.runner.scheduler import KeepUp, Scheduler, TreeRun
 from ramify.runner.toolbox import Toolbox
 from ramify.runner.work import prompt_segment
 from ramify.strategies.entropy import STEP_ENTROPY
 from ramify.tools.output import told
+
+
+async def _at_once() -> None:
+    """A run that writes nothing down has nothing to wait for."""
 
 
 class Run:
@@ -78,7 +82,13 @@ class Run:
         """A fresh strategy for the tree of `seed`."""
         return self._strategy(self._options, np.random.default_rng(strategy_seed(seed)))
 
-    async def grow(self, observers: Iterable[Observer], *, replayed: Mapping[int, Replayed] | None = None) -> RunReport:
+    async def grow(
+        self,
+        observers: Iterable[Observer],
+        *,
+        replayed: Mapping[int, Replayed] | None = None,
+        keep_up: KeepUp = _at_once,
+    ) -> RunReport:
         """Grow every tree that is not finished yet, telling observers; closed ones only enter the report."""
         began = asyncio.get_running_loop().time()
         report = RunReport()
@@ -92,7 +102,7 @@ class Run:
             max_failed_share=self.config.max_failed_share,
         )
         try:
-            await scheduler.run(self._tree_runs(known, scheduler.emit))
+            await scheduler.run(self._tree_runs(known, scheduler.emit), keep_up=keep_up)
         finally:
             await finished(self.toolbox.close())
         seconds = asyncio.get_running_loop().time() - began

@@ -6,7 +6,7 @@ other; too many failed commands stop the run.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from ramify.core.command import Failed, Grow
@@ -31,6 +31,8 @@ from ramify.runner.judging import Judging
 from ramify.runner.resume import Redriven
 from ramify.runner.work import Path, Work
 
+KeepUp = Callable[[], Awaitable[None]]
+"""Returns when new work may begin: what was written down before has found room."""
 MIN_COMMANDS_TO_JUDGE_FAULTS = 20
 """Below so many outcomes a share of failures says nothing."""
 
@@ -199,8 +201,8 @@ class Scheduler:
         if index in self._runs:
             self._runs[index].stop()
 
-    async def run(self, trees: Iterable[Callable[[], TreeRun]]) -> None:
-        """Grow every tree. Each is built only when there is room for it."""
+    async def run(self, trees: Iterable[Callable[[], TreeRun]], *, keep_up: KeepUp) -> None:
+        """Grow every tree. Each is built only when there is room for it and `keep_up` returns."""
         room = asyncio.Semaphore(self._max_trees)
 
         async def one(build: Callable[[], TreeRun]) -> None:
@@ -213,6 +215,7 @@ class Scheduler:
             async with asyncio.TaskGroup() as group:
                 for build in trees:
                     await room.acquire()
+                    await keep_up()
                     group.create_task(one(build))
         except ExceptionGroup as failures:
             first = _flat(failures)[0]

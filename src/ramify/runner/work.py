@@ -70,7 +70,7 @@ class Path:
         self.turn = None
         fresh = step.edge == "quotes" and not self.num_steps
         base = Branch(self.branch.codec, self.branch.node, ()) if fresh else self.branch
-        self.branch = extended(base, step.segments)
+        self.branch = extended(base, step.segments, node=self.next_node)
         if self.work.limited:
             self.spent.add(spend_of(step))
         self.num_steps += 1
@@ -79,6 +79,11 @@ class Path:
         until = self.work.command.until
         is_enough = until == "step" or (isinstance(until, Tokens) and self.num_sampled >= until.n)
         self.is_over = step.stop is not None or is_enough
+
+    @property
+    def next_node(self) -> int:
+        """Stands for the id the next step's node will have; ids of nodes that are not on the tree yet count down."""
+        return -1 - self.num_steps
 
     def left(self, name: str) -> int | None:
         """What the allotment leaves of a counted amount; None = it does not bind."""
@@ -94,6 +99,8 @@ class Turn:
     branch: Branch
     seed: int
     """Of the next request: the node's own for the first."""
+    node: int
+    """Stands for the id its node will have."""
     segments: list[Segment] = field(default_factory=list)
     topk: list[Floats_T] = field(default_factory=list)
     finish: Finish | None = None
@@ -102,7 +109,7 @@ class Turn:
 
     def take(self, *segments: Segment) -> None:
         self.segments.extend(segments)
-        self.branch = extended(self.branch, segments)
+        self.branch = extended(self.branch, segments, node=self.node)
 
     def hear(self, generation: Generation, source: Origination) -> None:
         """Add what an engine sampled."""
@@ -130,9 +137,9 @@ class Turn:
         return num_lacking is not None and num_lacking < 1 and not is_unresolved(self.branch.run_bytes, words)
 
 
-def extended(branch: Branch, segments: Sequence[Segment]) -> Branch:
-    """`branch` with `segments` behind it; the node they will belong to has no id yet."""
-    return Branch(branch.codec, branch.node, (*branch.pieces, *(Piece(-1, s) for s in segments)))
+def extended(branch: Branch, segments: Sequence[Segment], *, node: int) -> Branch:
+    """`branch` with `segments` of one more node behind it."""
+    return Branch(branch.codec, branch.node, (*branch.pieces, *(Piece(node, s) for s in segments)))
 
 
 def prompt_segment(codec: Codec, spans: Sequence[Span]) -> Segment:

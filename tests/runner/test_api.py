@@ -1,0 +1,321 @@
+"""The library as a program uses it: rollouts, events as they happen, runs in folders."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runner.parts import OneChain, Small, grown, problems
+
+from ramify.core.command import Command, Grow
+from ramify.core.errors import ConfigError, StoreError
+from ramify.core.problem import Problem
+from ramify.core.tree import ROOT
+from ramify.engines.faults import Delay, Fault
+from ramify.engines.policies import chains
+from ramify.engines.scripted import Scripted
+from ramify.rows.jsonl import write
+from ramify.runner.api import Saved, Watched, begin, resume, rollout, rollout_sync, steps
+from ramify.runner.clock import run_virtual
+from ramify.runner.config import RunConfig
+from ramify.runner.configure import resolve
+from ramify.runner.driver import Delivery
+from ramify.runner.events import CommandsAsked, Event, OutcomeTold, StepGrown, TreeClosed, TreeOpened
+from ramify.runner.scheduler import TooManyFailures
+
+# -- rollout ----------------------------------------------------------------------------------------------------------
+
+
+def test_questions_may_be_bare_text() -> None:
+    result = grown(OneChain, questions=["make 3 from 1 2", "make 4 from 2 2"])
+    assert [tree.problem.uid for tree in result.trees] == ["question-0", "question-1"]
+    assert [tree.problem.question for tree in result.trees] == ["make 3 from 1 2", "make 4 from 2 2"]
+    assert "make 4 from 2 2" in result.trees[1].branch(ROOT).text
+
+
+@pytest.mark.parametrize("question", ["", "  ", "\n"])
+def test_a_question_of_nothing_is_refused(question: str) -> None:
+    with pytest.raises(ConfigError, match="'question-1' has no question"):
+        grown(OneChain, questions=["fine", question])
+
+
+def test_without_questions_the_task_makes_its_own() -> None:
+    result = rollout_sync(engine=Scripted(chains(1)), prompts=3, seed=4, strategy=OneChain)
+    assert len(result.trees) == 3
+    assert all(tree.problem.split == "heldout" for tree in result.trees)
+    again = rollout_sync(engine=Scripted(chains(1)), prompts=3, seed=4, strategy=OneChain)
+    assert [t.problem.uid for t in again.trees] == [t.problem.uid for t in result.trees]
+
+
+def test_settings_are_paths_with_underscores_for_dots() -> None:
+    result = rollout_sync(
+        problems(1), engine=Scripted(chains(1)), preset="offline", limits__leaves=2, strategy__options={"beam_size": 3}
+    )
+    assert result.config.strategy.options["beam_size"] == 3
+    assert result.config.preset == "offline"
+    assert len(result.trees[0].leaves()) == 2
+
+
+def test_a_strategy_that_is_handed_in_has_options_of_its_own() -> None:
+    @dataclass(frozen=True)
+    class Options:
+        number: int = 1
+
+    class Several(OneChain):
+        Config = Options
+
+        def __init__(self, config: Options, rng: object) -> None:
+            super().__init__(config, rng)  # type: ignore[arg-type]
+            self.config = config
+
+        def wanted(self, tree: Tree) -> Sequence[Command] | None:
+            return None if self.told else [Grow(ROOT)] * self.config.number
+
+    for options, number in (({}, 1), ({"number": 3}, 3)):
+        result = rollout_sync(
+            problems(1), engine=Scripted(chains(1)), preset="offline", strategy=Several, strategy__options=options
+        )
+        assert len(result.trees[0].leaves()) == number
+    with pytest.raises(ConfigError, match=r"strategy.options.numbr: unknown key; did you mean 'number'"):
+        rollout_sync(problems(1), engine=Scripted(), strategy=Several, strategy__options={"numbr": 1})
+
+
+def test_a_bad_setting_is_refused_before_anything_is_asked_of_the_engine() -> None:
+    engine = Scripted(chains(1))
+    with pytest.raises(ConfigError, match="did you mean 'limits'"):
+        rollout_sync(problems(1), engine=engine, limit__leaves=2)
+    assert engine.num_calls == 0
+
+
+def test_trees_come_in_the_order_of_their_problems_whatever_ends_first() -> None:
+    engine = Scripted(chains(1), delay=lambda turn: Delay(9.0 - int(turn.request_id.partition("/")[0])))
+    result = grown(OneChain, engine, questions=problems(8))
+    assert [tree.problem.uid for tree in result.trees] == [f"p{i}" for i in range(8)]
+
+
+def test_no_problem_is_no_tree() -> None:
+    result = grown(OneChain, questions=[])
+    assert (result.trees, result.rows(), result.report.trees) == ((), [], 0)
+
+
+@pytest.mark.parametrize("delivery", ["ordered", "eager"])
+@pytest.mark.parametrize("preset", ["chains", "offline", "arpo"])
+def test_both_deliveries_grow_whole_trees(preset: str, delivery: Delivery) -> None:
+    engine = Scripted(delay=lambda turn: Delay(1.0 + turn.seed % 7))
+    config = resolve(preset=preset, flags={"prompts": 4, "delivery": delivery}).config
+    result = run_virtual(rollout(config=config, engine=engine))
+    assert result.report.faults == {}
+    assert result.report.failed_leaves == 0
+    assert min(len(tree.leaves()) for tree in result.trees) >= 3
+    assert result.rows()
+
+
+def test_an_engine_that_was_handed_in_stays_open() -> None:
+    engine = Scripted(chains(1))
+    first, second = grown(OneChain, engine), grown(OneChain, engine)
+    assert first.report.leaves == second.report.leaves == 1
+
+    async def main() -> None:
+        async for _ in steps(problems(1), config=RunConfig(), engine=engine, task=Small(), strategy=OneChain):
+            pass
+        await rollout(problems(1), config=RunConfig(), engine=engine, task=Small(), strategy=OneChain)
+
+    run_virtual(main())
+
+
+def test_an_observer_sees_every_event_in_order() -> None:
+    events: list[Event] = []
+    run_virtual(
+        rollout(
+            problems(1),
+            config=RunConfig(),
+            engine=Scripted(chains(1)),
+            task=Small(),
+            strategy=OneChain,
+            observers=[events.append],
+        )
+    )
+    names = [type(event).__name__ for event in events]
+    assert names == [
+        "TreeOpened", "CommandsAsked", "PhaseBegan", "StepGrown", "StepGrown", "OutcomeTold", "TreeClosed",
+    ]  # fmt: skip
+    grown_steps = [event for event in events if isinstance(event, StepGrown)]
+    assert [(event.command_id, event.number) for event in grown_steps] == [(0, 0), (0, 1)]
+
+
+# -- steps ------------------------------------------------------------------------------------------------------------
+
+
+def watching(engine: Scripted, num_trees: int, **fields: Any) -> AsyncIterator[Watched]:
+    return steps(problems(num_trees), config=RunConfig(**fields), engine=engine, task=Small(), strategy=OneChain)
+
+
+def test_steps_yields_what_happens_as_it_happens() -> None:
+    async def main() -> list[tuple[str, float]]:
+        loop = asyncio.get_running_loop()
+        return [
+            (type(watched.event).__name__, loop.time())
+            async for watched in watching(Scripted(chains(1), delay=Delay(2.0)), 1)
+            if isinstance(watched.event, StepGrown | TreeClosed)
+        ]
+
+    assert run_virtual(main()) == [("StepGrown", 2.0), ("StepGrown", 4.0), ("TreeClosed", 4.0)]
+
+
+def test_a_tree_that_is_watched_can_be_stopped_and_the_others_go_on() -> None:
+    engine = Scripted(chains(3), delay=Delay(1.0))
+
+    async def main() -> dict[int, TreeClosed]:
+        closed: dict[int, TreeClosed] = {}
+        async for watched in watching(engine, 3):
+            if watched.event.index == 1 and isinstance(watched.event, StepGrown):
+                watched.stop()
+            if isinstance(watched.event, TreeClosed):
+                closed[watched.event.index] = watched.event
+        return closed
+
+    closed = run_virtual(main())
+    assert {index: event.reason for index, event in closed.items()} == {0: "done", 1: "stopped", 2: "done"}
+    assert [len(closed[i].tree.leaves()) for i in range(3)] == [1, 0, 1]
+    assert engine.num_active == 0
+
+
+def test_stopping_a_tree_twice_or_after_its_end_changes_nothing() -> None:
+    async def main() -> list[str]:
+        reasons, stops = [], []
+        async for watched in watching(Scripted(chains(1), delay=Delay(1.0)), 2, max_trees=1):
+            stops.append(watched.stop)
+            if isinstance(watched.event, OutcomeTold | CommandsAsked) and watched.event.index == 1:
+                for stop in stops:
+                    stop()
+            if isinstance(watched.event, TreeClosed):
+                reasons.append(watched.event.reason)
+        return reasons
+
+    assert run_virtual(main()) == ["done", "stopped"]
+
+
+def test_leaving_the_loop_cancels_the_rest() -> None:
+    engine = Scripted(chains(3), delay=Delay(1.0))
+
+    async def main() -> None:
+        async with aclosing(watching(engine, 4)) as watched_steps:  # type: ignore[type-var]
+            async for watched in watched_steps:
+                if isinstance(watched.event, StepGrown):
+                    break
+        assert engine.num_active == 0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_virtual(main())
+
+
+def test_a_fault_of_the_run_is_raised_where_its_events_are_read() -> None:
+    async def main() -> int:
+        num_events = 0
+        engine = Scripted(chains(1), faults=[Fault("error", share=1.0, is_retryable=False)])
+        try:
+            async for _ in watching(engine, 40):
+                num_events += 1
+        except TooManyFailures:
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            return num_events
+        raise AssertionError("the fault was swallowed")
+
+    assert run_virtual(main()) > 20
+
+
+def test_a_fault_of_whoever_watches_cancels_the_run_and_stays_the_fault() -> None:
+    engine = Scripted(chains(1), delay=Delay(1.0))
+
+    async def main() -> None:
+        async with aclosing(watching(engine, 4)) as watched_steps:  # type: ignore[type-var]
+            async for watched in watched_steps:
+                if isinstance(watched.event, StepGrown):
+                    raise ZeroDivisionError
+        raise AssertionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_virtual(main())
+    assert engine.num_active == 0
+
+
+# -- runs in folders --------------------------------------------------------------------------------------------------
+
+
+def config(**flags: Any) -> RunConfig:
+    return resolve(preset="offline", flags={"prompts": 3, "seed": 2, "engine.name": "scripted", **flags}).config
+
+
+def exported(saved: Saved, path: Path) -> bytes:
+    write(saved.rows(), path)
+    return path.read_bytes()
+
+
+def test_a_run_in_a_folder_is_the_run_in_memory(tmp_path: Path) -> None:
+    report = begin(config(), tmp_path / "run")
+    memory = rollout_sync(config=config())
+    saved = Saved.open(tmp_path / "run")
+    write(memory.rows(), tmp_path / "memory.jsonl")
+    assert exported(saved, tmp_path / "run.jsonl") == (tmp_path / "memory.jsonl").read_bytes()
+    assert [t.problem.uid for t in saved.trees()] == [t.problem.uid for t in memory.trees]
+    assert report.decode_tokens == memory.report.decode_tokens
+    assert saved.config == config()
+
+
+def test_a_finished_run_that_is_resumed_reports_the_same_and_grows_nothing(tmp_path: Path) -> None:
+    first = begin(config(), tmp_path / "run")
+    journal = {p.name: p.read_bytes() for p in (tmp_path / "run" / "journal").glob("*.jsonl")}
+    events: list[Event] = []
+    second = resume(tmp_path / "run", observers=[events.append])
+    assert {p.name: p.read_bytes() for p in (tmp_path / "run" / "journal").glob("*.jsonl")} == journal
+    assert not [event for event in events if isinstance(event, TreeOpened | StepGrown)]
+    for name in ("trees", "leaves", "decode_tokens", "tool_calls", "mean_reward", "stop_words", "coverage"):
+        assert getattr(second, name) == getattr(first, name)
+
+
+def test_a_run_folder_is_never_begun_twice(tmp_path: Path) -> None:
+    begin(config(), tmp_path / "run")
+    with pytest.raises(StoreError, match="holds a run already"):
+        begin(config(), tmp_path / "run")
+
+
+ENGINE = """
+from dataclasses import replace
+
+from ramify.engines.scripted import SCRIPTED, Scripted
+
+
+class Mine(Scripted):
+    def __init__(self):
+        super().__init__(capabilities=replace(SCRIPTED, name="NAME"))
+"""
+
+
+def test_a_run_is_not_gone_on_with_by_another_engine(tmp_path: Path) -> None:
+    file, folder = tmp_path / "mine.py", tmp_path / "run"
+    file.write_text(ENGINE.replace("NAME", "one"))
+    begin(config(**{"engine.name": f"{file}:Mine"}), folder)
+    file.write_text(ENGINE.replace("NAME", "other"))
+    resumed = subprocess.run(
+        [sys.executable, "-c", f"from pathlib import Path; from ramify.runner.api import resume; resume(Path({str(folder)!r}))"],
+        capture_output=True, check=False, text=True,
+    )  # fmt: skip
+    assert "StoreError: the run was begun with" in resumed.stderr
+    assert "engine='one'" in resumed.stderr
+    assert "engine='other'" in resumed.stderr
+
+
+def test_the_secret_of_a_problem_is_nowhere_in_its_run(tmp_path: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"question": "who?", "gold": "TOPSECRET"}\n{"question": "where?", "gold": "TOPSECRET"}\n')
+    flags = {"data.path": str(questions), "data.answer": "gold", "prompts": 2}
+    begin(config(**flags, **{"task.name": "data"}), tmp_path / "run")
+    for path in (tmp_path / "run").rglob("*"):
+        assert not path.is_file() or b"TOPSECRET" not in path.read_bytes()
+    first = next(Saved.open(tmp_path / "run").trees())
+    assert first.scores(first.leaves()[0])[-1].is_oracle

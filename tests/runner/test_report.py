@@ -1,0 +1,102 @@
+"""A report is the sum of what the trees of a run came to, and says where it does not know."""
+
+import msgspec
+import pytest
+from tests.runner.parts import OneChain, Right, Small, grown, problems
+
+from ramify.core.limits import Limits
+from ramify.core.tree import Tree
+from ramify.engines.faults import Fault
+from ramify.engines.policies import chains
+from ramify.engines.scripted import Scripted
+from ramify.engines.scripts import ScriptedTurn
+from ramify.runner.config import StrategyConfig
+from ramify.runner.events import TreeClosed
+from ramify.runner.report import RunReport
+
+
+def four_chains(**options: object) -> StrategyConfig:
+    return StrategyConfig(name="chains", options={"n": 4, **options})
+
+
+def test_totals_are_those_of_all_trees() -> None:
+    result = grown(None, Scripted(chains(0, 1, 2)), questions=problems(5), strategy=four_chains())
+    report = result.report
+    spent = [tree.spent()["policy"] for tree in result.trees]
+    assert (report.trees, report.leaves) == (5, 20)
+    assert report.decode_tokens == sum(s.decode for s in spent) > 0
+    assert report.prefill_cached == sum(s.prefill_cached for s in spent) > 0
+    assert report.prefill_uncached == sum(s.prefill_uncached for s in spent) > 0
+    assert report.engine_calls == report.turns == sum(s.engine_calls for s in spent)
+    assert report.tool_calls == sum(s.tool_calls for s in spent) == report.tools["tools/total_calls"]
+    assert report.judge_calls == 20
+    assert report.stop_words == {"answer": 20}
+    assert report.truncated_share == 0.0
+    assert report.max_rss_mb > 1
+
+
+def by_tree(**answers: str) -> Scripted:
+    """Tree `t0` answers the digits it is given, one a chain."""
+
+    def rule(turn: ScriptedTurn) -> str:
+        digits = answers[f"t{turn.request_id.partition('/')[0]}"]
+        return f"<answer>{digits[turn.call % len(digits)]}</answer>"
+
+    return Scripted(rule)
+
+
+def test_rewards_are_counted_a_leaf_and_a_tree() -> None:
+    engine = by_tree(t0="3333", t1="3111", t2="1111", t3="1111")
+    report = grown(None, engine, questions=problems(4), strategy=four_chains(), max_trees=1).report
+    assert report.mean_reward == 5 / 16
+    assert report.coverage == 2 / 4
+    assert report.mixed_groups == 1 / 4
+
+
+def test_a_run_without_a_judge_says_so() -> None:
+    report = grown(None, Scripted(chains(1)), task=Small(judges=()), strategy=four_chains()).report
+    assert (report.mean_reward, report.coverage, report.mixed_groups) == (None, None, None)
+    assert report.leaves == 4
+
+
+def test_a_run_without_a_leaf_has_no_shares() -> None:
+    report = grown(OneChain, Scripted(chains(1), faults=[Fault("error", share=1.0, is_retryable=False)])).report
+    assert (report.leaves, report.failed_leaves, report.truncated_share, report.mean_reward) == (0, 1, None, None)
+
+
+def test_cut_off_paths_are_counted_by_their_word() -> None:
+    report = grown(None, Scripted(chains(2)), strategy=four_chains(), limits=Limits(decode=80)).report
+    assert report.stop_words["budget"] >= 1
+    assert report.truncated_share == report.stop_words["budget"] / report.leaves
+
+
+def test_a_tree_that_was_not_finished_is_named_with_its_fault() -> None:
+    class Moody(OneChain):
+        def tell(self, tree: Tree, outcome: object) -> None:
+            raise KeyError("no")
+
+    report = grown(Moody, questions=problems(2)).report
+    assert report.failed_trees == report.trees == 2
+    assert set(report.faults) == {"p0", "p1"}
+
+
+def test_a_figure_that_used_the_secret_says_so() -> None:
+    assert not grown(OneChain).report.is_oracle
+    assert grown(OneChain, task=Small(judges=(Right(is_oracle=True),))).report.is_oracle
+
+
+def test_a_report_is_plain_data_without_its_private_sums() -> None:
+    report = grown(OneChain).report
+    again = msgspec.json.decode(msgspec.json.encode(report.as_dict()))
+    assert again["trees"] == 1
+    assert {"leaves", "decode_tokens", "prefill_cached", "prefill_uncached", "tool_calls"} < set(again)
+    assert {"mean_reward", "stop_words", "seconds", "tools", "faults"} < set(again)
+    assert not [name for name in again if name.startswith("_")]
+
+
+@pytest.mark.parametrize("reason", ["done", "stopped"])
+def test_only_whole_trees_are_no_failures(reason: str) -> None:
+    report = RunReport()
+    report.observe(TreeClosed(0, grown(OneChain).trees[0], reason))
+    assert report.failed_trees == (reason != "done")
+    assert report.leaves == 1
