@@ -212,10 +212,12 @@ def test_a_spared_slot_is_open_to_its_own_chain_alone_for_some_steps():
     assert table.num_open == 0
     assert table.is_continued_by(token_array([0] * 9 + [5]))
     assert not table.is_continued_by(token_array([1] * 9 + [5]))
+    table.release(second.slot)
+    assert table.num_open == 1
+    third = table.take(token_array([2] * 9))
+    assert third.slot == second.slot, "used later than the spared one, but open"
     table.num_steps += NUM_SPARED_STEPS
     assert table.num_open == 1
-    table.release(second.slot)
-    assert table.num_open == 2
 
 
 async def test_a_cancelled_request_gives_its_slot_back_at_once():
@@ -378,10 +380,11 @@ async def test_a_failing_step_fails_its_requests_and_not_the_loop():
     await loop.close()
 
 
-async def test_logits_that_are_no_numbers_are_refused_at_the_door():
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+async def test_logits_that_are_no_numbers_are_refused_at_the_door(value: float):
     class Broken(HashModel):
         def law(self, ids: Any) -> Any:
-            return np.full(self.vocab_size, np.nan, np.float32)
+            return np.full(self.vocab_size, value, np.float32)
 
     loop = loop_of(Broken())
     request = request_of([1, 2], max_tokens=2)

@@ -15,6 +15,7 @@ from ramify.engines.builtin import Builtin
 from ramify.engines.numpy_model import NumpyModel
 from ramify.engines.sampling import Law, uniforms
 from ramify.engines.slot_model import Chunk, Rows
+from ramify.tools.calculator import CalculatorState, apply
 
 Floats = npt.NDArray[np.float32]
 NO_ROWS = Rows(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.int32))
@@ -310,7 +311,8 @@ async def test_offloaded_requests_go_on_as_if_nothing_had_been(tiny_folder: Path
         await asyncio.sleep(0)
     assert engine.stats.num_steps == steps
     await engine.onload()
-    assert bits(await task) == bits(wanted)
+    generation = await task
+    assert bits(generation) == bits(wanted) and generation.versions == wanted.versions
     await engine.close()
 
 
@@ -326,6 +328,17 @@ async def test_a_paused_engine_computes_nothing(tiny_folder: Path):
     assert await engine.is_healthy()
     await engine.close()
     assert not await engine.is_healthy()
+
+
+async def test_the_shipped_model_makes_a_call_the_calculator_understands():
+    engine = Builtin()
+    prompt = engine.codec.encode("<|user|>make 18 from 13 9 15<|end|><|assistant|>", allow_special=True)
+    request = Request(token_array(prompt), 30, 1, stops=("</calc>", "</answer>"), sampling=Sampling(temperature=0))
+    generation = checked(await engine.generate(request), request, engine.codec.vocab_size)
+    text = engine.codec.decode(generation.ids)
+    assert generation.finish.matched == "</calc>"
+    assert apply(CalculatorState((13, 9, 15)), text.removeprefix("<calc>").removesuffix("</calc>"))[2], text
+    await engine.close()
 
 
 def test_capabilities_say_what_the_mode_gives(tiny_folder: Path):

@@ -14,8 +14,7 @@ from tests.runner.parts import OneChain, Small, grown, problems
 
 from ramify.core.command import Command, Grow
 from ramify.core.errors import ConfigError, StoreError
-from ramify.core.problem import Problem
-from ramify.core.tree import ROOT
+from ramify.core.tree import ROOT, Tree
 from ramify.engines.faults import Delay, Fault
 from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
@@ -301,10 +300,8 @@ def test_a_run_is_not_gone_on_with_by_another_engine(tmp_path: Path) -> None:
     file.write_text(ENGINE.replace("NAME", "one"))
     begin(config(**{"engine.name": f"{file}:Mine"}), folder)
     file.write_text(ENGINE.replace("NAME", "other"))
-    resumed = subprocess.run(
-        [sys.executable, "-c", f"from pathlib import Path; from ramify.runner.api import resume; resume(Path({str(folder)!r}))"],
-        capture_output=True, check=False, text=True,
-    )  # fmt: skip
+    code = f"from pathlib import Path; from ramify.runner.api import resume; resume(Path({str(folder)!r}))"
+    resumed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
     assert "StoreError: the run was begun with" in resumed.stderr
     assert "engine='one'" in resumed.stderr
     assert "engine='other'" in resumed.stderr

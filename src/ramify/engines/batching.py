@@ -131,7 +131,7 @@ class BatchingLoop:
         """Carry one request out. Cancelled, it gives its slot back at once. Raises `EngineError`."""
         self._check(request)
         future = asyncio.get_running_loop().create_future()
-        latest_first = reversed(request.ids[len(request.ids) - request.num_run :].tolist())
+        latest_first = request.ids[::-1][: request.num_run].tolist()
         watch = StopWatch(request.stops, (self._bytes[token] for token in latest_first))
         run = _Run(request, future, watch, is_raw=request.sampling == RAW)
         self._ensure_running()
@@ -171,7 +171,8 @@ class BatchingLoop:
         self.stats.recomputed_after_update += int(self._table.held[self._table.is_active].sum())
         self._table.forget()
         for run in self._active.values():
-            run.versions.append((version, run.num_sampled))
+            if run.versions[-1][0] != version:
+                run.versions.append((version, run.num_sampled))
 
     def _check(self, request: Request) -> None:
         num, most = len(request.ids), self._model.context_length
@@ -205,7 +206,7 @@ class BatchingLoop:
                 await asyncio.sleep(0)
         finally:
             for run in (*self._active.values(), *self._waiting):
-                self._fail(run, EngineError("closed", "the engine was closed while the request ran"))
+                self._fail(run, EngineError("closed", "the batching loop ended while the request ran"))
             self._waiting.clear()
 
     def _step(self) -> None:

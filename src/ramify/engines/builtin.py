@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "data" / "builtin"
 
 
 class Builtin:
-    """Implements `Engine` and `EngineControl`.
+    """Implements `Engine` and `EngineControl` with the model of a folder.
 
     `batch_invariant` off computes several rows in one matrix product: faster from 8 rows on, but a token's logits then
     differ in the last bits with what runs beside it, and OPENBLAS_NUM_THREADS=1 must be set, since matrices this small

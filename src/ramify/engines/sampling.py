@@ -44,9 +44,10 @@ class Law:
 
     @classmethod
     def of(cls, logits: npt.NDArray[np.float32]) -> "Law":
-        """Laws of (N, V) logits."""
+        """Laws of (N, V) logits; a row that has no law (NaN, infinity) gets NaN logprobs."""
         scores = logits.astype(np.float64)
-        scores -= scores.max(axis=-1, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            scores -= scores.max(axis=-1, keepdims=True)
         np.maximum(scores, _FLOOR, out=scores)
         weights = np.exp(scores)
         return cls(scores, weights, weights.cumsum(axis=-1))

@@ -23,6 +23,7 @@ from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.rows.row import Row
+from ramify.runner import loop
 from ramify.runner.commit import Writing
 from ramify.runner.config import RunConfig, StrategyConfig
 from ramify.runner.configure import from_toml, resolve, to_toml
@@ -138,7 +139,7 @@ async def rollout(
 
 def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: Any) -> Rollout:
     """`rollout` for code without an event loop."""
-    return asyncio.run(rollout(problems, **settings))
+    return loop.run(rollout(problems, **settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +185,12 @@ async def steps(
 
 def begin(config: RunConfig, path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
     """Grow a run into the new folder `path`. Raises `ConfigError` or `StoreError` before anything starts."""
-    return asyncio.run(_begin(config, path, observers))
+    return loop.run(_begin(config, path, observers))
 
 
 def resume(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
     """Go on with a run that was killed or interrupted; nothing acknowledged is generated again."""
-    return asyncio.run(_resume(path, observers))
+    return loop.run(_resume(path, observers))
 
 
 async def _begin(config: RunConfig, path: Path, observers: Iterable[Observer]) -> RunReport:

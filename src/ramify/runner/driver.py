@@ -103,14 +103,17 @@ class Driver:
         """Whether the strategy is done and nothing is in flight."""
         return self._has_asked and not self.growth.flights and self._is_done()
 
-    def pump(self) -> Pumped:
-        """Ask, deliver what has ended, ask again after each, and say what to start and cancel."""
-        pumped = Pumped()
+    def pump(self, into: Pumped | None = None) -> Pumped:
+        """Ask, deliver what has ended, ask again after each, and say what to start and cancel.
+
+        Whoever hands `into` over finds there what happened before a `ContractError` as well.
+        """
+        pumped = Pumped() if into is None else into
         if not self._has_asked:
             self._has_asked = True
             self._ask(pumped)
         while (command_id := self._next_delivery()) is not None:
-            pumped.events.append(self._deliver(command_id))
+            self._deliver(command_id, pumped)
             self._ask(pumped)
         self._refuse_stall()
         return pumped
@@ -160,17 +163,21 @@ class Driver:
         """Put the commands of one ask on the tree; those that share a Fork share its record."""
         first = self.growth.num_asked
         decisions: dict[int, int] = {}
-        for wanted in grouped(commands):
-            fork = wanted.fork if isinstance(wanted, Grow) else None
-            is_known = isinstance(wanted, Grow) and id(fork) in decisions
-            command = replace(wanted, fork=decisions[id(fork)]) if is_known else wanted
-            command_id = self.growth.ask(command)
-            flight = self.growth.flights[command_id]
-            if isinstance(fork, Fork) and flight.place is not None:
-                decisions.setdefault(id(fork), flight.place.decision_id)
-            self._dispatch(command_id, command, pumped)
-        asked = tuple(self.growth.flights[i].command for i in range(first, self.growth.num_asked))
-        pumped.events.append(Asked(first, asked))
+        asked: list[Command] = []
+        try:
+            for wanted in grouped(commands):
+                fork = wanted.fork if isinstance(wanted, Grow) else None
+                is_known = isinstance(wanted, Grow) and id(fork) in decisions
+                command = replace(wanted, fork=decisions[id(fork)]) if is_known else wanted
+                command_id = self.growth.ask(command)
+                asked.append(command)
+                flight = self.growth.flights[command_id]
+                if isinstance(fork, Fork) and flight.place is not None:
+                    decisions.setdefault(id(fork), flight.place.decision_id)
+                self._dispatch(command_id, command, pumped)
+        finally:
+            if asked:
+                pumped.events.append(Asked(first, tuple(asked)))
 
     def _dispatch(self, command_id: int, command: Command, pumped: Pumped) -> None:
         match command:
@@ -225,7 +232,7 @@ class Driver:
             return next(iter(self._endings), None)
         return self._next_told if self._next_told in self._endings else None
 
-    def _deliver(self, command_id: int) -> Delivered:
+    def _deliver(self, command_id: int, pumped: Pumped) -> None:
         ending = self._endings.pop(command_id)
         self._next_told += 1
         num_steps = len(self.growth.flights[command_id].steps)
@@ -237,10 +244,10 @@ class Driver:
             # A Close makes a leaf, and what grew below a closed path takes one away: no step bills either.
             self.ledger.bill("policy", Spend(leaves=num_unbilled))
         self.num_failed += isinstance(outcome, Failed) and outcome.reason not in ("budget", "cancelled")
+        pumped.events.append(Delivered(command_id, ending, outcome, num_steps))
         self._call(lambda: self.strategy.tell(self.tree, outcome), "tell")
         if self._twin is not None:
             self._twin.tell(self.tree, outcome)
-        return Delivered(command_id, ending, outcome, num_steps)
 
     def _settle(self, command_id: int, ending: Ending) -> int:
         """Give the reservation back and bill what the command's steps and scores used; returns the leaves billed."""

@@ -30,13 +30,16 @@ from ramify.runner.grower import Grower, Prune
 from ramify.runner.judging import Judging
 from ramify.runner.replay import Replayed
 from ramify.runner.report import RunReport
-from ramify.runner.resume import redrive
 from ramify.runner.sampler import Sampler
 from ramify.runner.scheduler import KeepUp, Scheduler, TreeRun
 from ramify.runner.toolbox import Toolbox
 from ramify.runner.work import prompt_segment
 from ramify.strategies.entropy import STEP_ENTROPY
 from ramify.tools.output import told
+
+
+MAX_CHARACTER_BYTES = 4
+"""Of UTF-8. A token may be a single byte, so a word or a character takes at most as many tokens as it has bytes."""
 
 
 async def _at_once() -> None:
@@ -129,25 +132,23 @@ class Run:
     def _tree_run(
         self, index: int, problem: Problem, *, emit: Callable[[Event], None], before: Replayed | None
     ) -> TreeRun:
-        driver = self._driver(index, problem)
-        resumed = None if before is None else redrive(driver, before.events, before.steps)
         limits = self.config.limits.within(self.config.run_limits)
         return TreeRun(
             index=index,
             problem=problem,
-            driver=driver,
+            driver=self._driver(index, problem),
             grower=self._grower(problem),
             judging=self.judging,
             emit=emit,
             max_seconds=limits.seconds,
-            resumed=resumed,
+            before=before,
         )
 
     def _driver(self, index: int, problem: Problem) -> Driver:
         seed = tree_seed(self.config.seed, problem.uid)
         prompt = prompt_segment(self.codec, self.format.open(problem.for_agents()))
         share = self.config.run_limits.share(len(self.problems), index)
-        max_word = max((len(self.codec.encode(word)) for word in self.format.stops), default=0)
+        max_word = max([MAX_CHARACTER_BYTES, *(len(word.encode()) for word in self.format.stops)])
         return Driver(
             Tree(problem, self.codec, [prompt], seed=seed),
             self.strategy(seed),

@@ -15,7 +15,7 @@ from ramify.core.growth import Ending, Failure, Scored
 from ramify.core.problem import Problem
 from ramify.core.strategy import Phase
 from ramify.core.tree import Step
-from ramify.runner.driver import Asked, Delivered, Driver, DriverEvent, Start
+from ramify.runner.driver import Asked, Delivered, Driver, DriverEvent, Pumped, Start
 from ramify.runner.events import (
     CommandsAsked,
     Event,
@@ -28,7 +28,8 @@ from ramify.runner.events import (
 )
 from ramify.runner.grower import Grower
 from ramify.runner.judging import Judging
-from ramify.runner.resume import Redriven
+from ramify.runner.replay import Replayed
+from ramify.runner.resume import Redriven, redrive
 from ramify.runner.work import Path, Work
 
 KeepUp = Callable[[], Awaitable[None]]
@@ -52,8 +53,8 @@ class TreeRun:
     judging: Judging
     emit: Callable[[Event], None]
     max_seconds: float | None = None
-    resumed: Redriven | None = None
-    """What a killed run had left to do."""
+    before: Replayed | None = None
+    """What a killed run had recorded of this tree."""
     _due: dict[int, Start] = field(default_factory=dict)
     """Commands to start when the driver has said all it wants: one that it cancels at once never begins."""
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
@@ -68,12 +69,14 @@ class TreeRun:
     async def run(self) -> None:
         """Grow the tree until its strategy is done. Cancelling this cancels every command of the tree."""
         self._task = asyncio.current_task()
-        self.emit(TreeOpened(self.index, self.driver.tree, self.resumed is not None))
+        before = self.before
+        redriven = Redriven() if before is None else redrive(self.driver, before.events, before.steps)
+        self.emit(TreeOpened(self.index, self.driver.tree, before is not None))
         if self.max_seconds is not None:
             self._deadline = asyncio.get_running_loop().time() + self.max_seconds
         async with asyncio.TaskGroup() as group:
-            if self.resumed is not None:
-                self._take(self.resumed.unsaid, self.resumed.starts, self.resumed.cancels)
+            self._tell(redriven.unsaid)
+            self._take(redriven.starts, redriven.cancels)
             while self._advance():
                 for command_id, start in self._due.items():
                     self._tasks[command_id] = group.create_task(self._carry_out(start))
@@ -90,17 +93,23 @@ class TreeRun:
     def _advance(self) -> bool:
         """Deliver what has ended and gather what is to start; false when the tree is finished."""
         while True:
-            pumped = self.driver.pump()
-            self._take(pumped.events, pumped.starts, pumped.cancels)
+            pumped = Pumped()
+            try:
+                self.driver.pump(pumped)
+            finally:
+                self._tell(pumped.events)
+            self._take(pumped.starts, pumped.cancels)
             self._announce_phase()
             if not pumped.cancels:
                 return not self.driver.is_finished
 
-    def _take(self, events: Iterable[DriverEvent], starts: Iterable[Start], cancels: Iterable[int]) -> None:
-        """Do what the driver says."""
+    def _tell(self, events: Iterable[DriverEvent]) -> None:
         for event in events:
             is_question = isinstance(event, Asked)
             self.emit(CommandsAsked(self.index, event) if is_question else OutcomeTold(self.index, event))
+
+    def _take(self, starts: Iterable[Start], cancels: Iterable[int]) -> None:
+        """Note what the driver wants started, and cancel what it no longer wants."""
         self._due.update((start.command_id, start) for start in starts)
         for command_id in cancels:
             self._cancel(command_id)

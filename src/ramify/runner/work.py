@@ -67,10 +67,8 @@ class Path:
 
     def add(self, step: Step) -> None:
         """A step is complete."""
-        self.turn = None
-        fresh = step.edge == "quotes" and not self.num_steps
-        base = Branch(self.branch.codec, self.branch.node, ()) if fresh else self.branch
-        self.branch = extended(base, step.segments, node=self.next_node)
+        turn, self.turn = self.turn, None
+        self.branch = self._behind(step) if turn is None else turn.branch
         if self.work.limited:
             self.spent.add(spend_of(step))
         self.num_steps += 1
@@ -79,6 +77,12 @@ class Path:
         until = self.work.command.until
         is_enough = until == "step" or (isinstance(until, Tokens) and self.num_sampled >= until.n)
         self.is_over = step.stop is not None or is_enough
+
+    def _behind(self, step: Step) -> Branch:
+        """The branch with a step behind it that was grown before the run was resumed."""
+        is_fresh = step.edge == "quotes" and not self.num_steps
+        base = Branch(self.branch.codec, self.branch.node, ()) if is_fresh else self.branch
+        return extended(base, step.segments, node=self.next_node)
 
     @property
     def next_node(self) -> int:
