@@ -38,11 +38,12 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.test_kill import killed
 from tests.runner.parts import OneChain, Small, grown, problems, small_with
 
 from ramify.core.action import ActionConfig
@@ -366,6 +367,19 @@ def test_a_strategy_that_breaks_its_contract_ends_its_trees_and_keeps_what_they_
     assert (again.decode_tokens, again.mean_reward) == (report.decode_tokens, report.mean_reward)
 
 
+@pytest.mark.parametrize("name", ["Raises", "AsksNothing", "AsksForeignCommands"])
+def test_a_run_killed_around_such_a_fault_comes_to_the_same_end(tmp_path: Path, name: str) -> None:
+    config = replace(config_of(tmp_path, name), prompts=1)
+    report = begin(config, tmp_path / "whole")
+    number = 1
+    while killed(config, tmp_path / f"{number}", after=number):
+        if number > 1:
+            again = resume(tmp_path / f"{number}")
+            assert (again.faults, again.leaves) == (report.faults, report.leaves)
+        number += 1
+    assert number - 1 == len(load(tmp_path / "whole").records) + 2  # and the header and the seal
+
+
 def test_a_strategy_that_draws_randomness_of_its_own_is_found_at_its_first_tree(tmp_path: Path) -> None:
     report = begin(config_of(tmp_path, "DrawsItsOwn"), tmp_path / "run")
     (reason,) = report.faults.values()
@@ -505,7 +519,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize(("num_times", "most_s"), [(1, 6.0), (2, 3.0)])
+@pytest.mark.parametrize(("num_times", "most_s"), [(1, 5.0), (2, 3.0)])
 def test_an_interrupt_ends_a_run_in_time_whatever_its_tools_do(tmp_path: Path, num_times: int, most_s: float) -> None:
     with child(INTERRUPTED, tmp_path) as process:
         assert process.stdout is not None

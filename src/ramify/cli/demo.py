@@ -81,6 +81,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         terminal.out.print()
     terminal.say(f"{num_problems} held-out countdown problems, {options.tokens} sampled tokens each, built-in model")
     results = [_run(arm, _config(arm, num_problems, options), out / arm.name, terminal) for arm in ARMS]
+    _export(out)
     if options.json:
         terminal.result("ramify.demo/1", {"out": str(out), "arms": [_values(r, results[0]) for r in results]})
     else:
@@ -189,11 +190,24 @@ def _values(result: Result, baseline: Result) -> dict[str, object]:
 def _next(out: Path) -> list[str]:
     return [
         f"runs and their journals: {out}/{{{','.join(arm.name for arm in ARMS)}}}",
+        f"rows a trainer can use: {_rows_path(out)}",
         "try next:",
         f"  ramify show {out / 'restart'} 0",
-        f"  ramify export {out / 'offline'} --to jsonl --out rows.jsonl",
+        f"  ramify export {out / 'online'} --to jsonl --out rows.jsonl",
         "  ramify rollout --preset arpo --prompts 16 --seed 1 --out runs/arpo",
     ]
+
+
+def _rows_path(out: Path) -> Path:
+    """Where the rows of the offline trees are."""
+    return out / "offline.jsonl"
+
+
+def _export(out: Path) -> None:
+    from ramify.rows.jsonl import write
+    from ramify.runner.api import Saved
+
+    write(Saved.open(out / "offline").rows(), _rows_path(out))
 
 
 def _new_folder() -> Path:

@@ -52,12 +52,13 @@ class Deadlines:
         return task.result()
 
     async def close(self) -> None:
-        """Ask once more what was abandoned to stop, and wait as long as is decent."""
+        """Ask once more what was abandoned to stop, and wait as long as is decent, but for each task only once."""
         tasks = set(self.abandoned)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=GRACE_S)
+        self.abandoned -= tasks
 
     async def _stop(self, task: asyncio.Task[T], unwanted: Callable[[T], object]) -> None:
         def ended(task: asyncio.Task[T]) -> None:
