@@ -20,11 +20,11 @@ from ramify.core.growth import Done, GrowthRules
 from ramify.core.problem import Problem
 from ramify.core.segment import Segment, Usage
 from ramify.core.tree import Step
-from ramify.runner import recording
-from ramify.runner.commit import Writing
-from ramify.runner.journal import Journal, read
-from ramify.runner.records import Header, TreeRecord, Weights
-from ramify.runner.replay import replay
+from ramify.store import recording
+from ramify.store.commit import Writing
+from ramify.store.journal import Journal, read
+from ramify.store.records import Header, TreeRecord, Weights
+from ramify.store.replay import replay
 
 NUM_TOKENS = 300
 NUM_RECORDS = {"fsync": 300, "group": 6000, "os": 6000}

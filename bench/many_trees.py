@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ramify.config.configure import to_toml
+from ramify.config.run_config import GrowthConfig, RunConfig, StrategyConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine, Generation, Request
 from ramify.core.problem import Problem
@@ -34,12 +36,10 @@ from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
 from ramify.runner.api import assemble, header_of
 from ramify.runner.clock import run_virtual
-from ramify.runner.config import GrowthConfig, RunConfig, StrategyConfig
-from ramify.runner.configure import to_toml
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.recorder import Recorder
 from ramify.runner.report import RunReport
-from ramify.runner.store import FolderStore
+from ramify.store.store import FolderStore
 
 IN_FLIGHT = 512
 NUM_RUNS = 5
@@ -55,7 +55,9 @@ def engine(delay_s: float, block_size: int = 16) -> Scripted:
 
 def config(num_chains: int) -> RunConfig:
     return RunConfig(
-        strategy=StrategyConfig(options={"n": num_chains}), growth=GrowthConfig(max_response_tokens=1024), max_trees=IN_FLIGHT
+        strategy=StrategyConfig(options={"n": num_chains}),
+        growth=GrowthConfig(max_response_tokens=1024),
+        max_trees=IN_FLIGHT,
     )
 
 

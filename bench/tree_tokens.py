@@ -1,8 +1,8 @@
 """Decode tokens a leaf of trees against chains, and how much of a forked prefix is not computed again.
 
-Trees of the built-in model, few at a time so that slots suffice. The ideal of a shape is what its realised turns cost if
-every sampled token is paid once: the sum over distinct nodes. Chains pay every path by itself. Targets: billed tokens
-within 5 % of the ideal; at least 95 % of the prefix tokens that forks share are found in the cache.
+Trees of the built-in model, few at a time so that slots suffice. The ideal of a shape is what its realised turns cost
+if every sampled token is paid once: the sum over distinct nodes. Chains pay every path by itself. Targets: billed
+tokens within 5 % of the ideal; at least 95 % of the prefix tokens that forks share are found in the cache.
 """
 
 import argparse

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ramify.config.run_config import RunConfig
     from ramify.core.action import ActionConfig
     from ramify.core.branch import Branch
     from ramify.core.codec import ByteCodec, Codec
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from ramify.core.tool import Tool, ToolResult, ToolSession
     from ramify.core.tree import ROOT, Tree
     from ramify.runner.api import Rollout, Saved, Watched, rollout, rollout_sync, steps
-    from ramify.runner.config import RunConfig
 
 __version__ = "0.1.0"
 
@@ -134,7 +134,7 @@ _MODULES = {
     "ramify.core.tool": "Tool ToolResult ToolSession",
     "ramify.core.tree": "ROOT Tree",
     "ramify.runner.api": "Rollout Saved Watched rollout rollout_sync steps",
-    "ramify.runner.config": "RunConfig",
+    "ramify.config.run_config": "RunConfig",
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -4,8 +4,8 @@ import pytest
 from tests.cli.commands import ramify
 
 from ramify.cli import doctor
+from ramify.config.presets import preset_names
 from ramify.runner.paired import paired_difference
-from ramify.runner.presets import preset_names
 
 
 def test_presets_say_what_they_cite_and_whether_credit_is_exact(capsys: pytest.CaptureFixture[str]):

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from tests.cli.commands import SCRIPTED, Said, ramify
 
-from ramify.runner.configure import from_toml
-from ramify.runner.records import Shut
-from ramify.runner.store import FolderStore, load
+from ramify.config.configure import from_toml
+from ramify.store.records import Shut
+from ramify.store.store import FolderStore, load
 
 FIELDS = "trees leaves decode_tokens prefill_cached prefill_uncached tool_calls mean_reward stop_words seconds".split()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 from tests.runner.parts import OneChain, Plan, Right, Small, grown
 
+from ramify.config.run_config import GrowthConfig, RunConfig
 from ramify.core.action import ActionConfig
 from ramify.core.branch import Branch
 from ramify.core.command import Cancel, Close, Command, Failed, Fork, Grow, Grown, Judge, Tokens
@@ -20,7 +21,6 @@ from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import ScriptedTurn, Speech
 from ramify.runner.api import rollout
 from ramify.runner.clock import run_virtual
-from ramify.runner.config import GrowthConfig, RunConfig
 
 
 @dataclass(frozen=True)

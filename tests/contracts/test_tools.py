@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from ramify.config.run_config import ToolsConfig
 from ramify.core.branch import Branch, Piece
 from ramify.core.codec import ByteCodec
 from ramify.core.format import ToolAction
@@ -12,7 +13,6 @@ from ramify.core.problem import Problem
 from ramify.core.segment import Segment, ToolCall, token_array
 from ramify.core.tool import Tool, ToolResult
 from ramify.runner.clock import run_virtual
-from ramify.runner.config import ToolsConfig
 from ramify.runner.toolbox import Toolbox
 from ramify.tools.calculator import Calculator
 from ramify.tools.function import FunctionTool

@@ -46,6 +46,8 @@ import pytest
 from tests.faults.test_kill import killed
 from tests.runner.parts import OneChain, Small, grown, problems, small_with
 
+from ramify.config.configure import resolve
+from ramify.config.run_config import GrowthConfig, RunConfig, StrategyConfig, ToolsConfig
 from ramify.core.action import ActionConfig
 from ramify.core.errors import ConfigError, ToolError
 from ramify.core.limits import Limits
@@ -61,12 +63,10 @@ from ramify.rows.row import Row
 from ramify.runner.api import Rollout, Saved, assemble, begin, header_of, resume, rollout
 from ramify.runner.check import ledger_faults, row_faults, tree_faults
 from ramify.runner.clock import run_virtual
-from ramify.runner.commit import Writing
-from ramify.runner.config import GrowthConfig, RunConfig, StrategyConfig, ToolsConfig
-from ramify.runner.configure import resolve
 from ramify.runner.recorder import Recorder
-from ramify.runner.replay import replay
-from ramify.runner.store import FolderStore, load
+from ramify.store.commit import Writing
+from ramify.store.replay import replay
+from ramify.store.store import FolderStore, load
 
 ROOT = Path(__file__).parents[2]
 FOUR = StrategyConfig(name="chains", options={"n": 4})
@@ -468,7 +468,7 @@ from ramify.cli.exit_codes import code_of_error
 from ramify.core.errors import StoreError
 from ramify.rows.jsonl import write
 from ramify.runner.api import Saved, begin, resume
-from ramify.runner.configure import resolve
+from ramify.config.configure import resolve
 
 folder = Path(sys.argv[1])
 

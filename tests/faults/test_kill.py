@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from ramify.config.configure import resolve
+from ramify.config.run_config import RunConfig
 from ramify.rows.jsonl import write
 from ramify.runner.api import Saved, begin, resume
-from ramify.runner.config import RunConfig
-from ramify.runner.configure import resolve
 
 PRESETS = ("chains", "offline", "arpo")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ramify.config.configure import resolve
 from ramify.core.limits import Limits
 from ramify.engines.faults import Delay
 from ramify.engines.scripted import Scripted
@@ -12,7 +13,6 @@ from ramify.engines.scripts import ScriptedTurn
 from ramify.rows.jsonl import write
 from ramify.runner.api import Rollout, rollout
 from ramify.runner.clock import run_virtual
-from ramify.runner.configure import resolve
 
 PRESETS = ("chains", "offline", "offline_as_published", "arpo", "aepo")
 LIMITS = {"none": Limits(), "decode": Limits(decode=900), "leaves": Limits(leaves=5), "calls": Limits(tool_calls=6)}

@@ -13,11 +13,11 @@ from tests.strategies.world import CODEC, ListDraws, journey, sampled_step
 from ramify.core.command import Grow
 from ramify.core.cost import decode_if_chains, modelled_spend
 from ramify.core.format import ToolAction
-from ramify.core.growth import Done, Growth
+from ramify.core.growth import Asked, Done, Growth
 from ramify.core.problem import Problem
 from ramify.core.segment import Segment, ToolCall, token_array
 from ramify.core.tree import ROOT, Step, Tree
-from ramify.runner.driver import Asked, Start
+from ramify.runner.driver import Start
 from ramify.runner.stopping import STOP_POLICIES, Generated, classify_stop
 from ramify.strategies import Offline, Online, choose
 from ramify.strategies.branching import (

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ramify.config.run_config import RunConfig
 from ramify.core.branch import Branch
 from ramify.core.codec import Codec
 from ramify.core.command import Command, Grow, Grown, Outcome
@@ -21,7 +22,6 @@ from ramify.engines.scripted import Scripted
 from ramify.formats.arpo import arpo
 from ramify.runner.api import Rollout, rollout
 from ramify.runner.clock import run_virtual
-from ramify.runner.config import RunConfig
 from ramify.tools.calculator import Calculator
 from ramify.tools.function import FunctionTool
 

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runner.parts import PROBLEM
 
+from ramify.config.run_config import GrowthConfig, RunConfig, StrategyConfig
 from ramify.core.action import ActionConfig
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Close, Command, Grow, Judge, Tokens, Until
@@ -17,7 +18,6 @@ from ramify.engines.scripted import Scripted
 from ramify.runner.allowance import Allowance
 from ramify.runner.api import rollout
 from ramify.runner.clock import run_virtual
-from ramify.runner.config import GrowthConfig, RunConfig, StrategyConfig
 from ramify.runner.driver import spend_of
 from ramify.tasks.countdown import Countdown
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from tests.runner.parts import OneChain, Small, grown, problems
 
+from ramify.config.configure import resolve
+from ramify.config.run_config import RunConfig
 from ramify.core.command import Command, Grow
 from ramify.core.errors import ConfigError, StoreError
 from ramify.core.tree import ROOT, Tree
@@ -21,8 +23,6 @@ from ramify.engines.scripted import Scripted
 from ramify.rows.jsonl import write
 from ramify.runner.api import Saved, Watched, begin, resume, rollout, rollout_sync, steps
 from ramify.runner.clock import run_virtual
-from ramify.runner.config import RunConfig
-from ramify.runner.configure import resolve
 from ramify.runner.driver import Delivery
 from ramify.runner.events import CommandsAsked, Event, OutcomeTold, StepGrown, TreeClosed, TreeOpened
 from ramify.runner.scheduler import TooManyFailures

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import ramify
+from ramify.config.configure import resolve
 from ramify.core.tree import ROOT, Tree
 from ramify.engines.builtin import Builtin
 from ramify.rows.arrays import padded
 from ramify.runner.api import Rollout, begin, rollout_sync
-from ramify.runner.configure import resolve
 
 OFFLINE_LEAVES = 5
 

@@ -3,12 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ramify.config.configure import resolve
+from ramify.config.run_config import RunConfig
 from ramify.core.tree import Tree
 from ramify.rows.row import Row
 from ramify.runner.api import rollout_sync
 from ramify.runner.check import ledger_faults, row_faults, tree_faults
-from ramify.runner.config import RunConfig
-from ramify.runner.configure import resolve
 from ramify.runner.rows import tree_rows
 
 SETTINGS = ["engine.name=scripted", "prompts=1", "seed=3"]

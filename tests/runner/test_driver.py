@@ -9,7 +9,7 @@ import pytest
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Cancel, Close, Command, Failed, Fork, Grow, Grown, Judge, Judged, Outcome, Score
 from ramify.core.errors import ContractError
-from ramify.core.growth import Done, Failure, Scored
+from ramify.core.growth import Done, Ended, Failure, Scored
 from ramify.core.ledger import Spend
 from ramify.core.limits import Limits
 from ramify.core.problem import Problem
@@ -17,7 +17,7 @@ from ramify.core.segment import Segment, Usage, token_array
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Delivery, Driver
-from ramify.runner.resume import Ended, redrive
+from ramify.runner.resume import redrive
 
 CODEC = ByteCodec(is_exact=True)
 

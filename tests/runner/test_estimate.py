@@ -1,4 +1,4 @@
-from ramify.runner.configure import resolve
+from ramify.config.configure import resolve
 from ramify.runner.estimate import bounds
 
 

@@ -8,6 +8,7 @@ from itertools import groupby
 import pytest
 from tests.runner.parts import OneChain, Plan, Small, grown, only_leaf, small_with, tip
 
+from ramify.config.run_config import GrowthConfig, RunConfig, ToolsConfig
 from ramify.core.command import Command, Failed, Grow, Tokens
 from ramify.core.errors import ToolError
 from ramify.core.format import Action, ToolAction
@@ -22,7 +23,6 @@ from ramify.engines.scripts import ScriptedTurn
 from ramify.formats.tags import TagFormat
 from ramify.runner.api import Rollout, rollout
 from ramify.runner.clock import run_virtual
-from ramify.runner.config import GrowthConfig, RunConfig, ToolsConfig
 
 PROMPT = len("<|user|>make 3 from 1 2<|end|><|assistant|>")
 OBSERVED = " <result>\n{}\n</result>"

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.runner.parts import OneChain, Plan, Small, problems
 
+from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.errors import StoreError
 from ramify.core.tree import Tree
 from ramify.engines.faults import Fault
@@ -16,7 +17,6 @@ from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
 from ramify.runner.api import rollout
 from ramify.runner.clock import run_virtual
-from ramify.runner.config import RunConfig, StrategyConfig
 from ramify.runner.events import Observer, PhaseBegan, TreeClosed
 from ramify.runner.log import RunLog
 

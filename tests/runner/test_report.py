@@ -4,13 +4,13 @@ import msgspec
 import pytest
 from tests.runner.parts import OneChain, Right, Small, grown, problems
 
+from ramify.config.run_config import StrategyConfig
 from ramify.core.limits import Limits
 from ramify.core.tree import Tree
 from ramify.engines.faults import Fault
 from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import ScriptedTurn
-from ramify.runner.config import StrategyConfig
 from ramify.runner.events import TreeClosed
 from ramify.runner.report import RunReport
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.runner.parts import PROBLEM, Listening, OneChain, Plan, grown, only_leaf, tip
 
+from ramify.config.run_config import GrowthConfig
 from ramify.core.action import ActionConfig
 from ramify.core.command import Command, Fork, Grow, Tokens
 from ramify.core.engine import Request
@@ -18,7 +19,6 @@ from ramify.engines.faults import Fault
 from ramify.engines.policies import chains
 from ramify.engines.scripted import SCRIPTED, Scripted
 from ramify.engines.scripts import Speech
-from ramify.runner.config import GrowthConfig
 from ramify.strategies.entropy import STEP_ENTROPY, step_entropy_topk
 
 PROMPT = len("<|user|>make 3 from 1 2<|end|><|assistant|>")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.runner.parts import OneChain, Plan, Right, Small, grown, problems, small_with, tip
 
+from ramify.config.run_config import RunConfig, StrategyConfig, ToolsConfig
 from ramify.core.branch import Branch
 from ramify.core.command import Cancel, Close, Command, Grow, Grown, Judge
 from ramify.core.judge import Verdict
@@ -22,7 +23,6 @@ from ramify.engines.scripts import ScriptedTurn
 from ramify.runner.api import Rollout, rollout
 from ramify.runner.check import tree_faults
 from ramify.runner.clock import VirtualLoop, run_virtual
-from ramify.runner.config import RunConfig, StrategyConfig, ToolsConfig
 from ramify.runner.driver import Delivery
 from ramify.runner.events import Event, OutcomeTold, TreeClosed, TreeOpened
 from ramify.runner.scheduler import TooManyFailures

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from ramify.config.run_config import ToolsConfig
 from ramify.core.branch import Branch, Piece
 from ramify.core.codec import ByteCodec
 from ramify.core.errors import ConfigError, ToolError
@@ -14,7 +15,6 @@ from ramify.core.problem import Problem
 from ramify.core.segment import Segment, ToolCall, token_array
 from ramify.core.tool import Branching, Tool, ToolResult
 from ramify.runner.clock import run_virtual
-from ramify.runner.config import ToolsConfig
 from ramify.runner.toolbox import Toolbox
 from ramify.tools.calculator import Calculator
 from ramify.tools.function import FunctionTool

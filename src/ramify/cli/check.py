@@ -13,7 +13,7 @@ from ramify.core.errors import ExportError, StoreError
 
 if TYPE_CHECKING:
     from ramify.runner.api import Saved
-    from ramify.runner.replay import Replayed
+    from ramify.store.replay import Replayed
 
 
 @dataclass(slots=True)
@@ -47,8 +47,8 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 def checked_run(path: Path) -> Checked:
     """Replay the run at `path` and check it all. Raises `StoreError` only if there is no run at all."""
     from ramify.runner.api import Saved
-    from ramify.runner.replay import replay_each
-    from ramify.runner.store import stream
+    from ramify.store.replay import replay_each
+    from ramify.store.store import stream
 
     checked = Checked()
     try:

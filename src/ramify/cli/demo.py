@@ -17,8 +17,8 @@ from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal
 
 if TYPE_CHECKING:
+    from ramify.config.run_config import RunConfig
     from ramify.core.tree import Tree
-    from ramify.runner.config import RunConfig
     from ramify.runner.paired import Difference
     from ramify.runner.report import RunReport
 
@@ -146,7 +146,7 @@ def less(result: Result, baseline: Result) -> "Difference":
 
 
 def _config(arm: Arm, num_problems: int, options: argparse.Namespace) -> "RunConfig":
-    from ramify.runner.configure import resolve
+    from ramify.config.configure import resolve
 
     settings = [text.format(tokens=options.tokens, problems=num_problems) for text in SETTINGS]
     return resolve(preset=arm.preset, overrides=[*arm.settings, *settings, *options.set]).config
@@ -170,8 +170,8 @@ def _run(arm: Arm, config: "RunConfig", out: Path, terminal: Terminal) -> Result
 
 def _tree_to_draw(options: argparse.Namespace) -> "Tree":
     """A tree of the offline preset, one with right and wrong leaves if there is any."""
+    from ramify.config.configure import resolve
     from ramify.runner import api
-    from ramify.runner.configure import resolve
 
     config = resolve(preset="offline", overrides=[f"prompts={NUM_PROBLEMS_DRAWN}", *options.set]).config
     trees = api.rollout_sync(config=config).trees

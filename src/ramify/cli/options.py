@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ramify.runner.configure import Resolved
+    from ramify.config.configure import Resolved
 
 FLAGS = {
     "task": "task.name",
@@ -54,7 +54,7 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
 
 def resolved(options: argparse.Namespace) -> "Resolved":
     """The configuration that the flags, files and overrides of a command line come to. Raises `ConfigError`."""
-    from ramify.runner.configure import resolve
+    from ramify.config.configure import resolve
 
     given = {flag: value for flag in FLAGS if (value := vars(options)[flag]) is not None}
     return resolve(

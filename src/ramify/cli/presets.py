@@ -8,7 +8,7 @@ from rich.text import Text
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal
-from ramify.runner.presets import Preset, preset, preset_names
+from ramify.config.presets import Preset, preset, preset_names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +41,6 @@ def _table(presets: list[Preset]) -> Table:
 
 
 def _settings(each: Preset) -> str:
-    from ramify.runner.toml import toml_text
+    from ramify.config.toml import toml_text
 
     return toml_text(each.values)

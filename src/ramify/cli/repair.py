@@ -14,8 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    from ramify.runner.repair import repair
-    from ramify.runner.store import JOURNAL
+    from ramify.store.repair import repair
+    from ramify.store.store import JOURNAL
 
     repaired = repair(options.run / JOURNAL)
     if options.json:

@@ -14,9 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.running import run_shown
+    from ramify.config.configure import from_toml
     from ramify.runner import api
-    from ramify.runner.configure import from_toml
-    from ramify.runner.store import header_and_config
+    from ramify.store.store import header_and_config
 
     _, config = header_and_config(options.run)
     return run_shown(

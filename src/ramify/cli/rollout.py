@@ -9,7 +9,7 @@ from ramify.cli.options import add_config_flags, add_json_flag, resolved
 from ramify.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from ramify.runner.config import RunConfig
+    from ramify.config.run_config import RunConfig
 
 RUNS = Path("runs")
 
@@ -50,7 +50,7 @@ def new_folder(config: "RunConfig") -> Path:
 
 
 def _dry_run(config: "RunConfig", terminal: Terminal, *, is_json: bool) -> ExitCode:
-    from ramify.runner.configure import to_toml
+    from ramify.config.configure import to_toml
     from ramify.runner.estimate import bounds
 
     most = bounds(config)

@@ -48,6 +48,26 @@ class Failure:
 Ending = Done | Scored | Failure
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The strategy asked for commands; the first has this id, the others follow."""
+
+    first_id: int
+    commands: tuple[Command, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A recorded outcome."""
+
+    command_id: int
+    ending: Ending
+
+
+Recorded = Asked | Ended
+"""What a tree's record says of its strategy, in order: what it asked, and what it was told."""
+
+
 @dataclass(slots=True)
 class Flight:
     """One command in flight: where it began and the steps it has grown so far."""

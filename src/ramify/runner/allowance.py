@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ramify.config.run_config import GrowthConfig
 from ramify.core.action import ActionConfig
 from ramify.core.command import Command, Grow, Judge, Tokens
 from ramify.core.errors import ContractError, nearest
 from ramify.core.ledger import Spend
 from ramify.core.tree import Place, Tree
-from ramify.runner.config import GrowthConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from typing import Any
 
 import ramify
 from ramify import plugins
+from ramify.config.configure import from_toml, resolve, to_toml
+from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Engine
 from ramify.core.errors import StoreError
@@ -24,19 +26,17 @@ from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.rows.row import Row
 from ramify.runner import loop
-from ramify.runner.commit import Writing
-from ramify.runner.config import RunConfig, StrategyConfig
-from ramify.runner.configure import from_toml, resolve, to_toml
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, Observer, TailCut, TreeClosed
 from ramify.runner.log import RunLog
 from ramify.runner.recorder import Recorder
-from ramify.runner.records import Header, Weights
-from ramify.runner.replay import Replayed, replay, replay_each
 from ramify.runner.report import RunReport
 from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run
-from ramify.runner.store import FolderStore, header_and_config, stream
+from ramify.store.commit import Writing
+from ramify.store.records import Header, Weights
+from ramify.store.replay import Replayed, replay, replay_each
+from ramify.store.store import FolderStore, header_and_config, stream
 from ramify.tasks.data import DataFile
 
 ISOLATION = "none"

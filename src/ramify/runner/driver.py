@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 
 from ramify.core.command import Cancel, Close, Command, Failed, Fork, Grow, Judge, Outcome
 from ramify.core.errors import ContractError, RamifyError
-from ramify.core.growth import Done, Ending, Failure, Growth, GrowthRules
+from ramify.core.growth import Asked, Done, Ending, Failure, Growth, GrowthRules
 from ramify.core.ledger import Ledger, Spend
 from ramify.core.limits import Limits
 from ramify.core.stop import stop_word
@@ -26,14 +26,6 @@ T = TypeVar("T")
 Delivery = Literal["ordered", "eager"]
 Need = Callable[[Tree, Command, Place | None], Spend]
 """The most a command may use."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The strategy asked for commands; the first has this id, the others follow."""
-
-    first_id: int
-    commands: tuple[Command, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Estimate: upper bounds on what a run may spend, from its configuration alone; None = nothing bounds it."""
 
-from ramify.runner.config import RunConfig
-from ramify.runner.configure import resolve
-from ramify.runner.presets import preset
+from ramify.config.configure import resolve
+from ramify.config.presets import preset
+from ramify.config.run_config import RunConfig
 
 
 def bounds(config: RunConfig) -> dict[str, int | None]:

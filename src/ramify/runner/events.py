@@ -7,9 +7,10 @@ that nothing is shown that was not written down.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ramify.core.growth import Asked
 from ramify.core.strategy import Phase
 from ramify.core.tree import Step, Tree
-from ramify.runner.driver import Asked, Delivered
+from ramify.runner.driver import Delivered
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from ramify.config.run_config import GrowthConfig
 from ramify.core.action import ActionConfig
 from ramify.core.branch import Branch
 from ramify.core.command import Score
@@ -20,7 +21,6 @@ from ramify.core.segment import Segment, ToolCall, token_array
 from ramify.core.stop import stop_word
 from ramify.core.tool import ToolResult
 from ramify.core.tree import Step
-from ramify.runner.config import GrowthConfig
 from ramify.runner.judging import Judging
 from ramify.runner.sampler import Sampler
 from ramify.runner.stopping import STOP_POLICIES, Generated, Ruling, classify_failed_tool, classify_stop

@@ -12,7 +12,7 @@ import msgspec
 
 from ramify.core.command import Failed
 from ramify.runner.events import Event, OutcomeTold, PhaseBegan, StepGrown, TreeClosed, TreeOpened
-from ramify.runner.journal import store_errors
+from ramify.store.journal import store_errors
 
 JsonLine = dict[str, Any]
 

@@ -1,8 +1,8 @@
 """Recorder: the observer that writes a run down; always the first, so that nothing is acted on or shown unwritten."""
 
-from ramify.runner import recording
 from ramify.runner.events import CommandsAsked, Event, OutcomeTold, StepGrown, TreeClosed, TreeOpened
-from ramify.runner.store import Store
+from ramify.store import recording
+from ramify.store.store import Store
 
 
 class Recorder:

@@ -8,20 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ramify.core.errors import StoreError
-from ramify.core.growth import Ending
+from ramify.core.growth import Asked, Ended, Recorded
 from ramify.core.tree import Step
-from ramify.runner.driver import Asked, Delivered, Driver, DriverEvent, Start
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A recorded outcome."""
-
-    command_id: int
-    ending: Ending
-
-
-Recorded = Asked | Ended
+from ramify.runner.driver import Delivered, Driver, DriverEvent, Start
 
 
 @dataclass(slots=True)

@@ -1,9 +1,9 @@
 """Rows: the rows of a tree as the configuration wants them: which credit, how many leaves, how often a token counts."""
 
+from ramify.config.run_config import RunConfig
 from ramify.core.tree import Tree
 from ramify.rows.row import Row, rows_of
 from ramify.rows.select import kept_leaves
-from ramify.runner.config import RunConfig
 
 
 def tree_rows(tree: Tree, config: RunConfig, unpredictable: tuple[str, ...]) -> list[Row]:

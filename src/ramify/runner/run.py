@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from ramify import plugins
+from ramify.config.configure import TASK_PRUNE
+from ramify.config.decode import decode
+from ramify.config.run_config import RunConfig
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError, RamifyError, nearest
 from ramify.core.format import Format
@@ -20,23 +23,19 @@ from ramify.core.tree import Tree
 from ramify.engines.retrying import Retrying
 from ramify.formats.tags import TagFormat, check_quote
 from ramify.runner.allowance import Allowance
-from ramify.runner.config import RunConfig
-from ramify.runner.configure import TASK_PRUNE
 from ramify.runner.deadline import finished
-from ramify.runner.decode import decode
 from ramify.runner.driver import Driver
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.grower import Grower, Prune
 from ramify.runner.judging import Judging
-from ramify.runner.replay import Replayed
 from ramify.runner.report import RunReport
 from ramify.runner.sampler import Sampler
 from ramify.runner.scheduler import KeepUp, Scheduler, TreeRun
 from ramify.runner.toolbox import Toolbox
 from ramify.runner.work import prompt_segment
+from ramify.store.replay import Replayed
 from ramify.strategies.entropy import STEP_ENTROPY
 from ramify.tools.output import told
-
 
 MAX_CHARACTER_BYTES = 4
 """Of UTF-8. A token may be a single byte, so a word or a character takes at most as many tokens as it has bytes."""

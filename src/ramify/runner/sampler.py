@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Mapping
 
+from ramify.config.run_config import GrowthConfig
 from ramify.core.action import ActionConfig
 from ramify.core.command import Tokens
 from ramify.core.engine import Engine, Generation, Request
 from ramify.core.errors import EngineError
 from ramify.core.segment import Origination
-from ramify.runner.config import GrowthConfig
 from ramify.runner.work import Path, Turn
 from ramify.strategies.entropy import STEP_ENTROPY
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 from ramify.core.command import Failed, Grow
 from ramify.core.errors import JudgeError, RamifyError, StoreError
-from ramify.core.growth import Ending, Failure, Scored
+from ramify.core.growth import Asked, Ending, Failure, Scored
 from ramify.core.problem import Problem
 from ramify.core.strategy import Phase
 from ramify.core.tree import Step
-from ramify.runner.driver import Asked, Delivered, Driver, DriverEvent, Pumped, Start
+from ramify.runner.driver import Delivered, Driver, DriverEvent, Pumped, Start
 from ramify.runner.events import (
     CommandsAsked,
     Event,
@@ -28,9 +28,9 @@ from ramify.runner.events import (
 )
 from ramify.runner.grower import Grower
 from ramify.runner.judging import Judging
-from ramify.runner.replay import Replayed
 from ramify.runner.resume import Redriven, redrive
 from ramify.runner.work import Path, Work
+from ramify.store.replay import Replayed
 
 KeepUp = Callable[[], Awaitable[None]]
 """Returns when new work may begin: what was written down before has found room."""

@@ -17,11 +17,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from ramify.config.run_config import ToolsConfig
 from ramify.core.errors import ContractError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall
 from ramify.core.tool import Tool, ToolSession
-from ramify.runner.config import ToolsConfig
 from ramify.runner.deadline import Deadlines, GaveUp, OutOfTime, Work, contained
 from ramify.tools.output import made_safe, told
 

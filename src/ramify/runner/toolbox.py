@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from ramify.config.run_config import ToolsConfig
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError, ToolError, nearest
 from ramify.core.format import ToolAction
@@ -17,7 +18,6 @@ from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall
 from ramify.core.tool import Tool, ToolResult, ToolSession
 from ramify.engines.retrying import backoff_s
-from ramify.runner.config import ToolsConfig
 from ramify.runner.deadline import OutOfTime
 from ramify.runner.sessions import STATEFUL, Refused, Sessions, Start, start_of
 from ramify.runner.tool_metrics import ToolMetrics

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ramify.core.errors import StoreError
-from ramify.runner.commit import GroupCommit, Writing, sync_folder
-from ramify.runner.framing import Lines, Position, check_version, decode, file_name, parse, sound_end
-from ramify.runner.records import Header, Record, Sealed, TreeRecord
+from ramify.store.commit import GroupCommit, Writing, sync_folder
+from ramify.store.framing import Lines, Position, check_version, decode, file_name, parse, sound_end
+from ramify.store.records import Header, Record, Sealed, TreeRecord
 
 LOCK = "lock"
 _HEADER_BEGINS = b'{"n":0,"record":"header",'

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from ramify import plugins
+from ramify.config.configure import resolve
+from ramify.config.presets import preset, preset_names
 from ramify.core.errors import ConfigError
 from ramify.runner.api import rollout_sync
-from ramify.runner.configure import resolve
-from ramify.runner.presets import preset, preset_names
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -18,8 +18,8 @@ from ramify.core.problem import Problem
 from ramify.core.segment import FINISH_KINDS, Finish, Origination, Sampling, Segment, ToolCall, Usage, token_array
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import ROOT, Step, Tree
-from ramify.runner import recording
-from ramify.runner.records import Header, TreeRecord, Weights
+from ramify.store import recording
+from ramify.store.records import Header, TreeRecord, Weights
 
 CODEC = ByteCodec(is_exact=True)
 RULES = GrowthRules(words=("</calc>", "</answer>"), quoting=frozenset({"critique"}))

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runner.growths import HEADER, Live, answer, turn
+from tests.store.growths import HEADER, Live, answer, turn
 
 from ramify.core.command import Grow
 from ramify.core.errors import StoreError
 from ramify.core.tree import ROOT
-from ramify.runner.commit import Writing
-from ramify.runner.framing import frame
-from ramify.runner.journal import Journal, Reader, TornTail, file_paths, read
-from ramify.runner.recording import shut
-from ramify.runner.records import TreeRecord
+from ramify.store.commit import Writing
+from ramify.store.framing import frame
+from ramify.store.journal import Journal, Reader, TornTail, file_paths, read
+from ramify.store.recording import shut
+from ramify.store.records import TreeRecord
 
 QUICK = Writing(durability="os")
 FIRST = "000000.jsonl"
@@ -390,10 +390,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from ramify.runner.commit import Writing
-from ramify.runner.journal import Journal
-from ramify.runner.recording import shut
-from tests.runner.growths import HEADER
+from ramify.store.commit import Writing
+from ramify.store.journal import Journal
+from ramify.store.recording import shut
+from tests.store.growths import HEADER
 folder = Path(sys.argv[1])
 writing = Writing(durability=sys.argv[2])
 if folder.exists():

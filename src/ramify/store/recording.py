@@ -14,7 +14,7 @@ from ramify.core.growth import Done, Ending, Failure, Scored
 from ramify.core.problem import Problem
 from ramify.core.segment import Finish, Origination, Sampling, Segment, ToolCall, Usage
 from ramify.core.tree import Step
-from ramify.runner.packing import (
+from ramify.store.packing import (
     Number,
     clean_text,
     pack_data,
@@ -26,7 +26,7 @@ from ramify.runner.packing import (
     unpack_ids,
     unpack_number,
 )
-from ramify.runner.records import (
+from ramify.store.records import (
     Asked,
     CancelValue,
     CandidateValue,

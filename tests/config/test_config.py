@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ramify.config.configure import from_toml, resolve, to_toml
+from ramify.config.presets import preset, preset_names
+from ramify.config.run_config import GrowthConfig, RunConfig, StrategyConfig
+from ramify.config.toml import toml_text
 from ramify.core.action import ActionConfig
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
 from ramify.core.segment import Sampling
-from ramify.runner.config import GrowthConfig, RunConfig, StrategyConfig
-from ramify.runner.configure import from_toml, resolve, to_toml
-from ramify.runner.presets import preset, preset_names
-from ramify.runner.toml import toml_text
 
 STRATEGY = """
 from dataclasses import dataclass

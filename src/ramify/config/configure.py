@@ -15,12 +15,12 @@ from typing import Any, Literal
 import msgspec
 
 from ramify import plugins
+from ramify.config.decode import Fault, decode
+from ramify.config.layers import file_layers, flag_layers, merged, override_layers, preset_layer, source_of
+from ramify.config.run_config import RunConfig
+from ramify.config.toml import toml_text
 from ramify.core.errors import ConfigError, nearest
 from ramify.credit import NAMES
-from ramify.runner.config import RunConfig
-from ramify.runner.decode import Fault, decode
-from ramify.runner.layers import file_layers, flag_layers, merged, override_layers, preset_layer, source_of
-from ramify.runner.toml import toml_text
 from ramify.strategies import choose, sample
 
 TASK_PRUNE = "task"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from ramify.core.errors import ConfigError, StoreError
-from ramify.runner.framing import FramedLine, file_name
+from ramify.store.framing import FramedLine, file_name
 
 Durability = Literal["fsync", "group", "os"]
 """fsync: every record by itself; group: batches, acknowledged when on disk; os: acknowledged when the system has it,

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 import pytest
-from tests.runner.growths import CODEC, HEADER, RULES, Live, answer, state, turn
+from tests.store.growths import CODEC, HEADER, RULES, Live, answer, state, turn
 
 from ramify.core.command import Grow
 from ramify.core.errors import StoreError
 from ramify.core.tree import ROOT
-from ramify.runner.commit import Writing
-from ramify.runner.framing import frame
-from ramify.runner.journal import Journal, file_paths, read
-from ramify.runner.records import TreeRecord
-from ramify.runner.repair import BadLine, repair
-from ramify.runner.replay import replay
+from ramify.store.commit import Writing
+from ramify.store.framing import frame
+from ramify.store.journal import Journal, file_paths, read
+from ramify.store.records import TreeRecord
+from ramify.store.repair import BadLine, repair
+from ramify.store.replay import replay
 
 FIRST = "000000.jsonl"
 BACKUP = "journal.damaged"

@@ -14,7 +14,7 @@ import msgspec
 from ramify.core.command import Edge, Role
 from ramify.core.errors import StoreError
 from ramify.core.segment import FinishKind, LogprobKind, Origin, ToolStatus
-from ramify.runner.packing import Number
+from ramify.store.packing import Number
 
 FORMAT = 1
 """Version of the records and of the journal's files; a store of another one is refused."""

@@ -5,17 +5,18 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runner.growths import CODEC, RULES, Live, answer, grow_randomly, same, state, turn
+from tests.store.growths import CODEC, RULES, Live, answer, grow_randomly, same, state, turn
 
+from ramify.core import growth
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Fork, Grow
 from ramify.core.errors import StoreError
 from ramify.core.growth import Done
 from ramify.core.tree import ROOT
-from ramify.runner import driver, recording, resume
-from ramify.runner.framing import decode, encode
-from ramify.runner.records import TreeRecord
-from ramify.runner.replay import replay, replay_each
+from ramify.store import recording
+from ramify.store.framing import decode, encode
+from ramify.store.records import TreeRecord
+from ramify.store.replay import replay, replay_each
 
 
 class OtherCodec(ByteCodec):
@@ -76,9 +77,9 @@ def test_a_replay_tells_what_the_strategy_asked_and_heard_in_order() -> None:
     live.grow(open_command, turn())
     replayed = replay(live.records, CODEC, RULES)[0]
     assert replayed.events == [
-        driver.Asked(0, (Grow(ROOT),)),
-        resume.Ended(0, Done()),
-        driver.Asked(1, (Grow(ROOT),)),
+        growth.Asked(0, (Grow(ROOT),)),
+        growth.Ended(0, Done()),
+        growth.Asked(1, (Grow(ROOT),)),
     ]
     assert same(replayed.steps) == same({0: [turn(), answer()], 1: [turn()]})
     assert list(replayed.growth.flights) == [open_command]

@@ -11,11 +11,12 @@ from typing import assert_never
 
 from ramify.core.codec import Codec
 from ramify.core.errors import ContractError, StoreError
-from ramify.core.growth import Growth, GrowthRules
+from ramify.core.growth import Asked as WasAsked
+from ramify.core.growth import Ended as WasTold
+from ramify.core.growth import Growth, GrowthRules, Recorded
 from ramify.core.tree import Step, Tree
-from ramify.runner import driver, resume
-from ramify.runner.recording import commands_of, ending_of, problem_of, prompt_of, step_of
-from ramify.runner.records import Asked, Ended, Grew, Opened, Shut, TreeRecord
+from ramify.store.recording import commands_of, ending_of, problem_of, prompt_of, step_of
+from ramify.store.records import Asked, Ended, Grew, Opened, Shut, TreeRecord
 
 
 @dataclass(slots=True)
@@ -25,7 +26,7 @@ class Replayed:
     index: int
     growth: Growth
     """Its flights are the commands without an outcome, with the steps they had grown."""
-    events: list[resume.Recorded] = field(default_factory=list)
+    events: list[Recorded] = field(default_factory=list)
     """What the strategy asked and was told, in order: with it a fresh driver comes to the same state."""
     steps: dict[int, list[Step]] = field(default_factory=dict)
     """Every step by its command; emptied when the tree closes, which nobody drives on."""
@@ -72,7 +73,7 @@ class Replayed:
         commands = commands_of(record)
         for command in commands:
             self.growth.ask(command)
-        self.events.append(driver.Asked(record.first_id, commands))
+        self.events.append(WasAsked(record.first_id, commands))
 
     def _grow(self, record: Grew) -> None:
         self._expect(f"step of command {record.command_id}", record.number, self._num_steps(record.command_id))
@@ -85,7 +86,7 @@ class Replayed:
         self._expect(f"number of steps of command {record.command_id}", record.num_steps, num_steps)
         ending = ending_of(record)
         self.growth.end(record.command_id, ending)
-        self.events.append(resume.Ended(record.command_id, ending))
+        self.events.append(WasTold(record.command_id, ending))
 
     def _close(self, record: Shut) -> None:
         if record.reason == "done":

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runner.growths import CODEC, COMMANDS, DATA, ENDINGS, HEADER, PROBLEMS, STEPS, answer, same, segments
+from tests.store.growths import CODEC, COMMANDS, DATA, ENDINGS, HEADER, PROBLEMS, STEPS, answer, same, segments
 
 from ramify.core.command import Candidate, Close, Command, Grow, Judge, Score
 from ramify.core.errors import StoreError
@@ -16,10 +16,10 @@ from ramify.core.growth import Done, Ending, Failure
 from ramify.core.problem import Problem
 from ramify.core.segment import Segment, ToolCall, token_array
 from ramify.core.tree import Step
-from ramify.runner import recording
-from ramify.runner.framing import decode, encode
-from ramify.runner.packing import clean_text, pack_data, unpack_data
-from ramify.runner.records import Record
+from ramify.store import recording
+from ramify.store.framing import decode, encode
+from ramify.store.packing import clean_text, pack_data, unpack_data
+from ramify.store.records import Record
 
 NAN = float("nan")
 

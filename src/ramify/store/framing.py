@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from ramify.core.errors import StoreError
-from ramify.runner.records import FORMAT, Header, Record, Sealed, Shut
+from ramify.store.records import FORMAT, Header, Record, Sealed, Shut
 
 FRAME_BYTES = 64
 """Most bytes a frame adds to a record's own JSON."""

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.runner.growths import HEADER
+from tests.store.growths import HEADER
 
 from ramify.core.errors import StoreError
-from ramify.runner.commit import Writing
-from ramify.runner.journal import TornTail
-from ramify.runner.recording import shut
-from ramify.runner.store import FolderStore, MemoryStore, Store, config_hash, header_and_config, load, stream
+from ramify.store.commit import Writing
+from ramify.store.journal import TornTail
+from ramify.store.recording import shut
+from ramify.store.store import FolderStore, MemoryStore, Store, config_hash, header_and_config, load, stream
 
 CONFIG = "seed = 1\r\nname = 'é'\n"
 QUICK = Writing(durability="os")

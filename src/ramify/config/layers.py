@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ramify.config.presets import preset as find_preset
 from ramify.core.errors import ConfigError
-from ramify.runner.presets import preset as find_preset
 
 FILE_NAME = "ramify.toml"
 """Read from the folder a command is started in, if it is there."""

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.runner.growths import HEADER
+from tests.store.growths import HEADER
 
 from ramify.core.errors import ConfigError, StoreError
-from ramify.runner.commit import AppendFile, GroupCommit, Writing, kill_after
-from ramify.runner.framing import FramedLine, decode, parse
-from ramify.runner.journal import Journal, check_space, read
-from ramify.runner.recording import shut
-from ramify.runner.records import Shut
+from ramify.store.commit import AppendFile, GroupCommit, Writing, kill_after
+from ramify.store.framing import FramedLine, decode, parse
+from ramify.store.journal import Journal, check_space, read
+from ramify.store.recording import shut
+from ramify.store.records import Shut
 
 NUM_RECORDS = 6
 
@@ -223,11 +223,11 @@ FILLER = """
 import sys
 from pathlib import Path
 from ramify.core.errors import StoreError
-from ramify.runner.commit import Writing
-from ramify.runner.journal import Journal
-from ramify.runner.recording import shut
-from ramify.runner.records import Shut
-from tests.runner.growths import HEADER
+from ramify.store.commit import Writing
+from ramify.store.journal import Journal
+from ramify.store.recording import shut
+from ramify.store.records import Shut
+from tests.store.growths import HEADER
 journal = Journal.create(Path(sys.argv[1]), HEADER, writing=Writing(min_free_bytes=0))
 acknowledged = 0
 try:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ramify.core.errors import StoreError
-from ramify.runner.commit import sync_folder
-from ramify.runner.framing import check_version, decode, parse, sound_end
-from ramify.runner.journal import FolderLock, Journal, Reader, file_paths, raw_lines, store_errors
-from ramify.runner.records import Header, Opened, Record, Sealed, TreeRecord
+from ramify.store.commit import sync_folder
+from ramify.store.framing import check_version, decode, parse, sound_end
+from ramify.store.journal import FolderLock, Journal, Reader, file_paths, raw_lines, store_errors
+from ramify.store.records import Header, Opened, Record, Sealed, TreeRecord
 
 NUM_IN_FLIGHT = 1024
 """Records handed to the new journal before its writer is waited for."""

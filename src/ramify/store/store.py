@@ -15,9 +15,9 @@ from typing import Literal, Protocol
 import msgspec
 
 from ramify.core.errors import StoreError
-from ramify.runner.commit import Writing, sync_folder
-from ramify.runner.journal import Contents, FolderLock, Journal, Reader, TornTail, is_begun, read, store_errors
-from ramify.runner.records import Header, TreeRecord
+from ramify.store.commit import Writing, sync_folder
+from ramify.store.journal import Contents, FolderLock, Journal, Reader, TornTail, is_begun, read, store_errors
+from ramify.store.records import Header, TreeRecord
 
 JOURNAL = "journal"
 LOG = "log.jsonl"
