@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 
 class Codec(Protocol):
     """Encode text and decode ids of one tokenizer. Pure; picklable."""
@@ -74,7 +76,8 @@ class ByteCodec:
         return list(text.encode("utf-8", errors="replace"))
 
     def decode(self, ids: Iterable[int]) -> str:
-        return bytes(i for i in ids if i < 256).decode("utf-8", errors="replace")
+        given = np.fromiter(ids, np.int32)
+        return given[given < 256].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else b""
