@@ -34,6 +34,7 @@ from ramify.core.problem import Problem
 from ramify.engines.faults import Delay
 from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
+from ramify.runner import loop
 from ramify.runner.api import assemble, header_of
 from ramify.runner.clock import run_virtual
 from ramify.runner.events import Event, Observer, TreeClosed
@@ -121,10 +122,14 @@ async def asked_alone(paths: Iterable[list[Request]]) -> None:
 
 
 def timed(main: Coroutine[Any, Any, object], *, is_virtual: bool = False) -> tuple[float, float]:
-    """(CPU seconds, wall seconds) of a coroutine."""
+    """(CPU seconds, wall seconds) of a coroutine, run as a run of the library's is."""
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
-    run_virtual(main) if is_virtual else asyncio.run(main)
+    if is_virtual:
+        with loop.collecting_rarely():
+            run_virtual(main)
+    else:
+        loop.run(main)
     return time.process_time() - cpu, time.perf_counter() - wall
 
 
@@ -167,7 +172,7 @@ def memory(folder: Path) -> list[int]:
             if num_closed >= WARM_UP and num_closed % EVERY == 0:
                 sizes.append(resident_bytes())
 
-    asyncio.run(recorded(engine(delay_s=0.001, block_size=0), folder / "many", trees=MANY, observers=[look]))
+    loop.run(recorded(engine(delay_s=0.001, block_size=0), folder / "many", trees=MANY, observers=[look]))
     return sizes
 
 

@@ -306,3 +306,14 @@ def test_tokens_of_a_turn_that_failed_are_billed_and_never_a_leaf() -> None:
     assert tree.num_sampled(failed) == tree.spent()["policy"].decode == 12
     assert tree.leaves() == []
     assert result.rows() == []
+
+
+def test_shares_that_do_not_sum_to_one_are_never_called_exact() -> None:
+    class Greedy(Plan):
+        def wanted(self, tree: Tree) -> Sequence[Command] | None:
+            fork = Fork(2, "greedy", shares=(0.9, 0.9))
+            return None if self.told else [Grow(ROOT, fork=fork)] * 2
+
+    rows = grown(Greedy, Scripted(chains(1))).rows()
+    assert not any(row.is_unbiased for row in rows)
+    assert any("sum to 1" in reason for reason in rows[0].reasons)

@@ -196,3 +196,21 @@ def test_an_unknown_command_in_flight_is_refused() -> None:
     growth = Growth(planted())
     with pytest.raises(ContractError, match="not in flight"):
         growth.end(3, Done())
+
+
+def test_a_run_of_several_segments_forks_at_their_borders_too() -> None:
+    growth = Growth(planted())
+    command = growth.ask(Grow(ROOT))
+    growth.grow(command, Step((sampled("abc"), sampled("def")), stop="end_of_sequence"))
+    growth.end(command, Done())
+    place = growth.flights[growth.ask(Grow(1, at=growth.tree.length(ROOT) + 3))].place
+    assert place is not None
+    assert growth.tree.branch(place.parent).response_text == "abc"
+
+
+def test_the_root_forks_at_the_start_of_its_branch() -> None:
+    growth = Growth(planted())
+    place = growth.flights[growth.ask(Grow(ROOT, at=0))].place
+    assert place is not None
+    assert place.parent == ROOT
+    assert growth.tree.branch(ROOT, at=0).logprobs.tolist() == []

@@ -105,6 +105,14 @@ def test_cancelling_reaches_the_engine_and_is_not_tried_again() -> None:
     assert (inner.num_calls, inner.num_active) == (1, 0)
 
 
+def test_an_engine_that_cancels_itself_is_at_fault() -> None:
+    def cancelled(turn: ScriptedTurn) -> str:
+        raise asyncio.CancelledError
+
+    with pytest.raises(EngineError, match="engine_raised: it cancelled itself"):
+        answer(Retrying(Scripted(cancelled)))
+
+
 def test_pauses_grow_have_a_cap_and_follow_from_the_seed() -> None:
     def pauses(seed: int) -> list[float]:
         return [backoff_s(number, seed=seed, base_s=1.0, cap_s=4.0) for number in range(1, 6)]

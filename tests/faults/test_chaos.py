@@ -19,6 +19,7 @@ from ramify.config.run_config import RunConfig
 from ramify.core.branch import Branch
 from ramify.core.errors import ToolError
 from ramify.core.judge import Verdict
+from ramify.core.ledger import Spend
 from ramify.core.problem import Problem
 from ramify.core.seeds import child_seed
 from ramify.core.stop import STOP_WORDS
@@ -235,10 +236,15 @@ def shape(tree: Tree) -> list[tuple[Any, ...]]:
             tree.stop(node),
             tree.node_seed(node),
             tree.reward(node),
-            tree.spent() if node == ROOT else None,
+            {role: uncached(spend) for role, spend in tree.spent().items()} if node == ROOT else None,
         )
         for node in tree.subtree()
     ]
+
+
+def uncached(spend: Spend) -> dict[str, int]:
+    """What was spent, but for the share of prefill that the engine still had: that is its own affair."""
+    return {name: value for name, value in spend.as_dict().items() if not name.startswith("prefill")}
 
 
 @pytest.mark.slow

@@ -150,10 +150,11 @@ def only_leaf(result: Rollout) -> tuple[Tree, int]:
 
 
 class Listening:
-    """An engine in front of another one that keeps every request."""
+    """An engine in front of another one that keeps every request and what became of it."""
 
     def __init__(self, engine: Engine) -> None:
         self.requests: list[Request] = []
+        self.answers: list[tuple[Request, Generation]] = []
         self._engine = engine
 
     @property
@@ -166,7 +167,9 @@ class Listening:
 
     async def generate(self, request: Request) -> Generation:
         self.requests.append(request)
-        return await self._engine.generate(request)
+        generation = await self._engine.generate(request)
+        self.answers.append((request, generation))
+        return generation
 
     async def close(self) -> None:
         await self._engine.close()

@@ -52,8 +52,9 @@ def allowed(command: Command) -> Spend:
     [("end", 80, 80, 2), ("step", 80, 1, 1), (Tokens(10), 18, 18, 2), (Tokens(500), 80, 80, 2)],
 )
 def test_a_growth_is_allowed_what_its_path_has_left(until: Until, decode: int, turns: int, calls: int) -> None:
+    num_turns = 1 if until == "step" else calls + 2
     assert allowed(Grow(1, until=until)) == Spend(
-        leaves=1, decode=decode, prefill_uncached=130, turns=turns, tool_calls=calls, judge_calls=2
+        leaves=1, decode=decode, prefill_uncached=130 * num_turns, turns=turns, tool_calls=calls, judge_calls=2
     )
 
 

@@ -141,7 +141,7 @@ def test_an_observer_sees_every_event_in_order() -> None:
     )
     names = [type(event).__name__ for event in events]
     assert names == [
-        "TreeOpened", "CommandsAsked", "PhaseBegan", "StepGrown", "StepGrown", "OutcomeTold", "TreeClosed",
+        "TreeOpened", "PhaseBegan", "CommandsAsked", "StepGrown", "StepGrown", "OutcomeTold", "TreeClosed",
     ]  # fmt: skip
     grown_steps = [event for event in events if isinstance(event, StepGrown)]
     assert [(event.command_id, event.number) for event in grown_steps] == [(0, 0), (0, 1)]

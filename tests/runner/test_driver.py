@@ -9,7 +9,7 @@ import pytest
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Cancel, Close, Command, Failed, Fork, Grow, Grown, Judge, Judged, Outcome, Score
 from ramify.core.errors import ContractError
-from ramify.core.growth import Done, Ended, Failure, Scored
+from ramify.core.growth import Asked, Done, Ended, Failure, Scored
 from ramify.core.ledger import Spend
 from ramify.core.limits import Limits
 from ramify.core.problem import Problem
@@ -253,3 +253,70 @@ def test_a_recorded_run_drives_a_fresh_driver_to_the_same_place(num_told: int) -
     ]
     assert isinstance(live.strategy, Script)
     assert all(isinstance(o, Grown) for o in live.strategy.told)
+
+
+def test_a_waiting_command_that_is_cancelled_never_starts() -> None:
+    strategy = Script([Grow(ROOT) for _ in range(4)], [Cancel(3)])
+    driver = driven(strategy, delivery="eager", limits=Limits(decode=15))
+    assert [s.command_id for s in driver.pump().starts] == [0]
+    finish(driver, 0)
+    pumped = driver.pump()
+    assert 3 in pumped.cancels
+    driver.ended(3, Failure("cancelled"))
+    started = [s.command_id for s in pumped.starts] + [s.command_id for s in driver.pump().starts]
+    for command_id in (1, 2):
+        assert command_id in started
+        finish(driver, command_id)
+        started += [s.command_id for s in driver.pump().starts]
+    assert 3 not in started
+    assert driver.is_finished
+
+
+def test_judges_are_not_divided_by_a_budget() -> None:
+    strategy = Script([Grow(ROOT)], [Judge((1, 1, 1), "vote")])
+    driver = driven(strategy, limits=Limits(judge_calls=2))
+    driver._need = lambda tree, command, place: Spend(judge_calls=3 if isinstance(command, Judge) else 0)
+    driver.pump()
+    finish(driver, 0)
+    driver.pump()
+    assert strategy.told[1] == Failed(1, "budget")
+
+
+def test_an_eager_record_is_told_in_its_own_order() -> None:
+    def asks() -> tuple[Sequence[Command], ...]:
+        return ([Grow(ROOT, until="step")], [Close(1, "enough"), Grow(ROOT)])
+
+    live = driven(Script(*asks()), delivery="eager")
+    step = Step((Segment("sampled", token_array([65])),))
+    events = live.pump().events
+    live.grew(0, step)
+    live.ended(0, Done())
+    events += live.pump().events
+    finish(live, 2)
+    events += live.pump().events
+    told = [e for e in events if not isinstance(e, Asked)]
+    swapped = [Ended(e.command_id, e.ending) for e in told]
+    swapped[1], swapped[2] = swapped[2], swapped[1]
+    recorded = [events[0], swapped[0], events[2], *swapped[1:]]
+    again = driven(Script(*asks()), delivery="eager")
+    redrive(again, recorded, {0: [step], 2: [leaf()]})
+    assert isinstance(again.strategy, Script)
+    assert [o.command_id for o in again.strategy.told] == [0, 2, 1]
+
+
+@pytest.mark.parametrize("command", [Grow(ROOT, until="foo"), Grow("0"), Grow(ROOT, at="1"), Grow(ROOT, fork="x")])
+def test_a_command_of_wrong_types_is_refused(command: Command) -> None:
+    with pytest.raises(ContractError):
+        driven(Script([command])).pump()
+
+
+def test_more_children_than_planned_are_refused() -> None:
+    fork = Fork(2, "pair")
+    with pytest.raises(ContractError, match="has them all"):
+        driven(Script([Grow(ROOT, fork=fork)] * 3)).pump()
+
+
+@pytest.mark.parametrize("shares", [(1.5, -0.5), (float("nan"), 0.5), (float("inf"), 0.5)])
+def test_shares_that_do_not_share_are_refused(shares: tuple[float, float]) -> None:
+    with pytest.raises(ContractError, match="shares"):
+        Fork(2, "bad", shares=shares)

@@ -64,6 +64,7 @@ def test_a_missing_value_stays_missing() -> None:
         (EngineError("engine_500", "down"), "raised EngineError: engine_500: down"),
         (TimeoutError("of its own"), "raised TimeoutError: of its own"),
         (JudgeError("cannot be parsed"), "cannot be parsed"),
+        (asyncio.CancelledError(), "judge 'says' cancelled itself"),
         ([], "it must return 1 verdicts"),
         ([Verdict(1.0), Verdict(1.0)], "it must return 1 verdicts"),
         (None, "it must return 1 verdicts"),

@@ -51,20 +51,20 @@ def grow(
 def test_the_offline_plan_names_its_phases_and_rounds(tmp_path: Path) -> None:
     lines = logged(tmp_path, strategy=OFFLINE)
     phases = [(line["phase"], line["round"]) for line in lines if line["event"] == "phase"]
-    assert phases == [("initial chains", 0), ("expansion", 1), ("expansion", 2), ("collection", 2)]
+    assert phases == [("build", 0), ("initial chains", 0), ("expansion", 1), ("expansion", 2), ("collection", 2)]
     active = [line["active_branches"] for line in lines if line["event"] == "phase"]
-    assert active == [3, 1, 1, 0]
+    assert active == [0, 3, 1, 1, 0]
 
 
 @pytest.mark.covers("S0.9")
 def test_online_rounds_are_told_with_their_paths_and_calls(tmp_path: Path) -> None:
     lines = [line for line in logged(tmp_path, strategy=ONLINE) if line["event"] == "phase"]
     names = [line["phase"] for line in lines]
-    assert names[0] == "initial chains"
+    assert names[:2] == ["build", "initial chains"]
     assert names[-1] == "collection"
-    assert set(names[1:-1]) == {"expansion"}
-    assert [line["round"] for line in lines[1:-1]] == list(range(1, len(lines) - 1))
-    assert lines[0]["active_branches"] == 2
+    assert set(names[2:-1]) == {"expansion"}
+    assert [line["round"] for line in lines[2:-1]] == list(range(1, len(lines) - 2))
+    assert lines[1]["active_branches"] == 2
     calls = [line["tool_calls"] for line in lines]
     assert calls == sorted(calls)
     assert calls[-1] > 0

@@ -20,6 +20,7 @@ from ramify.engines.faults import Delay, Fault
 from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import ScriptedTurn
+from ramify.formats.tags import TagFormat
 from ramify.runner.api import Rollout, rollout
 from ramify.runner.check import tree_faults
 from ramify.runner.clock import VirtualLoop, run_virtual
@@ -224,6 +225,54 @@ def test_whatever_a_strategy_raises_ends_its_tree_and_names_the_fault(method: st
     report = grown(plan).report
     assert report.failed_trees == 1
     assert "ZeroDivisionError: by the strategy" in report.faults["p"]
+
+
+@pytest.mark.parametrize("what", ["engine", "judge", "format"])
+def test_a_part_that_cancels_itself_hangs_nothing(what: str) -> None:
+    def cancels(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    async def cancels_soon(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    task, engine = Small(), Scripted(chains(1))
+    if what == "engine":
+        engine = Scripted(cancels)  # type: ignore[arg-type]
+    elif what == "judge":
+        task = Small(judges=(type("Ends", (Right,), {"judge": cancels_soon})(),))
+    else:
+        task = Small(format=type("Ends", (TagFormat,), {"read": cancels})(tags={"calculator": "calc"}))
+    result = grown(OneChain, engine, task=task)
+    (tree,) = result.trees
+    match what:
+        case "engine":
+            assert tree.notes(1)["fault"] == "engine_raised: it cancelled itself"
+        case "judge":
+            assert tree.notes(tree.leaves()[0])["judge"] == "judge 'right' cancelled itself"
+        case _:
+            assert "was cancelled by the engine, judge or format" in result.report.faults["p"]
+
+
+def test_a_fault_of_an_observer_ends_the_run_and_not_its_trees() -> None:
+    events: list[Event] = []
+
+    def broken_pipe(event: Event) -> None:
+        if isinstance(event, OutcomeTold) and event.index == 2:
+            raise BrokenPipeError("nobody reads")
+
+    engine = Scripted(chains(1), delay=Delay(1.0))
+    made = rollout(
+        problems(8),
+        config=RunConfig(max_trees=4),
+        engine=engine,
+        task=Small(),
+        strategy=OneChain,
+        observers=[events.append, broken_pipe],
+    )
+    with pytest.raises(BrokenPipeError, match="nobody reads"):
+        run_virtual(made)
+    assert all(event.reason == "done" for event in events if isinstance(event, TreeClosed))
+    assert engine.num_active == 0
 
 
 def test_commands_name_only_actions_and_judges_that_are_configured() -> None:

@@ -131,8 +131,9 @@ WHY = st.lists(st.builds(Candidate, COUNTS, FLOATS, NAMED_FLOATS), max_size=2).m
 @st.composite
 def forks(draw: st.DrawFn) -> Fork:
     num = draw(st.integers(1, 3))
-    shares = tuple(draw(st.just([]) | st.lists(FLOATS, min_size=num, max_size=num)))
-    return Fork(num, draw(TEXT), shares, *(draw(st.none() | FLOATS) for _ in range(3)))
+    shares = tuple(draw(st.just([]) | st.lists(st.floats(0, 2), min_size=num, max_size=num)))
+    numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+    return Fork(num, draw(TEXT), shares, *(draw(numbers) for _ in range(3)))
 
 
 COMMANDS = st.one_of(

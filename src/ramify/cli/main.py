@@ -55,7 +55,10 @@ def _run(options: argparse.Namespace) -> int:
         if verbosity >= 2:
             raise
         to.fault(str(error))
-        return int(code_of_error(error))
+        code = code_of_error(error)
+        if vars(options).get("json"):
+            to.result("ramify.error/1", {"error": str(error), "exit_code": int(code)})
+        return int(code)
     except KeyboardInterrupt:
         to.fault("interrupted")
         return int(ExitCode.INTERRUPTED)

@@ -4,6 +4,7 @@ Owns the fields, their defaults and the checks that need nothing but the values.
 options of plug-ins are `configure`'s. An impossible value raises `ConfigError`; nothing here reads a file or a clock.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,7 +20,7 @@ Durability = Literal["group", "fsync", "os"]
 
 
 def _positive(name: str, value: float | None) -> None:
-    if value is not None and value <= 0:
+    if value is not None and not 0 < value < math.inf:
         raise ConfigError(f"{name} = {value!r}: it must be above 0")
 
 

@@ -24,3 +24,5 @@ class ActionConfig:
     def __post_init__(self) -> None:
         if (self.edge == "quotes") != bool(self.template):
             raise ConfigError(f"an action that quotes needs a template, and only such a one: {self!r}")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ConfigError(f"max_tokens = {self.max_tokens!r}: a step has at least one token")

@@ -17,6 +17,7 @@ from ramify.core.codec import Codec, joined_bytes
 from ramify.core.segment import Floats_T, Ids_T, Segment, ToolCall
 
 NOTHING = np.empty(0, np.int32)
+NO_VALUES = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Branch:
     @cached_property
     def logprobs(self) -> Floats_T:
         """(T,) float32: of the sampled tokens; NaN where nothing was sampled or the engine gave none."""
-        return np.concatenate([_logprobs_or_nan(p.segment) for p in self.pieces])
+        return np.concatenate([NO_VALUES, *(_logprobs_or_nan(p.segment) for p in self.pieces)])
 
     def __len__(self) -> int:
         return self._length

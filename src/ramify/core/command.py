@@ -3,6 +3,7 @@
 A strategy's `ask` returns commands; each is numbered in the order asked and answered by exactly one outcome.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -59,6 +60,12 @@ class Fork:
             raise ContractError(f"a fork plans at least one child, got {self.num_siblings!r}")
         if self.shares and len(self.shares) != self.num_siblings:
             raise ContractError(f"{len(self.shares)} shares for {self.num_siblings} siblings")
+        if not all(0 <= share < math.inf for share in self.shares):
+            raise ContractError(f"shares {self.shares!r}: they are finite and at least 0")
+        for name in ("probability", "score", "select_prob"):
+            value = getattr(self, name)
+            if not (value is None or (isinstance(value, int | float) and math.isfinite(value))):
+                raise ContractError(f"a fork's {name} is a finite number or None, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ what a strategy sees depends on the order of delivery alone.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ramify.core.command import (
     Cancel,
@@ -14,12 +15,14 @@ from ramify.core.command import (
     Command,
     Edge,
     Failed,
+    Fork,
     Grow,
     Grown,
     Judge,
     Judged,
     Outcome,
     Score,
+    Tokens,
 )
 from ramify.core.errors import ContractError
 from ramify.core.tree import Place, Step, Tree
@@ -172,7 +175,18 @@ class Growth:
                     raise ContractError("a Judge names at least one node")
             case Close(node):
                 self.tree.parent(node)
-            case Grow() | Cancel():
+            case Grow():
+                _check_types(command)
+            case Cancel():
                 pass
             case _:
                 raise ContractError(f"{command!r} is no command; a strategy asks for Grow, Judge, Close or Cancel")
+
+
+def _check_types(grow: Any) -> None:
+    """Refuse a Grow whose fields are of no use: it would be found out only when its record is read."""
+    is_place = isinstance(grow.node, int) and (grow.at is None or isinstance(grow.at, int))
+    if not is_place or not (isinstance(grow.until, Tokens) or grow.until in ("step", "end")):
+        raise ContractError(f"{grow!r}: node and at are integers, until is Tokens(n), 'step' or 'end'")
+    if not (grow.fork is None or isinstance(grow.fork, Fork | int)):
+        raise ContractError(f"{grow!r}: fork is a Fork or the id of a decision")

@@ -1,5 +1,6 @@
 """Limits: upper bounds on what a tree or a run may spend. Values only; the `Ledger` holds them."""
 
+import math
 from dataclasses import dataclass, fields
 
 from ramify.core.errors import ConfigError
@@ -21,7 +22,7 @@ class Limits:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if value is not None and value <= 0:
+            if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"limit {f.name} = {value!r}: a limit is positive, or left out")
 
     def counted(self) -> dict[str, int]:

@@ -5,6 +5,7 @@ tokens are context. A segment is never re-tokenised. Segments handed out by a tr
 arrays are read-only.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -59,7 +60,7 @@ class Sampling:
     """0 = no limit."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+        if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1 or self.top_k < 0:
             raise ContractError(f"impossible sampling {self!r}: temperature >= 0, 0 < top_p <= 1, top_k >= 0")
 
 

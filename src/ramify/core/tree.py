@@ -72,8 +72,9 @@ class Tree:
 
     __slots__ = (
         "_action", "_actions", "_edge", "_end", "_first_child", "_fork", "_index", "_last_child", "_measures", "_next",
-        "_notes", "_num_segments", "_parent", "_previous", "_quoted", "_requested", "_role", "_scores", "_seed",
-        "_segment", "_segments", "_stop", "codec", "forks", "num_failed", "num_leaves", "pending", "problem", "seed",
+        "_notes", "_num_segments", "_parent", "_planned", "_previous", "_quoted", "_requested", "_role", "_scores",
+        "_seed", "_segment", "_segments", "_stop", "codec", "forks", "num_failed", "num_leaves", "pending", "problem",
+        "seed",
     )  # fmt: skip
 
     def __init__(self, problem: Problem, codec: Codec, prompt: Sequence[Segment], *, seed: int) -> None:
@@ -91,6 +92,7 @@ class Tree:
         self._first_child, self._last_child, self._next, self._previous, self._fork = (array("i") for _ in range(5))
         self._edge, self._role, self._num_segments, self._action = array("B"), array("B"), array("h"), array("h")
         self._quoted = array("i")
+        self._planned: list[int] = []
         self._stop = array("b")
         self._seed = array("Q")
         self._actions: list[str] = []
@@ -387,16 +389,17 @@ class Tree:
     def _parent_at(self, grow: Grow, words: tuple[str, ...]) -> int:
         """The node at whose end the growth begins, made by a split where `at` falls inside a sampled run."""
         node = self._known(grow.node)
-        if grow.at is None or grow.at == self._end[node]:
-            return node
         at = self.num_prompt(node) if grow.at == 0 else grow.at
+        if at is None or at == self._end[node]:
+            return node
         if not 0 < at < self._end[node]:
             raise ContractError(f"fork position {at} is not on the branch of node {node}, which has {self._end[node]}")
         owner = next(n for n in self.context(node) if at <= self._end[n])
         if at == self._end[owner]:
             return self._fit_for_fork(owner, grow)
         segment, offset = self._segment_at(owner, at)
-        if not self._segments.is_sampled(segment) or (offset == 0 and at != self._start(owner)):
+        is_border = offset == 0 and at != self._start(owner) and not self._segments.is_sampled(segment - 1)
+        if not self._segments.is_sampled(segment) or is_border:
             raise ContractError(
                 f"fork position {at} on node {node}: allowed are the start of the branch, the end of a `given` and "
                 "positions inside or at the start of a sampled run"
@@ -452,6 +455,11 @@ class Tree:
         if isinstance(fork, int):
             if not 0 <= fork < len(self.forks) or self.forks[fork].node != parent:
                 raise ContractError(f"decision {fork} does not fork node {parent}")
+            if self._planned[fork] < 1:
+                raise ContractError(
+                    f"decision {fork} planned {self.forks[fork].num_siblings} children and has them all"
+                )
+            self._planned[fork] -= 1
             return fork
         return self._record(fork or Fork(1, "again"), parent, is_first=is_first)
 
@@ -470,6 +478,7 @@ class Tree:
             select_prob=fork.select_prob,
         )
         self.forks.append(record)
+        self._planned.append(fork.num_siblings - 1)
         return record.decision_id
 
     def _append(self, step: Step, place: Place) -> int:

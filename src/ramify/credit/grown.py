@@ -10,6 +10,7 @@ Limits: whether a rule *would* have forked elsewhere cannot be read off one tree
 predictable says so (`unpredictable`), also for trees in which it happened not to fork.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -59,6 +60,7 @@ class _Survey:
     rewards: dict[int, float] = field(default_factory=dict[int, float])
     lost: Counter[str] = field(default_factory=Counter[str])
     """Why paths that ended, or did not, are left out."""
+    num_unshared: int = 0
     post_hoc: Counter[str] = field(default_factory=Counter[str])
     num_missing: int = 0
     """Planned siblings that never came."""
@@ -82,6 +84,8 @@ class _Survey:
 
     def caveats(self) -> list[str]:
         found = [f"{number} path(s) left out: {why}" for why, number in sorted(self.lost.items())]
+        if self.num_unshared:
+            found.append(f"{self.num_unshared} decision(s) whose shares do not sum to 1")
         if self.num_missing:
             found.append(f"{self.num_missing} planned sibling(s) never came")
         if self.tree.pending:
@@ -141,7 +145,9 @@ class _Survey:
             self.post_hoc[fork.rule] += 1
         if late or len(decisions) != 1 or None in forks:
             return dict.fromkeys(siblings, 1 / len(siblings))
-        return self._as_decided(siblings, next(iter(decisions.values())))
+        (fork,) = decisions.values()
+        self.num_unshared += not math.isclose(sum(fork.shares), 1.0, abs_tol=1e-9)
+        return self._as_decided(siblings, fork)
 
     def _as_decided(self, siblings: list[int], fork: ForkRecord) -> dict[int, float]:
         """Shares by order among all children of the decision, whatever their role; those of missing ones dealt out."""

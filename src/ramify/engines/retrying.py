@@ -92,6 +92,11 @@ class Retrying:
                 return await self._engine.generate(request)
         except RamifyError:
             raise
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise EngineError("engine_raised", "it cancelled itself") from None
         except Exception as error:
             if scope.expired():
                 raise EngineError("engine_hang", f"no answer in {deadline_s:.0f} s", is_retryable=True) from None

@@ -38,7 +38,7 @@ class Exact:
         return [self._verdict(branch, gold_answers(problem.secret[ANSWER])) for branch in branches]
 
     def _verdict(self, branch: Branch, gold: Iterable[str]) -> Verdict:
-        answer = self.format.answer(branch.response_text)
+        answer = self.format.answer(branch.run_text)
         is_correct = answer is not None and any(is_same_answer(answer, one) for one in gold)
         return Verdict(float(is_correct), {"answered": float(answer is not None), "correct": float(is_correct)})
 

@@ -33,10 +33,12 @@ class Allowance:
         num_made = 0 if is_fresh else len(tree.branch(place.parent).tool_calls)
         calls = max(0, self.config.max_tool_calls - num_made)
         is_step = command.until == "step"
+        # A turn computes at most its whole context, and each call but the last is followed by another turn.
+        num_turns = 1 if is_step else calls + 2
         return Spend(
             leaves=1,
             decode=decode,
-            prefill_uncached=tree.length(place.parent) + self.config.max_response_tokens,
+            prefill_uncached=num_turns * (tree.length(place.parent) + self.config.max_response_tokens),
             turns=1 if is_step else min(decode, self.config.max_turns or decode),
             tool_calls=min(1, calls) if is_step else calls,
             judge_calls=self.num_leaf_judges,

@@ -89,3 +89,9 @@ async def finished(work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         await asyncio.gather(task, return_exceptions=True)
         raise
+
+
+def is_being_cancelled() -> bool:
+    """Whether somebody wants the running task to end; if not, a `CancelledError` in it is a fault of its own code."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -9,7 +9,7 @@ empty ask with nothing in flight before the strategy is done is a `ContractError
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
@@ -87,6 +87,7 @@ class Driver:
         self._waiting: deque[int] = deque()
         self._reserved: dict[int, Spend] = {}
         self._endings: dict[int, Ending] = {}
+        self._recorded_order: deque[int] = deque()
         self._next_told = 0
         self._has_asked = False
 
@@ -199,7 +200,7 @@ class Driver:
         """
         while self._waiting:
             command_id = self._waiting[0]
-            if command_id in self._endings:
+            if self.has_ended(command_id):
                 self._waiting.popleft()
                 continue
             flight = self.growth.flights[command_id]
@@ -208,7 +209,7 @@ class Driver:
             if missing and self._reserved:
                 return
             self._waiting.popleft()
-            if any(room < 1 for room in missing.values()):
+            if any(room < 1 for room in missing.values()) or "judge_calls" in missing:
                 self._endings[command_id] = Failure("budget")
                 continue
             allotment = replace(need, **missing)
@@ -219,13 +220,21 @@ class Driver:
 
     # -- delivery -----------------------------------------------------------------------------------------------------
 
+    def follow(self, order: Iterable[int]) -> None:
+        """Deliver these commands next, in this order, whatever else has ended: how a recorded run is told again."""
+        self._recorded_order.extend(order)
+
     def _next_delivery(self) -> int | None:
+        if self._recorded_order:
+            return self._recorded_order[0] if self._recorded_order[0] in self._endings else None
         if not self._is_ordered:
             return next(iter(self._endings), None)
         return self._next_told if self._next_told in self._endings else None
 
     def _deliver(self, command_id: int, pumped: Pumped) -> None:
         ending = self._endings.pop(command_id)
+        if self._recorded_order:
+            self._recorded_order.popleft()
         self._next_told += 1
         num_steps = len(self.growth.flights[command_id].steps)
         num_billed = self._settle(command_id, ending)

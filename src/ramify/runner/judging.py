@@ -11,6 +11,7 @@ from ramify.core.command import Score
 from ramify.core.errors import ContractError, JudgeError, nearest
 from ramify.core.judge import Judge, Verdict
 from ramify.core.problem import Problem
+from ramify.runner.deadline import is_being_cancelled
 from ramify.tools.output import told
 
 
@@ -54,6 +55,10 @@ class Judging:
                 return await judge.judge(branches, problem)
         except JudgeError:
             raise
+        except asyncio.CancelledError:
+            if is_being_cancelled():
+                raise
+            raise JudgeError(f"judge {judge.name!r} cancelled itself") from None
         except Exception as error:
             if scope.expired():
                 raise JudgeError(f"judge {judge.name!r} gave nothing in {self.deadline_s:g} s") from None

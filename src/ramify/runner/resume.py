@@ -39,12 +39,14 @@ def redrive(driver: Driver, recorded: Sequence[Recorded], steps: Mapping[int, Se
         starts.update({start.command_id: start for start in pumped.starts})
         cancels.extend(pumped.cancels)
 
+    driver.follow(event.command_id for event in recorded if isinstance(event, Ended))
     pump()
     for number, event in enumerate(recorded):
         if number >= len(said) and isinstance(event, Ended):
-            for step in steps.get(event.command_id, ()):
-                driver.grew(event.command_id, step)
-            driver.ended(event.command_id, event.ending)
+            if not driver.has_ended(event.command_id):
+                for step in steps.get(event.command_id, ()):
+                    driver.grew(event.command_id, step)
+                driver.ended(event.command_id, event.ending)
             pump()
         _compare(said[number] if number < len(said) else None, event)
     flights = driver.growth.flights

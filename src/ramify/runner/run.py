@@ -69,6 +69,7 @@ class Run:
         self._strategy: Any = strategy or plugins.find("strategy", config.strategy.name)
         self._options = _options(self._strategy, config)
         self._scheduler: Scheduler | None = None
+        self._deadline: float | None = None
         sample = self._sample()
         self._measures = sample.measures
         self.unpredictable = (sample.unpredictable,) if sample.unpredictable else ()
@@ -93,6 +94,8 @@ class Run:
     ) -> RunReport:
         """Grow every tree that is not finished yet, telling observers; closed ones only enter the report."""
         began = asyncio.get_running_loop().time()
+        seconds = self.config.run_limits.seconds
+        self._deadline = None if seconds is None else began + seconds
         report = RunReport()
         known = replayed or {}
         for tree in known.values():
@@ -131,7 +134,6 @@ class Run:
     def _tree_run(
         self, index: int, problem: Problem, *, emit: Callable[[Event], None], before: Replayed | None
     ) -> TreeRun:
-        limits = self.config.limits.within(self.config.run_limits)
         return TreeRun(
             index=index,
             problem=problem,
@@ -139,7 +141,8 @@ class Run:
             grower=self._grower(problem),
             judging=self.judging,
             emit=emit,
-            max_seconds=limits.seconds,
+            max_seconds=self.config.limits.seconds,
+            deadline=self._deadline,
             before=before,
         )
 

@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from ramify.core.command import Failed, Grow
-from ramify.core.errors import JudgeError, RamifyError, StoreError
+from ramify.core.errors import ContractError, JudgeError, RamifyError, StoreError
 from ramify.core.growth import Asked, Ending, Failure, Scored
 from ramify.core.problem import Problem
 from ramify.core.strategy import Phase
 from ramify.core.tree import Step
+from ramify.runner.deadline import is_being_cancelled
 from ramify.runner.driver import Delivered, Driver, DriverEvent, Pumped, Start
 from ramify.runner.events import (
     CommandsAsked,
@@ -38,6 +39,10 @@ MIN_COMMANDS_TO_JUDGE_FAULTS = 20
 """Below so many outcomes a share of failures says nothing."""
 
 
+BUILD = Phase("build")
+"""The phase of a tree whose strategy has not been asked yet."""
+
+
 class TooManyFailures(RamifyError):
     """More commands failed than `max_failed_share` allows; what is done is kept and the run can be resumed."""
 
@@ -53,6 +58,9 @@ class TreeRun:
     judging: Judging
     emit: Callable[[Event], None]
     max_seconds: float | None = None
+    """Of this tree, from its start."""
+    deadline: float | None = None
+    """Of the run, by the loop's clock; whichever comes first."""
     before: Replayed | None = None
     """What a killed run had recorded of this tree."""
     _due: dict[int, Start] = field(default_factory=dict)
@@ -61,10 +69,9 @@ class TreeRun:
     _paths: dict[int, Path] = field(default_factory=dict)
     _cancelled: set[int] = field(default_factory=set)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
-    _deadline: float | None = None
     _task: asyncio.Task[None] | None = None
     is_stopped: bool = False
-    _phase: Phase | None = None
+    _phase: Phase = BUILD
 
     async def run(self) -> None:
         """Grow the tree until its strategy is done. Cancelling this cancels every command of the tree."""
@@ -73,8 +80,10 @@ class TreeRun:
         redriven = Redriven() if before is None else redrive(self.driver, before.events, before.steps)
         self.emit(TreeOpened(self.index, self.driver.tree, before is not None))
         if self.max_seconds is not None:
-            self._deadline = asyncio.get_running_loop().time() + self.max_seconds
+            own = asyncio.get_running_loop().time() + self.max_seconds
+            self.deadline = own if self.deadline is None else min(own, self.deadline)
         async with asyncio.TaskGroup() as group:
+            self.emit(PhaseBegan(self.index, self._phase, 0))
             self._tell(redriven.unsaid)
             self._take(redriven.starts, redriven.cancels)
             while self._advance():
@@ -136,14 +145,20 @@ class TreeRun:
         try:
             ending = await self._ending(start)
         except asyncio.CancelledError:
-            if start.command_id not in self._cancelled:
-                raise
-            asyncio.current_task().uncancel()  # pyright: ignore[reportOptionalMemberAccess]
-            ending = self._given_up(start)
+            ending = self._cancelled_ending(start)
         del self._tasks[start.command_id]
         self._paths.pop(start.command_id, None)
         self.driver.ended(start.command_id, ending)
         self._woken.set()
+
+    def _cancelled_ending(self, start: Start) -> Ending:
+        """How a command ends whose task was cancelled. Raises if that was the whole tree's."""
+        if start.command_id in self._cancelled:
+            asyncio.current_task().uncancel()  # pyright: ignore[reportOptionalMemberAccess]
+            return self._given_up(start)
+        if is_being_cancelled():
+            raise asyncio.CancelledError
+        raise ContractError(f"{start.command!r} was cancelled by the engine, judge or format that carried it out")
 
     def _given_up(self, start: Start) -> Ending:
         """How a command ends that its strategy cancelled."""
@@ -184,7 +199,7 @@ class TreeRun:
             limited=self.driver.limited,
             report=report,
             done=tuple(steps),
-            deadline=self._deadline,
+            deadline=self.deadline,
         )
 
 
@@ -196,12 +211,18 @@ class Scheduler:
         self._max_trees = max_trees
         self._max_failed_share = max_failed_share
         self._runs: dict[int, TreeRun] = {}
+        self._observers_fault: Exception | None = None
         self._num_outcomes = 0
         self._num_failed = 0
 
     def emit(self, event: Event) -> None:
+        """Tell every observer, then look at the share of failures. What an observer raises ends the run."""
         for observer in self._observers:
-            observer(event)
+            try:
+                observer(event)
+            except Exception as error:
+                self._observers_fault = error
+                raise
         if isinstance(event, OutcomeTold):
             self._count(event.delivered)
 
@@ -239,8 +260,7 @@ class Scheduler:
         run.driver.tree.trim()
         self.emit(TreeClosed(run.index, run.driver.tree, reason))
 
-    @staticmethod
-    async def _reason(run: TreeRun) -> str:
+    async def _reason(self, run: TreeRun) -> str:
         """Grow a tree and return why it ended. Boundary: whatever goes wrong inside it ends that tree alone, but for
         what concerns the whole run."""
         try:
@@ -253,7 +273,7 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001 - the boundary
             faults = _flat(error)
             for fault in faults:
-                if isinstance(fault, TooManyFailures | StoreError):
+                if fault is self._observers_fault or isinstance(fault, TooManyFailures | StoreError):
                     raise fault from fault.__cause__
             return "; ".join(f"{type(fault).__name__}: {fault}" for fault in faults)
         return "done"

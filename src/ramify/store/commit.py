@@ -126,18 +126,15 @@ class GroupCommit:
         with self._changed:
             return [line.data for line in self._queue]
 
-    def check(self) -> None:
-        """Raise `StoreError` if nothing is accepted any more."""
+    def put(self, lines: list[FramedLine]) -> None:
+        """Hand lines over; returns at once. Raises `StoreError` if nothing is accepted any more."""
         with self._changed:
             self._refuse_if_stopped()
             if self._is_closing:
                 raise StoreError(f"the journal {self._folder} is closed")
-
-    def put(self, lines: list[FramedLine]) -> None:
-        """Hand lines over; returns at once."""
-        with self._changed:
             self._queue.extend(lines)
-            self._pending_bytes += sum(len(line.data) for line in lines)
+            for line in lines:
+                self._pending_bytes += len(line.data)
             if len(self._queue) <= len(lines) or len(self._queue) >= self._batch_size:
                 self._changed.notify_all()
 

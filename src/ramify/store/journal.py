@@ -311,7 +311,6 @@ class Journal:
         Raises `StoreError` if the record cannot be written or the journal has stopped; it is then not accepted.
         """
         with self._order:
-            self._commit.check()
             lines = self._lines.add(record)
             self._commit.put(lines)
         return lines[-1].number

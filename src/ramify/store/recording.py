@@ -236,6 +236,8 @@ def _pack_terms(terms: tuple[tuple[str, float], ...]) -> tuple[tuple[str, Number
 
 def _pack_named(data: Mapping[str, Any], what: str) -> dict[str, Any]:
     """A mapping of free-form data; a refusal says what it was."""
+    if not data:
+        return {}
     try:
         return pack_data(data)
     except StoreError as error:
