@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Final, Literal, get_args
 
-from ramify.core.errors import ConfigError, nearest
+from ramify.core.errors import ConfigError, RamifyError, nearest
 
 Kind = Literal["strategy", "task", "engine", "format", "tool", "judge", "choose", "prune", "sample", "export"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -91,8 +91,12 @@ def build(kind: Kind, name: str, **options: Any) -> Any:
         raise ConfigError(f"{kind} {name!r}: {'; '.join(unknown.values())}")
     try:
         return found(**options)
-    except TypeError as error:
-        raise ConfigError(f"{kind} {name!r} cannot be made with {options!r}: {error}") from error
+    except RamifyError:
+        raise
+    except Exception as error:  # boundary to a user's class: whatever its making raises is a fault of what was named
+        raise ConfigError(
+            f"{kind} {name!r} cannot be made with {options!r}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def config_class(strategy: Any) -> type[Any]:

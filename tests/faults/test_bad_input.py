@@ -329,6 +329,38 @@ class HasNoAsk:
 """
 
 
+TASKS = """
+class NoWeights:
+    def __init__(self):
+        raise FileNotFoundError("judge.bin")
+
+
+class NoProblems:
+    format = None
+    tools = judges = ()
+
+    def problems(self, split, num_problems, seed):
+        return [][num_problems]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NoWeights", "NoWeights' cannot be made with {}: FileNotFoundError: judge.bin"),
+        ("NoProblems", "NoProblems' has no problems to give: IndexError: list index out of range"),
+    ],
+)
+def test_a_task_of_the_user_that_breaks_is_refused_before_anything_starts(
+    tmp_path: Path, name: str, message: str
+) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS)
+    config = resolve(flags={"engine.name": "scripted", "task.name": f"{tmp_path / 'tasks.py'}:{name}"}).config
+    with pytest.raises(ConfigError, match=message):
+        begin(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def config_of(tmp_path: Path, name: str) -> RunConfig:
     (tmp_path / "strategies.py").write_text(STRATEGIES)
     flags = {"prompts": 3, "engine.name": "scripted", "strategy.name": f"{tmp_path / 'strategies.py'}:{name}"}

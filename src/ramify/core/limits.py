@@ -13,6 +13,7 @@ class Limits:
     leaves: int | None = None
     decode: int | None = None
     prefill_uncached: int | None = None
+    """Context tokens computed anew: what the engine's cache held, so where it binds a tree depends on time."""
     tool_calls: int | None = None
     judge_calls: int | None = None
     turns: int | None = None

@@ -18,7 +18,7 @@ from ramify.config.configure import from_toml, resolve, to_toml
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Engine
-from ramify.core.errors import StoreError
+from ramify.core.errors import ConfigError, RamifyError, StoreError
 from ramify.core.growth import GrowthRules
 from ramify.core.problem import Problem
 from ramify.core.strategy import Strategy
@@ -38,6 +38,7 @@ from ramify.store.records import Header, Weights
 from ramify.store.replay import Replayed, replay, replay_each
 from ramify.store.store import FolderStore, header_and_config, stream
 from ramify.tasks.data import DataFile
+from ramify.tools.output import told
 
 ISOLATION = "none"
 """How the built-in tools are kept apart from the machine: they run no foreign code, so not at all."""
@@ -69,11 +70,21 @@ def assemble(
     """Build a run's parts. Objects win over what the config names. Raises `ConfigError`."""
     task = task or build_task(config)
     if problems is None:
-        has_file = config.data.path is not None and not isinstance(task, DataFile)
-        source = DataFile(config.data) if has_file else task
-        problems = source.problems(config.task.split, config.prompts, config.seed)
+        problems = _problems_of(task, config)
     named = [p if isinstance(p, Problem) else Problem(f"question-{i}", p) for i, p in enumerate(problems)]
     return Run(config, task=task, engine=engine or build_engine(config), problems=named, strategy=strategy)
+
+
+def _problems_of(task: Task, config: RunConfig) -> Sequence[Problem]:
+    """The task's problems, or those of a data file. Boundary to plug-in code: what it raises is a `ConfigError`."""
+    has_file = config.data.path is not None and not isinstance(task, DataFile)
+    source = DataFile(config.data) if has_file else task
+    try:
+        return source.problems(config.task.split, config.prompts, config.seed)
+    except RamifyError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"task {config.task.name!r} has no problems to give: {told(error)}") from error
 
 
 def build_task(config: RunConfig) -> Task:
