@@ -3,7 +3,7 @@
 Here runs are grown whole, so that what a fault leaves can be looked at: on the tree, in the journal and in the rows.
 What is made in one place is tested there; `here` adds what becomes of it in a run.
 
-    bad or unknown configuration        runner/test_config.py::test_a_bad_configuration_is_refused_with_what_was_wrong
+    bad or unknown configuration        config/test_config.py::test_a_bad_configuration_is_refused_with_what_was_wrong
     row without a question, unknown     tasks/test_data.py::test_a_bad_file_is_refused_with_the_line_and_the_column
     column, one uid twice in a file
     two problems with one uid           here
@@ -25,9 +25,9 @@ What is made in one place is tested there; `here` adds what becomes of it in a r
     randomness
     format or template that names       here
     what is not there
-    disk full                           runner/test_commit.py::test_a_disk_that_fails_at_any_call_loses_nothing_…, here
-    read-only folder                    runner/test_store.py::test_a_folder_that_cannot_be_written_is_refused
-    store of another version            runner/test_journal.py::test_a_store_of_another_version_is_refused_with_both_…
+    disk full                           store/test_commit.py::test_a_disk_that_fails_at_any_call_loses_nothing_…, here
+    read-only folder                    store/test_store.py::test_a_folder_that_cannot_be_written_is_refused
+    store of another version            store/test_journal.py::test_a_store_of_another_version_is_refused_with_both_…
     Ctrl-C once and twice               cli/test_runs.py::test_an_interrupted_run_is_saved_and_goes_on_…, here
 """
 
@@ -64,6 +64,7 @@ from ramify.runner.api import Rollout, Saved, assemble, begin, header_of, resume
 from ramify.runner.check import ledger_faults, row_faults, tree_faults
 from ramify.runner.clock import run_virtual
 from ramify.runner.recorder import Recorder
+from ramify.runner.scheduler import TooManyFailures
 from ramify.store.commit import Writing
 from ramify.store.replay import replay
 from ramify.store.store import FolderStore, load
@@ -231,6 +232,41 @@ def test_a_branch_whose_engine_fails_is_masked_and_the_others_go_on(
     for uid in untouched:
         assert [r.ids.tolist() for r in now[uid]] == [r.ids.tolist() for r in was[uid]]
         assert [r.advantages.tolist() for r in now[uid]] == [r.advantages.tolist() for r in was[uid]]
+
+
+ENGINE = """
+from pathlib import Path
+
+from ramify.engines.faults import Fault
+from ramify.engines.scripted import Scripted
+
+
+class Flaky(Scripted):
+    "Fails as long as a file is there."
+
+    def __init__(self, flag: str):
+        down = Fault("error", when=lambda turn: Path(flag).exists(), is_retryable=False)
+        super().__init__(faults=[down])
+"""
+
+
+def test_a_run_stopped_by_failures_goes_on_when_the_engine_is_back(tmp_path: Path) -> None:
+    (tmp_path / "engine.py").write_text(ENGINE)
+    (tmp_path / "down").touch()
+    flags = {
+        "prompts": 12,
+        "max_trees": 2,
+        "engine.name": f"{tmp_path / 'engine.py'}:Flaky",
+        "engine.options": {"flag": str(tmp_path / "down")},
+    }
+    with pytest.raises(TooManyFailures, match="20 of 20 commands failed"):
+        begin(resolve(preset="chains", flags=flags).config, tmp_path / "run")
+    (tmp_path / "down").unlink()
+    report = resume(tmp_path / "run")
+    assert (report.trees, report.failed_trees, report.failed_leaves + report.leaves) == (12, 0, 96)
+    assert 20 <= report.failed_leaves <= 32
+    for tree in Saved.open(tmp_path / "run").trees():
+        assert [*tree_faults(tree)] == []
 
 
 # -- strategies from a file -------------------------------------------------------------------------------------------

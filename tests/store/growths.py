@@ -100,7 +100,7 @@ def segments(draw: st.DrawFn) -> Segment:
     }
     if origin != "sampled":
         return Segment(origin, ids, tool_call=draw(st.none() | tool_calls()), **common)
-    temperature = draw(st.floats(0, allow_nan=False))
+    temperature = draw(st.floats(0, allow_nan=False, allow_infinity=False))
     sampling = Sampling(temperature, draw(st.floats(0, 1, exclude_min=True)), draw(COUNTS))
     return Segment(
         origin,

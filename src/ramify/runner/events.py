@@ -4,10 +4,12 @@ Observers are plain functions called in the run's own task; they must not block.
 that nothing is shown that was not written down.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from ramify.core.growth import Asked
+from ramify.core.ledger import Spend
 from ramify.core.strategy import Phase
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Delivered
@@ -55,7 +57,7 @@ class PhaseBegan:
     """Commands in flight then."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TreeClosed:
     """Nothing more will happen to this tree; it leaves memory unless an observer keeps it."""
 
@@ -67,6 +69,11 @@ class TreeClosed:
     @property
     def is_whole(self) -> bool:
         return self.reason == "done"
+
+    @cached_property
+    def spent(self) -> Mapping[str, Spend]:
+        """What the tree billed, by role; worked out once for all observers."""
+        return self.tree.spent()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class Recorder:
             case OutcomeTold(index, told):
                 record = recording.ended(index, told.command_id, told.ending, num_steps=told.num_steps)
             case TreeClosed(index, tree, reason):
-                spent = {role: spend.as_dict() for role, spend in tree.spent().items()}
+                spent = {role: spend.as_dict() for role, spend in event.spent.items()}
                 record = recording.shut(index, reason, tree.num_leaves, spent=spent)
             case _:
                 return

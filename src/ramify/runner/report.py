@@ -2,6 +2,7 @@
 
 import resource
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ramify.core.ledger import Spend
@@ -48,15 +49,15 @@ class RunReport:
     def observe(self, event: Event) -> None:
         """Add a tree when it closes."""
         if isinstance(event, TreeClosed):
-            self._add(event.tree)
+            self._add(event.tree, event.spent)
             if not event.is_whole:
                 self.failed_trees += 1
                 self.faults[event.tree.problem.uid] = event.reason
 
-    def _add(self, tree: Tree) -> None:
+    def _add(self, tree: Tree, spent: Mapping[str, Spend]) -> None:
         self.trees += 1
         total = Spend()
-        for spend in tree.spent().values():
+        for spend in spent.values():
             total.add(spend)
         self.leaves += total.leaves
         self.failed_leaves += total.failed_leaves

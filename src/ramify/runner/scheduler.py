@@ -13,6 +13,7 @@ from ramify.core.command import Failed, Grow
 from ramify.core.errors import ContractError, JudgeError, RamifyError, StoreError
 from ramify.core.growth import Asked, Ending, Failure, Scored
 from ramify.core.problem import Problem
+from ramify.core.stop import stop_word
 from ramify.core.strategy import Phase
 from ramify.core.tree import Step
 from ramify.runner.deadline import is_being_cancelled
@@ -92,6 +93,11 @@ class TreeRun:
                 self._due.clear()
                 self._woken.clear()
                 await self._woken.wait()
+
+    def had_failed(self, command_id: int) -> bool:
+        """Whether the command had failed before the run was resumed; only its outcome had not been told."""
+        steps = () if self.before is None else self.before.steps.get(command_id, ())
+        return bool(steps) and steps[-1].stop is not None and stop_word(steps[-1].stop).is_failure
 
     def stop(self) -> None:
         """Give the tree up where it stands."""
@@ -223,7 +229,7 @@ class Scheduler:
             except Exception as error:
                 self._observers_fault = error
                 raise
-        if isinstance(event, OutcomeTold):
+        if isinstance(event, OutcomeTold) and not self._runs[event.index].had_failed(event.delivered.command_id):
             self._count(event.delivered)
 
     def stop(self, index: int) -> None:
