@@ -210,6 +210,11 @@ class Tree:
         """Number of sampled tokens of `node`."""
         return sum(self._segments.length(i) for i in self._segment_range(node) if self._segments.is_sampled(i))
 
+    def num_tool_calls(self, node: int) -> int:
+        """Number of calls answered on the branch of `node`."""
+        segments = (i for n in self.context(node) for i in self._segment_range(n))
+        return sum(self._segments.tool_call(i) is not None for i in segments)
+
     def measure(self, node: int, name: str) -> float | None:
         """A named value of the whole step; None = not computed."""
         column = self._measures.get(name)

@@ -30,7 +30,7 @@ class Allowance:
             raise ContractError(f"{command!r}: no such action; {nearest(command.action, self.actions)}")
         is_fresh = self.actions[command.action].edge == "quotes"
         decode = self._decode(tree, command, place, is_fresh=is_fresh)
-        num_made = 0 if is_fresh else len(tree.branch(place.parent).tool_calls)
+        num_made = 0 if is_fresh else tree.num_tool_calls(place.parent)
         calls = max(0, self.config.max_tool_calls - num_made)
         is_step = command.until == "step"
         # A turn computes at most its whole context, and each call but the last is followed by another turn.
