@@ -24,36 +24,61 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
     {
         "strategy": {
+            "at2po": "ramify.strategies.at2po:AT2PO",
             "chains": "ramify.strategies.chains:Chains",
+            "deepsearch": "ramify.strategies.deepsearch:DeepSearch",
             "offline": "ramify.strategies.offline:Offline",
             "online": "ramify.strategies.online:Online",
+            "segments": "ramify.strategies.segments:Segments",
+            "tree_grpo": "ramify.strategies.tree_grpo:TreeGRPO",
+            "treepo": "ramify.strategies.treepo:TreePO",
+            "treerl": "ramify.strategies.treerl:TreeRL",
         },
         "task": {
             "countdown": "ramify.tasks.countdown:Countdown",
             "data": "ramify.tasks.data:DataFile",
+            "hops": "ramify.tasks.hops:Hops",
         },
         "engine": {
             "builtin": "ramify.engines.builtin:Builtin",
+            "local": "ramify.engines.local:Local",
             "scripted": "ramify.engines.scripted:Scripted",
+            "simulated": "ramify.engines.simulated:Simulated",
         },
-        "format": {"arpo": "ramify.formats.arpo:ARPO"},
-        "tool": {"calculator": "ramify.tools.calculator:Calculator"},
+        "format": {
+            "arpo": "ramify.formats.arpo:ARPO",
+            "chat": "ramify.formats.chat:Chat",
+            "search_r1": "ramify.formats.search_r1:SEARCH_R1",
+        },
+        "tool": {"calculator": "ramify.tools.calculator:Calculator", "search": "ramify.tools.search:Search"},
         "judge": {"exact": "ramify.judges.exact:Exact"},
         "choose": {
+            "at2po": "ramify.strategies.choose:at2po",
             "entropy": "ramify.strategies.choose:entropy",
             "entropy_delta": "ramify.strategies.choose:entropy_delta",
             "uniform": "ramify.strategies.choose:uniform",
             "uniform_with_replacement": "ramify.strategies.choose:uniform_with_replacement",
         },
-        "prune": {"repeated_call": "ramify.strategies.prune:repeated_call"},
+        "prune": {
+            "repeated_call": "ramify.strategies.prune:repeated_call",
+            "repetition": "ramify.strategies.prune:repetition",
+        },
         "sample": {
             "as_planned": "ramify.strategies.sample:as_planned",
+            "copies_of_last": "ramify.strategies.sample:copies_of_last",
+            "correct_first": "ramify.strategies.sample:correct_first",
+            "per_tree": "ramify.strategies.sample:per_tree",
             "uniform": "ramify.strategies.sample:uniform",
         },
         "export": {
             "arrays": "ramify.rows.arrays:write",
             "jsonl": "ramify.rows.jsonl:write",
             "parquet": "ramify.rows.parquet:write",
+            "search_r1": "ramify.rows.search_r1:write",
+            "sft": "ramify.rows.sft:write",
+            "slime": "ramify.rows.slime:write",
+            "slime_train": "ramify.rows.slime:write_train_data",
+            "verl": "ramify.rows.verl:write",
         },
     }
 )
@@ -79,7 +104,7 @@ def find(kind: Kind, name: str) -> Any:
         raise ConfigError(f"{kind} {name!r}: {source} has no {attribute!r}; {nearest(attribute, public)}") from None
 
 
-def build(kind: Kind, name: str, **options: Any) -> Any:
+def build(kind: Kind, name: str, /, **options: Any) -> Any:
     """What `name` stands for, made with `options` where it is a class; an instance takes none."""
     found = find(kind, name)
     if not inspect.isclass(found):

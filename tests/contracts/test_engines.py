@@ -12,16 +12,20 @@ from ramify.core.cut import first_stop
 from ramify.core.engine import Engine, Generation, Request, checked
 from ramify.core.errors import EngineError
 from ramify.core.segment import Sampling, token_array
+from ramify.engines.builtin import FOLDER, Builtin
+from ramify.engines.local import Local
 from ramify.engines.policies import chains
 from ramify.engines.retrying import Retrying
 from ramify.engines.scripted import Scripted
 
 T = TypeVar("T")
 
-ENGINES: dict[str, Callable[[], Engine]] = {
+ENGINES = {
+    "builtin": Builtin,
+    "local": pytest.param(lambda: Local(FOLDER), marks=pytest.mark.hf),
+    "retrying": lambda: Retrying(Scripted()),
     "scripted-law": Scripted,
     "scripted-rule": lambda: Scripted(chains(1, 2, 3)),
-    "retrying": lambda: Retrying(Scripted()),
 }
 PROMPT = "<|user|>make 99 from 13 7 1 5<|end|><|assistant|>"
 STOPS = ("</calc>", "</answer>")

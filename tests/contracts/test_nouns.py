@@ -1,10 +1,10 @@
 """Every noun of the core at work: strategies of about 20 lines, real parts, the scripted engine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
-from tests.runner.parts import OneChain, Plan, Right, Small, grown
+from tests.runner.parts import OneChain, Plan, Right, Small, grown, tip
 
 from ramify.config.run_config import GrowthConfig, RunConfig
 from ramify.core.action import ActionConfig
@@ -17,10 +17,12 @@ from ramify.core.segment import Sampling
 from ramify.core.tree import ROOT, Tree
 from ramify.engines.faults import Delay, Fault
 from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
+from ramify.engines.scripted import SCRIPTED, Scripted
 from ramify.engines.scripts import ScriptedTurn, Speech
 from ramify.runner.api import rollout
 from ramify.runner.clock import run_virtual
+from ramify.tasks.hops import Hops
+from ramify.tasks.hops_world import PERSON_RELATIONS
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,34 @@ def test_a_token_fork_splits_the_node_and_shares_its_head() -> None:
     assert tree.forks[-1].is_post_hoc
     assert len(tree.leaves()) == 3
     assert all(tree.branch(leaf).response_text.startswith("<calc>1/") for leaf in tree.leaves())
+
+
+class QueryFork(Plan):
+    """Search once, then fork the chain behind the first word of its query."""
+
+    def wanted(self, tree: Tree) -> Sequence[Command] | None:
+        if not self.told:
+            return [Grow(ROOT)]
+        return [Grow(tip(self.told[0]), at=tree.length(ROOT) + len("<search> record"))] if len(self.told) == 1 else None
+
+
+def searching(turn: ScriptedTurn) -> str:
+    """Looks something up about whom the question names; the seed says what."""
+    if "</information>" in turn.context:
+        return "<answer> nobody</answer>"
+    subject = turn.context.partition("what is ")[2].partition(" 's ")[0]
+    return f"<search> record {subject} {PERSON_RELATIONS[turn.seed % len(PERSON_RELATIONS)]}</search>"
+
+
+def test_a_fork_inside_a_query_shares_the_search_and_gets_an_observation_of_its_own() -> None:
+    engine = Scripted(searching, capabilities=replace(SCRIPTED, context_length=4096))
+    growth = GrowthConfig(max_response_tokens=2048)
+    (tree,) = grown(QueryFork, engine, task=Hops(), prompts=1, seed=1, growth=growth).trees
+    (trunk,) = tree.stems()
+    assert tree.branch(trunk).response_text == "<search> record"
+    calls = [tree.branch(leaf).tool_calls[0] for leaf in tree.leaves()]
+    assert len({call.arguments for call in calls}) == 2
+    assert all(call.result.startswith(call.arguments) for call in calls)
 
 
 class Probe(Plan):

@@ -17,9 +17,20 @@ from ramify.core.tree import Tree
 from ramify.runner.driver import Asked, Delivered
 from ramify.strategies import STRATEGIES
 from ramify.strategies.draws import Draws
+from ramify.strategies.frontier import FrontierWeights
 
 CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
+    "at2po": [
+        {},
+        {"initial_rollouts": 2, "expansion_nodes": 8, "too_few": "repeat", "penalty": 0.5},
+        {"initial_rollouts": 4, "expansion_iterations": 3, "candidates": "all", "penalty_excludes_initial": True},
+    ],
     "chains": [{}, {"n": 3, "repeat": "closed"}, {"n": 3, "repeat": "budget", "max_chains": 12}],
+    "deepsearch": [
+        {"n": 4, "width": 3, "segment_tokens": 4, "max_depth": 5},
+        {"n": 2, "width": 4, "segment_tokens": 2, "max_depth": 3, "divisor": "all"},
+        {"n": 3, "width": 2, "segment_tokens": 3, "frontier": FrontierWeights(surprisal=0.4, depth_bonus="log")},
+    ],
     "offline": [
         {},
         {"choose": "uniform_with_replacement", "expansion_nodes": 3, "beam_size": 3},
@@ -44,6 +55,31 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
             "counter": "path",
             "probes": "discard",
         },
+    ],
+    "tree_grpo": [
+        {},
+        {"num_trees": 4, "num_nodes": 1, "num_rounds": 3},
+        {"num_trees": 1, "num_nodes": 5, "num_rounds": 2},
+        {"num_trees": 3, "num_rounds": 0},
+    ],
+    "segments": [
+        {"branching": (3, 2, 2), "segment_tokens": 3},
+        {"branching": (2, 1, 3, 2), "segment_tokens": 1},
+        {"branching": (5,)},
+    ],
+    "treepo": [
+        {"segment_tokens": 3},
+        {"segment_tokens": 1, "width": 7, "max_depth": 3, "divergence": 3, "fallback": "none"},
+        {"segment_tokens": 2, "width": 5, "first_divergence": [9, 9], "fallback_window": 1},
+        {"segment_tokens": 2, "allotment": "sum", "first_divergence": [2, 2], "remainder": "last"},
+        {"segment_tokens": 2, "allotment": "segment", "favours": "likely", "temperature": 0.5},
+    ],
+    "treerl": [
+        {},
+        {"stems": 2, "forks": 3, "rounds": 2, "continuations": 1, "ties": "later", "shortage": "repeat"},
+        {"stems": 2, "rounds": 0},
+        {"stems": 3, "fork": "after", "threshold": 0.99},
+        {"stems": 2, "words": ["a"], "reading": "token", "max_position": 4},
     ],
 }
 Build = Callable[[], Strategy]

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -17,10 +19,24 @@ from ramify.runner.toolbox import Toolbox
 from ramify.tools.calculator import Calculator
 from ramify.tools.function import FunctionTool
 from ramify.tools.notebook import Notebook
+from ramify.tools.search import Search
+from ramify.tools.search_index import Passage, build_index
+from ramify.tools.sqlite_index import memory_index
 
 
 def reverse(arguments: str) -> str:
     return arguments[::-1]
+
+
+PASSAGES = (Passage("one two", "A"), Passage("two three", "B"), Passage("three four", "C"))
+INDEX = memory_index(PASSAGES)
+
+
+def search_on_disk() -> Search:
+    """A search whose calls run in threads. The file is open, so its folder may go."""
+    with TemporaryDirectory() as folder:
+        build_index(Path(folder) / "index", PASSAGES)
+        return Search(Path(folder) / "index")
 
 
 @dataclass(frozen=True)
@@ -37,6 +53,8 @@ CASES = {
     "calculator": Case(Calculator, ("7+1", "13*5", "nonsense", "65+8"), "13-5"),
     "notebook": Case(Notebook, ("write red", "write blue", "nonsense", "read"), "write green"),
     "function": Case(lambda: FunctionTool(reverse), ("one", "two", "", "three"), "four"),
+    "search": Case(lambda: Search(lambda problem: INDEX), ("one", "two three", "", "nonsense"), "four"),
+    "search on disk": Case(search_on_disk, ("one", "two three", "", "nonsense"), "four"),
 }
 ODD_ARGUMENTS = [
     "",

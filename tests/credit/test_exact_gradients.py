@@ -11,20 +11,46 @@ from tests.credit.enumeration import MDP, PROBLEMS, Credit, Gradient, expected_g
 from tests.credit.samplers import sampler
 from tests.golden.files import FOLDER, load
 
-from ramify.credit import leaf_grpo, leaf_loo, leaf_mean, split, split_tree_loo, subtree_loo
+from ramify.credit import (
+    ancestor_loo,
+    leaf_grpo,
+    leaf_loo,
+    leaf_mean,
+    leaf_tree_loo,
+    sibling_loo,
+    sibling_mean,
+    split,
+    split_mean,
+    split_tree_loo,
+    subtree_loo,
+    tree_grpo,
+    treepo,
+    treerl,
+)
 
 CREDITS: Mapping[str, Credit] = {
+    "ancestor_loo": ancestor_loo,
     "leaf_grpo": partial(leaf_grpo, deviation="population"),
     "leaf_loo": leaf_loo,
     "leaf_mean": leaf_mean,
+    "leaf_tree_loo": leaf_tree_loo,
+    "sibling_loo": sibling_loo,
+    "sibling_mean": sibling_mean,
     "split": split,
+    "split_mean": split_mean,
     "split_tree_loo": split_tree_loo,
     "subtree_loo": subtree_loo,
+    "tree_grpo": partial(tree_grpo, deviation="population"),
+    "treepo": treepo,
+    "treerl": treerl,
 }
 SHAPES = ("budget", "chains", "coin", "committed_depth", "surprise_after", "table")
 """Kinds of predictable samplers; the goldens' others are post hoc, prune or merge."""
 LARGE = {("binary3", "coin", 2), ("ragged", "table", 1)}
 """(problem, kind, number of stems) with more than 5,000 outcomes, enumerated in floats."""
+COUNT_STEMS = {"treerl"}
+"""Credits that divide by the number of stems. A fork of the bare prompt makes stems here, and in the goldens one tree
+that begins with an empty node: schemes with such a fork are not theirs."""
 Scheme = Mapping[str, Any]
 
 
@@ -37,7 +63,8 @@ def schemes() -> dict[str, tuple[str, list[Scheme]]]:
             continue
         for scheme in load(f"gradients_{problem}")["schemes"]:
             spec = json.dumps(scheme["sampler"], separators=(",", ":")).replace('"', "")
-            if scheme["sampler"]["kind"] in SHAPES and scheme["credit"] in CREDITS:
+            is_other_count = scheme["credit"] in COUNT_STEMS and "" in scheme["sampler"].get("forks", ())
+            if scheme["sampler"]["kind"] in SHAPES and scheme["credit"] in CREDITS and not is_other_count:
                 found.setdefault(f"gradients_{problem}::{spec}", (problem, []))[1].append(scheme)
     return found
 

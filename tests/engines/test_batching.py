@@ -31,9 +31,9 @@ def random_ids(rng: np.random.Generator, num: int) -> list[int]:
 
 
 def alone(model: HashModel, request: Request) -> list[int]:
-    """The tokens of a request by definition: the model's law of everything before, uniform number i of the seed."""
+    """The tokens of a request by definition: the model's law of everything before, a number a position of the seed."""
     ids = request.ids
-    for number in uniforms(request.seed, request.max_tokens):
+    for number in uniforms(request.seed, request.max_tokens, start=len(ids)):
         token = Law.of(model.law(ids)[None]).draw(np.array([number]), {})
         ids = np.concatenate((ids, token))
         if token[0] == BYTES.eos_id:
@@ -338,7 +338,7 @@ async def test_top_logprobs_hold_the_sampled_token_and_only_the_first_tokens():
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        (request_of(range(60), max_tokens=5), "context_overflow"),
+        (request_of(range(64), max_tokens=5), "context_full"),
         (request_of([], max_tokens=5), "empty_request"),
         (request_of([1], max_tokens=0), "empty_request"),
         (request_of([1, 257]), "bad_token_ids"),
@@ -359,6 +359,34 @@ async def test_a_context_is_filled_to_its_last_position():
     loop = loop_of(model)
     request = request_of(range(60), max_tokens=4)
     assert (await loop.generate(request)).ids.tolist() == alone(model, request)
+    await loop.close()
+
+
+async def test_a_request_for_more_than_the_room_gets_the_room():
+    model = HashModel(context_length=64, num_slots=1)
+    loop = loop_of(model)
+    generation = await loop.generate(request_of(range(60), max_tokens=50))
+    assert generation.ids.tolist() == alone(model, request_of(range(60), max_tokens=4))
+    assert generation.finish == Finish("length")
+    await loop.close()
+
+
+async def test_a_turn_is_the_same_however_it_is_divided_into_requests():
+    loop = loop_of(HashModel())
+    whole = (await loop.generate(request_of([1, 2, 3], max_tokens=30, seed=8))).ids.tolist()
+    assert len(whole) == 30
+    for cut in range(1, 30):
+        head = await loop.generate(request_of([1, 2, 3], max_tokens=cut, seed=8))
+        ids = [1, 2, 3, *head.ids.tolist()]
+        tail = await loop.generate(request_of(ids, max_tokens=30 - cut, seed=8, num_run=cut))
+        assert [*head.ids.tolist(), *tail.ids.tolist()] == whole
+    await loop.close()
+
+
+async def test_any_of_several_end_tokens_ends_a_sequence():
+    loop = loop_of(script_model(b"abcdef"), end_ids={ord("d"), ord("f")})
+    generation = await loop.generate(request_of(b"a"))
+    assert (bytes(generation.ids.tolist()), generation.finish) == (b"bcd", Finish("end_of_sequence"))
     await loop.close()
 
 

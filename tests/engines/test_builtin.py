@@ -266,6 +266,8 @@ def test_an_impossible_token_is_never_drawn_and_adds_no_entropy():
 
 def test_a_uniform_number_depends_on_the_seed_and_its_index_alone():
     assert uniforms(3, 5).tolist() == uniforms(3, 50)[:5].tolist() != uniforms(4, 5).tolist()
+    for start in range(9):
+        assert uniforms(3, 5, start=start).tolist() == uniforms(3, 50)[start : start + 5].tolist()
     assert 0.49 < uniforms(9, 100_000).mean() < 0.51
 
 
@@ -345,7 +347,7 @@ def test_capabilities_say_what_the_mode_gives(tiny_folder: Path):
     capabilities = Builtin(tiny_folder).capabilities
     assert (capabilities.name, capabilities.logprobs, capabilities.context_length) == ("builtin", "raw", 256)
     assert capabilities.is_deterministic and capabilities.has_seeds and capabilities.has_versions
-    assert capabilities.measures == {"entropy", "topk"}
+    assert capabilities.measures == {"entropy"}
     free = Builtin(tiny_folder, batch_invariant=False, context_length=100).capabilities
     assert not free.is_deterministic and free.context_length == 100
 

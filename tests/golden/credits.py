@@ -10,6 +10,7 @@ from ramify.credit import (
     Forest,
     clip_parts,
     group_advantages,
+    leaf_tree_loo,
     split_tree_loo,
 )
 from ramify.credit import leaf_grpo as leaf_z_scores
@@ -43,6 +44,12 @@ def exactly(credit: Callable[[Forest], Any]) -> Callable[[Nodes, str | None], li
 def leaf_grpo(nodes: Nodes, mode: str | None) -> list[float]:
     """The goldens divide by the population's standard deviation."""
     return leaf_z_scores(forest(nodes), deviation="population").tolist()
+
+
+def leaf_tree_loo_of_two(nodes: Nodes, mode: str | None) -> list[float] | None:
+    """None where there is one stem, which the credit refuses."""
+    grown = forest(nodes)
+    return None if len(grown.stems) < 2 else [float(c) for c in leaf_tree_loo(grown)]
 
 
 def split_tree_loo_of_two(nodes: Nodes, mode: str | None) -> list[float] | None:

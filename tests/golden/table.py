@@ -8,9 +8,21 @@ the section to `TABLE`, and take the file out of `LATER`.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tests.golden import credits, rollouts, rows
+from tests.golden import credits, rollouts, rows, segments, treepo, treerl, turns
 
-from ramify.credit import leaf_loo, leaf_mean, split, subtree_loo
+from ramify.credit import (
+    ancestor_loo,
+    leaf_loo,
+    leaf_mean,
+    sibling_loo,
+    sibling_mean,
+    split,
+    split_mean,
+    spo,
+    subtree_loo,
+)
+from ramify.credit import treepo as treepo_credit
+from ramify.credit import treerl as treerl_credit
 
 Check = Callable[[Any, str | None], Any]
 Section = Mapping[tuple[str, str | None], Check]
@@ -30,9 +42,18 @@ GRADIENTS_TREES: Final[Section] = {
     ("leaf_grpo", None): credits.leaf_grpo,
     ("leaf_loo", None): credits.exactly(leaf_loo),
     ("leaf_mean", None): credits.exactly(leaf_mean),
+    ("ancestor_loo", None): credits.exactly(ancestor_loo),
+    ("leaf_tree_loo", None): credits.leaf_tree_loo_of_two,
+    ("sibling_loo", None): credits.exactly(sibling_loo),
+    ("sibling_mean", None): credits.exactly(sibling_mean),
     ("split", None): credits.exactly(split),
+    ("split_mean", None): credits.exactly(split_mean),
     ("split_tree_loo", None): credits.split_tree_loo_of_two,
+    ("spo", None): credits.exactly(spo),
     ("subtree_loo", None): credits.exactly(subtree_loo),
+    ("tree_grpo", None): turns.tree_grpo,
+    ("treepo", None): credits.exactly(treepo_credit),
+    ("treerl", None): credits.exactly(treerl_credit),
     ("ppo", None): credits.ppo,
 }
 
@@ -62,6 +83,19 @@ LEAF_SAMPLING: Final[Section] = {
 
 LEDGER: Final[Section] = {("ledger", "corrected"): rollouts.ledger}
 
+DEEPSEARCH: Final[Section] = {
+    ("backup", "as_published"): segments.backup,
+    ("uct", "as_published"): segments.uct_score,
+    ("frontier_score", "as_published"): segments.frontier,
+    ("terminal_choice", "as_published"): segments.choice,
+}
+
+SEGMENT_CREDIT: Final[Section] = {
+    ("spo_edges", "as_published"): segments.spo_edges,
+    ("spo_sizes", None): segments.spo_sizes,
+    ("treerpo_siblings", "unverified"): segments.treerpo_siblings,
+}
+
 OFFLINE_TREE: Final[Section] = {
     ("offline_tree", "corrected"): rollouts.offline_tree,
     ("offline_plan_as_written", "as_published"): rollouts.offline_plan_as_written,
@@ -77,9 +111,40 @@ STOP_REASON: Final[Section] = {
     ("classify_stop", "corrected"): rollouts.stop_reason,
 }
 
+TREE_GRPO: Final[Section] = {
+    ("tree_grpo_advantage", "as_published"): turns.tree_grpo_advantage,
+    ("tree_grpo_advantage", "corrected"): turns.tree_grpo_advantage,
+    ("tree_grpo_sizes", "as_published"): turns.tree_grpo_sizes,
+    ("expansion_candidates", None): turns.candidates,
+}
+
+AT2PO: Final[Section] = {
+    ("node_scores", "as_published"): turns.node_scores,
+    ("select", "as_published"): turns.select,
+    ("select", "corrected"): turns.select,
+    ("turn_credit", "as_published"): turns.turn_credit,
+    ("tree_sizes", None): turns.tree_sizes,
+}
+
+TREEPO: Final[Section] = {
+    ("divergence", "as_published"): treepo.divergence,
+    ("weighted_allotment", None): treepo.weighted_allotment,
+    ("fallback_index", None): treepo.fallback_index,
+    ("subgroup_advantage", "as_published"): treepo.subgroup_advantage,
+}
+
+TREERL: Final[Section] = {
+    ("fork_positions", "as_published"): treerl.positions,
+    ("process_reward_paper", "corrected"): treerl.process_reward_paper,
+    ("process_reward_as_published", "as_published"): treerl.process_reward_as_published,
+    ("tree_sizes", None): treerl.tree_sizes,
+}
+
 TABLE: Final[Mapping[str, Section]] = {
     "gradients_trees": GRADIENTS_TREES,
+    "rollout_at2po": AT2PO,
     "rollout_branch_probability": BRANCH_PROBABILITY,
+    "rollout_deepsearch": DEEPSEARCH,
     "rollout_entropy": ENTROPY,
     "rollout_group_advantages": GROUP_ADVANTAGES,
     "rollout_initial_rollouts": INITIAL_ROLLOUTS,
@@ -87,15 +152,18 @@ TABLE: Final[Mapping[str, Section]] = {
     "rollout_ledger": LEDGER,
     "rollout_offline_tree": OFFLINE_TREE,
     "rollout_online_budget": ONLINE_BUDGET,
+    "rollout_segment_credit": SEGMENT_CREDIT,
     "rollout_stop_reason": STOP_REASON,
     "rollout_training_weights": TRAINING_WEIGHTS,
+    "rollout_treepo": TREEPO,
+    "rollout_treerl": TREERL,
+    "rollout_tree_grpo": TREE_GRPO,
 }
 
 LATER_FUNCTIONS: Final[Mapping[str, frozenset[str]]] = {
     "gradients_trees": frozenset(
         {
-            "ancestor_loo", "leaf_tree_loo", "sibling_loo", "sibling_mean", "split_mean", "split_tree_loo_leafmean",
-            "spo", "tree_grpo", "treepo", "treerl",
+            "split_tree_loo_leafmean",
         }
     ),
 }  # fmt: skip
@@ -106,8 +174,7 @@ ENUMERATED: Final = frozenset({"gradients_binary3", "gradients_ragged", "gradien
 
 LATER: Final = frozenset(
     {
-        "rollout_at2po", "rollout_deepsearch", "rollout_segment_credit", "rollout_tree_grpo", "rollout_treepo",
-        "rollout_treerl", "search_abmcts", "search_agents", "search_beam", "search_mctsr", "search_puct",
+        "search_abmcts", "search_agents", "search_beam", "search_mctsr", "search_puct",
         "search_rebase", "search_rstar", "search_traces", "search_votes_stats",
     }
 )  # fmt: skip

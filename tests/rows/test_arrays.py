@@ -1,6 +1,7 @@
 """Padded arrays hold every row whole, mark what is padding, and train nothing else."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def test_old_logprobs_that_no_engine_gave_are_not_made_up() -> None:
 
 
 @pytest.mark.parametrize("limit", [{"num_rows": 1}, {"num_prompt": 3}, {"num_response": 3}])
-def test_what_does_not_fit_is_refused_and_not_cut(limit: dict[str, int]) -> None:
+def test_what_does_not_fit_is_refused_and_not_cut(limit: dict[str, Any]) -> None:
     with pytest.raises(ExportError, match="do not fit"):
         padded(two_rows(), **limit)
 

@@ -79,7 +79,7 @@ def test_a_rule_is_plugged_in_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.covers("S0.7")
 @given(st.lists(st.integers(0, 99), unique=True, max_size=9), st.integers(0, 12), st.integers(0, 2**32))
 def test_sampled_leaves_keep_their_order_and_are_never_copied(leaves: list[int], n: int, seed: int) -> None:
-    rows = sample.uniform(leaves, n, np.random.default_rng(seed))
+    rows = sample.uniform(bare_tree(), leaves, n, np.random.default_rng(seed))
     kept = [leaf for leaf in rows if leaf is not None]
     assert len(rows) == n
     assert kept == [leaf for leaf in leaves if leaf in kept]
@@ -87,5 +87,5 @@ def test_sampled_leaves_keep_their_order_and_are_never_copied(leaves: list[int],
 
 
 def test_the_plan_copies_leaves_in_order() -> None:
-    assert sample.as_planned([4, 5], 5, ListDraws()) == [4, 5, 4, 5, 4]
-    assert sample.as_planned([4, 5], 2, ListDraws(integers=[1, 0])) == [5, 4]
+    assert sample.as_planned(bare_tree(), [4, 5], 5, ListDraws()) == [4, 5, 4, 5, 4]
+    assert sample.as_planned(bare_tree(), [4, 5], 2, ListDraws(integers=[1, 0])) == [5, 4]

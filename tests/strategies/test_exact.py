@@ -5,11 +5,14 @@ is replayed until all of its lists of choices have been seen. The estimator is s
 product of the planned shares (`docs/credit.md`, lemma 1).
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Literal
 
+import numpy as np
 import pytest
 from tests.golden.files import load
 from tests.strategies.world import CODEC, journey, sampled_step
@@ -18,10 +21,12 @@ from ramify.core.segment import token_array
 from ramify.core.strategy import Strategy
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Start
-from ramify.strategies import Offline, Online
+from ramify.strategies import Offline, Online, TreePO, TreeRL
 from ramify.strategies.draws import Draws
 from ramify.strategies.offline import OfflineConfig
 from ramify.strategies.online import OnlineConfig
+from ramify.strategies.treepo import TreePOConfig
+from ramify.strategies.treerl import TreeRLConfig
 
 Gradient = dict[tuple[str, int], Fraction]
 
@@ -98,15 +103,18 @@ class DecisionsWorld:
         prefix = self._process.prefix(tree, start.place.parent)
         steps: list[Step] = []
         while not steps or (start.command.until == "end" and steps[-1].stop is None):  # type: ignore[union-attr]
-            prefix += str(self._choices.pick(self._process.probs[prefix]))
-            steps.append(token_step(prefix, is_end=prefix in self._process.rewards))
+            law = self._process.probs[prefix]
+            token = self._choices.pick(law)
+            prefix += str(token)
+            steps.append(token_step(prefix, is_end=prefix in self._process.rewards, logprob=math.log(law[token])))
         return steps
 
 
-def token_step(prefix: str, *, is_end: bool) -> Step:
+def token_step(prefix: str, *, is_end: bool, logprob: float) -> Step:
     """One sampled token and nothing behind it."""
     step = sampled_step(1, entropy=prefix.count("1"), stop="answer" if is_end else None)
-    segment = replace(step.segments[0], ids=token_array(CODEC.encode(prefix[-1])))
+    ids, logprobs = token_array(CODEC.encode(prefix[-1])), np.array([logprob], np.float32)
+    segment = replace(step.segments[0], ids=ids, logprobs=logprobs)
     return replace(step, segments=(segment,))
 
 
@@ -170,6 +178,34 @@ def test_a_slot_two_paths_compete_for_keeps_the_gradient_exact() -> None:
     process = Decisions("gradients_ragged")
     config = OnlineConfig(n=3, initial_rollouts=2, entropy_weight=0.0, restart="none")
     assert expected_gradient(process, lambda draws: Online(config, draws), grid=2) == process.gradient
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize("allotment", ["even", "sum"])
+def test_segments_that_share_a_width_give_the_exact_gradient(name: str, allotment: Literal["even", "sum"]) -> None:
+    """One stem or two, a token a segment, three paths at most; what finishes early passes its width on."""
+    process = Decisions(name)
+    config = TreePOConfig(
+        width=3, segment_tokens=1, first_divergence=(1, 2), fallback="none", allotment=allotment, temperature=0.5
+    )
+    assert expected_gradient(process, lambda draws: TreePO(config, draws)) == process.gradient
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize(("forks", "continuations"), [(1, 2), (2, 1)])
+def test_forks_after_a_surprise_give_the_exact_gradient(name: str, forks: int, continuations: int) -> None:
+    process = Decisions(name)
+    config = TreeRLConfig(stems=1, fork="after", threshold=0.5, forks=forks, continuations=continuations)
+    assert expected_gradient(process, lambda draws: TreeRL(config, draws)) == process.gradient
+
+
+def test_forks_before_a_surprise_and_falling_back_are_not_exact_at_equal_leaf_weights() -> None:
+    process = Decisions("gradients_ragged")
+    surprise = TreeRLConfig(stems=1, forks=1, continuations=1)
+    fallback = TreePOConfig(width=2, segment_tokens=1, first_divergence=(1, 1), divergence=1)
+    before = expected_gradient(process, lambda draws: TreeRL(surprise, draws), weigh=equal_weight)
+    cut = expected_gradient(process, lambda draws: TreePO(fallback, draws), weigh=equal_weight)
+    assert process.gradient not in (before, cut)
 
 
 def test_equal_leaf_weights_are_not_exact_for_restarts_or_forks_chosen_after_the_chains() -> None:

@@ -7,9 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from ramify.strategies.at2po import AS_PUBLISHED as AT2PO_AS_PUBLISHED
+from ramify.strategies.at2po import AT2POConfig
 from ramify.strategies.offline import AS_PUBLISHED as OFFLINE_AS_PUBLISHED
 from ramify.strategies.offline import OfflineConfig
 from ramify.strategies.online import AEPO_AS_PUBLISHED, ARPO_AS_PUBLISHED, OnlineConfig
+from ramify.strategies.tree_grpo import TreeGRPOConfig
+from ramify.strategies.treepo import AS_PUBLISHED as TREEPO_AS_PUBLISHED
+from ramify.strategies.treepo import TreePOConfig
+from ramify.strategies.treerl import AS_PUBLISHED as TREERL_AS_PUBLISHED
+from ramify.strategies.treerl import TreeRLConfig
 
 PRESETS = {
     "offline": OfflineConfig(),
@@ -18,6 +25,14 @@ PRESETS = {
     "arpo_as_published": ARPO_AS_PUBLISHED,
     "aepo": OnlineConfig(rule="aepo"),
     "aepo_as_published": AEPO_AS_PUBLISHED,
+    "at2po": AT2POConfig(),
+    "at2po_as_published": AT2PO_AS_PUBLISHED,
+    "tree_grpo": TreeGRPOConfig(),
+    "tree_grpo_as_published": TreeGRPOConfig(),
+    "treepo": TreePOConfig(),
+    "treepo_as_published": TREEPO_AS_PUBLISHED,
+    "treerl": TreeRLConfig(),
+    "treerl_as_published": TREERL_AS_PUBLISHED,
 }
 
 

@@ -5,7 +5,7 @@ from tests.strategies.world import CODEC
 
 from ramify.core.branch import Branch, Piece
 from ramify.core.segment import Segment, ToolCall, token_array
-from ramify.strategies.prune import first_reason, repeated_call
+from ramify.strategies.prune import first_reason, repeated_call, repetition
 
 
 def branch_with_calls(*arguments: str) -> Branch:
@@ -27,3 +27,28 @@ def test_the_first_rule_with_a_reason_gives_it() -> None:
     rule = first_reason(lambda branch: None, lambda branch: "dead", lambda branch: "never asked")
     assert rule(branch_with_calls()) == "dead"
     assert first_reason()(branch_with_calls()) is None
+
+
+def branch_that_says(*texts: str) -> Branch:
+    """Runs of sampled tokens with an observation between them."""
+    pieces: list[Piece] = []
+    for i, text in enumerate(texts):
+        observation = [Piece(i, Segment("given", token_array(CODEC.encode("="))))] if i else []
+        pieces += [*observation, Piece(i, Segment("sampled", token_array(CODEC.encode(text))))]
+    return Branch(CODEC, len(texts), tuple(pieces))
+
+
+def test_thirty_two_characters_said_eight_times_are_a_loop() -> None:
+    sentence = "I will try once more and add one. "
+    assert len(sentence) > 32
+    assert repetition(branch_that_says(sentence * 7)) is None
+    reason = repetition(branch_that_says(sentence * 8))
+    assert reason is not None
+    assert reason.startswith("repetition: 'I will try once more")
+    assert repetition(branch_that_says("-" * 38)) is None
+    assert repetition(branch_that_says("-" * 39)) is not None, "overlapping ones count, as published"
+
+
+def test_what_was_said_before_an_observation_is_no_part_of_a_loop() -> None:
+    assert repetition(branch_that_says("-" * 20, "-" * 20)) is None
+    assert repetition(branch_that_says("short")) is None

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -59,7 +60,9 @@ def sampled_step(
 
 
 class SeededWorld:
-    """Steps and lengths follow from the place's seed; a path has at most `MAX_STEPS` steps.
+    """Steps and lengths follow from the place's seed; a path has at most `MAX_STEPS` steps, those cut short aside.
+
+    A growth of tokens that ends inside a step leaves it without an observation; the next growth begins a step anew.
 
     With `prunes` a share of the paths is given up. A path whose allotment is used up ends with `budget`.
     """
@@ -73,20 +76,21 @@ class SeededWorld:
         depth, role = tree.depth(start.place.parent), ROLES.get(command.action, "policy")
         decode, turns = start.allotment.decode or UNLIMITED, start.allotment.turns or UNLIMITED
         calls = start.allotment.tool_calls or UNLIMITED
-        if isinstance(command.until, Tokens):
-            number = min(command.until.n, decode)
-            return [sampled_step(number, entropy=seed % 100 / 25, stop="budget", role=role, seed=seed)]
+        wanted = command.until.n if isinstance(command.until, Tokens) else UNLIMITED
+        if role == "probe" and wanted < UNLIMITED:
+            return [sampled_step(min(wanted, decode), entropy=seed % 100 / 25, stop="budget", role=role, seed=seed)]
         steps: list[Step] = []
         while True:
             depth += 1
-            number = min(1 + seed % MAX_STEP_TOKENS, decode)
-            decode, turns, calls = decode - number, turns - 1, calls - 1
-            is_spent = not decode or (command.until == "end" and not (turns and calls))
-            stop = self._stop(seed, depth) or ("budget" if is_spent else None)
-            steps.append(
-                sampled_step(number, entropy=seed % 100 / 25, stop=stop, role=role, reward=seed % 2, seed=seed)
-            )
-            if stop or command.until == "step":
+            whole = 1 + seed % MAX_STEP_TOKENS
+            number = min(whole, wanted, decode)
+            is_cut = number < whole
+            wanted, decode, turns, calls = wanted - number, decode - number, turns - 1, calls - 1
+            is_spent = wanted > 0 and (not decode or (command.until != "step" and not (turns and calls)))
+            stop = (None if is_cut else self._stop(seed, depth)) or ("budget" if is_spent else None)
+            step = sampled_step(number, entropy=seed % 100 / 25, stop=stop, role=role, reward=seed % 2, seed=seed)
+            steps.append(replace(step, segments=step.segments[:1]) if is_cut else step)
+            if stop or command.until == "step" or not wanted:
                 return steps
             position += sum(len(segment) for segment in steps[-1].segments)
             seed = child_seed(seed, position, 0)
@@ -101,7 +105,7 @@ def worst_case(tree: Tree, command: object, place: object) -> Spend:
     """The most a command of `SeededWorld` may use."""
     if not isinstance(command, Grow):
         return Spend(judge_calls=1)
-    turns = MAX_STEPS if command.until == "end" else 1
+    turns = 1 if command.until == "step" else MAX_STEPS
     decode = command.until.n if isinstance(command.until, Tokens) else turns * MAX_STEP_TOKENS
     return Spend(leaves=1, decode=decode, turns=turns, tool_calls=turns)
 

@@ -1,4 +1,7 @@
-"""`ramify check`: replay a run and check every invariant; the exit code is 5 if one is broken."""
+"""`ramify check`: replay a run and check every invariant; the exit code is 5 if one is broken.
+
+With `--against LOG` every id is also compared with the log that the run's engine kept (`engine.log`).
+"""
 
 import argparse
 from collections.abc import Iterator
@@ -12,6 +15,7 @@ from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import ExportError, StoreError
 
 if TYPE_CHECKING:
+    from ramify.runner.against import Compared
     from ramify.runner.api import Saved
     from ramify.store.replay import Replayed
 
@@ -27,15 +31,18 @@ class Checked:
     without_rows: dict[str, str] = field(default_factory=dict)
     """Problem uid -> why its tree gives no rows; no breach."""
     breaches: list[str] = field(default_factory=list)
+    against: "Compared | None" = None
+    """What the engine's log was compared with."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
+    parser.add_argument("--against", type=Path, metavar="LOG", help="the engine's own log: compare every id with it")
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    checked = checked_run(options.run)
+    checked = checked_run(options.run, options.against)
     if options.json:
         values = {name: getattr(checked, name) for name in Checked.__slots__}
         terminal.result("ramify.check/1", {"run": str(options.run), **values})
@@ -44,19 +51,30 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     return ExitCode.CHECK if checked.breaches else ExitCode.DONE
 
 
-def checked_run(path: Path) -> Checked:
-    """Replay the run at `path` and check it all. Raises `StoreError` only if there is no run at all."""
+def checked_run(path: Path, log: Path | None = None) -> Checked:
+    """Replay the run at `path` and check it all, also against its engine's `log`.
+
+    Raises `StoreError` only if there is no run, or no log, at all.
+    """
+    from ramify.engines.logged import read_log
+    from ramify.runner.against import Compared, Log
     from ramify.runner.api import Saved
     from ramify.store.replay import replay_each
     from ramify.store.store import stream
 
     checked = Checked()
+    against = None if log is None else Log(read_log(log))
+    checked.against = None if against is None else Compared()
     try:
         saved = Saved.open(path)
         for replayed in replay_each(stream(path), saved.codec, saved.rules):
             _check_tree(replayed, saved, checked)
+            if against is not None and checked.against is not None:
+                against.compare(replayed.tree, replayed.index, checked.against)
     except StoreError as error:
         checked.breaches.append(f"journal: {error}")
+    if against is not None and checked.against is not None:
+        checked.breaches += against.finish(checked.against).differences
     return checked
 
 
@@ -92,6 +110,11 @@ def _lines(checked: Checked) -> Iterator[str]:
     yield f"{checked.trees} trees ({checked.unfinished} unfinished), {checked.nodes} nodes, {checked.rows} rows"
     for uid, reason in checked.without_rows.items():
         yield f"no rows: {visible(uid)}: {visible(reason)}"
+    if (found := checked.against) is not None:
+        yield (
+            f"against the engine's log: {found.turns} turns, {found.ids_fed} ids fed, {found.ids_sampled} ids sampled, "
+            f"{len(found.differences)} differences; {found.only_in_log} turns are in the log alone"
+        )
     for breach in checked.breaches:
         yield f"BROKEN {visible(breach)}"
     yield f"{len(checked.breaches)} broken" if checked.breaches else "everything holds"

@@ -26,7 +26,8 @@ from ramify.cli.terminal import Terminal
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "http": ("aiohttp",),
-    "hf": ("torch", "transformers"),
+    "chat": ("jinja2",),
+    "hf": ("jinja2", "torch", "transformers"),
     "search": ("tantivy",),
     "math": ("math_verify",),
     "mcp": ("mcp",),

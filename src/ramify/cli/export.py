@@ -1,17 +1,28 @@
-"""`ramify export`: a run's rows in canonical order, for a trainer."""
+"""`ramify export`: a run's rows in canonical order, for a trainer.
+
+An exporter is a function `(rows, path, **options) -> number written`; one whose first parameter is called `trees` gets
+the finished trees instead. Options are checked against its annotations before the run is read.
+"""
 
 import argparse
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, get_type_hints
 
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag, add_run_argument
 from ramify.cli.terminal import Terminal
+from ramify.core.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
-    parser.add_argument("--to", required=True, metavar="FORMAT", help="jsonl, parquet, arrays or path/to/file.py:write")
+    names = "arrays, jsonl, parquet, search_r1, sft, slime, slime_train, verl or path/to/file.py:write"
+    parser.add_argument("--to", required=True, metavar="FORMAT", help=names)
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="replaced if it is there")
+    parser.add_argument("--per-tree", type=int, metavar="N", help="exactly N rows of every tree, for positional groups")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the format")
     add_json_flag(parser)
 
 
@@ -19,11 +30,41 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify import plugins
     from ramify.runner.api import Saved
 
+    if options.per_tree is not None and options.per_tree < 1:
+        raise ConfigError(f"--per-tree {options.per_tree}: at least 1 row of a tree")
     write = plugins.find("export", options.to)
-    num_rows = write(Saved.open(options.run).rows(), options.out)
+    takes_trees = next(iter(inspect.signature(write).parameters), "") == "trees"
+    if takes_trees and options.per_tree is not None:
+        raise ConfigError(f"--per-tree {options.per_tree}: {options.to!r} is made of trees, not of rows")
+    settings = _settings(write, options.to, options.set)
+    saved = Saved.open(options.run)
+    source = saved.trees() if takes_trees else saved.rows(per_tree=options.per_tree)
+    number = write(source, options.out, **settings)
     if options.json:
-        values = {"run": str(options.run), "rows": num_rows, "to": options.to, "out": str(options.out)}
+        values = {"run": str(options.run), "rows": number, "to": options.to, "out": str(options.out)}
         terminal.result("ramify.export/1", values)
     else:
-        terminal.out.print(f"{num_rows} rows in {options.out}", markup=False, soft_wrap=True)
+        terminal.out.print(f"{number} rows in {options.out}", markup=False, soft_wrap=True)
     return ExitCode.DONE
+
+
+def _settings(write: Callable[..., int], name: str, texts: Sequence[str]) -> dict[str, Any]:
+    """The keyword arguments that `--set` names, of the types that the exporter is annotated with."""
+    import msgspec
+
+    from ramify.config.layers import merged, override_layers
+    from ramify.plugins import unknown_keywords
+
+    faults: list[str] = []
+    given, _ = merged(override_layers(texts, faults))
+    faults += unknown_keywords(write, given).values() if given else []
+    if faults:
+        raise ConfigError(f"export {name!r}: {'; '.join(faults)}")
+    hints = get_type_hints(write)
+    settings: dict[str, Any] = {}
+    for option, value in given.items():
+        try:
+            settings[option] = msgspec.convert(value, hints.get(option, Any))
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"export {name!r}: {option} = {value!r}: {error}") from None
+    return settings

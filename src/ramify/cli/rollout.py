@@ -28,6 +28,8 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     config = resolved(options).config
     if options.dry_run:
         return _dry_run(config, terminal, is_json=options.json)
+    if config.strategy.reading is not None:
+        terminal.say(config.strategy.reading)
     out = options.out or new_folder(config)
     title = config.preset or config.strategy.name
     return run_shown(

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 MAX_WIDTH_WITHOUT_TERMINAL = 120
@@ -31,6 +32,13 @@ class Terminal:
         """A line for people; none if quiet."""
         if self.verbosity >= 0:
             self.err.print(text, markup=False, soft_wrap=True)
+
+    def whole(self, table: Table) -> None:
+        """A table on stdout, however wide it is: a line that wraps is better than a figure cut short."""
+        width = self.out.width
+        self.out.width = max(width, self.out.measure(table, options=self.out.options.update(width=1000)).maximum)
+        self.out.print(table)
+        self.out.width = width
 
     def fault(self, text: str) -> None:
         """What went wrong, also if quiet."""

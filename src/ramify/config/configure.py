@@ -16,13 +16,16 @@ import msgspec
 
 from ramify import plugins
 from ramify.config.decode import Fault, decode
-from ramify.config.layers import file_layers, flag_layers, merged, override_layers, preset_layer, source_of
-from ramify.config.run_config import RunConfig
+from ramify.config.layers import file_layers, flag_layers, merged, override_layers, preset_layers, source_of
+from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.config.toml import toml_text
 from ramify.core.errors import ConfigError, nearest
 from ramify.credit import NAMES
+from ramify.formats.chat import ChatOptions
 from ramify.strategies import choose, sample
+from ramify.strategies.repeats import repeats
 
+BUILTIN = EngineConfig().name
 TASK_PRUNE = "task"
 """The name of the running task's own prune rule."""
 
@@ -57,7 +60,8 @@ def resolve(
         *override_layers(overrides, unread),
     ]
     named = [layer.values["preset"] for layer in layers if "preset" in layer.values]
-    base = preset_layer(preset or (named[-1] if named else None), unread)
+    is_small = _runs_builtin(merged(layers)[0])
+    base = preset_layers(preset or (named[-1] if named else None), is_small=is_small, faults=unread)
     values, sources = merged([*base, *layers])
     if "data.path" in sources and "task.name" not in sources:
         values.setdefault("task", {})["name"] = "data"
@@ -68,6 +72,12 @@ def resolve(
     return Resolved(config, sources)
 
 
+def _runs_builtin(values: Mapping[str, Any]) -> bool:
+    """Whether these settings leave the engine that of the built-in model."""
+    engine = values.get("engine", {})
+    return isinstance(engine, Mapping) and engine.get("name", BUILTIN) == BUILTIN
+
+
 def checked(values: Mapping[str, Any]) -> tuple[RunConfig | None, list[Fault]]:
     """Decode `values` and check all they name. Returns the configuration with its options completed, or the faults."""
     if isinstance(actions := values.get("actions"), Mapping):
@@ -76,6 +86,10 @@ def checked(values: Mapping[str, Any]) -> tuple[RunConfig | None, list[Fault]]:
     if config is None:
         return None, faults
     config = _anchored(config)
+    try:
+        config = _with_repeats(config)
+    except ConfigError as error:
+        return None, [Fault("strategy.options", str(error))]
     config, faults = _with_strategy_options(config)
     faults += _named_faults(config)
     return (None if faults else config), faults
@@ -110,9 +124,26 @@ def _anchored(config: RunConfig) -> RunConfig:
         strategy=replace(config.strategy, name=plugins.anchored(config.strategy.name), options=options),
         engine=replace(config.engine, name=plugins.anchored(config.engine.name)),
         format=config.format and plugins.anchored(config.format),
+        format_options=_anchored_template(config.format_options),
         growth=replace(config.growth, prune=config.growth.prune and plugins.anchored(config.growth.prune)),
         rows=replace(config.rows, sample=plugins.anchored(config.rows.sample)),
     )
+
+
+def _anchored_template(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Options of a format whose `template` is the absolute path of a folder or file."""
+    template = options.get("template")
+    return {**options, "template": str(Path(template).resolve())} if isinstance(template, str) else options
+
+
+def _with_repeats(config: RunConfig) -> RunConfig:
+    """The configuration with the `n_agent` x `n` of Search-R1 read as one number of chains, and the reading noted."""
+    options = config.strategy.options
+    if config.strategy.name != "chains" or "n_agent" not in options:
+        return config
+    read = repeats(options)
+    others = {name: value for name, value in options.items() if name != "n_agent"}
+    return replace(config, strategy=replace(config.strategy, options={**others, "n": read.n}, reading=read.reading))
 
 
 def _with_strategy_options(config: RunConfig) -> tuple[RunConfig, list[Fault]]:
@@ -139,6 +170,10 @@ def _named_faults(config: RunConfig) -> list[Fault]:
         faults.append(Fault("credit", f"unknown credit {config.credit!r}; {nearest(config.credit, NAMES)}"))
     if format is not None:
         faults += _faults_of("format", lambda: plugins.find("format", format))
+    elif config.format_options:
+        faults.append(Fault("format_options", 'they are of a format that is named: format = "chat"'))
+    if format == "chat":
+        faults += decode(ChatOptions, config.format_options, path="format_options")[1]
     if prune is not None and prune != TASK_PRUNE:
         faults += _faults_of("growth.prune", lambda: plugins.find("prune", prune))
     faults += _constructor_faults("task", config.task.name, config.task.options)

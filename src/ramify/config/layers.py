@@ -56,14 +56,18 @@ def source_of(sources: Mapping[str, str], path: str) -> str:
     return "configuration"
 
 
-def preset_layer(name: object, faults: list[str]) -> Iterator[Layer]:
-    """The layer of a preset; none for None. Mutates `faults`."""
+def preset_layers(name: object, *, is_small: bool, faults: list[str]) -> Iterator[Layer]:
+    """The layer of a preset, and of its values for the built-in model if that runs; none for None. Mutates `faults`."""
     if name is None:
         return
     try:
-        yield Layer(f"preset {name}", {**find_preset(str(name)).values, "preset": str(name)})
+        found = find_preset(str(name))
     except ConfigError as error:
         faults.append(str(error))
+        return
+    yield Layer(f"preset {name}", {**found.values, "preset": str(name)})
+    if is_small and found.small:
+        yield Layer(f"preset {name}, [small]", found.small)
 
 
 def file_layers(folder: Path | None, files: Iterable[Path], faults: list[str]) -> Iterator[Layer]:

@@ -1,11 +1,12 @@
 """Presets: published settings by name, one TOML file each, with what they cite.
 
-The table `[preset]` describes the file; everything else in it is configuration like any other.
+The table `[preset]` describes the file; everything else in it is configuration like any other, and so is the table
+`[small]`, which is put on top where the built-in model runs.
 """
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
@@ -29,6 +30,8 @@ class Preset:
     """Whether its forks are predictable, so that `credit = "auto"` takes an exact credit."""
     values: Mapping[str, Any]
     """The configuration it stands for."""
+    small: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What is used instead on the built-in tasks, whose responses have tens of sampled tokens, not thousands."""
 
 
 def preset_names() -> tuple[str, ...]:
@@ -43,5 +46,5 @@ def preset(name: str) -> Preset:
     if name not in known:
         raise ConfigError(f"unknown preset {name!r}; {nearest(name, known)}")
     values = tomllib.loads((files("ramify") / "presets" / f"{name}.toml").read_text("utf-8"))
-    about = values.pop("preset")
-    return msgspec.convert({**about, "name": name, "values": values}, Preset)
+    about, small = values.pop("preset"), values.pop("small", {})
+    return msgspec.convert({**about, "name": name, "values": values, "small": small}, Preset)

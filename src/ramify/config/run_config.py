@@ -49,6 +49,8 @@ class StrategyConfig:
 
     name: str = "chains"
     options: Mapping[str, Any] = field(default_factory=dict)
+    reading: str | None = None
+    """How the number of chains was read from the older layout of two numbers; filled in, for the record only."""
 
     def __post_init__(self) -> None:
         _named("strategy.name", self.name)
@@ -61,6 +63,8 @@ class EngineConfig:
     name: str = "builtin"
     model: str | None = None
     """A name or a folder; None = the engine's own."""
+    log: str | None = None
+    """File that the engine appends every generation to, for `ramify check RUN --against`; None = it keeps no log."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the engine's class."""
 
@@ -76,11 +80,16 @@ class GrowthConfig:
     """Actions and observations after the opening context."""
     max_tool_calls: int = 6
     max_turns: int | None = None
-    """Most steps of a path; None = as many as the tokens allow."""
+    """Most steps of a path; None = as many as the tokens allow. In the last one no tool is called any more."""
     empty_call: Literal["observe", "end"] = "observe"
     """An empty call is answered with an error text, or ends the path."""
+    no_action: Literal["end", "observe"] = "end"
+    """A turn that ends, or is cut at `actions.policy.max_tokens`, without an action: it ends the path, or is answered with
+    a corrective observation, as in Search-R1."""
     tool_failed: Literal["observe", "end"] = "observe"
     """A tool that hangs or crashes is answered with an error text, or ends the path."""
+    max_observation_tokens: int | None = None
+    """A longer observation has its text cut; the frame around it stays whole. None = no limit of its own."""
     prune: str | None = None
     """Rule that gives paths up: a built-in name or `file.py:function`."""
     stop_rule: StopRule = "corrected"
@@ -89,6 +98,7 @@ class GrowthConfig:
     def __post_init__(self) -> None:
         _positive("growth.max_response_tokens", self.max_response_tokens)
         _positive("growth.max_turns", self.max_turns)
+        _positive("growth.max_observation_tokens", self.max_observation_tokens)
         if self.max_tool_calls < 0:
             raise ConfigError(f"growth.max_tool_calls = {self.max_tool_calls!r}: 0 or more calls are allowed")
 
@@ -99,6 +109,9 @@ class ToolsConfig:
 
     deadline_s: float = 120.0
     max_retries: int = 3
+    max_parallel: int = 64
+    """Calls carried out at once, of all trees; others wait their turn (RUC-NLPIR/ARPO: tool workers). Where tools are
+    slow and many trees are in flight this is what the run waits for: allow as many as the tool's server bears."""
     max_result_bytes: int = 65536
     """A longer result is cut, and says so."""
     max_parked: int = 8192
@@ -107,6 +120,7 @@ class ToolsConfig:
 
     def __post_init__(self) -> None:
         _positive("tools.deadline_s", self.deadline_s)
+        _positive("tools.max_parallel", self.max_parallel)
         _positive("tools.max_result_bytes", self.max_result_bytes)
         _positive("tools.max_parked", self.max_parked)
         if self.max_retries < 0:
@@ -120,11 +134,15 @@ class RowsConfig:
     policy: Literal["once", "fraction", "per_leaf"] = "once"
     leaves: int | None = None
     """Leaves kept of each tree; None = all."""
+    min_leaves: int | None = None
+    """Fresh chains are added to a tree that has fewer leaves to train, for trainers that need n rows of every tree; its
+    credit is then not exact. None = a tree has what its strategy grew."""
     sample: str = "uniform"
     """Rule that draws the kept leaves: a built-in name or `file.py:function`."""
 
     def __post_init__(self) -> None:
         _positive("rows.leaves", self.leaves)
+        _positive("rows.min_leaves", self.min_leaves)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +161,8 @@ class RunConfig:
     engine: EngineConfig = EngineConfig()
     format: str | None = None
     """A built-in name or `file.py:Class`; None = the task's own."""
+    format_options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the format's class; of `chat`, `ramify.formats.chat:ChatOptions`."""
     actions: Mapping[str, ActionConfig] = field(default_factory=lambda: {"policy": ActionConfig()})
     growth: GrowthConfig = GrowthConfig()
     tools: ToolsConfig = ToolsConfig()

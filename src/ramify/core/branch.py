@@ -7,7 +7,7 @@ are exactly those that were fed and sampled; text is derived from them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import Any
 
 import numpy as np
@@ -107,8 +107,8 @@ class Branch:
 
     @property
     def num_turns(self) -> int:
-        """Number of nodes on the branch that hold sampled tokens."""
-        return len({p.node for p in self.pieces if p.segment.is_sampled})
+        """Number of runs of sampled tokens: what the model said between observations, however forks divide it."""
+        return sum(is_sampled for is_sampled, _ in groupby(self.pieces, lambda p: p.segment.is_sampled))
 
     @cached_property
     def messages(self) -> tuple[Mapping[str, Any], ...]:

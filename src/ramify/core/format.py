@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ramify.core.branch import Branch
+from ramify.core.codec import Codec
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
 
@@ -47,6 +48,32 @@ class Span:
     is_trusted: bool = False
 
 
+def span_ids(codec: Codec, spans: str | Sequence[Span]) -> list[int]:
+    """Ids of a rendered text: those of the whole of it, but that only a trusted span makes a control token. Text alone
+    is not trusted.
+
+    What stands between two control tokens is encoded in one piece, so that the borders of spans leave no trace in it.
+    """
+    ids: list[int] = []
+    plain = ""
+    for span in [Span(spans)] if isinstance(spans, str) else spans:
+        rest = span.text
+        for token_id, spelling in controls(codec, rest) if span.is_trusted else ():
+            before, _, rest = rest.partition(spelling)
+            ids += [*codec.encode(plain + before), token_id]
+            plain = ""
+        plain += rest
+    return ids + codec.encode(plain)
+
+
+def controls(codec: Codec, text: str) -> list[tuple[int, str]]:
+    """(id, spelling) of every control token that `text` spells, in order."""
+    trusted = codec.encode(text, allow_special=True)
+    spellings = {i: codec.decode([i]) for i in set(trusted).difference(codec.encode(text))}
+    special = {i: s for i, s in spellings.items() if codec.encode(s, allow_special=True) == [i] != codec.encode(s)}
+    return [(i, special[i]) for i in trusted if i in special]
+
+
 class Format(Protocol):
     """Render contexts and observations, read actions."""
 
@@ -67,8 +94,9 @@ class Format(Protocol):
         """The action at the end of `run`, the text sampled since the last observation; None = there is none."""
         ...
 
-    def observe(self, action: Action, result: ToolResult) -> str:
-        """The observation that answers an action."""
+    def observe(self, action: Action, result: ToolResult) -> str | Sequence[Span]:
+        """The observation that answers an action, with everything up to where the model goes on. Text alone is not
+        trusted."""
         ...
 
     def answer(self, response: str) -> str | None:

@@ -7,7 +7,7 @@ compared, or `refuse`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolStatus
@@ -51,3 +51,24 @@ class Tool(Protocol):
     async def open(self, problem: Problem) -> ToolSession:
         """A session in its first state, for the branch of a problem (without its secret)."""
         ...
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A tool that says what it takes, for formats that show it to the model as a function."""
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """`name`, `description` and `parameters`, a JSON schema of the arguments (OpenAI's function)."""
+        ...
+
+
+def text_schema(name: str, description: str = "", *, parameter: str = "input") -> Mapping[str, Any]:
+    """The schema of a tool that takes one text."""
+    parameters = {"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]}
+    return {"name": name, "description": description, "parameters": parameters}
+
+
+def schema_of(tool: Tool) -> Mapping[str, Any]:
+    """What `tool` says it takes; one that says nothing takes one text."""
+    return tool.schema if isinstance(tool, Described) else text_schema(tool.name)

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from ramify.core.arena import SegmentArena
 from ramify.core.branch import Branch, Piece
 from ramify.core.codec import Codec
@@ -24,7 +26,7 @@ from ramify.core.errors import ContractError
 from ramify.core.ledger import Spend
 from ramify.core.problem import Problem
 from ramify.core.seeds import child_seed
-from ramify.core.segment import Segment
+from ramify.core.segment import Floats_T, Segment
 from ramify.core.stop import STOP_WORDS, stop_word
 
 NONE = -1
@@ -209,6 +211,14 @@ class Tree:
     def num_sampled(self, node: int) -> int:
         """Number of sampled tokens of `node`."""
         return sum(self._segments.length(i) for i in self._segment_range(node) if self._segments.is_sampled(i))
+
+    def sampled_logprobs(self, node: int) -> Floats_T | None:
+        """(num_sampled,) logprobs of the sampled tokens of `node`, in order; None = a segment has none."""
+        parts = [s.logprobs for s in self.segments(node) if s.origin == "sampled"]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return known[0] if len(known) == 1 else np.concatenate([np.empty(0, np.float32), *known])
 
     def num_tool_calls(self, node: int) -> int:
         """Number of calls answered on the branch of `node`."""

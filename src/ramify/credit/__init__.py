@@ -1,11 +1,19 @@
 """Credit: a tree -> a coefficient for every sampled token. Pure numpy; says which forks it is exact for."""
 
-from ramify.credit.choose import AUTO, CREDITS, NAMES, Credit, Credited, credit
+from ramify.credit.at2po import at2po, at2po_as_published
+from ramify.credit.choose import AUTO, CREDITS, NAMES, Credit, Credited, credit, measures_of
 from ramify.credit.clip import ClipParts, clip_parts
+from ramify.credit.deepsearch import deepsearch, deepsearch_as_published
 from ramify.credit.forest import Forest
 from ramify.credit.group import group_advantages, leaf_grpo, leaf_loo, leaf_mean
 from ramify.credit.grown import forest_of
+from ramify.credit.sibling import ancestor_loo, leaf_tree_loo, sibling_loo, sibling_mean, split_mean
 from ramify.credit.split import split, split_tree_loo, subtree_loo
+from ramify.credit.spo import spo, spo_as_published
+from ramify.credit.tree_grpo import tree_grpo, tree_grpo_as_published
+from ramify.credit.treepo import treepo, treepo_as_published
+from ramify.credit.treerl import treerl, treerl_as_published
+from ramify.credit.treerpo import treerpo
 
 __all__ = [
     "AUTO",
@@ -15,14 +23,33 @@ __all__ = [
     "Credit",
     "Credited",
     "Forest",
+    "ancestor_loo",
+    "at2po",
+    "at2po_as_published",
     "clip_parts",
     "credit",
+    "deepsearch",
+    "deepsearch_as_published",
     "forest_of",
     "group_advantages",
     "leaf_grpo",
     "leaf_loo",
     "leaf_mean",
+    "leaf_tree_loo",
+    "measures_of",
+    "sibling_loo",
+    "sibling_mean",
     "split",
+    "split_mean",
     "split_tree_loo",
+    "spo",
+    "spo_as_published",
     "subtree_loo",
+    "tree_grpo",
+    "tree_grpo_as_published",
+    "treepo",
+    "treepo_as_published",
+    "treerl",
+    "treerl_as_published",
+    "treerpo",
 ]

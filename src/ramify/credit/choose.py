@@ -7,13 +7,24 @@ numbers would look exact and not be.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Final, Literal, get_args
 
 from ramify.core.errors import ConfigError, ContractError, nearest
+from ramify.credit.at2po import Advantage, Value, at2po, at2po_as_published
+from ramify.credit.deepsearch import deepsearch, deepsearch_as_published
 from ramify.credit.forest import Array_N, Forest
 from ramify.credit.group import Advantages, group_advantages, leaf_grpo, leaf_loo, leaf_mean
+from ramify.credit.grown import MEAN_SURPRISAL
+from ramify.credit.sibling import ancestor_loo, leaf_tree_loo, sibling_loo, sibling_mean, split_mean
 from ramify.credit.split import split, split_tree_loo, subtree_loo
+from ramify.credit.spo import spo, spo_as_published
+from ramify.credit.tree_grpo import tree_grpo, tree_grpo_as_published, tree_grpo_leaves, tree_grpo_published_leaves
+from ramify.credit.treepo import Weighing, published_advantages, subgroup_advantages, treepo, treepo_as_published
+from ramify.credit.treerl import treerl, treerl_as_published
+from ramify.credit.treerpo import treerpo
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +34,11 @@ class Credit:
     coefficients: Callable[[Forest], Array_N]
     """Forest -> (N,) coefficient of every sampled token of each node. Pure, O(nodes)."""
     exact_for: Literal["predictable forks", "chains", "nothing"]
-    leaf_advantages: Callable[[Advantages], Advantages] | None = None
-    """(num_leaves,) rewards -> (num_leaves,) advantages the coefficients are made of; None = it has none of leaves."""
+    leaf_advantages: Callable[[Forest], Advantages] | None = None
+    """Forest -> (num_leaves,) advantages the coefficients are made of; None = it has none of leaves."""
     min_stems: int = 1
+    measures: tuple[str, ...] = ()
+    """Measures of the nodes that it reads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,26 +64,69 @@ class Credited:
         return not self.reasons
 
 
-def _z_scores(rewards: Any) -> Advantages:
-    return group_advantages(rewards.astype(float), "grpo")
+def _z_scores(forest: Forest) -> Advantages:
+    return group_advantages(forest.rewards.astype(float), "grpo")
 
 
-def _against_others(rewards: Any) -> Advantages:
-    return group_advantages(rewards, "rloo")
+def _against_others(forest: Forest) -> Advantages:
+    return group_advantages(forest.rewards, "rloo")
 
 
-def _against_mean(rewards: Any) -> Advantages:
-    return group_advantages(rewards, "dr_grpo")
+def _against_mean(forest: Forest) -> Advantages:
+    return group_advantages(forest.rewards, "dr_grpo")
+
+
+def _turn_credits() -> dict[str, Credit]:
+    """AT2PO's, one for each value and advantage; `leaf_mean` and `node_value` are left out of the name."""
+    found: dict[str, Credit] = {}
+    for value, advantage in product(get_args(Value), get_args(Advantage)):
+        parts = [part for part in (value, advantage) if part not in ("leaf_mean", "node_value")]
+        reads = (MEAN_SURPRISAL,) if value == "child_softmax" else ()
+        turn_credit = partial(at2po, value=value, advantage=advantage)
+        found["_".join(["at2po", *parts])] = Credit(turn_credit, "nothing", measures=reads)
+    return found
+
+
+def _subgroup_credits() -> dict[str, Credit]:
+    """TreePO's as published: the script's, and by its two switches; their defaults are left out of the name."""
+    found: dict[str, Credit] = {}
+    for weighing, drop_flat in product(get_args(Weighing), (False, True)):
+        parts = [*([] if weighing == "average" else [weighing]), *(["drop_flat"] if drop_flat else [])]
+        switches = {"weighing": weighing, "drop_flat": drop_flat}
+        by_leaf = partial(published_advantages, **switches)
+        published = Credit(partial(treepo_as_published, **switches), "nothing", by_leaf)
+        found["_".join(["treepo", *parts, "as_published"])] = published
+    return found
 
 
 CREDITS: Final[Mapping[str, Credit]] = MappingProxyType(
     {
+        "ancestor_loo": Credit(ancestor_loo, "predictable forks"),
+        **_turn_credits(),
+        "at2po_as_published": Credit(at2po_as_published, "nothing", measures=(MEAN_SURPRISAL,)),
+        "deepsearch": Credit(deepsearch, "nothing", measures=(MEAN_SURPRISAL,)),
+        "deepsearch_as_published": Credit(deepsearch_as_published, "nothing", measures=(MEAN_SURPRISAL,)),
         "leaf_grpo": Credit(leaf_grpo, "nothing", _z_scores),
         "leaf_loo": Credit(leaf_loo, "chains", _against_others, min_stems=2),
         "leaf_mean": Credit(leaf_mean, "nothing", _against_mean),
+        "leaf_tree_loo": Credit(leaf_tree_loo, "chains", min_stems=2),
+        "sibling_loo": Credit(sibling_loo, "predictable forks"),
+        "sibling_mean": Credit(sibling_mean, "nothing"),
         "split": Credit(split, "predictable forks"),
+        "split_mean": Credit(split_mean, "nothing"),
         "split_tree_loo": Credit(split_tree_loo, "predictable forks", min_stems=2),
+        "spo": Credit(spo, "nothing"),
+        "spo_as_published": Credit(spo_as_published, "nothing"),
+        "spo_grpo_as_published": Credit(partial(spo_as_published, method="grpo"), "nothing"),
         "subtree_loo": Credit(subtree_loo, "predictable forks"),
+        "tree_grpo": Credit(tree_grpo, "nothing", tree_grpo_leaves),
+        "tree_grpo_as_published": Credit(tree_grpo_as_published, "nothing", tree_grpo_published_leaves),
+        "treepo": Credit(treepo, "nothing", subgroup_advantages),
+        **_subgroup_credits(),
+        "treerl": Credit(treerl, "nothing"),
+        "treerl_as_published": Credit(treerl_as_published, "nothing"),
+        "treerpo": Credit(treerpo, "nothing"),
+        "treerpo_no_std": Credit(partial(treerpo, denominator="none"), "nothing"),
     }
 )
 AUTO: Final = "auto"
@@ -79,6 +135,13 @@ EXACT: Final = "subtree_loo"
 """What `auto` takes where forks are predictable."""
 PUBLISHED: Final = "leaf_grpo"
 """What `auto` takes elsewhere: what trainers do to rows that know of no tree."""
+
+
+def measures_of(name: str) -> tuple[str, ...]:
+    """Measures that the credit called `name` reads; none for `auto`. Raises `ConfigError` for an unknown name."""
+    if name not in NAMES:
+        raise ConfigError(f"unknown credit {name!r}; {nearest(name, NAMES)}")
+    return () if name == AUTO else CREDITS[name].measures
 
 
 def credit(name: str, forest: Forest) -> Credited:
@@ -92,7 +155,7 @@ def credit(name: str, forest: Forest) -> Credited:
         raise ConfigError(f"unknown credit {name!r}; {nearest(name, NAMES)}")
     chosen = CREDITS[name]
     _refuse(name, chosen, forest)
-    advantages = None if chosen.leaf_advantages is None else chosen.leaf_advantages(forest.rewards)
+    advantages = None if chosen.leaf_advantages is None else chosen.leaf_advantages(forest)
     return Credited(name, forest, chosen.coefficients(forest), advantages, _reasons(name, chosen, forest))
 
 

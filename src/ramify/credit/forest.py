@@ -6,8 +6,8 @@ Credits are functions of a forest alone. Arrays may hold `fractions.Fraction` ob
 square root is exact. See `docs/credit.md`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +40,14 @@ class Forest:
     """Why some fork was decided because of tokens already drawn; empty = all forks are predictable."""
     caveats: tuple[str, ...] = ()
     """Other reasons why no credit of this forest is exact."""
+    measures: Mapping[str, Array_N] = field(default_factory=dict[str, Array_N])
+    """Name -> (N,) values of the nodes' own steps, NaN where not computed; published credits read them."""
+    decision: Ints_N | None = None
+    """(N,) id of the decision that made each node, in the order decided; -1 = an implicit one."""
+    selected: npt.NDArray[np.bool_] | None = None
+    """(N,) whether a leaf lies on a row that will be trained; None = all do. Published credits read it."""
+    tree: Ints_N | None = None
+    """(N,) number of the published method's tree that each node belongs to (`core/stems.py`); None = its stem's."""
 
     def __post_init__(self) -> None:
         shapes = {array.shape for array in (self.parent, self.share, self.reward, self.num_tokens, self.nodes)}
@@ -47,6 +55,11 @@ class Forest:
             raise ContractError(f"the arrays of a forest have one shape (num_nodes,), got {sorted(shapes)}")
         if (self.parent >= np.arange(len(self.parent))).any() or (self.parent < STEM).any():
             raise ContractError(f"a forest lists parents before their children, got parent={self.parent.tolist()}")
+        extra = {name: a.shape for name, a in self.measures.items()}
+        optional = {"decision": self.decision, "selected": self.selected, "tree": self.tree}
+        extra |= {name: a.shape for name, a in optional.items() if a is not None}
+        if wrong := {name: shape for name, shape in extra.items() if shape != self.parent.shape}:
+            raise ContractError(f"the arrays of a forest have one shape {self.parent.shape}, got {wrong}")
         missing = [int(self.nodes[i]) for i in self.leaves if self.reward[i] != self.reward[i]]
         if missing:
             raise ContractError(f"leaves without a reward: nodes {missing[:8]}; judge them, or leave them out")
@@ -84,6 +97,13 @@ class Forest:
     def stems(self) -> Ints_N:
         """(num_stems,) indices of the stems."""
         return np.flatnonzero(self.parent == STEM).astype(np.int32)
+
+    def measure(self, name: str) -> Array_N:
+        """(N,) a measure that a credit cannot do without. Raises `ContractError` if a node has none."""
+        values = self.measures.get(name)
+        if values is None or np.isnan(values).any():
+            raise ContractError(f"this credit reads {name!r}, which not every node has; use an engine that gives it")
+        return values
 
     @property
     def num_leaves(self) -> int:

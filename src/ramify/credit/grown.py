@@ -12,13 +12,17 @@ predictable says so (`unpredictable`), also for trees in which it happened not t
 
 import math
 from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from ramify.core.command import ForkRecord
 from ramify.core.errors import ExportError
+from ramify.core.segment import Floats_T
+from ramify.core.stems import tree_number
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import ROOT, Tree
 from ramify.credit.forest import STEM, Forest
@@ -26,13 +30,23 @@ from ramify.credit.forest import STEM, Forest
 Unjudged = Literal["error", "drop"]
 """What a leaf without a reward is: an error that names it, or a path left out (which depends on its tokens)."""
 CANCELLED: Final = "cancelled"
+MEAN_SURPRISAL: Final = "mean_surprisal"
+"""The one measure that is not the engine's: minus the mean logprob of a node's sampled tokens."""
 
 
-def forest_of(tree: Tree, *, unjudged: Unjudged = "error", unpredictable: tuple[str, ...] = ()) -> Forest:
+def forest_of(
+    tree: Tree,
+    *,
+    unjudged: Unjudged = "error",
+    unpredictable: tuple[str, ...] = (),
+    selected: Collection[int] | None = None,
+    measures: Iterable[str] = (),
+) -> Forest:
     """The forest of a finished tree, nodes in canonical order.
 
-    `unpredictable`: reasons known beforehand why the strategy's forks depend on tokens. Raises `ExportError` for a leaf
-    without a reward. Mutates nothing.
+    `unpredictable`: reasons known beforehand why the strategy's forks depend on tokens. `selected`: the leaves that
+    become rows; None = all. `measures`: names of those that the credit reads. Raises `ExportError` for a leaf without a
+    reward. Mutates nothing.
     """
     survey = _Survey(tree, unjudged)
     survey.look()
@@ -45,7 +59,39 @@ def forest_of(tree: Tree, *, unjudged: Unjudged = "error", unpredictable: tuple[
         nodes=np.array(survey.kept, np.int32),
         unpredictable=(*unpredictable, *survey.post_hoc_reasons()),
         caveats=tuple(survey.caveats()),
+        measures={name: _measured(tree, survey.kept, name) for name in measures},
+        decision=np.array([_decision(tree, n) for n in survey.kept], np.int32),
+        selected=None if selected is None else np.array([n in selected for n in survey.kept], bool),
+        tree=np.array(_tree_numbers(tree, survey.kept), np.int32),
     )
+
+
+def _tree_numbers(tree: Tree, nodes: Sequence[int]) -> list[int]:
+    """Number of the tree of each node; `nodes` hold parents before their children."""
+    numbers: dict[int, int] = {}
+    for node in nodes:
+        parent = tree.parent(node)
+        assert parent is not None
+        numbers[node] = tree_number(tree, node) if parent == ROOT else numbers[parent]
+    return list(numbers.values())
+
+
+def _measured(tree: Tree, nodes: Sequence[int], name: str) -> npt.NDArray[np.float64]:
+    """A measure of each node's own step, NaN where not computed."""
+    if name == MEAN_SURPRISAL:
+        return np.array([_mean_surprisal(tree.sampled_logprobs(node)) for node in nodes], np.float64)
+    values = [tree.measure(node, name) for node in nodes]
+    return np.array([np.nan if value is None else value for value in values], np.float64)
+
+
+def _mean_surprisal(logprobs: Floats_T | None) -> float:
+    """Minus the mean logprob of a step's sampled tokens; NaN where there are none."""
+    return -float(logprobs.mean(dtype=np.float64)) if logprobs is not None and len(logprobs) else math.nan
+
+
+def _decision(tree: Tree, node: int) -> int:
+    fork = tree.fork(node)
+    return -1 if fork is None else fork.decision_id
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Measures a countdown model on held-out problems with a small batched sampler of its own.
+"""Measures a built-in model on held-out problems of both tasks with a small batched sampler of its own.
 
 Kept apart from the engines on purpose: it is a second, independent implementation of the same network and the same
 episode rules, so that the engine's figures can be checked against it. Every row takes one token a step, sampled or,
@@ -9,6 +9,7 @@ import argparse
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,11 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ramify.data.demonstrations import prompt_piece, result_text
+from ramify.data.exams import Agent, Exam, countdown_exam, hops_exam
+from ramify.data.pieces import prompt_piece
 from ramify.engines.tokenizer import TokenizerFile
-from ramify.tasks.countdown import (
-    DEFAULT_DISTRIBUTION,
-    MAX_CALLS,
-    CountdownDistribution,
-    CountdownProblem,
-    generate,
-    score,
-)
-from ramify.tools.calculator import CalculatorState, apply
 
-MAX_TOKENS = 224  # a whole episode; the longest demonstration has 107
+MAX_TOKENS = 256  # a whole episode; the longest demonstration of a search has 196
 _BATCH_ROWS = 256
 
 
@@ -38,15 +31,13 @@ _BATCH_ROWS = 256
 class Row:
     """One episode being sampled."""
 
-    problem: CountdownProblem
-    state: CalculatorState
+    agent: Agent
     given: list[int]
     ids: list[int] = field(default_factory=list[int])
     turn_start: int = 0
     num_prompt: int = 0
     num_sampled: int = 0
     num_calls: int = 0
-    num_errors: int = 0
     end: str | None = None
 
 
@@ -107,22 +98,18 @@ class Network:
 
 
 @torch.no_grad()
-def sample(
-    folder: Path, problems: list[CountdownProblem], *, num_samples: int, seed: int, temperature: float = 1.0
-) -> list[list[Row]]:
+def sample(folder: Path, exam: Exam, *, num_samples: int, seed: int, temperature: float = 1.0) -> list[list[Row]]:
     """Sample `num_samples` episodes a problem; one list a problem."""
     tokenizer, network = TokenizerFile(folder / "tokenizer.json"), Network(folder)
     generator = torch.Generator().manual_seed(seed)
-    rows = [_new_row(problem, tokenizer) for problem in problems for _ in range(num_samples)]
+    ends = {tokenizer.encode(exam.call_tag)[0]: "call", tokenizer.encode("</answer>")[0]: "answer"}
+    ends[tokenizer.eos_id] = "no answer"
+    rows = [_new_row(make(), tokenizer) for make in exam.agents for _ in range(num_samples)]
     # Like lengths together, so that a batch ends at about the same time.
-    for batch in _batches(sorted(rows, key=lambda row: len(row.problem.numbers)), _BATCH_ROWS):
-        _run(batch, network, tokenizer, generator, temperature)
+    labels = [label for label in exam.labels for _ in range(num_samples)]
+    for batch in _batches([row for _, row in sorted(zip(labels, rows, strict=True), key=lambda pair: pair[0])]):
+        _run(batch, network, tokenizer, ends, generator, temperature)
     return [rows[start : start + num_samples] for start in range(0, len(rows), num_samples)]
-
-
-def transcript(row: Row, tokenizer: TokenizerFile) -> str:
-    """The text after the question."""
-    return tokenizer.decode(row.ids[row.num_prompt :])
 
 
 def pass_at(num_samples: int, num_right: int, k: int) -> float:
@@ -130,107 +117,71 @@ def pass_at(num_samples: int, num_right: int, k: int) -> float:
     return 1.0 - math.comb(num_samples - num_right, k) / math.comb(num_samples, k)
 
 
-def evaluate(
-    folder: Path,
-    *,
-    num_problems: int,
-    num_samples: int,
-    seed: int,
-    distribution: CountdownDistribution = DEFAULT_DISTRIBUTION,
-) -> dict[str, Any]:
-    """Figures on held-out problems at temperature 1, overall and by number count."""
+def evaluate(folder: Path, exam: Exam, *, num_samples: int, seed: int) -> dict[str, dict[str, float]]:
+    """Figures at temperature 1, over all problems and by their labels."""
     torch.set_num_threads(1)
     tokenizer = TokenizerFile(folder / "tokenizer.json")
-    problems = list(generate("heldout", num_problems, seed, distribution=distribution))
-    groups = sample(folder, problems, num_samples=num_samples, seed=seed)
-    by_count: dict[str, list[list[Row]]] = {"all": groups}
-    for problem, group in zip(problems, groups, strict=True):
-        by_count.setdefault(f"{len(problem.numbers)} numbers", []).append(group)
-    return {
-        "seed": seed,
-        "samples": num_samples,
-        "temperature": 1.0,
-        **{name: _figures(by_count[name], num_samples, tokenizer) for name in sorted(by_count, reverse=True)},
-    }
+    groups = sample(folder, exam, num_samples=num_samples, seed=seed)
+    by_label = {"all": groups}
+    for label, group in sorted(zip(exam.labels, groups, strict=True), key=lambda pair: pair[0]):
+        by_label.setdefault(label, []).append(group)
+    return {label: _figures(those, num_samples, tokenizer) for label, those in by_label.items()}
 
 
-def report_markdown(report: dict[str, Any]) -> str:
-    """The report as a page."""
-    training, heldout = report["training"], report["heldout"]
-    names = [name for name in heldout if isinstance(heldout[name], dict)]
-    keys = list(heldout["all"])
-    lines = [
-        "# The built-in countdown model",
-        "",
-        f"{training['parameters']:,} parameters, {report['weights_bytes']:,} bytes of bf16 weights.",
-        (
-            f"Trained for {training['cpu_minutes']} CPU-minutes on one thread: {training['steps']:,} steps, "
-            f"{training['episodes']:,} episodes of {training['distinct_problems']:,} distinct problems, "
-            f"{training['tokens']:,} tokens."
-        ),
-        "",
-        f"Tokenizer sha256 `{report['tokenizer_sha256']}`.",
-        "",
-        (
-            f"Held out by a hash of the problem; {heldout['samples']} samples a problem at temperature "
-            f"{heldout['temperature']}, seed {heldout['seed']}."
-        ),
-        "",
-        "| | " + " | ".join(names) + " |",
-        "|---|" + "---|" * len(names),
-        *(f"| {key} | " + " | ".join(f"{heldout[name][key]}" for name in names) + " |" for key in keys),
-        "",
-        "| step | CPU-minutes | training loss |",
-        "|---|---|---|",
-        *(
-            f"| {point['step']} | {point['cpu_minutes']} | {point['loss']} |"
-            for point in training["curve"][:: max(1, len(training["curve"]) // 20)]
-        ),
-        "",
-    ]
-    return "\n".join(lines)
+def evaluate_both(folder: Path, *, num_problems: int, num_samples: int, seed: int) -> dict[str, Any]:
+    """Figures of both tasks on held-out problems."""
+    exams = (countdown_exam(num_problems, seed), hops_exam(num_problems, seed))
+    figures = {exam.name: evaluate(folder, exam, num_samples=num_samples, seed=seed) for exam in exams}
+    return {"seed": seed, "samples": num_samples, "temperature": 1.0, "tasks": figures}
 
 
-def _figures(groups: list[list[Row]], num_samples: int, tokenizer: TokenizerFile) -> dict[str, float]:
+def _figures(groups: Sequence[Sequence[Row]], num_samples: int, tokenizer: TokenizerFile) -> dict[str, float]:
     rows = [row for group in groups for row in group]
-    parts = [[score(row.problem.question, transcript(row, tokenizer)) for row in group] for group in groups]
+    parts = [[row.agent.score(tokenizer.decode(row.ids[row.num_prompt :])) for row in group] for group in groups]
     right = [sum(all(part.values()) for part in group) for group in parts]
     ends = Counter(row.end for row in rows)
-    with_error = [(row, part) for row, part in zip(rows, (p for g in parts for p in g), strict=True) if row.num_errors]
+    with_error = [
+        part for row, part in zip(rows, (p for group in parts for p in group), strict=True) if row.agent.num_errors
+    ]
 
     def mean(total: float, count: int = len(rows)) -> float:
         return round(total / count, 4) if count else 0.0
 
-    ks = [k for k in (1, 4, 16) if k <= num_samples]
     return {
         "problems": len(groups),
-        **{f"pass@{k}": mean(sum(pass_at(num_samples, r, k) for r in right), len(groups)) for k in ks},
-        "reached": mean(sum(part["reached"] for group in parts for part in group)),
-        "answered": mean(sum(part["answered"] for group in parts for part in group)),
+        **{
+            f"pass@{k}": mean(sum(pass_at(num_samples, r, k) for r in right), len(groups))
+            for k in (1, 4, 16)
+            if k <= num_samples
+        },
+        **{name: mean(sum(part[name] for group in parts for part in group)) for name in parts[0][0]},
         "well-formed": mean(ends["answer"]),
         "tokens an episode": round(sum(len(row.ids) for row in rows) / len(rows), 1),
         "sampled tokens an episode": round(sum(row.num_sampled for row in rows) / len(rows), 1),
         "calls an episode": round(sum(row.num_calls for row in rows) / len(rows), 2),
         "episodes with a tool error": mean(len(with_error)),
-        "right after a tool error": mean(sum(all(part.values()) for _, part in with_error), len(with_error)),
+        "right after a tool error": mean(sum(all(part.values()) for part in with_error), len(with_error)),
     }
 
 
-def _batches(rows: list[Row], size: int) -> list[list[Row]]:
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
+def _batches(rows: Sequence[Row]) -> list[Sequence[Row]]:
+    return [rows[start : start + _BATCH_ROWS] for start in range(0, len(rows), _BATCH_ROWS)]
 
 
-def _new_row(problem: CountdownProblem, tokenizer: TokenizerFile) -> Row:
-    prompt = tokenizer.encode(prompt_piece(problem).text, allow_special=True)
-    return Row(problem, CalculatorState(problem.numbers), given=prompt, turn_start=len(prompt), num_prompt=len(prompt))
+def _new_row(agent: Agent, tokenizer: TokenizerFile) -> Row:
+    prompt = tokenizer.encode(prompt_piece(agent.question).text, allow_special=True)
+    return Row(agent, given=prompt, turn_start=len(prompt), num_prompt=len(prompt))
 
 
 def _run(
-    rows: list[Row], network: Network, tokenizer: TokenizerFile, generator: torch.Generator, temperature: float
+    rows: Sequence[Row],
+    network: Network,
+    tokenizer: TokenizerFile,
+    ends: dict[int, str],
+    generator: torch.Generator,
+    temperature: float,
 ) -> None:
     """Sample every row to its end."""
-    ends = {tokenizer.encode("</calc>")[0]: "call", tokenizer.encode("</answer>")[0]: "answer"}
-    ends[tokenizer.eos_id] = "no answer"
     network.start(len(rows))
     for row in rows:
         row.ids.append(row.given.pop(0))
@@ -265,27 +216,24 @@ def _take(row: Row, token: int, ends: dict[int, str], tokenizer: TokenizerFile) 
 
 
 def _call(row: Row, tokenizer: TokenizerFile) -> None:
-    """Run the call a row has just closed and queue the result."""
-    if row.num_calls == MAX_CALLS:
+    """Run the call a row has just closed and queue what the tool says."""
+    said = row.agent.call(tokenizer.decode(row.ids[row.turn_start :]))
+    if said is None:
         row.end = "calls"
         return
-    turn = tokenizer.decode(row.ids[row.turn_start :])
-    expression = turn.rpartition("<calc>")[2].removesuffix("</calc>")
-    row.state, text, is_allowed = apply(row.state, expression)
     row.num_calls += 1
-    row.num_errors += not is_allowed
-    row.given = tokenizer.encode(result_text(text))
+    row.given = tokenizer.encode(said)
     row.turn_start = len(row.ids) + len(row.given)
 
 
 def main() -> None:
     """Command line: print the figures of a model folder."""
-    parser = argparse.ArgumentParser(description="measure a countdown model on held-out problems")
+    parser = argparse.ArgumentParser(description="measure a built-in model on held-out problems of both tasks")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--problems", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    figures = evaluate(options.folder, num_problems=options.problems, num_samples=16, seed=options.seed)
+    figures = evaluate_both(options.folder, num_problems=options.problems, num_samples=16, seed=options.seed)
     print(json.dumps(figures, indent=1))
 
 

@@ -14,6 +14,8 @@ import json
 import sys
 from pathlib import Path
 
+from ramify.tasks.hops_world import FIRST_NAMES, LAST_NAMES, PETS, RELATIONS, TOWNS
+
 CONTROL_TOKENS = ("<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|pad|>")
 EOS_TOKEN = "<|end|>"
 PAD_TOKEN = "<|pad|>"
@@ -27,20 +29,6 @@ TAGS = (
     "<critique>", "</critique>", "<rewrite>", "</rewrite>", "<grade>", "</grade>", " : ",
 )  # fmt: skip
 
-
-def _joined(heads: str, tails: str) -> tuple[str, ...]:
-    return tuple(head + tail for head in heads.split() for tail in tails.split())
-
-
-FIRST_NAMES = _joined("fi re po la zu mo ke da", "kol ban mir tus vel gop")
-LAST_NAMES = _joined("rek pob laz zub mon ked dar gul", "ent erd isk olm ard ump")
-TOWNS = _joined("nor sel bru hav wim tor", "ford wick stead dale")
-PETS = tuple(
-    """
-    cat dog owl fox hen cow pig rat ant bee crab duck frog goat hare lynx mole newt pony seal swan toad wolf yak
-    """.split()
-)
-RELATIONS = ("boss", "friend", "rival", "teacher", "town", "pet", "mayor")
 
 # Each is one id with its leading space; the second list holds those that may also open a turn or a passage.
 WORDS = tuple(

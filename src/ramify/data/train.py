@@ -1,4 +1,4 @@
-"""Trains the built-in countdown model from nothing, on one CPU thread, by imitation of random generating chains.
+"""Trains the built-in model from nothing, on one CPU thread, by imitation of random demonstrations of both tasks.
 
 `python -m ramify.data.train --out DIR --minutes M --seed S` writes a Hugging Face folder (Qwen3 architecture, bf16)
 with its tokenizer and a report of what was measured on held-out problems. Owns the recipe: the network, the optimiser,
@@ -13,8 +13,9 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,22 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ramify.data.demonstrations import draw_demonstrations, encode_pieces
-from ramify.data.evaluate import evaluate, report_markdown
+from ramify.data import countdown_episodes, hops_episodes
+from ramify.data.evaluate import evaluate_both
+from ramify.data.hops_episodes import HopsMix
 from ramify.data.make_tokenizer import write_tokenizer
+from ramify.data.pieces import Piece, encode_pieces
+from ramify.data.report import report_markdown
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.tasks.countdown import DEFAULT_DISTRIBUTION, CountdownDistribution
+from ramify.tasks.hops import NUM_HOPS
 
 Parameters = dict[str, torch.nn.Parameter]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The network: Qwen3, 1.25 M parameters, measured to be enough for countdown (see the report)."""
+    """The network: Qwen3, 1.25 M parameters, measured to be enough for both tasks (see the report)."""
 
     vocab_size: int
     width: int = 128
@@ -79,9 +84,10 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How it is trained. Rates and batch: measured in short pilots on this task."""
+    """How it is trained. Rates: measured in short pilots on countdown."""
 
-    batch_episodes: int = 96  # between 64 and 128, which came out alike in pilots of 3 CPU-minutes
+    countdown_episodes: int = 36  # of each batch; batches of 64 and 128 came out alike in pilots of 3 CPU-minutes
+    hops_episodes: int = 28
     micro_episodes: int = 32  # sorted by length inside a batch, so little is padded
     matrix_rate: float = 0.02
     vector_rate: float = 3e-3
@@ -90,8 +96,16 @@ class Recipe:
     decay_from: float = 0.4  # share of the CPU time after which both rates fall linearly to zero
     error_share: float = 0.05
     easy_until: float = 0.03  # up to this share only 3 numbers
+    one_hop_until: float = 0.08
+    two_hops_until: float = 0.2
 
-    def distribution(self, share_used: float) -> CountdownDistribution:
+    def hops(self, share_used: float) -> HopsMix:
+        """How many hops to train on: one, up to two, then as evaluation does."""
+        if share_used < self.one_hop_until:
+            return HopsMix((1,), self.error_share)
+        return HopsMix((1, 2) if share_used < self.two_hops_until else NUM_HOPS, self.error_share)
+
+    def countdown(self, share_used: float) -> CountdownDistribution:
         """What to draw training problems from: 3 numbers first, then as evaluation does."""
         if share_used < self.easy_until:
             return replace(DEFAULT_DISTRIBUTION, num_numbers_weights=((3, 1.0),))
@@ -252,44 +266,48 @@ def keep_freed_memory() -> None:
         mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
 
 
-Episode = tuple[list[int], list[bool]]
+Episode = tuple[list[int], list[float]]
 
 
 class Batches:
-    """Endless training batches; counts what it handed out and which problems."""
+    """Endless training batches of both tasks; counts what it handed out and which problems."""
 
     def __init__(self, recipe: Recipe, tokenizer: TokenizerFile, seed: int) -> None:
-        self._recipe, self._tokenizer, self._rng = recipe, tokenizer, random.Random(f"demonstrations {seed}")
+        self._recipe, self._tokenizer = recipe, tokenizer
+        self._countdown_rng, self._hops_rng = (random.Random(f"{task} {seed}") for task in ("countdown", "hops"))
         self.num_episodes = 0
         self.num_tokens = 0
         self.problem_hashes: set[int] = set()
 
     def draw(self, share_used: float) -> Iterator[list[Episode]]:
         """One batch as micro-batches of like lengths."""
-        drawn = draw_demonstrations(
-            self._rng, distribution=self._recipe.distribution(share_used), error_share=self._recipe.error_share
-        )
-        episodes: list[Episode] = []
-        for problem, pieces in drawn:
-            self.problem_hashes.add(hash(problem.key))
-            episodes.append(encode_pieces(pieces, self._tokenizer))
-            if len(episodes) == self._recipe.batch_episodes:
-                break
+        episodes = [encode_pieces(pieces, self._tokenizer) for pieces in self._demonstrations(share_used)]
         self.num_episodes += len(episodes)
         self.num_tokens += sum(len(ids) for ids, _ in episodes)
         episodes.sort(key=lambda episode: len(episode[0]))
         for start in range(0, len(episodes), self._recipe.micro_episodes):
             yield episodes[start : start + self._recipe.micro_episodes]
 
+    def _demonstrations(self, share_used: float) -> Iterator[Sequence[Piece]]:
+        recipe = self._recipe
+        countdown = countdown_episodes.draw_demonstrations(
+            self._countdown_rng, distribution=recipe.countdown(share_used), error_share=recipe.error_share
+        )
+        hops = hops_episodes.draw_demonstrations(self._hops_rng, recipe.hops(share_used))
+        for problem, pieces in chain(islice(countdown, recipe.countdown_episodes), islice(hops, recipe.hops_episodes)):
+            self.problem_hashes.add(hash(problem))
+            yield pieces
+
 
 def summed_loss(parameters: Parameters, shape: ModelShape, episodes: list[Episode]) -> Tensor:
-    """Sum of -log p over the learnt tokens of some episodes."""
+    """Weighted sum of -log p over the learnt tokens of some episodes."""
     length = max(len(ids) for ids, _ in episodes)
     ids = torch.tensor([ids + [0] * (length - len(ids)) for ids, _ in episodes])
-    learnt = torch.tensor([mask + [False] * (length - len(mask)) for _, mask in episodes])
-    states = hidden_states(parameters, shape, ids[:, :-1])[learnt[:, 1:]]
+    weights = torch.tensor([weights + [0.0] * (length - len(weights)) for _, weights in episodes])[:, 1:]
+    learnt = weights > 0
+    states = hidden_states(parameters, shape, ids[:, :-1])[learnt]
     logits = F.linear(states, parameters["model.embed_tokens.weight"].bfloat16()).float()
-    return F.cross_entropy(logits, ids[:, 1:][learnt[:, 1:]], reduction="sum")
+    return F.cross_entropy(logits, ids[:, 1:][learnt], reduction="none") @ weights[learnt]
 
 
 def save_model(folder: Path, parameters: Parameters, shape: ModelShape) -> TokenizerFile:
@@ -320,10 +338,10 @@ def train(folder: Path, *, minutes: float, seed: int, recipe: Recipe, save_every
     started, num_steps, next_save = time.process_time(), 0, save_every
     while (used := (time.process_time() - started) / 60) < minutes:
         micro_batches = list(batches.draw(used / minutes))
-        num_learnt = sum(sum(mask[1:]) for micro in micro_batches for _, mask in micro)
+        total_weight = sum(sum(weights[1:]) for micro in micro_batches for _, weights in micro)
         total = 0.0
         for micro in micro_batches:
-            loss = summed_loss(parameters, shape, micro) / num_learnt
+            loss = summed_loss(parameters, shape, micro) / total_weight
             loss.backward()
             total += loss.item()
         if not math.isfinite(total):
@@ -358,7 +376,7 @@ def write_report(folder: Path, training: dict[str, object], *, num_problems: int
         "training": training,
         "tokenizer_sha256": TokenizerFile(folder / "tokenizer.json").sha256,
         "weights_bytes": (folder / "model.safetensors").stat().st_size,
-        "heldout": evaluate(folder, num_problems=num_problems, num_samples=16, seed=seed),
+        "heldout": evaluate_both(folder, num_problems=num_problems, num_samples=16, seed=seed),
     }
     (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     (folder / "report.md").write_text(report_markdown(report))
@@ -366,9 +384,9 @@ def write_report(folder: Path, training: dict[str, object], *, num_problems: int
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description="train the built-in countdown model")
+    parser = argparse.ArgumentParser(description="train the built-in model")
     parser.add_argument("--out", type=Path, required=True, help="folder to write, made when missing")
-    parser.add_argument("--minutes", type=float, default=40.0, help="CPU-minutes of training")
+    parser.add_argument("--minutes", type=float, default=60.0, help="CPU-minutes of training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--problems", type=int, default=400, help="held-out problems in the report")
     parser.add_argument("--recipe", type=json.loads, default={}, help="fields of Recipe to change, as JSON")

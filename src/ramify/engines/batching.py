@@ -2,8 +2,9 @@
 
 Owns which request computes what in which step, prefix reuse between slots, sampling and stops; the model behind it
 (`SlotModel`) owns weights, keys and values. Rows join and leave at every step; contexts enter as chunks of bounded
-size, so that a long one does not hold decoding up. Invariant: token i of a request is drawn with uniform number i of
-its seed, so on a batch-invariant model a request's tokens and logprobs do not depend on what runs beside it.
+size, so that a long one does not hold decoding up. Invariant: the token at position p of a context is drawn with
+uniform number p of its seed, so on a batch-invariant model a turn's tokens and logprobs depend neither on what runs
+beside it nor on how it is divided into requests.
 
 Life of a request: checked; seated at once if it goes on where an idle slot ends, else queued, first come, first served
 (one whose prefix another request is computing right now waits for it and copies); its prefix continued or copied, its
@@ -12,7 +13,7 @@ rest computed in chunks, decoded a token a step, finished; its slot then stays r
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +28,7 @@ from ramify.engines.slot_model import Chunk, Indices, Rows, SlotModel
 from ramify.engines.slots import SlotTable
 from ramify.engines.stop_watch import StopWatch
 
-MEASURES = frozenset({"entropy", "topk"})
+MEASURES = frozenset({"entropy"})
 """What the loop can measure on any model."""
 
 
@@ -67,6 +68,8 @@ class _Run:
     request: Request
     future: asyncio.Future[Generation]
     watch: StopWatch
+    max_tokens: int
+    """Of the request, or fewer where the context has less room."""
     is_raw: bool
     """Whether tokens are drawn from the raw law."""
     slot: int = -1
@@ -89,17 +92,20 @@ class _Run:
 class BatchingLoop:
     """Serve requests on `model`; `prefill_tokens` is the most context tokens computed beside one decode step.
 
+    `end_ids` are tokens that end a sequence besides the codec's own.
     The loop is one asyncio task, started by the first request and ended by `close`. Between steps it gives way once.
     """
 
-    def __init__(self, model: SlotModel, codec: Codec, *, prefill_tokens: int = 256) -> None:
+    def __init__(
+        self, model: SlotModel, codec: Codec, *, prefill_tokens: int = 256, end_ids: Collection[int] = ()
+    ) -> None:
         if model.vocab_size < codec.vocab_size:
             raise ConfigError(f"the model has {model.vocab_size} token ids, its tokenizer {codec.vocab_size}")
         self.stats = Stats()
         self.version = 0
         self._model = model
         self._bytes = [codec.token_bytes(i) for i in range(codec.vocab_size)]
-        self._eos_id = codec.eos_id
+        self._end_ids = frozenset({codec.eos_id, *end_ids})
         self._prefill_tokens = prefill_tokens
         self._table = SlotTable(model.num_slots, model.context_length)
         shape = self._table.ids.shape
@@ -133,7 +139,8 @@ class BatchingLoop:
         future = asyncio.get_running_loop().create_future()
         latest_first = request.ids[::-1][: request.num_run].tolist()
         watch = StopWatch(request.stops, (self._bytes[token] for token in latest_first))
-        run = _Run(request, future, watch, is_raw=request.sampling == RAW)
+        room = self._model.context_length - len(request.ids)
+        run = _Run(request, future, watch, min(request.max_tokens, room), is_raw=request.sampling == RAW)
         self._ensure_running()
         if self._table.is_continued_by(request.ids):
             self._seat(run)
@@ -181,8 +188,8 @@ class BatchingLoop:
             raise EngineError("closed", "the engine was closed")
         if num < 1 or request.max_tokens < 1:
             raise EngineError("empty_request", f"{num} context ids, max_tokens={request.max_tokens}; at least 1 each")
-        if num + request.max_tokens > most:
-            raise EngineError("context_overflow", f"{num} + {request.max_tokens} tokens for a context of {most}")
+        if num >= most:
+            raise EngineError("context_full", f"{num} tokens for a context of {most}")
         if request.ids.min() < 0 or request.ids.max() >= len(self._bytes):
             raise EngineError(
                 "bad_token_ids", f"{request.ids.min()}..{request.ids.max()} for a vocabulary of {len(self._bytes)}"
@@ -249,8 +256,8 @@ class BatchingLoop:
         run.slot, run.num_cached = seat.slot, seat.num_cached
         run.versions.append((self.version, 0))
         self._active[seat.slot] = run
-        end = run.num_context + run.request.max_tokens
-        self._uniforms[seat.slot, run.num_context : end] = uniforms(run.request.seed, run.request.max_tokens)
+        start, num = run.num_context, run.max_tokens
+        self._uniforms[seat.slot, start : start + num] = uniforms(run.request.seed, num, start=start)
         self.stats.prefill_cached += seat.num_cached
         self.stats.prefill_uncached += run.num_context - seat.num_cached
         self.stats.num_evictions += seat.is_eviction
@@ -319,12 +326,12 @@ class BatchingLoop:
     def _heard(self, run: _Run, token: int) -> Finish | None:
         """Count a sampled token; how the request ends with it, None = it goes on. Mutates `run`."""
         run.num_sampled += 1
-        if token == self._eos_id:
+        if token in self._end_ids:
             return Finish("end_of_sequence")
         word = run.watch.hear(self._bytes[token])
         if word is not None:
             return Finish("stop", word)
-        return Finish("length") if run.num_sampled == run.request.max_tokens else None
+        return Finish("length") if run.num_sampled == run.max_tokens else None
 
     def _finish(self, run: _Run, finish: Finish) -> None:
         start, slot = run.num_context, run.slot

@@ -22,12 +22,14 @@ _FLOOR = -1e4
 """Scores are kept above this, so that an impossible token adds 0 and not NaN to an entropy; exp of it is 0."""
 
 
-def uniforms(seed: int, num: int) -> Floats64:
-    """The first `num` uniform numbers in [0, 1) of `seed`: number i is the same whatever `num` is.
+def uniforms(seed: int, num: int, *, start: int = 0) -> Floats64:
+    """Uniform numbers `start` to `start + num` in [0, 1) of `seed`: number i is the same whichever are asked for.
 
-    Philox 4x64 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), keyed by the seed.
+    Philox 4x64 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), keyed by the seed; it gives four
+    numbers a step, so those before `start` need not be computed.
     """
-    raw = np.random.Philox(key=seed % 2**64).random_raw(num)
+    skipped, first = divmod(start, 4)
+    raw = np.random.Philox(key=seed % 2**64).advance(skipped).random_raw(first + num)[first:]
     return (raw >> np.uint64(11)).astype(np.float64) * np.float64(2.0**-53)
 
 

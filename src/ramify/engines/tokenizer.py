@@ -97,7 +97,7 @@ class TokenizerFile:
         return self._token_bytes[token_id]
 
     def _encode(self, text: str, allow_special: bool) -> tuple[int, ...]:
-        text = _without_surrogates(text)
+        text = without_surrogates(text)
         if self._splitter is None:
             return tuple(self._encode_plain(text))
         ids: list[int] = []
@@ -136,7 +136,8 @@ def _merge_all(ids: list[int], left: int, right: int, merged: int) -> list[int]:
     return out
 
 
-def _without_surrogates(text: str) -> str:
+def without_surrogates(text: str) -> str:
+    """`text` with U+FFFD for lone surrogates, which no UTF-8 has."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -145,7 +146,7 @@ def _without_surrogates(text: str) -> str:
     return text
 
 
-def _byte_alphabet() -> dict[str, int]:
+def byte_of_symbol() -> dict[str, int]:
     """The byte behind each printable stand-in of byte-level BPE (the GPT-2 table)."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     shifted = iter(range(256, 512))
@@ -153,7 +154,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 def _token_table(whole: dict[str, Any]) -> tuple[bytes, ...]:
-    alphabet = _byte_alphabet()
+    alphabet = byte_of_symbol()
     by_id = {int(index): bytes(alphabet[char] for char in symbol) for symbol, index in whole["model"]["vocab"].items()}
     by_id |= {int(token["id"]): token["content"].encode() for token in whole["added_tokens"]}
     if sorted(by_id) != list(range(len(by_id))):
@@ -162,10 +163,10 @@ def _token_table(whole: dict[str, Any]) -> tuple[bytes, ...]:
 
 
 def _byte_ids(vocab: dict[str, int]) -> list[int]:
-    missing = [char for char in _byte_alphabet() if char not in vocab]
+    missing = [char for char in byte_of_symbol() if char not in vocab]
     if missing:
         raise ValueError(f"the vocabulary lacks {len(missing)} of 256 byte symbols, so it cannot encode every text")
-    return [vocab[char] for char in _byte_alphabet()]
+    return [vocab[char] for char in byte_of_symbol()]
 
 
 def _merge_table(model: dict[str, Any]) -> dict[tuple[int, int], tuple[int, int, int, int]]:

@@ -6,11 +6,11 @@ A question and a tool's text stay untrusted spans or plain text: they can spell 
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from string import Formatter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError, nearest
@@ -32,6 +32,8 @@ OBSERVATIONS: Mapping[ToolStatus, str] = MappingProxyType(
 )
 """What the model is shown for each status of a call (texts of empty and crashed calls: RUC-NLPIR/ARPO)."""
 
+FLAGS: Final = ("stops_at_answer", "strips_results")
+
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _INDEX = re.compile(r"-?\d+")
 
@@ -52,6 +54,10 @@ class TagFormat:
     """Around what the tool said (RUC-NLPIR/ARPO: the leading space is part of it)."""
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Status -> text, where it differs from `OBSERVATIONS`; may cite `{text}` and `{tag}`."""
+    strips_results: bool = False
+    """Whether space around what a tool said is dropped (Search-R1 does)."""
+    invalid: str | None = None
+    """The whole observation after what is no action, an empty call included; None = `texts` in the frame."""
 
     def __post_init__(self) -> None:
         tags = [*self.tags.values(), self.answer_tag]
@@ -74,7 +80,7 @@ class TagFormat:
         for key, value in table.items():
             if key not in known:
                 raise ConfigError(f"unknown key {key!r} in a tag format; {nearest(key, known)}")
-            wanted = bool if key == "stops_at_answer" else Mapping if key in ("tags", "texts") else str
+            wanted = bool if key in FLAGS else Mapping if key in ("tags", "texts") else str
             if not isinstance(value, wanted):
                 raise ConfigError(f"{key} = {value!r} in a tag format must be a {wanted.__name__.lower()}")
         return cls(**table)
@@ -95,19 +101,7 @@ class TagFormat:
 
         Raises `ConfigError` for a name it does not know or a context that is not there.
         """
-        check_quote(template)
-        texts = [_response(context) for context in contexts]
-        answers = [text for text in texts if self.answer(text) is not None]
-        values = {"question": problem.question}
-        if texts:
-            values |= {"previous": texts[-1], "answer": (answers or texts)[-1 if answers else 0]}
-        values |= {str(number): texts[number] for number in range(-len(texts), len(texts))}
-        for name in placeholders(template):
-            if name not in values:
-                raise ConfigError(
-                    f"template {template!r} cites {{{name}}}, but there are {len(texts)} contexts to quote"
-                )
-        return _rendered(template, values)
+        return quoted(template, contexts, problem.question, answer=self.answer)
 
     def read(self, run: str) -> Action | None:
         """The action whose closing tag comes last in `run`; what the closing tag's token carries behind it is ignored.
@@ -126,9 +120,12 @@ class TagFormat:
 
     def observe(self, action: Action, result: ToolResult) -> str:
         """What answers an action, in the observation's frame. A tool's text goes in as it is."""
+        if self.invalid is not None and result.status == "invalid":
+            return self.invalid
         tag = self.tags.get(action.tool, action.tool) if isinstance(action, ToolAction) else self.answer_tag
-        status = "empty" if result.status == "ok" and not result.text else result.status
-        text = _filled(self.texts.get(status, OBSERVATIONS[status]), {"text": result.text, "tag": tag})
+        said = result.text.strip() if self.strips_results else result.text
+        status = "empty" if result.status == "ok" and not said else result.status
+        text = _filled(self.texts.get(status, OBSERVATIONS[status]), {"text": said, "tag": tag})
         return _filled(self.observation, {"text": text})
 
     def answer(self, response: str) -> str | None:
@@ -139,6 +136,23 @@ class TagFormat:
 
     def tools(self) -> Mapping[str, str]:
         return self.tags
+
+
+def quoted(
+    template: str, contexts: Sequence[Branch], question: str, *, answer: Callable[[str], str | None]
+) -> list[Span]:
+    """The template around what it cites, see `TagFormat.quote`; `answer` reads a response's answer."""
+    check_quote(template)
+    texts = [_response(context) for context in contexts]
+    answers = [text for text in texts if answer(text) is not None]
+    values = {"question": question}
+    if texts:
+        values |= {"previous": texts[-1], "answer": (answers or texts)[-1 if answers else 0]}
+    values |= {str(number): texts[number] for number in range(-len(texts), len(texts))}
+    for name in placeholders(template):
+        if name not in values:
+            raise ConfigError(f"template {template!r} cites {{{name}}}, but there are {len(texts)} contexts to quote")
+    return _rendered(template, values)
 
 
 def check_quote(template: str) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ramify.core.errors import ExportError
 from ramify.rows.files import whole
+from ramify.rows.groups import GroupBy, group_keys
 from ramify.rows.row import Row
 
 Ints_BT = npt.NDArray[np.int64]
@@ -46,7 +47,12 @@ class Arrays:
     is_padding: npt.NDArray[np.bool_]
     """(B,) whether the row only fills the batch up."""
     uids: npt.NDArray[np.str_]
-    """(B,) the problem's uid, which groups rows; empty for padding rows."""
+    """(B,) key of the group: the problem's uid, or that of the tree; empty for padding rows."""
+
+    @property
+    def prompts(self) -> Ints_BT:
+        """(B, P) the prompt part of `input_ids`."""
+        return self.input_ids[:, : self.input_ids.shape[1] - self.responses.shape[1]]
 
 
 def padded(
@@ -56,10 +62,11 @@ def padded(
     num_rows: int | None = None,
     num_prompt: int | None = None,
     num_response: int | None = None,
+    group_by: GroupBy = "uid",
 ) -> Arrays:
     """Pad `rows` to one shape: to `num_rows` rows of `num_prompt` + `num_response` tokens; None = as many as needed.
 
-    Raises `ExportError` for a row that does not fit and for rows of different codecs.
+    Raises `ExportError` for a row that does not fit, for rows of different codecs and for two trees in one group.
     """
     _refuse_mixed(rows)
     size = _fitting("rows", len(rows), num_rows)
@@ -85,7 +92,7 @@ def padded(
         rewards=_column([row.reward for row in rows], size, missing=0.0),
         normaliser=_column([row.normaliser for row in rows], size, missing=1.0),
         is_padding=is_padding,
-        uids=np.array([*(row.uid for row in rows), *[""] * (size - len(rows))], dtype=np.str_),
+        uids=np.array([*group_keys(rows, by=group_by), *[""] * (size - len(rows))], dtype=np.str_),
     )
 
 

@@ -12,6 +12,7 @@ rows' leaves, or a constant the caller gives; an advantage is then of a trainer'
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
@@ -20,10 +21,10 @@ import numpy.typing as npt
 from ramify.core.branch import Branch
 from ramify.core.codec import Codec
 from ramify.core.errors import ExportError
-from ramify.core.segment import Floats_T, Ids_T, Origin, Origination
+from ramify.core.segment import Floats_T, Ids_T, Origin, Origination, Segment, ToolCall
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import Tree
-from ramify.credit import Credited, Forest, forest_of
+from ramify.credit import Credited, Forest, forest_of, measures_of
 from ramify.credit import credit as credited_by
 from ramify.credit.forest import STEM
 from ramify.credit.grown import Unjudged
@@ -48,6 +49,8 @@ class Span:
     """Policy version that sampled them; None = the engine has no versions, or nothing was sampled."""
     source: Origination | None = None
     """Which engine sampled them, under which law, and what their logprobs mean."""
+    call: ToolCall | None = None
+    """The call that they answer, where they are an observation."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -70,6 +73,8 @@ class Row:
     """(T,) what the token is trained with; 0 where nothing was sampled."""
     logprobs: Floats_T
     """(T,) float32, in nats, as sampled; NaN where nothing was sampled or the engine gave none."""
+    entropies: Floats_T
+    """(T,) float32, the measure `entropy` in nats; NaN where nothing was sampled or it was not asked of the engine."""
     spans: tuple[Span, ...]
     """What the tokens are, in order; their numbers sum to T."""
     reward: float
@@ -129,6 +134,22 @@ class Row:
         return self.weights * self.advantages / self.normaliser
 
     @property
+    def runs(self) -> list[tuple[Origin, int]]:
+        """(origin, number of tokens) of every longest run of one origin: a turn is one, however often it was split."""
+        spans = (span for span in self.spans if span.num_tokens)
+        return [(origin, sum(s.num_tokens for s in run)) for origin, run in groupby(spans, key=_origin)]
+
+    @property
+    def num_turns(self) -> int:
+        """Number of times the model spoke."""
+        return sum(origin == "sampled" for origin, _ in self.runs)
+
+    @property
+    def trained(self) -> Doubles_T:
+        """(T,) weight * advantage: what a trainer that knows masks and no weights is given for each token."""
+        return np.where(self.weights > 0, self.weights * self.advantages, 0.0)
+
+    @property
     def _lengths(self) -> list[int]:
         return [span.num_tokens for span in self.spans]
 
@@ -154,7 +175,9 @@ def rows_of(
     credit on forks that are not predictable. Mutates nothing.
     """
     _refuse_inexact(tree.codec)
-    forest = forest_of(tree, unjudged=unjudged, unpredictable=unpredictable)
+    forest = forest_of(
+        tree, unjudged=unjudged, unpredictable=unpredictable, selected=kept, measures=measures_of(credit)
+    )
     leaves = _kept(forest, kept, policy)
     if not leaves:
         return []
@@ -227,6 +250,7 @@ class _Export:
             weights=weights,
             advantages=values,
             logprobs=branch.logprobs,
+            entropies=np.concatenate([_entropies(piece.segment) for piece in branch.pieces]),
             spans=self._spans(branch),
             reward=float(forest.reward[leaf]),
             parts=dict(scores[-1].parts),
@@ -275,6 +299,22 @@ class _Export:
 
     def _spans(self, branch: Branch) -> tuple[Span, ...]:
         return tuple(
-            Span(len(p.segment), self._number[p.node], p.segment.origin, p.segment.version, p.segment.source)
+            Span(
+                num_tokens=len(p.segment),
+                node=self._number[p.node],
+                origin=p.segment.origin,
+                version=p.segment.version,
+                source=p.segment.source,
+                call=p.segment.tool_call,
+            )
             for p in branch.pieces
         )
+
+
+def _entropies(segment: Segment) -> Floats_T:
+    found = segment.measures.get("entropy")
+    return np.full(len(segment), np.nan, np.float32) if found is None else found
+
+
+def _origin(span: Span) -> Origin:
+    return span.origin

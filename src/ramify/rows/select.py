@@ -18,16 +18,18 @@ STREAM: Final = 0x726F7773
 """Keeps the draws of a tree's rows apart from those of its strategy."""
 
 
-def select_leaves(leaves: Sequence[int], n: int, rng: Draws, *, rule: sample.Sample = sample.uniform) -> list[int]:
-    """At most `n` of `leaves` by `rule`: uniformly without replacement, in their order. No padding."""
-    return [leaf for leaf in rule(leaves, n, rng) if leaf is not None]
+def select_leaves(
+    tree: Tree, leaves: Sequence[int], n: int, rng: Draws, *, rule: sample.Sample = sample.uniform
+) -> list[int]:
+    """At most `n` of the `leaves` of `tree` by `rule`: uniformly without replacement, in their order. No padding."""
+    return [leaf for leaf in rule(tree, leaves, n, rng) if leaf is not None]
 
 
 def kept_leaves(tree: Tree, n: int, *, rule: str = "uniform", unjudged: Unjudged = "error") -> list[int]:
     """At most `n` of the leaves of `tree` that may be trained, drawn by its own seed: the same whenever asked."""
     forest = forest_of(tree, unjudged=unjudged)
     rng = np.random.default_rng((tree.seed, STREAM))
-    return select_leaves(forest.nodes[forest.leaves].tolist(), n, rng, rule=sample.rule(rule))
+    return select_leaves(tree, forest.nodes[forest.leaves].tolist(), n, rng, rule=sample.rule(rule))
 
 
 def mark_not_selected(tree: Tree, kept: Sequence[int]) -> None:

@@ -39,10 +39,15 @@ class Allowance:
             leaves=1,
             decode=decode,
             prefill_uncached=num_turns * (tree.length(place.parent) + self.config.max_response_tokens),
-            turns=1 if is_step else min(decode, self.config.max_turns or decode),
+            turns=1 if is_step else self._turns(command.action, decode),
             tool_calls=min(1, calls) if is_step else calls,
             judge_calls=self.num_leaf_judges,
         )
+
+    def _turns(self, action: str, decode: int) -> int:
+        """Most steps of a whole path. A step cut at its action's own limit does not end the model's turn."""
+        is_cut = self.actions[action].max_tokens is not None
+        return decode if is_cut else min(decode, self.config.max_turns or decode)
 
     def _decode(self, tree: Tree, command: Grow, place: Place, *, is_fresh: bool) -> int:
         room = self.config.max_response_tokens

@@ -24,6 +24,7 @@ from ramify.core.problem import Problem
 from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
+from ramify.engines.logged import Logged
 from ramify.rows.row import Row
 from ramify.runner import loop
 from ramify.runner.deadline import finished
@@ -54,9 +55,12 @@ class Rollout:
     unpredictable: tuple[str, ...] = ()
     """Why forks of the strategy depend on tokens already drawn; empty = exact credits may be used."""
 
-    def rows(self) -> list[Row]:
-        """One row a kept leaf, each sampled token once, by the configured credit. Raises `ExportError`."""
-        return [row for tree in self.trees for row in tree_rows(tree, self.config, self.unpredictable)]
+    def rows(self, *, per_tree: int | None = None) -> list[Row]:
+        """One row a kept leaf, each sampled token once, by the configured credit; with `per_tree`, exactly that many of
+        each tree. Raises `ExportError`."""
+        return [
+            row for tree in self.trees for row in tree_rows(tree, self.config, self.unpredictable, per_tree=per_tree)
+        ]
 
 
 def assemble(
@@ -98,7 +102,8 @@ def build_engine(config: RunConfig) -> Engine:
     options = dict(config.engine.options)
     if config.engine.model is not None:
         options["model"] = config.engine.model
-    return plugins.build("engine", config.engine.name, **options)
+    engine = plugins.build("engine", config.engine.name, **options)
+    return engine if config.engine.log is None else Logged(engine, Path(config.engine.log))
 
 
 def configured(preset: str | None, settings: Mapping[str, Any], strategy: type[Strategy] | None = None) -> RunConfig:
@@ -151,6 +156,19 @@ async def rollout(
 def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: Any) -> Rollout:
     """`rollout` for code without an event loop."""
     return loop.run(rollout(problems, **settings))
+
+
+def grow(config: RunConfig, problems: Sequence[Problem], *, observers: Iterable[Observer]) -> RunReport:
+    """Grow a run of these problems in memory; nothing is kept but what the observers keep."""
+    return loop.run(_observed(config, problems, observers))
+
+
+async def _observed(config: RunConfig, problems: Sequence[Problem], observers: Iterable[Observer]) -> RunReport:
+    run = assemble(config, problems)
+    try:
+        return await run.grow(observers)
+    finally:
+        await finished(run.close())
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +303,7 @@ class Saved:
                 wanted += 1
         yield from (early[index] for index in sorted(early))
 
-    def rows(self) -> Iterator[Row]:
-        """Rows of all finished trees, in canonical order."""
+    def rows(self, *, per_tree: int | None = None) -> Iterator[Row]:
+        """Rows of all finished trees, in canonical order; with `per_tree`, exactly that many of each."""
         for tree in self.trees():
-            yield from tree_rows(tree, self.config, self.unpredictable)
+            yield from tree_rows(tree, self.config, self.unpredictable, per_tree=per_tree)

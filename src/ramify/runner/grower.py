@@ -6,18 +6,23 @@ they do not cause is a `Failure`.
 """
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
+
+import numpy as np
 
 from ramify.config.run_config import GrowthConfig
 from ramify.core.action import ActionConfig
 from ramify.core.branch import Branch
+from ramify.core.codec import Codec
 from ramify.core.command import Score
 from ramify.core.errors import EngineError, ToolError
-from ramify.core.format import Action, Format, InvalidAction, ToolAction
+from ramify.core.format import Action, Format, InvalidAction, ToolAction, span_ids
 from ramify.core.growth import Done, Ending, Failure
 from ramify.core.problem import Problem
-from ramify.core.segment import Segment, ToolCall, token_array
+from ramify.core.segment import Ids_T, Segment, ToolCall, token_array
 from ramify.core.stop import stop_word
 from ramify.core.tool import ToolResult
 from ramify.core.tree import Step
@@ -29,6 +34,8 @@ from ramify.runner.work import Path, Turn, prompt_segment
 from ramify.strategies.entropy import STEP_ENTROPY, step_entropy_topk
 
 Prune = Callable[[Branch], str | None]
+LIMIT_WARNING: Final = "\nNo tool calls are left. Give the final answer now.\n"
+"""What AT2PO's rule writes behind a call beyond the limit; in our words, given and never trained."""
 
 
 class Grower:
@@ -56,7 +63,12 @@ class Grower:
         self._prune = prune
         self._policy = STOP_POLICIES[config.stop_rule]
         if config.stop_rule == "corrected":
-            self._policy = replace(self._policy, empty_call=config.empty_call, tool_failed=config.tool_failed)
+            self._policy = replace(
+                self._policy,
+                empty_call=config.empty_call,
+                no_action=config.no_action,
+                tool_failed=config.tool_failed,
+            )
 
     async def grow(self, path: Path) -> Ending:
         """Carry the work of `path` out, reporting each complete step."""
@@ -93,7 +105,8 @@ class Grower:
         is_unfinished = True
         while is_unfinished:
             await self._sampler.sample(turn, path)
-            is_unfinished = turn.stop is None and turn.was_ended and await self._act(turn, path)
+            is_to_act = turn.was_ended or (self._policy.no_action == "observe" and self._is_full(turn, path))
+            is_unfinished = turn.stop is None and is_to_act and await self._act(turn, path)
         if turn.stop is None and self._prune is not None and self._is_policy(path):
             self._give_up_if(self._prune(turn.branch), turn)
         return await self._closed(turn, path)
@@ -118,9 +131,14 @@ class Grower:
         ruling = self._rule(turn, path, action)
         match ruling.action, action:
             case "continue", _:
+                if turn.finish.kind == "stop" and self._is_beyond_limit(turn):
+                    turn.take(Segment("given", token_array(turn.branch.codec.encode(LIMIT_WARNING))))
                 turn.finish = None
             case "call_tool", ToolAction():
                 await self._use_tool(turn, path, action)
+            case "call_tool_error", None:
+                call = ToolCall("", turn.branch.run_text, "invalid", "the turn holds no action")
+                self._observe(turn, path, InvalidAction(call.result), call)
             case "call_tool_error", InvalidAction(reason):
                 self._observe(turn, path, action, ToolCall("", turn.branch.run_text, "invalid", reason))
             case "call_tool_error", ToolAction(tool, arguments):
@@ -131,6 +149,10 @@ class Grower:
 
     def _end(self, turn: Turn, ruling: Ruling) -> None:
         turn.stop = ruling.stop
+        end = turn.branch.codec.eos_id
+        if ruling.forced_eos_trained and end is not None:
+            # The published rules train this token; nobody sampled it, so here it stands as given, with weight 0.
+            turn.take(Segment("given", token_array((end,))))
         if ruling.stop == "tool_limit":
             self._toolbox.count_limit_reached()
 
@@ -143,14 +165,24 @@ class Grower:
             Generated(
                 finish="stop" if kind == "stop" else "end_of_sequence" if kind == "end_of_sequence" else "length",
                 action=action,
-                calls_made=sum(call.tool != "" for call in turn.branch.tool_calls),
+                calls_made=_num_calls(turn.branch),
                 call_limit=config.max_tool_calls,
                 response_tokens=len(turn.branch) - turn.branch.num_prompt,
                 max_response_tokens=config.max_response_tokens,
                 is_context_full=len(turn.branch) >= self._sampler.context_length(path.work.command.action),
                 is_last_turn=config.max_turns is not None and turn.branch.num_turns >= config.max_turns,
+                is_turn_full=self._is_full(turn, path),
             ),
         )
+
+    def _is_full(self, turn: Turn, path: Path) -> bool:
+        """Whether the turn has as many tokens as its action may sample."""
+        max_tokens = self._actions[path.work.command.action].max_tokens
+        return max_tokens is not None and turn.num_sampled >= max_tokens
+
+    def _is_beyond_limit(self, turn: Turn) -> bool:
+        """Whether the call the turn has just asked for is one too many, and the path goes on all the same."""
+        return self._policy.at_limit == "warn" and _num_calls(turn.branch) >= self._config.max_tool_calls
 
     async def _use_tool(self, turn: Turn, path: Path, action: ToolAction) -> None:
         if path.left("tool_calls") == 0:
@@ -171,14 +203,30 @@ class Grower:
 
     def _observe(self, turn: Turn, path: Path, action: Action, call: ToolCall) -> None:
         """Write the observation, cut to the room there is; one that fills it ends the path."""
-        result = ToolResult(call.result, call.status, call.metadata, call.attachments)
-        ids = token_array(turn.branch.codec.encode(self._format.observe(action, result)))
+        ids = self._observation(turn.branch.codec, action, call)
+        if turn.finish is not None and turn.finish.kind == "end_of_sequence":
+            ids = _behind_end(ids, int(turn.branch.run[-1]), turn.branch.codec)
         response = self._config.max_response_tokens - (len(turn.branch) - turn.branch.num_prompt)
         context = self._sampler.context_length(path.work.command.action) - len(turn.branch)
         room, word = min((response, "length"), (context, "context_full"))
         turn.take(Segment("given", ids[: max(room, 0)], tool_call=call, attachments=call.attachments))
         if len(ids) >= room:
             turn.stop = word
+
+    def _observation(self, codec: Codec, action: Action, call: ToolCall) -> Ids_T:
+        """The observation's ids; one beyond its own limit has the tool's text cut, then, if it must, its frame."""
+        result = ToolResult(call.result, call.status, call.metadata, call.attachments)
+
+        def encoded(num_characters: int) -> list[int]:
+            cut = replace(result, text=result.text[:num_characters])
+            return span_ids(codec, self._format.observe(action, cut))
+
+        limit, whole = self._config.max_observation_tokens, len(result.text)
+        ids = encoded(whole)
+        if limit is None or len(ids) <= limit:
+            return token_array(ids)
+        fitting = bisect_right(range(whole), limit, key=lambda n: len(encoded(n)))
+        return token_array(encoded(max(0, fitting - 1))[:limit])
 
     def _give_up_if(self, reason: str | None, turn: Turn) -> None:
         if reason is not None:
@@ -213,3 +261,16 @@ class Grower:
         """Values of the whole step that need more than its own logprobs."""
         value = step_entropy_topk(turn.topk, turn.branch.codec.vocab_size) if turn.topk else None
         return {} if value is None else {STEP_ENTROPY: value}
+
+
+def _behind_end(observation: Ids_T, end: int, codec: Codec) -> Ids_T:
+    """An observation without the end of the turn it begins with, where the model has written that itself."""
+    places = np.flatnonzero(observation == end)
+    if len(places) and not codec.decode(observation[: places[0]]).strip():
+        return observation[places[0] + 1 :]
+    return observation
+
+
+def _num_calls(branch: Branch) -> int:
+    """Calls of tools on a branch, those that were no action left out."""
+    return sum(call.tool != "" for call in branch.tool_calls)

@@ -2,17 +2,30 @@
 
 from ramify.config.run_config import RunConfig
 from ramify.core.tree import Tree
+from ramify.rows.positional import positional_rows
 from ramify.rows.row import Row, rows_of
 from ramify.rows.select import kept_leaves
 
 
-def tree_rows(tree: Tree, config: RunConfig, unpredictable: tuple[str, ...]) -> list[Row]:
+def tree_rows(
+    tree: Tree, config: RunConfig, unpredictable: tuple[str, ...], *, per_tree: int | None = None
+) -> list[Row]:
     """Rows of a finished tree in canonical order. Raises `ExportError` where none can be made.
 
     A leaf that no judge could score is left out, and the rows of its tree say that they are not exact. `unpredictable`:
-    why the strategy's forks depend on tokens already drawn, whatever this tree shows.
+    why the strategy's forks depend on tokens already drawn, whatever this tree shows. `per_tree`: exactly that many
+    rows, for trainers with positional groups, in place of what the configuration keeps.
     """
     wanted = config.rows
+    if per_tree is not None:
+        return positional_rows(
+            tree,
+            per_tree,
+            credit=config.credit,
+            policy=wanted.policy,
+            unjudged="drop",
+            unpredictable=unpredictable,
+        )
     kept = None
     if wanted.leaves is not None:
         kept = kept_leaves(tree, wanted.leaves, rule=wanted.sample, unjudged="drop")

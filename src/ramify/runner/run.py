@@ -21,11 +21,13 @@ from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.engines.retrying import Retrying
+from ramify.formats.chat import Chat
 from ramify.formats.tags import TagFormat, check_quote
 from ramify.runner.allowance import Allowance
 from ramify.runner.deadline import finished
 from ramify.runner.driver import Driver
 from ramify.runner.events import Event, Observer, TreeClosed
+from ramify.runner.formats import build_format, judges_of
 from ramify.runner.grower import Grower, Prune
 from ramify.runner.judging import Judging
 from ramify.runner.report import RunReport
@@ -35,6 +37,7 @@ from ramify.runner.toolbox import Toolbox
 from ramify.runner.work import prompt_segment
 from ramify.store.replay import Replayed
 from ramify.strategies.entropy import STEP_ENTROPY
+from ramify.strategies.topped_up import ToppedUp
 from ramify.tools.output import told
 
 MAX_CHARACTER_BYTES = 4
@@ -62,9 +65,10 @@ class Run:
         self.problems = problems
         self.engine = Retrying(engine)
         self.codec = engine.codec
-        self.format: Format = task.format if config.format is None else plugins.build("format", config.format)
+        self.format: Format = build_format(config, task, self.codec)
         self.toolbox = Toolbox(task.tools, config.tools, problems={str(i): p for i, p in enumerate(problems)})
-        self.judging = Judging({j.name: j for j in task.judges}, tuple(j.name for j in task.judges))
+        judges = judges_of(task, self.format)
+        self.judging = Judging({j.name: j for j in judges}, tuple(j.name for j in judges))
         self._prune = _prune_rule(config.growth.prune, task)
         self._strategy: Any = strategy or plugins.find("strategy", config.strategy.name)
         self._options = _options(self._strategy, config)
@@ -83,7 +87,9 @@ class Run:
 
     def strategy(self, seed: int) -> Strategy:
         """A fresh strategy for the tree of `seed`."""
-        return self._strategy(self._options, np.random.default_rng(strategy_seed(seed)))
+        strategy = self._strategy(self._options, np.random.default_rng(strategy_seed(seed)))
+        min_leaves = self.config.rows.min_leaves
+        return strategy if min_leaves is None else ToppedUp(_checked(strategy), min_leaves)
 
     async def grow(
         self,
@@ -205,11 +211,12 @@ class Run:
             self.config.run_limits.share(len(self.problems), len(self.problems) - 1)
         self._check_measures()
         self._check_tools()
+        self._check_stops()
         for name, action in self.config.actions.items():
             if action.engine != "policy":
                 known = nearest(action.engine, ["policy"])
                 raise ConfigError(f"action {name!r} names engine {action.engine!r}; {known}")
-            if action.template and isinstance(self.format, TagFormat):
+            if action.template and isinstance(self.format, TagFormat | Chat):
                 check_quote(action.template)
 
     def _check_tools(self) -> None:
@@ -218,6 +225,15 @@ class Run:
                 raise ConfigError(
                     f"the format calls a tool {tool!r} by <{tag}>, but the task has no such tool; "
                     f"{nearest(tool, self.toolbox.names)}"
+                )
+
+    def _check_stops(self) -> None:
+        for word in self.format.stops:
+            text = self.codec.decode(self.codec.encode(word))
+            if word not in text:
+                raise ConfigError(
+                    f"the tokenizer of {self.codec.name!r} cannot spell the stop word {word!r}: it comes back as "
+                    f"{text!r}; use a tokenizer.json that encodes any text, or a format with tags that it knows"
                 )
 
     def _check_measures(self) -> None:

@@ -71,7 +71,7 @@ class Sampler:
         if not turn.num_sampled and turns is not None and turns < 1:
             rooms.append((0, "budget"))
         max_turns = self._config.max_turns
-        if not turn.num_sampled and max_turns is not None and path.branch.num_turns >= max_turns:
+        if not len(turn.branch.run) and max_turns is not None and turn.branch.num_turns >= max_turns:
             rooms.append((0, "turn_limit"))
         room, word = min(rooms, key=lambda r: r[0])
         num_lacking = self._num_lacking(turn, path)

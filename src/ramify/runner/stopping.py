@@ -18,6 +18,9 @@ class StopPolicy:
     """A call without content: answer with an error text, end the path, or let the model write on (the plan)."""
     invalid_call: Literal["observe", "end"] = "observe"
     """An action that could not be understood; ended as an empty call."""
+    no_action: Literal["end", "observe"] = "end"
+    """A turn without an action, ended by the model or cut at its own limit: nothing more, or the corrective observation
+    of Search-R1."""
     tool_failed: Literal["observe", "end"] = "observe"
     """A tool that failed: its error text becomes the observation, or the path ends at its call."""
     at_limit: Literal["end", "warn"] = "end"
@@ -54,6 +57,8 @@ class Generated:
     """Whether the model's context has no room for another token."""
     is_last_turn: bool = False
     """Whether the path may make no further step."""
+    is_turn_full: bool = False
+    """Whether the turn has as many tokens as one may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +78,11 @@ def classify_stop(policy: StopPolicy, path: Generated) -> Ruling:
     if isinstance(path.action, AnswerAction):
         return _end(policy, "answer")
     if path.finish == "end_of_sequence":
-        return _end(policy, "end_of_sequence")
+        is_over = policy.no_action == "end" or path.is_last_turn
+        return _end(policy, "end_of_sequence") if is_over else Ruling("call_tool_error")
     if path.finish == "length":
-        return _go_on(policy, path)
+        is_to_correct = path.is_turn_full and policy.no_action == "observe" and not path.is_last_turn
+        return Ruling("call_tool_error") if is_to_correct else _go_on(policy, path)
     if path.call_limit is not None and path.calls_made >= path.call_limit:
         return _end(policy, "tool_limit") if policy.at_limit == "end" else _go_on(policy, path)
     return _call(policy, path)

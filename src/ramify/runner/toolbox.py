@@ -23,8 +23,6 @@ from ramify.runner.sessions import STATEFUL, Refused, Sessions, Start, start_of
 from ramify.runner.tool_metrics import ToolMetrics
 from ramify.tools.output import made_safe, told
 
-MAX_PARALLEL = 64
-"""Calls carried out at once, of all branches (RUC-NLPIR/ARPO: tool workers)."""
 BACKOFF_BASE_S, BACKOFF_CAP_S = 0.5, 30.0
 """Longest pause before the first retry, which doubles each time, and its limit."""
 UNTRIED: Final = frozenset({"replay_diverged", "tool_hang", "tool_gave_up"})
@@ -45,7 +43,7 @@ class Toolbox:
             self._tools[tool.name] = tool
         self._sessions = Sessions(problems, self._config)
         self._metrics = ToolMetrics.of(self._tools)
-        self._room = asyncio.Semaphore(MAX_PARALLEL)
+        self._room = asyncio.Semaphore(self._config.max_parallel)
 
     @property
     def names(self) -> tuple[str, ...]:

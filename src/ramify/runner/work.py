@@ -11,7 +11,7 @@ from ramify.core.codec import Codec
 from ramify.core.command import Grow, Tokens
 from ramify.core.cut import is_unresolved
 from ramify.core.engine import Generation
-from ramify.core.format import Span
+from ramify.core.format import Span, span_ids
 from ramify.core.ledger import Spend
 from ramify.core.seeds import child_seed
 from ramify.core.segment import Finish, Floats_T, Origination, Segment, Usage, token_array
@@ -148,8 +148,7 @@ def extended(branch: Branch, segments: Sequence[Segment], *, node: int) -> Branc
 
 def prompt_segment(codec: Codec, spans: Sequence[Span]) -> Segment:
     """A context's opening: control tokens only where they are trusted."""
-    ids = [i for span in spans for i in codec.encode(span.text, allow_special=span.is_trusted)]
-    return Segment("prompt", token_array(ids))
+    return Segment("prompt", token_array(span_ids(codec, spans)))
 
 
 def sampled_segments(generation: Generation, source: Origination, seed: int) -> list[Segment]:

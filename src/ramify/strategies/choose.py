@@ -1,7 +1,7 @@
 """Choose: which nodes of a tree to expand next. A rule is a function, plugged in by name (requirement S0.10).
 
 A rule gets the candidates in canonical order (breadth first, siblings in order of request) and returns at most k of
-them; only a rule that draws with replacement may return one twice. It reads the tree and draws from `rng`, nothing
+them; only a rule that says so may return one twice. It reads the tree and draws from `rng`, nothing
 else, so that a choice never depends on timing. Ties go to the earlier candidate; a node without the measure is last.
 """
 
@@ -12,6 +12,7 @@ from ramify.core.errors import ConfigError, nearest
 from ramify.core.tree import Tree
 from ramify.strategies.draws import Draws, with_replacement, without_replacement
 from ramify.strategies.entropy import STEP_ENTROPY
+from ramify.strategies.resample import highest, origin, scores
 
 Choose = Callable[[Tree, Sequence[int], int, Draws], list[int]]
 """(tree, candidates, k, rng) -> the chosen nodes, at most k."""
@@ -37,15 +38,24 @@ def entropy_delta(tree: Tree, candidates: Sequence[int], k: int, rng: Draws) -> 
     return _top(candidates, k, lambda node: _or_last(_delta(tree, node)))
 
 
+def at2po(tree: Tree, candidates: Sequence[int], k: int, rng: Draws) -> list[int]:
+    """Parents of the k candidates with AT2PO's highest scores: to expand them is to sample those steps anew.
+
+    A parent may be returned twice, for two of its children.
+    """
+    return [origin(tree, node) for node in highest(scores(tree, candidates), k)]
+
+
 RULES: dict[str, Choose] = {
+    "at2po": at2po,
     "entropy": entropy,
     "entropy_delta": entropy_delta,
     "uniform": uniform,
     "uniform_with_replacement": uniform_with_replacement,
 }
 """Rules by name. Whoever loads plug-ins adds theirs under the name the configuration gives it."""
-UNMEASURED = frozenset({"uniform", "uniform_with_replacement"})
-"""The rules that read no measure; any other, plug-ins included, may read `step_entropy_topk`."""
+UNMEASURED = frozenset({"at2po", "uniform", "uniform_with_replacement"})
+"""The rules that read no measure, logprobs at most; any other, plug-ins included, may read `step_entropy_topk`."""
 
 
 def rule(name: str) -> Choose:

@@ -4,12 +4,17 @@ A path that is given up ends with the stop word `closed` and the reason in its n
 which keeps the gradient exact for the task so truncated. A rule reads the branch alone, never a secret.
 """
 
+from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 from ramify.core.branch import Branch
 
 Prune = Callable[[Branch], str | None]
 """Why to give the path up, or None to go on."""
+LOOP_CHARACTERS: Final = 32
+LOOP_COUNT: Final = 8
+"""What TreePO calls a loop: so many characters, so often (`_has_repetition`)."""
 
 
 def first_reason(*rules: Prune) -> Prune:
@@ -25,3 +30,15 @@ def repeated_call(branch: Branch) -> str | None:
     """Give up when the last call is one this path has made before: a loop."""
     calls = [(call.tool, call.arguments) for call in branch.tool_calls]
     return f"the call {calls[-1][1]!r} was made before" if calls and calls[-1] in calls[:-1] else None
+
+
+def repetition(branch: Branch) -> str | None:
+    """Give up when the model has said the same 32 characters 8 times since the last observation, overlapping or not.
+
+    Asked at the end of every step or segment. Source: multimodal-art-projection/TreePO recipe/treepo/
+    vllm_rollout_tree.py, which looks at each segment of 512 tokens by itself.
+    """
+    text = branch.run_text
+    counts = Counter(text[i : i + LOOP_CHARACTERS] for i in range(len(text) - LOOP_CHARACTERS + 1))
+    repeated = next((part for part, number in counts.items() if number >= LOOP_COUNT), None)
+    return None if repeated is None else f"repetition: {repeated!r} was said {counts[repeated]} times"

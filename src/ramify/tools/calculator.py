@@ -12,7 +12,7 @@ from typing import Final
 
 from ramify.core.errors import ToolError
 from ramify.core.problem import Problem
-from ramify.core.tool import Branching, ToolResult
+from ramify.core.tool import Branching, ToolResult, text_schema
 
 MAX_VALUE: Final = 9999
 
@@ -72,6 +72,7 @@ class Calculator:
 
     name: str = "calculator"
     branching: Branching = "fork"
+    schema = text_schema("calculator", "One step a+b, a-b, a*b or a/b on the numbers left.", parameter="expression")
 
     async def open(self, problem: Problem) -> "CalculatorSession":
         """Raises `ToolError` if the question names no numbers."""

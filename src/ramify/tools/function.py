@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
-from ramify.core.tool import Branching, ToolResult
+from ramify.core.tool import Branching, ToolResult, text_schema
 from ramify.tools.output import told
 
 T = TypeVar("T")
@@ -29,10 +29,11 @@ class FunctionTool:
     branching: Branching = "share"
 
     def __init__(self, function: Function, *, name: str | None = None, max_threads: int = 64) -> None:
-        """`name` defaults to the function's own."""
+        """`name` defaults to the function's own; its docstring and its parameter's name are what a model is shown."""
         self.name = name or getattr(function, "__name__", "")
         if not self.name.isidentifier():
             raise ConfigError(f"a tool needs a name that a format can call it by, got {self.name!r}")
+        self.schema = text_schema(self.name, inspect.getdoc(function) or "", parameter=_parameter(function))
         self._function = function
         self._threads = DaemonThreads(max_threads)
 
@@ -55,6 +56,14 @@ class FunctionTool:
         return self
 
     async def close(self) -> None: ...
+
+
+def _parameter(function: Function) -> str:
+    """Name of the first parameter; functions of C may not say."""
+    try:
+        return next(iter(inspect.signature(function).parameters), "input")
+    except ValueError:
+        return "input"
 
 
 def _contained(function: Callable[[str], Any], arguments: str) -> Any:

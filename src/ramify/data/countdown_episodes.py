@@ -1,16 +1,13 @@
-"""Countdown demonstrations as the runner shows them in the `arpo` format, piece by piece.
+"""Countdown demonstrations in the `arpo` format: one random chain of steps that makes the target.
 
-A piece is what one party says in one go: the prompt, one turn of the model, one result of the tool. Pieces are encoded
-separately, as the runner does, so the model is trained on exactly the ids it will meet. Owns what is learnt from:
-model and tool pieces (tool pieces teach arithmetic), never the prompt, never a call that was made wrong on purpose.
-Pure: randomness comes from the generator handed in.
+Owns what is learnt from: model and tool pieces (tool pieces teach arithmetic), never the prompt, never a call that was
+made wrong on purpose. Pure: randomness comes from the generator handed in.
 """
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, Protocol
 
+from ramify.data.pieces import Piece, prompt_piece
 from ramify.tasks.countdown import (
     DEFAULT_DISTRIBUTION,
     CountdownDistribution,
@@ -20,30 +17,6 @@ from ramify.tasks.countdown import (
     split_of,
 )
 from ramify.tools.calculator import CalculatorState, apply
-
-PieceKind = Literal["prompt", "model", "tool"]
-
-
-class Encoder(Protocol):
-    """The one thing needed of a tokenizer."""
-
-    def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
-        """Ids of `text`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One party's text; `has_loss` says whether it is learnt."""
-
-    kind: PieceKind
-    text: str
-    has_loss: bool
-
-
-def prompt_piece(problem: CountdownProblem) -> Piece:
-    """What the model is given."""
-    return Piece("prompt", f"<|user|>{problem.question}<|end|><|assistant|>", has_loss=False)
 
 
 def result_text(text: str) -> str:
@@ -55,25 +28,14 @@ def demonstration(
     problem: CountdownProblem, steps: tuple[str, ...], *, wrong_step: str | None = None, wrong_at: int = 0
 ) -> tuple[Piece, ...]:
     """The whole episode of one chain of steps; `wrong_step` is called before step `wrong_at`, without loss."""
-    pieces = [prompt_piece(problem)]
+    pieces = [prompt_piece(problem.question)]
     state = CalculatorState(problem.numbers)
     for index, step in enumerate(steps):
         if wrong_step is not None and index == wrong_at:
-            pieces += _call(state, wrong_step, has_loss=False)[1]
-        state, call = _call(state, step, has_loss=True)
+            pieces += _call(state, wrong_step, loss=0.0)[1]
+        state, call = _call(state, step, loss=1.0)
         pieces += call
-    return (*pieces, Piece("model", f"<answer>{problem.target}</answer><|end|>", has_loss=True))
-
-
-def encode_pieces(pieces: tuple[Piece, ...], tokenizer: Encoder) -> tuple[list[int], list[bool]]:
-    """Ids of an episode, each piece encoded alone, and which of them are learnt. Control tokens only outside tools."""
-    ids: list[int] = []
-    has_loss: list[bool] = []
-    for piece in pieces:
-        piece_ids = tokenizer.encode(piece.text, allow_special=piece.kind != "tool")
-        ids += piece_ids
-        has_loss += [piece.has_loss] * len(piece_ids)
-    return ids, has_loss
+    return (*pieces, Piece("model", f"<answer>{problem.target}</answer><|end|>", loss=1.0))
 
 
 def draw_demonstrations(
@@ -96,10 +58,10 @@ def draw_demonstrations(
         yield problem, demonstration(problem, steps, wrong_step=wrong_step, wrong_at=wrong_at)
 
 
-def _call(state: CalculatorState, step: str, *, has_loss: bool) -> tuple[CalculatorState, list[Piece]]:
+def _call(state: CalculatorState, step: str, *, loss: float) -> tuple[CalculatorState, list[Piece]]:
     state, text, _ = apply(state, step)
-    call = Piece("model", f"<calc>{step}</calc>", has_loss)
-    return state, [call, Piece("tool", result_text(text), has_loss=True)]
+    call = Piece("model", f"<calc>{step}</calc>", loss)
+    return state, [call, Piece("tool", result_text(text), loss=1.0)]
 
 
 def _wrong_step(problem: CountdownProblem, steps: tuple[str, ...], rng: random.Random) -> str:

@@ -3,7 +3,8 @@ import re
 from itertools import islice
 from pathlib import Path
 
-from ramify.data.demonstrations import demonstration, draw_demonstrations, encode_pieces
+from ramify.data.countdown_episodes import demonstration, draw_demonstrations
+from ramify.data.pieces import encode_pieces
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.tasks.countdown import MAX_CALLS, CountdownProblem, score, split_of
 
@@ -28,26 +29,18 @@ def test_a_demonstration_reads_as_the_runner_shows_it() -> None:
 
 def test_everything_but_the_prompt_is_learnt() -> None:
     pieces = demonstration(PROBLEM, STEPS)
-    ids, has_loss = encode_pieces(pieces, TOKENIZER)
+    ids, weights = encode_pieces(pieces, TOKENIZER)
     prompt = TOKENIZER.encode(pieces[0].text, allow_special=True)
     assert ids[: len(prompt)] == prompt
-    assert has_loss == [False] * len(prompt) + [True] * (len(ids) - len(prompt))
+    assert weights == [0.0] * len(prompt) + [1.0] * (len(ids) - len(prompt))
     assert ids[-1] == TOKENIZER.eos_id
-
-
-def test_pieces_are_encoded_one_by_one() -> None:
-    pieces = demonstration(PROBLEM, STEPS)
-    ids, _ = encode_pieces(pieces, TOKENIZER)
-    apart = [TOKENIZER.encode(piece.text, allow_special=piece.kind != "tool") for piece in pieces]
-    assert ids == [token for piece_ids in apart for token in piece_ids]
-    assert TOKENIZER.decode(ids) == "".join(piece.text for piece in pieces)
 
 
 def test_a_wrong_call_is_shown_but_not_learnt() -> None:
     pieces = demonstration(PROBLEM, STEPS, wrong_step="9+1", wrong_at=1)
-    assert [(piece.text, piece.has_loss) for piece in pieces[3:5]] == [
-        ("<calc>9+1</calc>", False),
-        (" <result>\nerror: 9 is not left\n</result>", True),
+    assert [(piece.text, piece.loss) for piece in pieces[3:5]] == [
+        ("<calc>9+1</calc>", 0.0),
+        (" <result>\nerror: 9 is not left\n</result>", 1.0),
     ]
     assert pieces[5].text == "<calc>13*8</calc>"
 
@@ -68,7 +61,7 @@ def test_the_share_of_errors_is_as_asked() -> None:
     drawn = list(islice(draw_demonstrations(random.Random(2), error_share=0.2), 2000))
     with_error = [pieces for _, pieces in drawn if any("error:" in piece.text for piece in pieces)]
     assert 0.16 < len(with_error) / len(drawn) < 0.24
-    assert all(sum(not piece.has_loss for piece in pieces) == 2 for pieces in with_error)
+    assert all(sum(piece.loss == 0 for piece in pieces) == 2 for pieces in with_error)
 
 
 def test_demonstrations_are_short() -> None:

@@ -1,0 +1,231 @@
+"""`ramify compare`: several presets on the same problems, each against chains that sampled equally many tokens.
+
+Runs every preset with its own shape and a pool of chains, in memory, and prints one table; `--plot` draws solved
+problems over decode tokens. What the table says is read off its figures, whichever way they fall.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from ramify.cli.exit_codes import ExitCode
+from ramify.cli.options import add_json_flag
+from ramify.cli.terminal import Terminal
+from ramify.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ramify.config.run_config import RunConfig
+    from ramify.core.problem import Problem
+    from ramify.core.task import Task
+    from ramify.runner.compare import Line, Pool, TreeFigures
+    from ramify.runner.paired import Difference
+
+NUM_PROBLEMS = 200
+NUM_SEEDS = 3
+MIN_POOL = 16
+POOL_ROOM = 1.25
+"""The pool has so many times the chains that the dearest arm's tokens pay for."""
+MAX_POOL = 256
+
+
+@dataclass(slots=True)
+class Arm:
+    """One preset of the comparison and what its trees came to, by problem."""
+
+    name: str
+    config: "RunConfig"
+    trees: "dict[str, list[TreeFigures]]"
+    seconds: float = 0.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--presets", required=True, metavar="A,B,…", help="presets; `ramify presets` lists them")
+    parser.add_argument("--task", default="countdown", metavar="NAME", help="a built-in task or path/to/file.py:Class")
+    parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="held-out problems of the task")
+    parser.add_argument("--seeds", type=int, default=NUM_SEEDS, metavar="N", help="trees of each problem and preset")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which problems, and the first of the seeds")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw solved problems over tokens (.svg, .png)")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="a setting of all runs")
+    add_json_flag(parser)
+
+
+def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    from ramify.runner import api
+    from ramify.runner.compare import line
+
+    names = [name.strip() for name in options.presets.split(",") if name.strip()]
+    _check(options, names)
+    draw = None if options.plot is None else _drawer()
+    arms = [Arm(name, _config(name, options), {}) for name in names]
+    chains = _config("chains", options)
+    task = api.build_task(chains)
+    problems = task.problems(chains.task.split, options.problems, options.seed)
+    terminal.say(f"{len(problems)} problems of {options.task}, {options.seeds} trees of each a preset")
+    for arm in arms:
+        _grow(arm, problems, task, options, terminal)
+    pool = _pool(chains, arms, problems, task, terminal)
+    lines = [line(arm.name, arm.trees, pool, seconds=arm.seconds) for arm in arms]
+    if draw is not None:
+        draw(lines, pool, options.plot, title=f"{options.task}: {len(problems)} problems, {options.seeds} seeds")
+    if options.json:
+        terminal.result("ramify.compare/1", _values(options, lines, pool))
+    else:
+        terminal.whole(table(lines, pool))
+        terminal.out.print("\n".join(findings(lines)), markup=False, soft_wrap=True)
+    return ExitCode.DONE
+
+
+def table(lines: "Sequence[Line]", pool: "Pool") -> Table:
+    """One line an arm; figures are means a tree."""
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    shown.add_column("preset", no_wrap=True)
+    for name in (
+        "leaves", "tokens", "= chains", "solved", "less chains [95 %]", "reward", "mixed", "less chains [95 %]",
+        "answers", "context new", "cached", "tools", "CPU s",
+    ):  # fmt: skip
+        shown.add_column(name, justify="right", no_wrap=True)
+    for each in lines:
+        shown.add_row(
+            each.name,
+            f"{each.leaves:.1f}",
+            f"{each.tokens:.0f}",
+            f"{each.tokens / pool.tokens_a_chain:.1f}",
+            f"{each.solved:.1%}",
+            _interval(each.less_chains["solved"]),
+            f"{each.reward:.3f}",
+            f"{each.mixed:.1%}",
+            _interval(each.less_chains["mixed"]),
+            f"{each.answers:.2f}",
+            f"{each.prefill_uncached:.0f}",
+            f"{each.prefill_cached:.0f}",
+            f"{each.tool_calls:.1f}",
+            f"{each.seconds:.0f}",
+        )
+    return shown
+
+
+def findings(lines: "Sequence[Line]") -> Iterator[str]:
+    """What the figures say, a line an arm that differs from chains, and what was known to the judge."""
+    said = {"more": "solves more problems than", "fewer": "solves fewer problems than"}
+    for each in lines:
+        if (word := each.less_chains["solved"].word) in said:
+            yield f"{each.name} {said[word]} chains of equally many tokens"
+        if not each.is_covered:
+            yield f"{each.name} spends more tokens than the pool's chains: it is compared with all of them"
+    if all(each.less_chains["solved"].word == "equal" for each in lines):
+        yield "none differs from chains of equally many tokens beyond the interval"
+    if any(each.is_oracle for each in lines):
+        yield "rewards are from a judge that knows the gold answers"
+
+
+def _drawer() -> "Callable[..., None]":
+    """The plot's function; asked for first, so that a missing library is said before hours of work."""
+    from ramify.cli.plot import draw
+
+    return draw
+
+
+def _check(options: argparse.Namespace, names: Sequence[str]) -> None:
+    if not names:
+        raise ConfigError("--presets: name at least one preset; `ramify presets` lists them")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"--presets: one is named twice: {','.join(names)}")
+    for flag in ("problems", "seeds"):
+        if vars(options)[flag] < 1:
+            raise ConfigError(f"--{flag} {vars(options)[flag]!r}: at least 1 is needed")
+
+
+def _config(name: str, options: argparse.Namespace) -> "RunConfig":
+    from ramify.config.configure import resolve
+
+    flags = {"task.name": options.task, "prompts": options.problems, "seed": options.seed}
+    return resolve(preset=name, flags=flags, overrides=options.set).config
+
+
+def _grow(
+    arm: Arm, problems: "Sequence[Problem]", task: "Task", options: argparse.Namespace, terminal: Terminal
+) -> None:
+    """Grow the trees of all seeds. Mutates `arm`."""
+    from ramify.cli.progress import RunProgress
+    from ramify.runner import api
+    from ramify.runner.compare import figures
+    from ramify.runner.events import Event, TreeClosed
+
+    def note(event: Event) -> None:
+        if isinstance(event, TreeClosed):
+            found = figures(event, task.format.answer, task.is_same_answer)
+            arm.trees.setdefault(event.tree.problem.uid, []).append(found)
+
+    began = time.process_time()
+    with RunProgress(terminal, title=arm.name, num_trees=options.seeds * len(problems)) as progress:
+        for seed in range(options.seed, options.seed + options.seeds):
+            api.grow(replace(arm.config, seed=seed), problems, observers=[note, progress.observe])
+    arm.seconds = time.process_time() - began
+
+
+def _pool(
+    config: "RunConfig", arms: Sequence[Arm], problems: "Sequence[Problem]", task: "Task", terminal: Terminal
+) -> "Pool":
+    """Chains enough for the tokens of the dearest arm: a few to know their length, then the rest."""
+    from ramify.runner.compare import Pool
+
+    pool = Pool()
+    dearest = max(_mean_tokens(arm) for arm in arms)
+    _add_chains(pool, config, MIN_POOL, -1, problems, task, terminal)
+    wanted = min(MAX_POOL, int(POOL_ROOM * dearest / pool.tokens_a_chain) + 1)
+    if wanted > MIN_POOL:
+        _add_chains(pool, config, wanted - MIN_POOL, -2, problems, task, terminal)
+    return pool
+
+
+def _add_chains(
+    pool: "Pool",
+    config: "RunConfig",
+    number: int,
+    part: int,
+    problems: "Sequence[Problem]",
+    task: "Task",
+    terminal: Terminal,
+) -> None:
+    """Grow `number` chains a problem with seeds that no arm has. Mutates `pool`."""
+    from ramify.cli.progress import RunProgress
+    from ramify.config.run_config import StrategyConfig
+    from ramify.core.limits import Limits
+    from ramify.runner import api
+    from ramify.runner.compare import chains_of
+    from ramify.runner.events import Event, TreeClosed
+
+    def note(event: Event) -> None:
+        if isinstance(event, TreeClosed):
+            found = chains_of(event.tree, task.format.answer, task.is_same_answer)
+            pool.add(event.tree.problem.uid, found)
+
+    strategy = StrategyConfig(name="chains", options={"n": number})
+    config = replace(config, preset=None, strategy=strategy, seed=config.seed + part, limits=Limits())
+    with RunProgress(terminal, title="pool of chains", num_trees=len(problems)) as progress:
+        api.grow(config, problems, observers=[note, progress.observe])
+
+
+def _mean_tokens(arm: Arm) -> float:
+    return fmean(tree.spent.decode for group in arm.trees.values() for tree in group)
+
+
+def _interval(difference: "Difference") -> str:
+    return f"{difference.mean:+.3f} [{difference.low:+.3f},{difference.high:+.3f}]"
+
+
+def _values(options: argparse.Namespace, lines: "Sequence[Line]", pool: "Pool") -> Mapping[str, object]:
+    return {
+        "task": options.task,
+        "problems": options.problems,
+        "seeds": options.seeds,
+        "tokens_a_chain": pool.tokens_a_chain,
+        "chains_in_pool": pool.size,
+        "presets": [asdict(each) for each in lines],
+    }

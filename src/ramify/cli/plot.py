@@ -1,0 +1,48 @@
+"""Plot: solved problems over decode tokens: the curve of chains, and a point with its interval for every preset."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from ramify.core.errors import ConfigError
+
+try:
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise ConfigError("--plot needs matplotlib: pip install 'ramify[plot]'") from error
+
+if TYPE_CHECKING:
+    from ramify.runner.compare import Line, Pool
+
+POINTS = 60
+"""Of the curve of chains."""
+INK, GREY, MORE, FEWER = "#22272e", "#8b949e", "#1a7f37", "#cf222e"
+COLOURS = {"more": MORE, "fewer": FEWER, "equal": INK}
+
+
+def draw(lines: "Sequence[Line]", pool: "Pool", path: Path, *, title: str) -> None:
+    """Write the plot to `path`; its ending says the format. A point's whisker is the interval of its difference."""
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    tokens = [pool.tokens_a_chain * (1 + (pool.size - 1) * i / (POINTS - 1)) for i in range(POINTS)]
+    tokens = [number for number in tokens if number <= 1.3 * max(line.tokens for line in lines)] or tokens[:2]
+    solved = [fmean(found["solved"] for found in pool.expected(number).values()) for number in tokens]
+    axes.plot(tokens, solved, color=GREY, linewidth=2, label="independent chains", zorder=1)
+    for line in lines:
+        less = line.less_chains["solved"]
+        whiskers = [[less.mean - less.low], [less.high - less.mean]]
+        axes.errorbar(line.tokens, line.solved, whiskers, fmt="o", color=COLOURS[less.word], capsize=3, markersize=5)
+        axes.annotate(line.name, (line.tokens, line.solved), xytext=(6, -11), textcoords="offset points", fontsize=9)
+    axes.set_xscale("log")
+    axes.set_xlabel("decode tokens a problem")
+    axes.set_ylabel("problems solved")
+    axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e6e8eb", linewidth=0.8)
+    axes.legend(frameon=False, loc="lower right", fontsize=9)
+    try:
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--plot {path}: {error}") from None

@@ -1,0 +1,110 @@
+"""Exams: held-out problems of both tasks as the evaluation's own sampler asks them.
+
+Owns one agent an episode: what it is asked, what its tool says to a turn that closed a call, and how the transcript is
+scored. Written against the tasks' pure functions, without the runner, so that each checks the other.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from ramify.data.countdown_episodes import result_text
+from ramify.data.hops_episodes import observation_text, search_page
+from ramify.tasks import countdown, hops
+from ramify.tasks.countdown import CountdownProblem
+from ramify.tasks.hops import HopsProblem
+from ramify.tools.calculator import CalculatorState, apply
+
+MAX_SEARCHES = 6  # as many as the runner allows by default
+
+
+class Agent(Protocol):
+    """One episode's surroundings."""
+
+    question: str
+    num_errors: int
+
+    def call(self, turn: str) -> str | None:
+        """What stands behind a turn that closed a call; None = no more calls."""
+        ...
+
+    def score(self, transcript: str) -> dict[str, float]:
+        """Parts of the reward; an episode is right if all are 1."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Exam:
+    """Problems of one task."""
+
+    name: str
+    call_tag: str
+    agents: Sequence[Callable[[], Agent]]
+    """One a problem; makes a fresh episode."""
+    labels: Sequence[str]
+    """One a problem: what it is reported under."""
+
+
+class CountdownAgent:
+    """A calculator that keeps the numbers left."""
+
+    def __init__(self, problem: CountdownProblem) -> None:
+        self.question = problem.question
+        self.num_errors = 0
+        self._state = CalculatorState(problem.numbers)
+        self._num_left = countdown.MAX_CALLS
+
+    def call(self, turn: str) -> str | None:
+        if not self._num_left:
+            return None
+        self._num_left -= 1
+        self._state, text, is_allowed = apply(self._state, _content(turn, "calc"))
+        self.num_errors += not is_allowed
+        return result_text(text)
+
+    def score(self, transcript: str) -> dict[str, float]:
+        return countdown.score(self.question, transcript)
+
+
+class HopsAgent:
+    """Search in the problem's world."""
+
+    def __init__(self, problem: HopsProblem) -> None:
+        self.question = problem.question
+        self.num_errors = 0
+        self._problem = problem
+        self._num_left = MAX_SEARCHES
+
+    def call(self, turn: str) -> str | None:
+        if not self._num_left:
+            return None
+        self._num_left -= 1
+        query = _content(turn, "search").strip()
+        self.num_errors += not query
+        if not query:
+            return observation_text("", status="invalid")
+        return observation_text(search_page(self._problem, query))
+
+    def score(self, transcript: str) -> dict[str, float]:
+        answer = hops.FORMAT.answer(transcript)
+        is_right = answer is not None and hops.is_same_answer(answer, self._problem.answer)
+        return {"answered": float(answer is not None), "correct": float(is_right)}
+
+
+def countdown_exam(num_problems: int, seed: int) -> Exam:
+    """Held-out countdown problems, reported by how many numbers they have."""
+    problems = list(countdown.generate("heldout", num_problems, seed))
+    labels = [f"{len(problem.numbers)} numbers" for problem in problems]
+    return Exam("countdown", "</calc>", [partial(CountdownAgent, problem) for problem in problems], labels)
+
+
+def hops_exam(num_problems: int, seed: int) -> Exam:
+    """Held-out questions, reported by how many hops they have."""
+    problems = list(hops.generate("heldout", num_problems, seed))
+    labels = [f"{len(problem.relations)} hops" for problem in problems]
+    return Exam("hops", "</search>", [partial(HopsAgent, problem) for problem in problems], labels)
+
+
+def _content(turn: str, tag: str) -> str:
+    return turn.rpartition(f"<{tag}>")[2].removesuffix(f"</{tag}>")

@@ -1,0 +1,220 @@
+"""Server: the clockwork of one model server that batches continuously. No asyncio, no clock, no tokens of its own.
+
+Whoever drives it says what time it is and calls `advance` when something is `due`. One step samples one token of every
+sequence in the batch and takes `step_s + sequence_s * batch + kv_token_s * tokens held by the batch` seconds; a context
+that joins adds `prefill_token_s` for each of its tokens that is not cached. Sequences join, first come, first served,
+and leave between two steps; one that is withdrawn leaves when the step under way is over. Steps in which nobody joins
+or leaves are passed in one jump, so the work is a matter of requests, not of tokens.
+
+Not modelled: running out of memory for keys and values (waiting sequences are not swapped, running ones not preempted),
+contexts computed in chunks, the network.
+"""
+
+import heapq
+import math
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import numpy as np
+
+from ramify.core.errors import ConfigError
+from ramify.core.segment import Ids_T
+from ramify.engines.prefixes import KnownPrefixes
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a step costs, in seconds. The defaults are assumed, not measured: the size of a 7 B model in 16 bits with
+    grouped keys on one data-centre card (15 GB of weights a step, 57 kB of keys and values a token)."""
+
+    step_s: float = 6e-3
+    """Of any step: the weights are read once for the whole batch."""
+    sequence_s: float = 27e-6
+    """More for each sequence of the batch."""
+    kv_token_s: float = 44e-9
+    """More for each token whose keys and values are read."""
+    prefill_token_s: float = 30e-6
+    """More for each context token that is computed."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"{f.name} = {value!r}: a cost is a number of seconds, 0 or more")
+
+    def steps_s(self, num_steps: int, *, batch: int, held: int) -> float:
+        """Seconds of `num_steps` steps of the same `batch` sequences, which hold `held` tokens at the first of them."""
+        num_read = kv_read(num_steps, batch=batch, held=held)
+        return num_steps * (self.step_s + self.sequence_s * batch) + self.kv_token_s * num_read
+
+
+def kv_read(num_steps: int, *, batch: int, held: int) -> int:
+    """Keys and values read by `num_steps` steps: each sequence holds one token more after each of them."""
+    return num_steps * held + batch * (num_steps * (num_steps - 1) // 2)
+
+
+@dataclass(slots=True)
+class ServerStats:
+    """What a server has done so far. Mutable; read it at any time."""
+
+    num_steps: int = 0
+    num_decoded: int = 0
+    """Tokens sampled, those of withdrawn requests included."""
+    num_read: int = 0
+    """Keys and values read, in tokens."""
+    prefill_cached: int = 0
+    """Context tokens whose keys and values an earlier request had left."""
+    prefill_uncached: int = 0
+    """Context tokens computed."""
+    busy_s: float = 0.0
+    """Time in which at least one sequence ran."""
+
+    @property
+    def mean_batch(self) -> float:
+        """Tokens sampled a step."""
+        return self.num_decoded / max(1, self.num_steps)
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request: the ids of its context and those it will have sampled when it is over."""
+
+    context: Ids_T
+    sampled: Ids_T
+    state: Literal["waiting", "running", "over"] = "waiting"
+    first_step: int = 0
+    """Number of steps the server had made when it joined."""
+    num_cached: int = 0
+    """Context tokens that were cached when it joined."""
+
+
+class Server:
+    """One server. Mutated by `submit`, `withdraw` and `advance`; times are seconds of one clock that never goes back
+    while there is anything to do."""
+
+    def __init__(self, costs: Costs, *, max_batch: int, prefixes: KnownPrefixes) -> None:
+        if max_batch < 1:
+            raise ConfigError(f"max_batch = {max_batch!r}: at least 1 sequence runs at once")
+        self.stats = ServerStats()
+        self._costs = costs
+        self._max_batch = max_batch
+        self._prefixes = prefixes
+        self._waiting: deque[Job] = deque()
+        self._running: set[Job] = set()
+        self._leaving: set[Job] = set()
+        """Running ones that were withdrawn: they stay until the step under way is over."""
+        self._ends: list[tuple[int, int, Job]] = []
+        """Heap of (number of steps after which it is over, order of joining, job); withdrawn ones may linger."""
+        self._num_joined = 0
+        self._held = 0
+        """Tokens the running sequences hold."""
+        self._began = 0.0
+        """When the steps under way began; the batch is the same since then."""
+        self._prefill_s = 0.0
+        """Part of the first of them that computes contexts."""
+        self._planned = 0
+        """Steps from then until somebody may join or leaves."""
+
+    @property
+    def due(self) -> float | None:
+        """When `advance` must be called next; None = there is nothing to do."""
+        return self._end_of(self._planned) if self._running or self._waiting else None
+
+    @property
+    def least_s(self) -> float:
+        """Seconds that the work so far would have taken had every step been full: no schedule can take less."""
+        stats, costs = self.stats, self._costs
+        return (
+            stats.num_decoded * (costs.step_s / self._max_batch + costs.sequence_s)
+            + stats.num_read * costs.kv_token_s
+            + stats.prefill_uncached * costs.prefill_token_s
+        )
+
+    def submit(self, job: Job, now: float) -> None:
+        """Let `job` join the batch as soon as there is room between two steps."""
+        if not self._running and not self._waiting:
+            self._began, self._planned = now, 0
+        self._waiting.append(job)
+        if len(self._running) < self._max_batch:
+            self._stop_early(now)
+
+    def withdraw(self, job: Job, now: float) -> None:
+        """Nobody waits for `job` any more. One that is over is left alone."""
+        match job.state:
+            case "waiting":
+                self._waiting.remove(job)
+                job.state = "over"
+            case "running":
+                self._leaving.add(job)
+                self._stop_early(now)
+                if self._leaving == self._running and not self._waiting:
+                    self.advance()
+            case "over":
+                pass
+
+    def advance(self) -> list[Job]:
+        """Pass to the end of the planned steps and change the batch; returns the jobs that are finished then."""
+        self._pass(self._planned)
+        for job in self._leaving:
+            self._leave(job)
+        self._leaving.clear()
+        finished = self._finished()
+        for job in finished:
+            self._prefixes.add(np.concatenate([job.context, job.sampled[:-1]]))
+            self._leave(job)
+        self._join()
+        self._planned = self._ends[0][0] - self.stats.num_steps if self._ends else 0
+        return finished
+
+    def _finished(self) -> list[Job]:
+        """Jobs whose last step is over. Drops withdrawn ones from the front of the heap."""
+        finished: list[Job] = []
+        while self._ends and (self._ends[0][2].state == "over" or self._ends[0][0] <= self.stats.num_steps):
+            job = heapq.heappop(self._ends)[2]
+            if job.state == "running":
+                finished.append(job)
+        return finished
+
+    def _end_of(self, num_steps: int) -> float:
+        """When the first `num_steps` of the steps under way are over."""
+        if not num_steps:
+            return self._began
+        seconds = self._costs.steps_s(num_steps, batch=len(self._running), held=self._held)
+        return self._began + self._prefill_s + seconds
+
+    def _stop_early(self, now: float) -> None:
+        """Plan no further than to the end of the step that is under way at `now`."""
+        self._planned = min(self._planned, 1 + bisect_left(range(1, self._planned), now, key=self._end_of))
+
+    def _pass(self, num_steps: int) -> None:
+        if not num_steps:
+            return
+        batch, end = len(self._running), self._end_of(num_steps)
+        self.stats.num_steps += num_steps
+        self.stats.num_decoded += num_steps * batch
+        self.stats.num_read += kv_read(num_steps, batch=batch, held=self._held)
+        self.stats.busy_s += end - self._began
+        self._held += num_steps * batch
+        self._began, self._prefill_s = end, 0.0
+
+    def _join(self) -> None:
+        while self._waiting and len(self._running) < self._max_batch:
+            job = self._waiting.popleft()
+            job.state, job.first_step = "running", self.stats.num_steps
+            job.num_cached = self._prefixes.num_known(job.context)
+            self._prefixes.add(job.context)
+            num_uncached = len(job.context) - job.num_cached
+            self.stats.prefill_cached += job.num_cached
+            self.stats.prefill_uncached += num_uncached
+            self._prefill_s += self._costs.prefill_token_s * num_uncached
+            self._held += len(job.context)
+            self._running.add(job)
+            heapq.heappush(self._ends, (job.first_step + len(job.sampled), self._num_joined, job))
+            self._num_joined += 1
+
+    def _leave(self, job: Job) -> None:
+        self._running.remove(job)
+        self._held -= len(job.context) + self.stats.num_steps - job.first_step
+        job.state = "over"

@@ -1,0 +1,110 @@
+"""Simulated: what a model server would take, without one.
+
+What is said comes from a script, exactly as `scripted` says it; when it has been said comes from the clockwork of one
+server that batches continuously (`server.py`). So schedulers are compared on the same tokens, to the microsecond, under
+`run_virtual` at once and elsewhere in real time. Tokens never depend on time: the same requests give the same bits
+whatever runs beside them.
+
+Life of a request: its tokens are known when it arrives; it waits for room in the batch; its context is looked up in the
+prefix cache and the rest computed; it samples one token a step and is answered when the last one's step is over.
+"""
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from ramify.core.codec import Codec
+from ramify.core.engine import Capabilities, Generation, Request
+from ramify.core.errors import EngineError
+from ramify.engines.prefixes import KnownPrefixes
+from ramify.engines.scripted import SCRIPTED, Scripted
+from ramify.engines.scripts import Law, Rule
+from ramify.engines.server import Costs, Job, Server, ServerStats
+
+SIMULATED: Final = replace(SCRIPTED, name="simulated")
+COSTS: Final = Costs()
+BLOCK_SIZE: Final = 16
+"""Tokens a block of the prefix cache (vllm-project/vllm: block_size)."""
+
+
+class Simulated:
+    """An engine that says what its script says, in the time a server would need.
+
+    `max_batch` is the most sequences of one step (vllm-project/vllm:vllm/engine/arg_utils.py: max_num_seqs on cards
+    below 70 GB); the costs are those of `Costs`.
+    """
+
+    def __init__(
+        self,
+        script: Rule | Law | None = None,
+        *,
+        codec: Codec | None = None,
+        max_batch: int = 256,
+        step_s: float = COSTS.step_s,
+        sequence_s: float = COSTS.sequence_s,
+        kv_token_s: float = COSTS.kv_token_s,
+        prefill_token_s: float = COSTS.prefill_token_s,
+    ) -> None:
+        costs = Costs(step_s, sequence_s, kv_token_s, prefill_token_s)
+        self._script = Scripted(script, codec=codec, capabilities=SIMULATED, block_size=0)
+        self._server = Server(costs, max_batch=max_batch, prefixes=KnownPrefixes(BLOCK_SIZE))
+        self._answers: dict[Job, asyncio.Future[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def codec(self) -> Codec:
+        return self._script.codec
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._script.capabilities
+
+    @property
+    def stats(self) -> ServerStats:
+        """What the server has done so far; live."""
+        return self._server.stats
+
+    @property
+    def least_s(self) -> float:
+        """Seconds that the work so far would have taken with every step full: no schedule can take less."""
+        return self._server.least_s
+
+    async def generate(self, request: Request) -> Generation:
+        """Carry one request out. Cancelled, it leaves the batch when the step under way is over. Raises `EngineError`."""
+        generation = await self._script.generate(request)
+        loop = asyncio.get_running_loop()
+        job = Job(request.ids, generation.ids)
+        answer = self._answers[job] = loop.create_future()
+        self._server.submit(job, loop.time())
+        self._set_timer(loop)
+        try:
+            await answer
+        finally:
+            self._answers.pop(job, None)
+            self._server.withdraw(job, loop.time())
+            self._set_timer(loop)
+        return replace(generation, num_cached=job.num_cached, num_prefilled=len(request.ids) - job.num_cached)
+
+    async def close(self) -> None:
+        """Refuse further requests; those on their way raise `EngineError`. Harmless when repeated."""
+        await self._script.close()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(EngineError("closed", "the engine was closed while the request ran"))
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake up when the server is due."""
+        due = self._server.due
+        if self._timer is not None and self._timer.when() != due:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None and due is not None:
+            self._timer = loop.call_at(due, self._advance, loop)
+
+    def _advance(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        for job in self._server.advance():
+            answer = self._answers[job]
+            if not answer.done():
+                answer.set_result(None)
+        self._set_timer(loop)

@@ -1,0 +1,139 @@
+"""Calls: the two ways models write a tool call as text, and what of it reaches the tool.
+
+`hermes` is `<tool_call>{"name": …, "arguments": {…}}</tool_call>` (Hermes, Qwen2.5, Qwen3), `xml` is
+`<tool_call><function=NAME><parameter=KEY>value</parameter>…</function></tool_call>` (Qwen3-Coder), typed by the tool's
+schema. What cannot be read without a guess is an `InvalidAction` that says why; nothing is dropped in silence.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from ramify.core.format import InvalidAction, ToolAction
+
+Syntax = Literal["hermes", "xml"]
+
+CALL: Final = "<tool_call>"
+CALL_END: Final = "</tool_call>"
+FUNCTION: Final = "<function="
+"""What the `xml` syntax shows in a template that teaches it."""
+
+Schemas = Mapping[str, Mapping[str, Any]]
+"""Tool name -> the JSON schema of its arguments."""
+
+_FUNCTION = re.compile(r"<function=([^>\n]*)>(.*)</function>", re.DOTALL)
+_PARAMETER = re.compile(r"\s*<parameter=([^>\n]*)>(.*?)</parameter>\s*", re.DOTALL)
+_SPELLINGS: Final = {"True": True, "False": False, "None": None}
+"""As the templates of this syntax write them."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def read_call(text: str, syntax: Syntax, schemas: Schemas) -> ToolAction | InvalidAction:
+    """The one call in `text`, which ends a turn. Text in front of it is the model's own."""
+    _, start, rest = text.partition(CALL)
+    content, _, behind = rest.partition(CALL_END)
+    if not start:
+        return InvalidAction(f"{CALL_END} closes nothing; write {CALL}, then the call, then {CALL_END}")
+    if CALL_END in behind:
+        return InvalidAction("several calls in one turn: none was made. Make one, wait for its result, make the next")
+    try:
+        name, arguments = _READERS[syntax](content.strip(), schemas)
+        return ToolAction(name, _as_text(name, arguments, schemas))
+    except (ValueError, RecursionError) as error:
+        return InvalidAction(f"the tool call could not be read: {error or 'it is nested too deeply'}")
+
+
+def _hermes(content: str, schemas: Schemas) -> tuple[str, Mapping[str, Any]]:
+    try:
+        call = json.loads(content, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"this is no JSON: {error}") from error
+    if not isinstance(call, dict) or "name" not in call:
+        raise ValueError('it must be a JSON object {"name": ..., "arguments": {...}}')
+    given: dict[str, Any] = {"arguments": {}, **call}
+    name, arguments = given["name"], given["arguments"]
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"name = {name!r} is no name of a tool")
+    if not isinstance(arguments, dict):
+        raise ValueError(f"arguments must be a JSON object, not {arguments!r:.80}")
+    return name, given["arguments"]
+
+
+def _xml(content: str, schemas: Schemas) -> tuple[str, Mapping[str, Any]]:
+    function = _FUNCTION.fullmatch(content)
+    if function is None or not function[1].strip():
+        raise ValueError("it must be <function=NAME>, its parameters, </function>")
+    name, body = function[1].strip(), function[2]
+    types = schemas.get(name, {}).get("properties", {})
+    pairs: list[tuple[str, Any]] = []
+    at = 0
+    while found := _PARAMETER.match(body, at):
+        at = found.end()
+        pairs.append((found[1].strip(), _typed(found[1].strip(), found[2], types)))
+    if body[at:].strip():
+        raise ValueError(f"between parameters stands {body[at:].strip()!r:.80}; write <parameter=KEY>value</parameter>")
+    return name, _without_repeats(pairs)
+
+
+_READERS: Final[Mapping[Syntax, Callable[[str, Schemas], tuple[str, Mapping[str, Any]]]]] = MappingProxyType(
+    {"hermes": _hermes, "xml": _xml}
+)
+
+
+def _typed(key: str, value: str, types: Mapping[str, Any]) -> Any:
+    """A parameter's value as its schema types it; the line ends next to the tags belong to them."""
+    value = value.removeprefix("\n").removesuffix("\n")
+    known = _types(types.get(key, {}))
+    if "string" in known:
+        return value
+    if value.strip() in _SPELLINGS:
+        return _SPELLINGS[value.strip()]
+    try:
+        return json.loads(value, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"parameter {key} must be of type {' or '.join(known)}, not {value!r:.80}") from error
+
+
+def _as_text(name: str, arguments: Mapping[str, Any], schemas: Schemas) -> str:
+    """Arguments as our tools take them: the text itself for a tool of one text, else a JSON object."""
+    parameter = only_text(schemas[name]) if name in schemas else None
+    if parameter is None:
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    elif list(arguments) == [parameter] and isinstance(arguments[parameter], str):
+        text = arguments[parameter]
+    else:
+        raise ValueError(f"{name} takes one argument, the text {parameter!r}, not {json.dumps(arguments)!s:.80}")
+    if _SURROGATE.search(name + text):
+        raise ValueError("it holds half of a surrogate pair, which is no character")
+    return text if text.strip() else ""
+
+
+def only_text(schema: Mapping[str, Any]) -> str | None:
+    """The one parameter of a tool that takes one text; None = it takes something else."""
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    if len(properties) != 1:
+        return None
+    ((name, value),) = properties.items()
+    return name if _types(value) == ["string"] else None
+
+
+def _types(schema: Any) -> list[str]:
+    """JSON types that a schema allows; one that names none allows a text."""
+    if not isinstance(schema, Mapping):
+        return ["string"]
+    given: Mapping[str, Any] = {"anyOf": (), "type": (), **schema}
+    named = [given["type"]] if isinstance(given["type"], str) else list(given["type"])
+    return named or [name for one in given["anyOf"] for name in _types(one)] or ["string"]
+
+
+def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise ValueError(f"a name is given twice among {', '.join(map(repr, names))}")
+    return dict(pairs)
+
+
+def _no_constant(spelling: str) -> Any:
+    raise ValueError(f"{spelling} is no JSON")

@@ -1,0 +1,27 @@
+"""The `search_r1` format: `<search>`, `<information>`, `<answer>` (arXiv 2503.09516; PeterGriffinJin/Search-R1).
+
+Differences from the published code, all on purpose: the sampled ids are kept, never cut at a tag and encoded again; the
+action is the one the stop word just closed, not the first pair of tags in the text; an observation is cut to its limit
+as a whole, so that its closing tag is never lost (`docs/rollouts.md`).
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from ramify.formats.tags import TagFormat
+
+SEARCH_R1: Final = TagFormat(
+    tags={"search": "search"},
+    observation="\n\n<information>{text}</information>\n\n",
+    strips_results=True,
+    texts={"empty": ""},
+    invalid=(
+        "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. "
+        "If I want to give the final answer, I should put the answer between <answer> and </answer>. Let me try "
+        "again.\n"
+    ),
+)
+"""As published: what is no action is answered by the three sentences, outside any tag."""
+
+SINGLE_TURN: Final = replace(SEARCH_R1, tags={})
+"""Without search: plain single-turn GRPO by the same loop."""

@@ -1,0 +1,95 @@
+"""Sample: one example in the words of slime (THUDM/slime slime/utils/types.py), to and from plain dictionaries.
+
+Tokens are the prompt's, then the response's; everything from the first token that could be trained on is response, so
+that observations lie inside it with mask 0. Invariant, checked when built:
+`len(loss_mask) == len(rollout_log_probs) == response_length <= len(tokens)`, where they are there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal, get_args
+
+from ramify.core.errors import ExportError, nearest
+
+Status = Literal["pending", "completed", "truncated", "aborted", "failed"]
+STATUSES: Final[tuple[Status, ...]] = get_args(Status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One example. None = not there; slime's own defaults stand for fields it has and a dictionary lacks."""
+
+    status: Status = "pending"
+    index: int | None = None
+    group_index: int | None = None
+    """Number of the group whose rewards are compared."""
+    rollout_id: int | None = None
+    """Samples of one rollout share it; the loss is averaged per rollout."""
+    prompt: str | Sequence[Mapping[str, Any]] = ""
+    """As text or messages; only for people."""
+    tokens: Sequence[int] = field(default_factory=list[int])
+    """(T,) prompt and response."""
+    response: str = ""
+    response_length: int = 0
+    """R."""
+    label: str | None = None
+    reward: float | Mapping[str, Any] | None = None
+    """A mapping where the reward has parts: a reward key says which one is trained."""
+    loss_mask: Sequence[int] | None = None
+    """(R,) 1 = trained; None = all."""
+    weight_versions: Sequence[str] = field(default_factory=list[str])
+    rollout_log_probs: Sequence[float] | None = None
+    """(R,) of the sampled tokens, 0.0 elsewhere."""
+    teacher_log_probs: Sequence[float] | None = None
+    """(R,)"""
+    remove_sample: bool = False
+    """Keeps its place in the batch with a mask of zeros."""
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    train_metadata: Mapping[str, Any] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields of a dictionary that are none of these; they are given back as they came."""
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ExportError(f"{self._name} has status {self.status!r}; {nearest(str(self.status), STATUSES)}")
+        if not 0 <= self.response_length <= len(self.tokens):
+            raise ExportError(f"{self._name}: response_length {self.response_length} of {len(self.tokens)} tokens")
+        lengths = {"loss_mask": self.loss_mask, "rollout_log_probs": self.rollout_log_probs}
+        for name, values in {**lengths, "teacher_log_probs": self.teacher_log_probs}.items():
+            if values is not None and len(values) != self.response_length:
+                raise ExportError(
+                    f"{self._name}: {name} has length {len(values)}, response_length is {self.response_length}"
+                )
+        if unknown := set(self.loss_mask or ()) - {0, 1}:
+            raise ExportError(f"{self._name}: loss_mask holds {sorted(unknown)[:3]}; it is 0 or 1 for each token")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Sample":
+        """A sample from its dictionary. Raises `ExportError` for one that breaks an invariant."""
+        names = {f.name for f in fields(cls)} - {"extra"}
+        known = {name: value for name, value in data.items() if name in names}
+        return cls(**known, extra={name: value for name, value in data.items() if name not in names})
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary that slime's `Sample.from_dict` and `from_dict` read; equal samples give equal dictionaries."""
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
+        return {**own, **self.extra}
+
+    def mask(self) -> list[int]:
+        """(R,) what is trained: the loss mask, ones where there is none, zeros where the sample is removed."""
+        if self.remove_sample:
+            return [0] * self.response_length
+        return [1] * self.response_length if self.loss_mask is None else list(self.loss_mask)
+
+    def reward_value(self, reward_key: str | None = None) -> float:
+        """The reward that is trained. Raises `ExportError` if there is none, or not under that key."""
+        value = self.reward.get(reward_key or "") if isinstance(self.reward, Mapping) else self.reward
+        if value is None or isinstance(self.reward, Mapping) != (reward_key is not None):
+            known = sorted(self.reward) if isinstance(self.reward, Mapping) else None
+            said = f"it has the parts {known}" if known else f"it is {self.reward!r}"
+            raise ExportError(f"{self._name} has no reward under the reward key {reward_key!r}; {said}")
+        return float(value)
+
+    @property
+    def _name(self) -> str:
+        return f"sample {self.index}"

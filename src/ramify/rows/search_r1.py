@@ -1,0 +1,77 @@
+"""Search-R1: the batch that PeterGriffinJin/Search-R1 `LLMGenerationManager.run_llm_loop` returns (requirement S1.5).
+
+Names and shapes are its own: B rows, prompts of P tokens padded on the left, responses of R on the right. The loss is
+over `info_mask[:, -R:]`, which is 1 exactly where a row trains a token: never on an observation, a forced text or
+padding, and, where rows of a tree share tokens, once over all rows.
+
+Published, masks are `ids != pad`, so that a pad id the model sampled is neither attended nor trained. Here they come
+from what the tokens are. Such a token looks like a replaced one in `responses_with_info_mask`: read `info_mask`, do not
+derive it again.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.rows.arrays import padded
+from ramify.rows.groups import GroupBy
+from ramify.rows.row import Row
+from ramify.rows.tensors import about, public_columns, write_tensors
+
+OWN_COLUMNS = ("uid", "ramify")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchR1Batch:
+    """B rows."""
+
+    tensors: dict[str, npt.NDArray[np.int64]]
+    """`input_ids`, `attention_mask`, `position_ids`, `info_mask` (B, P + R); `prompts` (B, P); `responses` and
+    `responses_with_info_mask` (B, R): the responses with the pad id for every token that the row does not train."""
+    columns: dict[str, list[Any]]
+    """`uid`, the problem's public columns, and `ramify`: what else the row says of itself."""
+    meta_info: dict[str, list[Any]]
+    """For each row `turns_stats`, `active_mask` (whether no answer ended it), `valid_action_stats` (calls of a tool and
+    answers) and `valid_search_stats` (calls of a tool)."""
+
+
+def batch(rows: Sequence[Row], *, pad_id: int = 0, group_by: GroupBy = "uid") -> SearchR1Batch:
+    """The batch of `rows`, in their order. Raises `ExportError` for two trees in one group or of two codecs."""
+    arrays = padded(rows, pad_id=pad_id, group_by=group_by)
+    is_trained = arrays.loss_weights > 0
+    info_mask = arrays.attention_mask.copy()
+    info_mask[:, arrays.prompts.shape[1] :] = is_trained
+    tensors = {
+        "prompts": arrays.prompts,
+        "responses": arrays.responses,
+        "responses_with_info_mask": np.where(is_trained, arrays.responses, pad_id),
+        "input_ids": arrays.input_ids,
+        "attention_mask": arrays.attention_mask,
+        "info_mask": info_mask,
+        "position_ids": arrays.position_ids * arrays.attention_mask,
+    }
+    columns = {"uid": arrays.uids.tolist(), **public_columns(rows, OWN_COLUMNS), "ramify": [about(row) for row in rows]}
+    return SearchR1Batch(tensors, columns, _meta_info(rows))
+
+
+def write(rows: Iterable[Row], path: Path, *, pad_id: int = 0, group_by: GroupBy = "uid") -> int:
+    """Write the batch of all rows to `path` (.safetensors or .npz, meta info as tensors) and its columns beside it."""
+    whole = batch(list(rows), pad_id=pad_id, group_by=group_by)
+    meta_info = {f"meta_info.{name}": np.array(values, np.int64) for name, values in whole.meta_info.items()}
+    write_tensors({**whole.tensors, **meta_info}, whole.columns, path)
+    return len(whole.columns["uid"])
+
+
+def _meta_info(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    has_answered = [row.stop == "answer" for row in rows]
+    num_calls = [sum(s.call is not None and s.call.status != "invalid" for s in row.spans) for row in rows]
+    return {
+        "turns_stats": [row.num_turns for row in rows],
+        "active_mask": [not is_done for is_done in has_answered],
+        "valid_action_stats": [calls + is_done for calls, is_done in zip(num_calls, has_answered, strict=True)],
+        "valid_search_stats": num_calls,
+    }

@@ -1,0 +1,161 @@
+"""SFT: finished trees as examples for supervised training, as tokens and as messages (requirement S3.9).
+
+An example is the path to one leaf. What is trained is what was `written` (demonstrations, stored answers), or, of the
+best leaves and only when asked for by name, what the model sampled. Prompts, observations and forced text never are.
+A tree of the byte codec has no ids of a model: its examples are messages only.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.core.branch import Branch, Piece
+from ramify.core.segment import Ids_T, Origin
+from ramify.core.stop import STOP_WORDS
+from ramify.core.tree import Tree
+from ramify.rows.files import write_lines
+from ramify.rows.records import plain
+
+Leaves = Literal["written", "best"]
+"""written: every leaf on whose path something was written, which is trained; best: of every tree the leaves with the
+highest reward, of whose paths sampled and written tokens are trained."""
+TRAINED: Final[Mapping[Leaves, tuple[Origin, ...]]] = {"written": ("written",), "best": ("written", "sampled")}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Example:
+    """One example."""
+
+    uid: str
+    leaf: int
+    """Number of the leaf in the canonical order of its tree."""
+    reward: float | None
+    """None = not judged."""
+    messages: tuple[Mapping[str, Any], ...]
+    """The chat; messages of the assistant that are not trained have weight 0."""
+    ids: Ids_T | None
+    """(T,) None = the codec is not the model's."""
+    mask: npt.NDArray[np.bool_] | None
+    """(T,) which tokens are trained; a token that several examples of a tree share is trained in the first."""
+    public: Mapping[str, Any]
+    """The problem's public columns."""
+
+
+def examples(
+    tree: Tree, *, leaves: Leaves = "written", num_leaves: int = 1, min_reward: float | None = None
+) -> list[Example]:
+    """Examples of a finished tree, in canonical order; none without something to train.
+
+    `num_leaves` bounds the best leaves, ties going to the first. `min_reward` leaves out what is worse, or not judged.
+    Mutates nothing.
+    """
+    chosen = [leaf for leaf in tree.leaves() if _is_wanted(tree, leaf, TRAINED[leaves], min_reward)]
+    if leaves == "best":
+        judged = [leaf for leaf in chosen if tree.reward(leaf) is not None]
+        best = sorted(judged, key=lambda leaf: -(tree.reward(leaf) or 0.0))[:num_leaves]
+        chosen = [leaf for leaf in chosen if leaf in best]
+    number = {node: i for i, node in enumerate(tree.subtree())}
+    seen: set[int] = set()
+    made: list[Example] = []
+    for leaf in chosen:
+        branch = tree.branch(leaf)
+        is_trained = [p.node not in seen and _is_trainable(tree, p, TRAINED[leaves]) for p in branch.pieces]
+        seen.update(p.node for p in branch.pieces)
+        if any(is_trained):
+            made.append(_example(tree, branch, is_trained, number[leaf]))
+    return made
+
+
+def record(example: Example) -> dict[str, Any]:
+    """An example as JSON data: `uid`, `leaf`, `reward`, `messages`, `public`, and with ids `input_ids`, `loss_mask`."""
+    tokens = {}
+    if example.ids is not None and example.mask is not None:
+        tokens = {"input_ids": example.ids.tolist(), "loss_mask": example.mask.astype(int).tolist()}
+    return {
+        "uid": example.uid,
+        "leaf": example.leaf,
+        "reward": example.reward,
+        "messages": plain(example.messages, "messages"),
+        **tokens,
+        "public": plain(example.public, "public"),
+    }
+
+
+def write(
+    trees: Iterable[Tree],
+    path: Path,
+    *,
+    leaves: Leaves = "written",
+    num_leaves: int = 1,
+    min_reward: float | None = None,
+) -> int:
+    """Write the examples of `trees` to `path`, one a line, and return their number."""
+    found = (
+        record(example)
+        for tree in trees
+        for example in examples(tree, leaves=leaves, num_leaves=num_leaves, min_reward=min_reward)
+    )
+    return write_lines(found, path)
+
+
+def _is_wanted(tree: Tree, leaf: int, origins: Sequence[Origin], min_reward: float | None) -> bool:
+    """Whether a leaf has something to train, an end that its own tokens caused, and reward enough."""
+    reward = tree.reward(leaf)
+    if min_reward is not None and (reward is None or reward < min_reward):
+        return False
+    if not STOP_WORDS[tree.stop(leaf) or ""].is_trainable:
+        return False
+    return any(_is_trainable(tree, piece, origins) for piece in tree.branch(leaf).pieces)
+
+
+def _is_trainable(tree: Tree, piece: Piece, origins: Sequence[Origin]) -> bool:
+    return len(piece.segment) > 0 and piece.segment.origin in origins and tree.role(piece.node) == "policy"
+
+
+def _example(tree: Tree, branch: Branch, is_trained: Sequence[bool], number: int) -> Example:
+    lengths = [len(piece.segment) for piece in branch.pieces]
+    is_exact = branch.codec.is_exact
+    return Example(
+        uid=tree.problem.uid,
+        leaf=number,
+        reward=tree.reward(branch.node),
+        messages=_messages(branch, is_trained),
+        ids=branch.ids if is_exact else None,
+        mask=np.repeat(np.array(is_trained, bool), lengths) if is_exact else None,
+        public=tree.problem.public,
+    )
+
+
+def _messages(branch: Branch, is_trained: Sequence[bool]) -> tuple[Mapping[str, Any], ...]:
+    """The messages that the segments render; where a trained one renders none, a message for each turn."""
+    pieces = list(zip(branch.pieces, is_trained, strict=True))
+    if all(piece.segment.message is not None for piece, trained in pieces if trained):
+        return tuple(_weighed(p.segment.message, trained) for p, trained in pieces if p.segment.message is not None)
+    turns = [(role, list(turn)) for role, turn in groupby(pieces, key=lambda pair: _role(pair[0]))]
+    return tuple(
+        _weighed(
+            {"role": role, "content": branch.codec.decode(np.concatenate([p.segment.ids for p, _ in turn]))},
+            any(trained for _, trained in turn),
+        )
+        for role, turn in turns
+    )
+
+
+def _weighed(message: Mapping[str, Any], is_trained: bool) -> Mapping[str, Any]:
+    """The message, with weight 0 if the assistant said it and it is not trained, as in OpenAI's fine-tuning format."""
+    return {**message, "weight": 0} if message.get("role") == "assistant" and not is_trained else message
+
+
+def _role(piece: Piece) -> str:
+    match piece.segment.origin:
+        case "prompt":
+            return "user"
+        case "sampled" | "written":
+            return "assistant"
+        case "given":
+            return "user" if piece.segment.tool_call is None else "tool"

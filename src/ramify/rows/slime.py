@@ -1,0 +1,218 @@
+"""slime: rows as samples, and samples as the training data its default converter makes (requirements S3.6, S3.9).
+
+Source: THUDM/slime slime/ray/rollout.py `_convert_samples_to_train_data`. Groups are numbered by uid, so that uneven
+trees need no position. The one field that carries numbers a token through slime unharmed is `rewards`: it holds each
+row's per-token advantages, weights included, for a `--custom-advantage-function-path` to read; `raw_reward` stays one
+number a row. They travel on the sample as `train_metadata["advantages"]`. Files are JSON lines.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import count, groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ramify.core.codec import Codec
+from ramify.core.errors import ExportError
+from ramify.credit import group_advantages
+from ramify.credit.group import Kind
+from ramify.rows.files import write_lines
+from ramify.rows.groups import GroupBy, group_keys, numbered
+from ramify.rows.records import plain, shortest
+from ramify.rows.row import Row
+from ramify.rows.sample import Sample
+from ramify.rows.sft import Example
+from ramify.rows.tensors import CreditBy, about
+
+Rollouts = Literal["leaf", "tree"]
+"""Which samples share a `rollout_id`. leaf: none, each leaf is a rollout; tree: those of a tree, one rollout in all."""
+ADVANTAGES = "advantages"
+
+
+def samples(
+    rows: Sequence[Row],
+    *,
+    rollouts: Rollouts = "leaf",
+    group_by: GroupBy = "uid",
+    credit_by: CreditBy = "tree",
+    reward_key: str | None = None,
+    codec: Codec | None = None,
+) -> list[Sample]:
+    """One sample a row, numbered in their order.
+
+    `reward_key`: the part of the reward that is trained; rewards are then mappings of parts. `codec`: writes prompt and
+    response as text, for people. Raises `ExportError` for two trees in one group and for a part that is not there.
+    """
+    groups = numbered(group_keys(rows, by=group_by))
+    return [
+        replace(
+            _sample(row, codec, reward_key, credit_by),
+            index=index,
+            group_index=group,
+            rollout_id=index if rollouts == "leaf" else group,
+        )
+        for index, (row, group) in enumerate(zip(rows, groups, strict=True))
+    ]
+
+
+def sft_samples(examples: Iterable[Example]) -> list[Sample]:
+    """One sample an example with tokens, with reward 0: the response begins with the first trained token."""
+    made: list[Sample] = []
+    for index, example in enumerate(examples):
+        if example.ids is None or example.mask is None:
+            raise ExportError(f"example {index} of {example.uid!r} has messages and no tokens, which slime trains")
+        start = _first(example.mask)
+        made.append(
+            Sample(
+                status="completed",
+                index=index,
+                group_index=index,
+                rollout_id=index,
+                tokens=example.ids.tolist(),
+                response_length=len(example.ids) - start,
+                reward=0.0,
+                loss_mask=example.mask[start:].astype(int).tolist(),
+                metadata=plain(example.public, "public"),
+            )
+        )
+    return made
+
+
+def train_data(batch: Sequence[Sample], *, reward_key: str | None = None) -> dict[str, list[Any]]:
+    """Key -> a value for each sample, as the default converter makes them.
+
+    `rewards` are the samples' per-token advantages where all carry them, otherwise their rewards as they are: see
+    `normalised`. A key that some samples have and some lack is an `ExportError`.
+    """
+    rollout_ids = _rollout_ids(batch)
+    masks = [sample.mask() for sample in batch]
+    sums: dict[int, int] = {}
+    for rollout, mask in zip(rollout_ids, masks, strict=True):
+        sums[rollout] = sums.get(rollout, 0) + sum(mask)
+    raw = [sample.reward_value(reward_key) for sample in batch]
+    advantages = _of_all(batch, ADVANTAGES, [(sample.train_metadata or {}).get(ADVANTAGES) for sample in batch])
+    data: dict[str, list[Any]] = {
+        "tokens": [list(sample.tokens) for sample in batch],
+        "response_lengths": [sample.response_length for sample in batch],
+        "rewards": advantages or raw,
+        "raw_reward": [s.metadata.get("raw_reward", value) for s, value in zip(batch, raw, strict=True)],
+        "truncated": [int(sample.status == "truncated") for sample in batch],
+        "sample_indices": [sample.index for sample in batch],
+        "rollout_ids": rollout_ids,
+        "loss_masks": masks,
+        "rollout_mask_sums": [sums[rollout] for rollout in rollout_ids],
+        "source_names": [sample.metadata.get("source_name") or "unknown" for sample in batch],
+    }
+    optional = {
+        "round_number": [sample.metadata.get("round_number") for sample in batch],
+        "rollout_log_probs": [sample.rollout_log_probs for sample in batch],
+        "teacher_log_probs": [sample.teacher_log_probs for sample in batch],
+        "metadata": [sample.train_metadata for sample in batch],
+    }
+    return {**data, **{name: found for name, values in optional.items() if (found := _of_all(batch, name, values))}}
+
+
+def normalised(
+    batch: Sequence[Sample], *, kind: Kind = "grpo", reward_key: str | None = None
+) -> tuple[list[float], list[float]]:
+    """(raw rewards, advantages in their groups), for a `--custom-reward-post-process-path`.
+
+    slime's own takes a batch whose groups are not all equally large as one group; this goes by `group_index`. Raises
+    `ExportError` for a sample that has none.
+    """
+    if lone := [sample.index for sample in batch if sample.group_index is None]:
+        raise ExportError(f"samples {lone[:8]} have no group_index, so nothing says whose rewards they compare with")
+    raw = np.array([sample.reward_value(reward_key) for sample in batch])
+    groups = numbered([str(sample.group_index) for sample in batch])
+    advantages = np.zeros(len(batch))
+    for group in set(groups):
+        places = np.flatnonzero(np.array(groups) == group)
+        advantages[places] = group_advantages(raw[places], kind)
+    return raw.tolist(), advantages.tolist()
+
+
+def write(
+    rows: Iterable[Row],
+    path: Path,
+    *,
+    rollouts: Rollouts = "leaf",
+    group_by: GroupBy = "uid",
+    credit_by: CreditBy = "tree",
+    reward_key: str | None = None,
+) -> int:
+    """Write one sample a line."""
+    made = samples(list(rows), rollouts=rollouts, group_by=group_by, credit_by=credit_by, reward_key=reward_key)
+    return write_lines((sample.to_dict() for sample in made), path)
+
+
+def write_train_data(
+    rows: Iterable[Row],
+    path: Path,
+    *,
+    rollouts: Rollouts = "leaf",
+    group_by: GroupBy = "uid",
+    credit_by: CreditBy = "tree",
+    reward_key: str | None = None,
+) -> int:
+    """Write the training data of all rows, a row's share of every key a line."""
+    made = samples(list(rows), rollouts=rollouts, group_by=group_by, credit_by=credit_by, reward_key=reward_key)
+    data = train_data(made, reward_key=reward_key)
+    return write_lines((dict(zip(data, values, strict=True)) for values in zip(*data.values(), strict=True)), path)
+
+
+def read(path: Path) -> list[Sample]:
+    """The samples that `write` wrote. Raises `ExportError` for a line that is none."""
+    made: list[Sample] = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            made.append(Sample.from_dict(msgspec.json.decode(line, type=dict[str, Any])))
+        except (msgspec.DecodeError, ExportError) as error:
+            raise ExportError(f"{path}:{number}: this is no sample: {error}") from error
+    return made
+
+
+def _sample(row: Row, codec: Codec | None, reward_key: str | None, credit_by: CreditBy) -> Sample:
+    start = _first(row.is_sampled)
+    logprobs = row.logprobs[start:]
+    is_known = not np.isnan(logprobs[row.weights[start:] > 0]).any()
+    if reward_key is not None and reward_key not in row.parts:
+        raise ExportError(f"row {row.leaf} of {row.uid!r} has no part {reward_key!r}; it has {sorted(row.parts)}")
+    public = plain(row.public, "public")
+    source = {"source_name": public["data_source"]} if public.get("data_source") else {}
+    return Sample(
+        status="truncated" if row.is_truncated else "completed",
+        prompt="" if codec is None else codec.decode(row.ids[:start]),
+        tokens=row.ids.tolist(),
+        response="" if codec is None else codec.decode(row.ids[start:]),
+        response_length=len(row) - start,
+        reward=row.reward if reward_key is None else dict(row.parts),
+        loss_mask=(row.weights[start:] > 0).astype(int).tolist(),
+        weight_versions=[str(version) for version, _ in groupby(s.version for s in row.spans if s.version is not None)],
+        rollout_log_probs=[x or 0.0 for x in shortest(logprobs)] if is_known else None,
+        metadata={**source, **public, "round_number": row.num_turns, "ramify": {"uid": row.uid, **about(row)}},
+        train_metadata={ADVANTAGES: row.trained[start:].tolist()} if credit_by == "tree" else None,
+    )
+
+
+def _first(flags: npt.NDArray[np.bool_]) -> int:
+    """Where the response begins: at the first token that is set."""
+    return int(np.argmax(flags)) if flags.any() else len(flags)
+
+
+def _rollout_ids(batch: Sequence[Sample]) -> list[int]:
+    """The samples' rollout ids; those without one get the smallest numbers that nobody has."""
+    taken = {sample.rollout_id for sample in batch}
+    free = (number for number in count() if number not in taken)
+    return [next(free) if sample.rollout_id is None else sample.rollout_id for sample in batch]
+
+
+def _of_all(batch: Sequence[Sample], name: str, values: Sequence[Any]) -> list[Any] | None:
+    """`values` if every sample has one, None if none has."""
+    lacking = [sample.index for sample, value in zip(batch, values, strict=True) if value is None]
+    if 0 < len(lacking) < len(batch):
+        raise ExportError(f"{name}: samples {lacking[:8]} lack what others of the batch have; give it to all, or none")
+    return None if lacking or not batch else list(values)

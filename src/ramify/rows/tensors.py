@@ -1,0 +1,66 @@
+"""Tensors: arrays in one file, and what is no number in JSON lines beside it.
+
+`batch.safetensors` or `batch.npz`, as the name ends, and `batch.jsonl` with one line a row. Nothing is pickled.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from safetensors.numpy import save
+
+from ramify.core.errors import ExportError
+from ramify.rows.files import whole, write_lines
+from ramify.rows.records import plain
+from ramify.rows.row import Row
+
+CreditBy = Literal["tree", "trainer"]
+"""Who credits the tokens. tree: the rows' own advantages, token by token, go along; trainer: rewards alone do, and it
+compares those of a group itself."""
+SUFFIXES: Final = (".npz", ".safetensors")
+
+
+def write_tensors(tensors: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], path: Path) -> None:
+    """Write `tensors` to `path` and `columns`, each as long as the batch, to the same name with `.jsonl`."""
+    if path.suffix not in SUFFIXES:
+        raise ExportError(f"{path.name!r} is no name for tensors; it must end in {' or '.join(SUFFIXES)}")
+    records = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+    write_lines(records, path.with_suffix(".jsonl"))
+    with whole(path) as part, part.open("wb") as stream:
+        if path.suffix == ".npz":
+            np.savez(stream, **tensors)
+        else:
+            stream.write(save({name: np.ascontiguousarray(array) for name, array in tensors.items()}))
+
+
+def public_columns(rows: Sequence[Row], taken: Sequence[str] = ()) -> dict[str, list[Any]]:
+    """Column -> value of each row, None where its problem has no such column: the samples' own columns.
+
+    Raises `ExportError` for a column that is no JSON or is called like one of the exporter's own, `taken`.
+    """
+    names = sorted({name for row in rows for name in row.public})
+    if clash := [name for name in names if name in taken]:
+        raise ExportError(
+            f"public columns {clash} are called like the exporter's own; rename them, or leave them out by data.public"
+        )
+    return {name: [plain(row.public.get(name), f"public.{name}") for row in rows] for name in names}
+
+
+def about(row: Row) -> dict[str, Any]:
+    """What a row says of itself that is neither a token nor a column of its problem, as JSON data."""
+    return {
+        "tree_seed": row.tree_seed,
+        "leaf": row.leaf,
+        "split": row.split,
+        "stop": row.stop,
+        "is_truncated": row.is_truncated,
+        "reward": row.reward,
+        "parts": dict(row.parts),
+        "is_oracle": row.is_oracle,
+        "credit": row.credit,
+        "is_unbiased": row.is_unbiased,
+        "reasons": list(row.reasons),
+        "policy": row.policy,
+        "normaliser": row.normaliser,
+    }

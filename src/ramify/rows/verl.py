@@ -1,0 +1,89 @@
+"""verl: a batch as `verl.DataProto.from_single_dict` takes it, prompts padded on the left and responses on the right.
+
+`response_mask` is 1 where a row trains a token, so that a token several rows hold is trained as often as the rows'
+policy says. `rm_scores` carries each token's own advantage, weight included: an estimator registered in verl returns
+`token_level_rewards * response_mask`. With `credit_by="trainer"` it carries the reward at the last token instead, for
+verl's own estimators, which group by `uid`; what the tree credited is then left behind.
+
+Under verl's `seq-mean-token-sum` and rows of one `normaliser` the loss is that of `docs/rows.md`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.rows.arrays import Arrays, padded
+from ramify.rows.groups import GroupBy
+from ramify.rows.row import Row
+from ramify.rows.tensors import CreditBy, about, public_columns, write_tensors
+
+NUM_TURNS = "__num_turns__"
+OWN_COLUMNS = ("uid", NUM_TURNS, "ramify")
+
+
+@dataclass(frozen=True, slots=True)
+class VerlBatch:
+    """B rows of P prompt tokens and R response tokens."""
+
+    tensors: dict[str, npt.NDArray[Any]]
+    """`prompts` (B, P), `responses`, `response_mask`, `rm_scores` (B, R), `input_ids`, `attention_mask`, `position_ids`
+    (B, P + R); `rollout_log_probs` (B, R), 0 where nothing was sampled, if every trained token has one."""
+    non_tensors: dict[str, list[Any]]
+    """B values each: `uid`, `__num_turns__`, the problem's public columns, and `ramify`, what else the row says."""
+
+    def single_dict(self) -> dict[str, npt.NDArray[Any]]:
+        """Tensors, and the rest as object arrays of shape (B,)."""
+        return {**self.tensors, **{name: np.fromiter(values, object) for name, values in self.non_tensors.items()}}
+
+
+def batch(
+    rows: Sequence[Row], *, pad_id: int = 0, credit_by: CreditBy = "tree", group_by: GroupBy = "uid"
+) -> VerlBatch:
+    """The batch of `rows`, in their order. Raises `ExportError` for two trees in one group or of two codecs."""
+    arrays = padded(rows, pad_id=pad_id, group_by=group_by)
+    tensors: dict[str, npt.NDArray[Any]] = {
+        "prompts": arrays.prompts,
+        "responses": arrays.responses,
+        "response_mask": (arrays.loss_weights > 0).astype(np.int64),
+        "input_ids": arrays.input_ids,
+        "attention_mask": arrays.attention_mask,
+        "position_ids": arrays.position_ids,
+        "rm_scores": _scores(rows, arrays, credit_by),
+    }
+    if arrays.old_logprobs is not None:
+        tensors["rollout_log_probs"] = arrays.old_logprobs
+    non_tensors = {
+        "uid": arrays.uids.tolist(),
+        NUM_TURNS: [1 + sum(origin != "prompt" for origin, _ in row.runs) for row in rows],
+        **public_columns(rows, OWN_COLUMNS),
+        "ramify": [about(row) for row in rows],
+    }
+    return VerlBatch(tensors, non_tensors)
+
+
+def write(
+    rows: Iterable[Row],
+    path: Path,
+    *,
+    pad_id: int = 0,
+    credit_by: CreditBy = "tree",
+    group_by: GroupBy = "uid",
+) -> int:
+    """Write the batch of all rows to `path` (.safetensors or .npz) and its non-tensors beside it, as JSON lines."""
+    whole = batch(list(rows), pad_id=pad_id, credit_by=credit_by, group_by=group_by)
+    write_tensors(whole.tensors, whole.non_tensors, path)
+    return len(whole.non_tensors["uid"])
+
+
+def _scores(rows: Sequence[Row], arrays: Arrays, credit_by: CreditBy) -> npt.NDArray[np.float32]:
+    """(B, R) each token's advantage, or each row's reward at its last token."""
+    if credit_by == "tree":
+        return np.where(arrays.loss_weights > 0, arrays.loss_weights * arrays.advantages, 0)
+    scores = np.zeros(arrays.responses.shape, np.float32)
+    for number, row in enumerate(rows):
+        scores[number, len(row) - row.num_prompt - 1] = row.reward
+    return scores

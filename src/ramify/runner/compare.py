@@ -1,0 +1,204 @@
+"""Compare: several configurations on the same problems, each against chains that sampled equally many tokens.
+
+Every arm keeps its own shape, so arms cost what they cost. What makes them comparable is a pool of independent chains
+for each problem: from it the expectation of any number of chains is exact (as pass@k is), also of a fractional one, so
+that each arm is held against chains of its own mean number of decode tokens. Differences are paired by problem, and
+their intervals are over problems. Numbers only; running and printing is done elsewhere.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from ramify.core.ledger import Spend
+from ramify.core.tree import Tree
+from ramify.runner.events import TreeClosed
+from ramify.runner.paired import Difference, paired_difference
+
+IsSame = Callable[[str, str], bool]
+Answer = Callable[[str], str | None]
+"""Response -> the answer in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFigures:
+    """What one tree came to. Rewards of 1 or more count as solved."""
+
+    solved: float
+    reward: float
+    """Mean over its judged leaves; 0 where none was judged."""
+    mixed: float
+    """1 where leaves differ in reward: the tree has a training signal."""
+    answers: float
+    """Different answers among its leaves."""
+    spent: Spend
+    is_oracle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One chain of the pool."""
+
+    reward: float
+    answer: int
+    """Number of its answer among the different ones of its problem; -1 = it gave none."""
+    num_tokens: int
+
+
+def figures(closed: TreeClosed, answer: Answer, is_same: IsSame) -> TreeFigures:
+    """The figures of a tree that has closed."""
+    tree = closed.tree
+    leaves = tree.leaves()
+    rewards = [reward for leaf in leaves if (reward := tree.reward(leaf)) is not None]
+    total = Spend()
+    for spend in closed.spent.values():
+        total.add(spend)
+    return TreeFigures(
+        solved=float(any(reward >= 1 for reward in rewards)),
+        reward=fmean(rewards) if rewards else 0.0,
+        mixed=float(len(set(rewards)) > 1),
+        answers=float(len(_different(tree, leaves, answer, is_same)[1])),
+        spent=total,
+        is_oracle=any(score.is_oracle for leaf in leaves for score in tree.scores(leaf)),
+    )
+
+
+def chains_of(tree: Tree, answer: Answer, is_same: IsSame) -> list[Chain]:
+    """The leaves of a tree of independent chains, one a stem."""
+    leaves = tree.leaves()
+    numbers, _ = _different(tree, leaves, answer, is_same)
+    return [
+        Chain(tree.reward(leaf) or 0.0, number, sum(tree.num_sampled(node) for node in tree.path(leaf)))
+        for leaf, number in zip(leaves, numbers, strict=True)
+    ]
+
+
+@dataclass(slots=True)
+class Pool:
+    """Independent chains of each problem. Mutated by `add` only."""
+
+    chains: dict[str, list[Chain]] = field(default_factory=dict[str, list[Chain]])
+
+    def add(self, uid: str, chains: Sequence[Chain]) -> None:
+        self.chains.setdefault(uid, []).extend(chains)
+
+    @property
+    def tokens_a_chain(self) -> float:
+        """Mean over problems of their chains' mean decode tokens."""
+        return fmean(fmean(chain.num_tokens for chain in chains) for chains in self.chains.values())
+
+    @property
+    def size(self) -> int:
+        """Chains of the problem that has the fewest."""
+        return min((len(chains) for chains in self.chains.values()), default=0)
+
+    def num_chains(self, num_tokens: float) -> float:
+        """How many chains so many tokens pay for, at least one and at most the pool's."""
+        return min(max(num_tokens / self.tokens_a_chain, 1.0), float(self.size))
+
+    def expected(self, num_tokens: float) -> Mapping[str, Mapping[str, float]]:
+        """Problem -> what `num_tokens` worth of chains solve, mix and answer on average over all draws of them."""
+        k = self.num_chains(num_tokens)
+        return {uid: _expected(chains, k) for uid, chains in self.chains.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One arm, as it is printed. Figures of trees are means over problems and seeds."""
+
+    name: str
+    num_trees: int
+    leaves: float
+    tokens: float
+    """Decode tokens a tree; the chains it is compared with have as many."""
+    solved: float
+    reward: float
+    mixed: float
+    answers: float
+    less_chains: Mapping[str, Difference]
+    """`solved`, `mixed` and `answers` less those of chains of equally many tokens, paired by problem."""
+    is_covered: bool
+    """Whether the pool has as many chains as these tokens pay for; else the comparison is with all of it."""
+    prefill_uncached: float
+    prefill_cached: float
+    tool_calls: float
+    seconds: float
+    is_oracle: bool
+
+
+def line(name: str, trees: Mapping[str, Sequence[TreeFigures]], pool: Pool, *, seconds: float) -> Line:
+    """One arm's line. `trees` maps a problem to its trees, one a seed."""
+    every = [tree for group in trees.values() for tree in group]
+    tokens = fmean(tree.spent.decode for tree in every)
+    chains = pool.expected(tokens)
+    uids = sorted(trees)
+    means = {
+        what: {uid: fmean(vars_of(tree)[what] for tree in trees[uid]) for uid in uids}
+        for what in ("solved", "mixed", "answers", "reward")
+    }
+    return Line(
+        name=name,
+        num_trees=len(every),
+        leaves=fmean(tree.spent.leaves for tree in every),
+        tokens=tokens,
+        solved=fmean(means["solved"].values()),
+        reward=fmean(means["reward"].values()),
+        mixed=fmean(means["mixed"].values()),
+        answers=fmean(means["answers"].values()),
+        less_chains={
+            what: paired_difference([means[what][uid] for uid in uids], [chains[uid][what] for uid in uids])
+            for what in ("solved", "mixed", "answers")
+        },
+        is_covered=tokens / pool.tokens_a_chain <= pool.size,
+        prefill_uncached=fmean(tree.spent.prefill_uncached for tree in every),
+        prefill_cached=fmean(tree.spent.prefill_cached for tree in every),
+        tool_calls=fmean(tree.spent.tool_calls for tree in every),
+        seconds=seconds,
+        is_oracle=any(tree.is_oracle for tree in every),
+    )
+
+
+def vars_of(tree: TreeFigures) -> Mapping[str, float]:
+    """The figures that are means of a tree."""
+    return {"solved": tree.solved, "mixed": tree.mixed, "answers": tree.answers, "reward": tree.reward}
+
+
+def _expected(chains: Sequence[Chain], k: float) -> Mapping[str, float]:
+    """Means over all ways to take k of these chains; between whole numbers, between their means."""
+    low, share = int(k), k - int(k)
+    at_low = _expected_of(chains, low)
+    if not share:
+        return at_low
+    at_high = _expected_of(chains, low + 1)
+    return {what: (1 - share) * at_low[what] + share * at_high[what] for what in at_low}
+
+
+def _expected_of(chains: Sequence[Chain], k: int) -> dict[str, float]:
+    size = len(chains)
+
+    def none_of(number: int) -> float:
+        """Probability that k chains hold none of `number` of them."""
+        return math.comb(size - number, k) / math.comb(size, k)
+
+    rewards = Counter(chain.reward for chain in chains)
+    answers = Counter(chain.answer for chain in chains if chain.answer >= 0)
+    return {
+        "solved": 1 - none_of(sum(n for reward, n in rewards.items() if reward >= 1)),
+        "mixed": 1 - sum(math.comb(n, k) for n in rewards.values()) / math.comb(size, k),
+        "answers": sum(1 - none_of(n) for n in answers.values()),
+    }
+
+
+def _different(tree: Tree, leaves: Sequence[int], answer: Answer, is_same: IsSame) -> tuple[list[int], list[str]]:
+    """For each leaf the number of its answer, -1 = it gave none; and the different answers."""
+    seen: list[str] = []
+    numbers: list[int] = []
+    for leaf in leaves:
+        given = answer(tree.branch(leaf).response_text)
+        number = -1 if given is None else next((i for i, one in enumerate(seen) if is_same(one, given)), len(seen))
+        if given is not None and number == len(seen):
+            seen.append(given)
+        numbers.append(number)
+    return numbers, seen

@@ -1,0 +1,64 @@
+"""Allotment: how many continuations the paths of a tree get within a budget of width, and where a finished one is cut.
+
+TreePO's arithmetic, numbers only. Source: arXiv 2508.17445; multimodal-art-projection/TreePO vllm_rollout_spmd.py
+(budget, `create_fallback_sample_by_policy`) and vllm_rollout_tree.py (`weight_to_discrete_allocate`).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from ramify.core.errors import ConfigError
+
+Remainder = Literal["first", "last"]
+"""Who takes what does not divide evenly: one each from the first path on, or, as published, all of it the last."""
+
+
+def total_allotment(room: int, *, finished_now: int, active: int, divergence: int) -> int:
+    """Continuations of all active paths: `divergence` for each, and for each that has just finished, as room allows.
+
+    Never fewer than one a path.
+    """
+    return max(min(max(room, 0), divergence * (finished_now + active)), active)
+
+
+def even_allotment(total: int, number: int, *, remainder: Remainder = "first") -> list[int]:
+    """`total` shared among `number` paths."""
+    each, left = divmod(total, number)
+    if remainder == "last":
+        return [each] * (number - 1) + [each + left]
+    return [each + (i < left) for i in range(number)]
+
+
+def weighted_allotment(weights: Sequence[float], total: int) -> list[int]:
+    """One each, the rest of `total` in proportion to (N,) weights by largest remainder; ties to the earlier.
+
+    Raises `ConfigError` for fewer than one each, or weights that are not positive in sum.
+    """
+    rest, mass = total - len(weights), sum(weights)
+    if rest < 0 or not mass > 0:
+        raise ConfigError(f"cannot share {total} among {len(weights)} paths of weights {list(weights)!r}, one each")
+    quotas = [weight / mass * rest for weight in weights]
+    found = [1 + math.floor(quota) for quota in quotas]
+    by_remainder = sorted(range(len(quotas)), key=lambda i: math.floor(quotas[i]) - quotas[i])
+    for i in by_remainder[: total - sum(found)]:
+        found[i] += 1
+    return found
+
+
+def softmax(values: Sequence[float], temperature: float) -> list[float]:
+    """exp(v / temperature), so scaled that they sum to 1."""
+    top = max(values)
+    powers = [math.exp((value - top) / temperature) for value in values]
+    return [power / sum(powers) for power in powers]
+
+
+def fallback_index(output_len: int, block: int, *, segment: int, max_depth: int, window: int) -> int:
+    """Tokens kept of a finished path of `output_len`: it is cut `block` windows from its end, counted in whole windows.
+
+    Never at a depth of `max_depth` segments or more; 0, a fresh start, for a path shorter than a window.
+    """
+    if output_len < window:
+        return 0
+    kept = (math.ceil(output_len / window) - block) * window
+    return segment * (max_depth - 1) if math.ceil(kept / segment) >= max_depth else kept

@@ -1,0 +1,202 @@
+"""DeepSearch: a tree search over token segments that ends when n finished paths are backed up.
+
+One expansion at a time: a segment grows `width` children at once, and what is next is chosen when all have ended. Of
+those that finished one alone is backed up. If none did, the search goes down to the child of highest UCT score, else on
+to the best segment anywhere that is not expanded yet. Children of the last level grow to their end, so that a path of
+`max_depth` segments is a leaf with a reward. Two expansions at once would change the order of backups, on which what is
+stored depends; other trees fill the engine meanwhile. A child that failed is dropped.
+
+Draws nothing; the tree does not depend on the order of outcomes. Rewards steer it, in training those of a judge that
+knows the answer: `oracle` declares that. Source: smiles724/DeepSearch deepsearch/utils/mcts.py, round0.sh.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Literal
+
+from ramify.core.backup import backed_up, backup_weight, final_value, terminal_choice
+from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome, Tokens
+from ramify.core.errors import ConfigError, ContractError
+from ramify.core.stop import STOP_WORDS
+from ramify.core.strategy import Phase
+from ramify.core.tree import ROOT, Tree
+from ramify.strategies.draws import Draws
+from ramify.strategies.entropy import mean_surprisal
+from ramify.strategies.flight import InFlight
+from ramify.strategies.frontier import Divisor, FrontierWeights, Segment, frontier_score, uct
+
+SHOWN: Final = 8
+"""Candidates of a decision that the viewer is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeepSearchConfig:
+    """Defaults are the corrected ones; numbers are those of round0.sh and of the code's defaults."""
+
+    n: int = 8
+    """Finished paths to back up."""
+    width: int = 8
+    """Children of an expansion."""
+    segment_tokens: int = 256
+    max_depth: int = 64
+    exploration: float = 2.0
+    frontier: FrontierWeights = FrontierWeights()  # noqa: RUF009 - frozen
+    divisor: Divisor = "valued"
+    oracle: Literal["refused", "declared"] = "refused"
+    """Whether rewards of a judge that saw the answer may steer the search; leaves, rows and report then say so."""
+
+    def __post_init__(self) -> None:
+        if min(self.n, self.width, self.segment_tokens, self.max_depth) < 1:
+            raise ConfigError(f"deepsearch: n, width, segment_tokens and max_depth must be at least 1, got {self!r}")
+
+
+AS_PUBLISHED: Final = DeepSearchConfig(divisor="all", oracle="declared")
+
+
+class DeepSearch:
+    """Expand, back one finished child up, choose what to expand next."""
+
+    Config = DeepSearchConfig
+    measures: frozenset[str] = frozenset()
+    is_order_free = True
+    unpredictable = "which segments are expanded, and which never finish, depends on the rewards of others"
+
+    def __init__(self, config: DeepSearchConfig, rng: Draws) -> None:
+        self.config = config
+        self.root = Segment(ROOT)
+        self._current = self.root
+        """What is expanded next, or is being expanded."""
+        self._fork = Fork(config.width, "root")
+        self._why: tuple[Candidate, ...] = ()
+        self._in_flight: InFlight[int] = InFlight()
+        """Place of each growth among its siblings."""
+        self._grown: dict[int, Segment] = {}
+        self._num_backed_up = 0
+        self._round = 0
+        self._is_over = False
+
+    def ask(self, tree: Tree) -> Sequence[Grow]:
+        if self._in_flight or self._is_over:
+            return []
+        self._round += 1
+        segment, config = self._current, self.config
+        segment.is_open = False
+        until = "end" if segment.depth + 1 >= config.max_depth else Tokens(config.segment_tokens)
+        first = Grow(segment.tip, until=until, fork=self._fork, why=self._why)
+        others = [Grow(segment.tip, until=until, fork=self._fork) for _ in range(config.width - 1)]
+        return self._in_flight.book([first, *others], count())
+
+    def tell(self, tree: Tree, outcome: Outcome) -> None:
+        place = self._in_flight.take(outcome)
+        if isinstance(outcome, Grown):
+            self._grown[place] = self._segment(tree, outcome)
+        if isinstance(outcome, Failed) and outcome.reason == "budget":
+            self._is_over = True
+        if not self._in_flight:
+            self._current.children = [self._grown.pop(place) for place in sorted(self._grown)]
+            self._back_up()
+            self._choose()
+
+    def is_done(self, tree: Tree) -> bool:
+        return self._is_over and not self._in_flight
+
+    def phase(self, tree: Tree) -> Phase:
+        if self.is_done(tree):
+            return Phase("collection", self._round)
+        return Phase("expansion", self._round) if self._round else Phase("build")
+
+    def _segment(self, tree: Tree, grown: Grown) -> Segment:
+        """What a growth added to the current segment."""
+        above = self._current
+        segment = Segment(
+            grown.tip,
+            parent=above,
+            depth=above.depth + 1,
+            is_open=not tree.is_ended(grown.tip),
+            path_surprisal=above.path_surprisal,
+            path_tokens=above.path_tokens,
+        )
+        for node in grown.nodes:
+            segment.path_surprisal += _surprisal(tree, node)
+            segment.path_tokens += tree.num_sampled(node)
+        if not segment.is_open:
+            segment.value = self._value(tree, grown.tip)
+        return segment
+
+    def _value(self, tree: Tree, leaf: int) -> float | None:
+        """Value of a finished path; None where it says nothing: cut from outside, or not judged."""
+        reward = tree.reward(leaf)
+        if reward is None or not STOP_WORDS[tree.stop(leaf) or ""].is_trainable:
+            return None
+        score = tree.scores(leaf)[-1]
+        if score.is_oracle and self.config.oracle == "refused":
+            raise ContractError(
+                f"the reward of leaf {leaf} is of judge {score.judge!r}, which saw the answer, and rewards steer this "
+                "search: say so by strategy.options.oracle = 'declared', or name a judge that does not see it"
+            )
+        return final_value(reward)
+
+    def _back_up(self) -> None:
+        """Visit the open children, then all segments on the way to the one finished child that is chosen."""
+        for child in self._current.children:
+            child.visits += child.is_open
+        finished = [(child, child.value) for child in self._current.children if child.value is not None]
+        if not finished:
+            return
+        surprisals = [child.path_surprisal / max(1, child.path_tokens) for child, _ in finished]
+        leaf, value = finished[terminal_choice([value for _, value in finished], surprisals)]
+        for segment in leaf.path():
+            segment.stored = backed_up(segment.stored, value, backup_weight(segment.depth, leaf.depth + 1))
+            segment.visits += 1
+            segment.num_valued += value != 0
+        self._num_backed_up += 1
+
+    def _choose(self) -> None:
+        """What is expanded next; the search is over where nothing is. Of equal scores the first, depth first."""
+        children = self._current.children
+        has_finished = any(child.value is not None for child in children)
+        below = [] if has_finished else [child for child in children if child.is_open]
+        candidates = below or [segment for segment in self.root.below() if segment.is_open]
+        if not candidates or self._num_backed_up >= self.config.n:
+            self._is_over = True
+        if self._is_over:
+            return
+        rule, score = ("uct", self._uct) if below else ("frontier", self._frontier)
+        ranked = sorted(((score(segment), segment) for segment in candidates), key=lambda pair: -pair[0])
+        best, self._current = ranked[0]
+        self._fork = Fork(self.config.width, rule, score=best)
+        self._why = tuple(Candidate(segment.tip, value, self._terms(segment)) for value, segment in ranked[:SHOWN])
+
+    def _uct(self, segment: Segment) -> float:
+        above = segment.parent.visits if segment.parent else 0
+        return uct(segment.q(self.config.divisor), segment.visits, above, exploration=self.config.exploration)
+
+    def _frontier(self, segment: Segment) -> float:
+        return frontier_score(
+            self.config.frontier,
+            parent_q=self._parent_q(segment),
+            q=segment.q(self.config.divisor),
+            surprisal=segment.surprisal,
+            depth=segment.depth,
+            max_depth=self.config.max_depth,
+        )
+
+    def _parent_q(self, segment: Segment) -> float:
+        return segment.parent.q(self.config.divisor) if segment.parent else 0.0
+
+    def _terms(self, segment: Segment) -> tuple[tuple[str, float], ...]:
+        """What a score was made of, for the viewer."""
+        q = segment.q(self.config.divisor)
+        return ("parent_q", self._parent_q(segment)), ("q", q), ("depth", float(segment.depth))
+
+
+def _surprisal(tree: Tree, node: int) -> float:
+    """Minus the sum of the logprobs of a node's sampled tokens, as the credit has it: their mean times their number."""
+    logprobs = tree.sampled_logprobs(node)
+    if logprobs is None:
+        raise ContractError(
+            f"node {node} has no logprobs, which this search chooses among finished paths by; use an engine that "
+            "returns them"
+        )
+    return (mean_surprisal(logprobs) or 0.0) * len(logprobs)

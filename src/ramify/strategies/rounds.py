@@ -1,0 +1,61 @@
+"""Rounds: chains from the bare prompt, then rounds of continuations; what Tree-GRPO and AT2PO have in common.
+
+A round begins when all that was asked before has ended, and looks at the tree in canonical order, so that the tree does
+not depend on the order of outcomes. What it grows is the strategy's (`expand`). A failed continuation is not replaced;
+one that the budget refused ends the rounds.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from ramify.core.command import Failed, Fork, Grow, Outcome
+from ramify.core.strategy import Phase
+from ramify.core.tree import ROOT, Tree
+
+
+class Rounds(ABC):
+    """`num_chains` chains as one decision, then `num_rounds` rounds of what `expand` says."""
+
+    measures: frozenset[str] = frozenset()
+    is_order_free = True
+
+    def __init__(self, num_chains: int, num_rounds: int) -> None:
+        self.unpredictable = "where the tree is expanded depends on how its chains went" if num_rounds else ""
+        self._num_chains = num_chains
+        self._num_rounds = num_rounds
+        self._round = -1
+        """The round in progress; 0 = the chains, -1 = nothing was asked yet."""
+        self._num_in_flight = 0
+
+    @abstractmethod
+    def expand(self, tree: Tree) -> Sequence[Grow]:
+        """The continuations of one round; none ends the rounds. Nothing is in flight."""
+
+    def ask(self, tree: Tree) -> Sequence[Grow]:
+        if self._num_in_flight or self._round >= self._num_rounds:
+            return []
+        self._round += 1
+        grows = self.expand(tree) if self._round else self._chains()
+        self._num_in_flight = len(grows)
+        if not grows:
+            self._num_rounds = self._round
+        return grows
+
+    def tell(self, tree: Tree, outcome: Outcome) -> None:
+        self._num_in_flight -= 1
+        if isinstance(outcome, Failed) and outcome.reason == "budget":
+            self._num_rounds = self._round
+
+    def is_done(self, tree: Tree) -> bool:
+        return not self._num_in_flight and self._round >= self._num_rounds
+
+    def phase(self, tree: Tree) -> Phase:
+        if self._round < 0:
+            return Phase("build")
+        if self.is_done(tree):
+            return Phase("collection", self._round)
+        return Phase("expansion", self._round) if self._round else Phase("initial chains")
+
+    def _chains(self) -> Sequence[Grow]:
+        fork = Fork(self._num_chains, "initial")
+        return [Grow(ROOT, fork=fork) for _ in range(self._num_chains)]

@@ -1,0 +1,57 @@
+"""Surprise: before which tokens of a finished path a fork may stand, and which of them were the least likely.
+
+TreeRL's arithmetic, on numbers and token bytes only. Source: arXiv 2506.11902; THUDM/TreeRL tree_node.py
+(`TreeNode.mask`, `get_max_entropy_tokens`) and entropy_chain_local_manager.py.
+"""
+
+from collections.abc import Sequence
+from itertools import cycle, islice
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Surprisals = npt.NDArray[np.float64]
+"""(T,) minus the logprob of each token; NaN where no fork may stand."""
+Reading = Literal["text", "token"]
+"""Where a word is looked for: in the text of all tokens together, or, as published, inside each single token."""
+Shortage = Literal["fewer", "repeat"]
+"""What fewer than n free tokens give: fewer forks, or, as published, the same ones again."""
+Ties = Literal["earlier", "later"]
+"""Which of two equal tokens of a tree comes first: the earlier by path and position, or, as published, the later."""
+
+
+def num_free(tokens: Sequence[bytes], words: Sequence[str], *, reading: Reading = "text") -> int:
+    """Number of leading tokens before which a fork may stand: those that begin no later than the first of `words`.
+
+    Letters of ASCII match in either case.
+    """
+    lowered = [token.lower() for token in tokens]
+    needles = [word.lower().encode() for word in words]
+    if reading == "token":
+        hits = (i + 1 for i, token in enumerate(lowered) if any(needle in token for needle in needles))
+        return next(hits, len(tokens))
+    text = b"".join(lowered)
+    first = min((at for needle in needles if (at := text.find(needle)) >= 0), default=len(text))
+    starts = np.cumsum([0, *map(len, lowered)])[:-1]
+    return int(np.searchsorted(starts, first, side="right"))
+
+
+def fork_positions(
+    paths: Sequence[Surprisals], n: int, *, shortage: Shortage = "fewer", ties: Ties = "earlier"
+) -> list[tuple[int, int]]:
+    """(path, token) of the n most surprising tokens of one tree, the most surprising first: forks stand before them.
+
+    Every path offers its n best, of equals the earlier; the tree keeps its n best.
+    """
+    sign = 1 if ties == "earlier" else -1
+    offers = [(-float(paths[i][at]), sign * i, sign * at) for i, at in _offers(paths, n, shortage)]
+    return [(abs(i), abs(at)) for _, i, at in sorted(offers)[:n]]
+
+
+def _offers(paths: Sequence[Surprisals], n: int, shortage: Shortage) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for number, surprisals in enumerate(paths):
+        best = [at for at in np.argsort(-surprisals, kind="stable").tolist() if surprisals[at] == surprisals[at]][:n]
+        found += [(number, at) for at in (islice(cycle(best), n) if shortage == "repeat" else best)]
+    return found

@@ -1,0 +1,69 @@
+"""Tree-GRPO: a few trees a prompt; each round grows new paths from nodes drawn in every one of them.
+
+M trees begin with one chain each. In each of L rounds every tree draws N of its nodes uniformly with replacement, from
+the bare prompt and all of its steps that have not ended, and each draw grows one path to its end: M (1 + N L) leaves.
+Trees are stems here (`core/stems.py`): a path drawn from the bare prompt is one more stem of the tree that drew it.
+`offline` draws from all trees together and is another method.
+
+Draws: a round at a time, trees in order, N integers each. Sources: arXiv 2509.21240; AMAP-ML/Tree-GRPO
+search_r1/llm_agent/{generation_ts,tree_node}.py, `get_expand_node`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ramify.core.command import Candidate, Fork, Grow
+from ramify.core.errors import ConfigError
+from ramify.core.stems import joining, tree_number
+from ramify.core.tree import ROOT, Tree
+from ramify.strategies.draws import Draws, with_replacement
+from ramify.strategies.rounds import Rounds
+
+RULE = "tree_grpo"
+
+
+@dataclass(frozen=True, slots=True)
+class TreeGRPOConfig:
+    """Numbers are those of train_multihopqa_tree_search.sh: (M, N, L) = (2, 2, 1); K is `rows.leaves` / M."""
+
+    num_trees: int = 2
+    num_nodes: int = 2
+    """Nodes each tree draws a round, with replacement."""
+    num_rounds: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_trees < 1 or self.num_nodes < 1 or self.num_rounds < 0:
+            raise ConfigError(f"tree_grpo: num_trees and num_nodes must be at least 1, num_rounds 0, got {self!r}")
+
+
+class TreeGRPO(Rounds):
+    """Grow each tree from nodes drawn in it."""
+
+    Config = TreeGRPOConfig
+
+    def __init__(self, config: TreeGRPOConfig, rng: Draws) -> None:
+        super().__init__(config.num_trees, config.num_rounds)
+        self.config = config
+        self._rng = rng
+
+    def expand(self, tree: Tree) -> Sequence[Grow]:
+        grows: list[Grow] = []
+        for number, nodes in enumerate(expansion_candidates(tree, self.config.num_trees)):
+            drawn = with_replacement(nodes, self.config.num_nodes, self._rng)
+            grows += [_continuation(node, number, len(nodes)) for node in drawn]
+        return grows
+
+
+def expansion_candidates(tree: Tree, num_trees: int) -> list[list[int]]:
+    """For each tree: the root and its nodes that have not ended, breadth first, siblings in order of request."""
+    found = [[ROOT] for _ in range(num_trees)]
+    for node in tree.expandable()[1:]:
+        found[tree_number(tree, tree.path(node)[1])].append(node)
+    return found
+
+
+def _continuation(node: int, number: int, num_candidates: int) -> Grow:
+    """One path from a node that tree `number` drew."""
+    rule, probability = joining(RULE, number) if node == ROOT else RULE, 1 / num_candidates
+    why = (Candidate(node, probability, (("num_candidates", float(num_candidates)),)),)
+    return Grow(node, fork=Fork(1, rule, probability=probability), why=why)

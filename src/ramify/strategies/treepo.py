@@ -1,0 +1,226 @@
+"""TreePO: paths grow segment by segment and fork at segment ends, as wide as a budget of finished paths allows.
+
+After each segment the width still free is shared among the paths that go on: evenly, or by their logprobs. All of it is
+decided before the tokens it concerns, so these forks are predictable. `fallback="random"` then continues finished paths
+from segment ends drawn at random until the width is used: that is post hoc.
+A segment is so many sampled tokens; it goes on through tool calls and may end inside a turn. The last segment of
+`max_depth` runs to the path's end. A round waits for all paths while there is width to share; after that each goes on
+by itself. A path that failed keeps its slot: a refill would be post hoc.
+
+Draws, each where there is a choice: the number of stems; at a fallback the order of the finished paths, then a cut for
+each continued. The tree does not depend on the order of outcomes. Source: arXiv 2508.17445;
+multimodal-art-projection/TreePO vllm_rollout_spmd.py, recipe/treepo/run_treepo_train.sh.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Literal
+
+import numpy as np
+
+from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome, Tokens
+from ramify.core.errors import ConfigError, ContractError
+from ramify.core.strategy import Phase
+from ramify.core.tree import ROOT, Tree
+from ramify.strategies.allotment import (
+    Remainder,
+    even_allotment,
+    fallback_index,
+    softmax,
+    total_allotment,
+    weighted_allotment,
+)
+from ramify.strategies.draws import Draws, without_replacement
+from ramify.strategies.flight import InFlight
+
+ENDED_WELL: Final = frozenset({"answer", "end_of_sequence"})
+"""Stop words of paths that a fallback continues (`soft_boxed_and_eos`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreePOConfig:
+    """Defaults are the corrected ones; numbers are those of recipe/treepo/run_treepo_train.sh."""
+
+    width: int = 16
+    """Finished paths of a tree."""
+    segment_tokens: int = 512
+    max_depth: int = 14
+    """Segments of a path."""
+    divergence: int = 2
+    """Continuations of a path, while the width lasts."""
+    first_divergence: tuple[int, int] = (2, 8)
+    """Stems, drawn uniformly from a to b. The script wants 2 to 8 and its code never reads it: always `divergence`."""
+    allotment: Literal["even", "sum", "mean", "segment"] = "even"
+    """What the width is shared by: nothing, the sum or mean of a path's logprobs, or their mean in its last segment."""
+    favours: Literal["unlikely", "likely"] = "unlikely"
+    """Paths that get more where logprobs count."""
+    temperature: float = 1.0
+    remainder: Remainder = "first"
+    fallback: Literal["random", "none"] = "random"
+    fallback_window: int = -1
+    """Tokens between possible cuts; -1 = a segment."""
+
+    def __post_init__(self) -> None:
+        low, high = self.first_divergence
+        if min(self.width, self.segment_tokens, self.max_depth, self.divergence) < 1 or not 1 <= low <= high:
+            raise ConfigError(f"treepo: numbers must be at least 1, first_divergence a range from 1 on, got {self!r}")
+        if not 0 < self.temperature < math.inf or not (self.fallback_window == -1 or self.fallback_window > 0):
+            raise ConfigError(f"treepo: temperature must be above 0, fallback_window above 0 or -1, got {self!r}")
+
+
+AS_PUBLISHED = TreePOConfig(first_divergence=(2, 2), remainder="last")
+
+
+@dataclass(slots=True)
+class _Path:
+    """One path; `index` numbers them in the order asked, which no timing can change."""
+
+    index: int
+    tip: int = ROOT
+    depth: int = 0
+    """Segments it has made."""
+
+
+_New = tuple[_Path, int | None, int, str]
+"""A path, the position on its branch to continue it from (None = its tip), by how many, and the rule that says so."""
+
+
+class TreePO:
+    """Grow paths by segments within a width."""
+
+    Config = TreePOConfig
+    measures: frozenset[str] = frozenset()
+
+    def __init__(self, config: TreePOConfig, rng: Draws) -> None:
+        self.config = config
+        self.is_order_free = True
+        self.unpredictable = "" if config.fallback == "none" else "paths that have ended are continued from where cut"
+        self._rng = rng
+        self._in_flight: InFlight[_Path] = InFlight()
+        self._arrived: list[_Path] = []
+        self._finished: list[_Path] = []
+        """Those that ended well."""
+        self._number = count()
+        self._width = config.width
+        """What failures and a budget leave of it."""
+        self._num_finished = 0
+        self._num_finished_now = 0
+        """In this round."""
+        self._round = 0
+
+    def ask(self, tree: Tree) -> Sequence[Grow]:
+        if not self._round:
+            return self._start()
+        if self._in_flight and (self._spare or not self._arrived):
+            return []
+        if self._arrived:
+            return self._go_on(tree)
+        return self._fall_back(tree) if self._is_to_fall_back else []
+
+    def tell(self, tree: Tree, outcome: Outcome) -> None:
+        path = self._in_flight.take(outcome)
+        if isinstance(outcome, Failed):
+            self._width = 0 if outcome.reason == "budget" else self._width - 1
+        if not isinstance(outcome, Grown):
+            return
+        path.tip, path.depth = outcome.tip, path.depth + 1
+        if not tree.is_ended(path.tip):
+            self._arrived.append(path)
+            return
+        self._num_finished += 1
+        self._num_finished_now += 1
+        if tree.stop(path.tip) in ENDED_WELL:
+            self._finished.append(path)
+
+    def is_done(self, tree: Tree) -> bool:
+        return self._round > 0 and not self._in_flight and not self._arrived and not self._is_to_fall_back
+
+    def phase(self, tree: Tree) -> Phase:
+        if not self._round:
+            return Phase("build")
+        if self.is_done(tree):
+            return Phase("collection", self._round)
+        return Phase("expansion", self._round) if self._round > 1 else Phase("initial chains")
+
+    @property
+    def _spare(self) -> int:
+        """Width that no path has taken."""
+        return max(0, self._width - self._num_finished - len(self._in_flight) - len(self._arrived))
+
+    @property
+    def _is_to_fall_back(self) -> bool:
+        return self.config.fallback != "none" and self._spare > 0
+
+    def _start(self) -> Sequence[Grow]:
+        low, high = (min(number, self.config.width) for number in self.config.first_divergence)
+        number = low + (int(self._rng.integers(high - low + 1)) if high > low else 0)
+        return self._grow([(_Path(0), None, number, "initial")])
+
+    def _go_on(self, tree: Tree) -> Sequence[Grow]:
+        """Every path that arrived goes on, with its share of the width."""
+        paths = sorted(self._arrived, key=lambda path: path.index)
+        spare, finished_now = self._spare, self._num_finished_now
+        self._arrived = []
+        total = total_allotment(
+            len(paths) + spare, finished_now=finished_now, active=len(paths), divergence=self.config.divergence
+        )
+        numbers = self._allotments(tree, paths, total)
+        return self._grow([(path, None, number, "width") for path, number in zip(paths, numbers, strict=True)])
+
+    def _allotments(self, tree: Tree, paths: Sequence[_Path], total: int) -> list[int]:
+        if self.config.allotment == "even" or total == len(paths):
+            return even_allotment(total, len(paths), remainder=self.config.remainder)
+        sign = -1 if self.config.favours == "unlikely" else 1
+        return weighted_allotment(
+            softmax([sign * self._logprob(tree, path) for path in paths], self.config.temperature), total
+        )
+
+    def _logprob(self, tree: Tree, path: _Path) -> float:
+        """What the allotment goes by: of the tokens sampled on a path."""
+        branch = tree.branch(path.tip)
+        logprobs = branch.logprobs[branch.is_sampled].astype(np.float64)
+        if np.isnan(logprobs).any():
+            raise ContractError(f"treepo shares by logprobs, and those of node {path.tip} are missing")
+        if self.config.allotment == "sum":
+            return float(logprobs.sum())
+        return float(logprobs[-self.config.segment_tokens if self.config.allotment == "segment" else 0 :].mean())
+
+    def _fall_back(self, tree: Tree) -> Sequence[Grow]:
+        """Continue finished paths from where they are cut, or the prompt if none ended well."""
+        finished = sorted(self._finished, key=lambda path: path.index)
+        spare, going = self._spare, list[_New]()
+        for path in without_replacement(finished, len(finished), self._rng) or [_Path(0)]:
+            number = min(self.config.divergence, spare)
+            spare -= number
+            if number:
+                going.append((*self._cut(tree, path), number, "fallback"))
+        return self._grow(going)
+
+    def _cut(self, tree: Tree, path: _Path) -> tuple[_Path, int | None]:
+        """A path as long as what is kept of it, and the position where it is cut."""
+        if path.tip == ROOT:
+            return path, None
+        config, branch = self.config, tree.branch(path.tip)
+        sampled = np.flatnonzero(branch.is_sampled)
+        window = config.segment_tokens if config.fallback_window == -1 else config.fallback_window
+        block = 1 + int(self._rng.integers(math.ceil(len(sampled) / window)))
+        kept = fallback_index(
+            len(sampled), block, segment=config.segment_tokens, max_depth=config.max_depth, window=window
+        )
+        return _Path(0, path.tip, math.ceil(kept / config.segment_tokens)), int(sampled[kept])
+
+    def _grow(self, going: Sequence[_New]) -> Sequence[Grow]:
+        """One round: each path's continuations are one decision."""
+        self._round += 1
+        self._num_finished_now = 0
+        grows: list[Grow] = []
+        paths: list[_Path] = []
+        for path, at, number, rule in going:
+            until = Tokens(self.config.segment_tokens) if path.depth + 1 < self.config.max_depth else "end"
+            fork = Fork(number, rule) if number > 1 or rule != "width" else None
+            why = (Candidate(path.tip, float(number), (("spare", float(self._spare)),)),)
+            grows += [Grow(path.tip, at=at, until=until, fork=fork, why=why) for _ in range(number)]
+            paths += [_Path(next(self._number), path.tip, path.depth) for _ in range(number)]
+        return self._in_flight.book(grows, paths)

@@ -1,0 +1,197 @@
+"""TreeRL: chains first, then new continuations from before the tokens they were the least sure of (EPTree).
+
+`fork="before"`, as published: once all chains of a round have ended, each tree (a chain and what forked from it) takes
+its `forks` most surprising sampled tokens and grows `continuations` from before each. What was sampled decides where,
+so these forks are post hoc. Never chosen: the first token of a continuation, tokens behind one of the `words`, tokens
+beyond `max_position`. A position that would cut a stop word moves left to where it begins.
+`fork="after"` is the same idea made exact: chains grow token by token, and the first `forks` tokens less likely than
+`threshold` fork behind them. It costs a request a token up to there.
+
+Draws nothing; the tree does not depend on the order of outcomes. Source: arXiv 2506.11902; THUDM/TreeRL
+entropy_chain_local_manager.py; exactness: `docs/credit.md`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome, Tokens
+from ramify.core.errors import ConfigError, ContractError
+from ramify.core.strategy import Phase
+from ramify.core.tree import ROOT, Tree
+from ramify.strategies.draws import Draws
+from ramify.strategies.flight import InFlight
+from ramify.strategies.surprise import Reading, Shortage, Surprisals, Ties, fork_positions, num_free
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRLConfig:
+    """Defaults are the corrected ones; numbers are those of THUDM/TreeRL scripts/treerl-qw14b.sh."""
+
+    stems: int = 6
+    """m: chains to start with, each the first of a tree of its own."""
+    forks: int = 2
+    """n: forks of a tree in a round."""
+    rounds: int = 1
+    """l: rounds of forks."""
+    continuations: int = 2
+    """t: new continuations of a fork."""
+    fork: Literal["before", "after"] = "before"
+    threshold: float = 0.5
+    """Probability below which a token forks behind it. At 0.5 trees of the built-in model had 28 of 30 leaves, at 0.1
+    8 (means of 12, measured)."""
+    words: tuple[str, ...] = ("answer", "conclusion")
+    """No fork behind one of these in what a continuation itself sampled."""
+    reading: Reading = "text"
+    max_position: int | None = None
+    """Tokens of a response behind which no fork stands; None = no bound. Published: 7,144, whatever the run's limit."""
+    shortage: Shortage = "fewer"
+    ties: Ties = "earlier"
+
+    def __post_init__(self) -> None:
+        if min(self.stems, self.forks, self.continuations) < 1 or self.rounds < 0:
+            raise ConfigError(f"treerl: numbers must be at least 1, rounds at least 0, got {self!r}")
+        if self.fork == "after" and (self.rounds != 1 or not 0 < self.threshold <= 1):
+            raise ConfigError(f"treerl: fork='after' needs rounds = 1 and 0 < threshold <= 1, got {self!r}")
+
+
+AS_PUBLISHED = TreeRLConfig(reading="token", max_position=7144, shortage="repeat", ties="later")
+
+
+@dataclass(slots=True)
+class _Chain:
+    """One continuation of a tree, from where it left its source to its tip."""
+
+    tree: int
+    num_forks: int = 0
+    """Forks it may still make while it grows."""
+    tip: int = ROOT
+    """The root = nothing has grown."""
+    start: int = 0
+    """Position of its first token."""
+    fresh: int = 0
+    """Position of the first token of what was grown last."""
+
+
+_New = tuple[_Chain, int, int | None, Fork | None]
+"""A chain to grow, the node or the position on its branch that it continues, and its fork."""
+
+
+class TreeRL:
+    """Grow chains, then fork them where they were surprised."""
+
+    Config = TreeRLConfig
+    measures: frozenset[str] = frozenset()
+
+    def __init__(self, config: TreeRLConfig, rng: Draws) -> None:
+        self.config = config
+        self.is_order_free = True
+        is_post_hoc = config.fork == "before" and config.rounds > 0
+        self.unpredictable = "forks stand before tokens chosen for having been unlikely" if is_post_hoc else ""
+        self._in_flight: InFlight[_Chain] = InFlight()
+        self._chains: list[_Chain] = []
+        """In the order asked, which no timing can change."""
+        self._arrived: list[_Chain] = []
+        self._round = 0
+        self._num_rounds = config.rounds if config.fork == "before" else 0
+
+    def ask(self, tree: Tree) -> Sequence[Grow]:
+        if not self._chains:
+            return self._start()
+        if self._arrived:
+            return self._go_on(tree)
+        return [] if self._in_flight or self._round >= self._num_rounds else self._expand(tree)
+
+    def tell(self, tree: Tree, outcome: Outcome) -> None:
+        chain = self._in_flight.take(outcome)
+        if isinstance(outcome, Failed) and outcome.reason == "budget":
+            self._num_rounds = 0
+        if not isinstance(outcome, Grown):
+            return
+        chain.fresh = tree.length(tree.parent(outcome.nodes[0]) or ROOT)
+        chain.start = chain.fresh if chain.tip == ROOT else chain.start
+        chain.tip = outcome.tip
+        if chain.num_forks and not tree.is_ended(chain.tip):
+            self._arrived.append(chain)
+
+    def is_done(self, tree: Tree) -> bool:
+        is_over = bool(self._chains) and not self._in_flight and not self._arrived
+        return is_over and self._round >= self._num_rounds
+
+    def phase(self, tree: Tree) -> Phase:
+        if not self._chains:
+            return Phase("build")
+        if self.is_done(tree):
+            return Phase("collection", self._round)
+        return Phase("expansion", self._round) if self._round else Phase("initial chains")
+
+    def _start(self) -> Sequence[Grow]:
+        num_forks = self.config.forks if self.config.fork == "after" else 0
+        fork = Fork(self.config.stems, "initial")
+        return self._grow([(_Chain(number, num_forks), ROOT, None, fork) for number in range(self.config.stems)])
+
+    def _expand(self, tree: Tree) -> Sequence[Grow]:
+        """One round: fork every tree before its most surprising tokens."""
+        self._round += 1
+        going = [new for number in range(self.config.stems) for new in self._continuations(tree, number)]
+        if not going:
+            self._num_rounds = self._round = self._round - 1
+        return self._grow(going)
+
+    def _continuations(self, tree: Tree, number: int) -> list[_New]:
+        """New continuations of one tree."""
+        config = self.config
+        chains = [chain for chain in self._chains if chain.tree == number and chain.tip != ROOT]
+        surprisals = [self._surprisals(tree, chain) for chain in chains]
+        going: list[_New] = []
+        for i, at in fork_positions(surprisals, config.forks, shortage=config.shortage, ties=config.ties):
+            fork = Fork(config.continuations, "surprise", score=float(surprisals[i][at]))
+            going += [(_Chain(number), chains[i].tip, at, fork) for _ in range(config.continuations)]
+        return going
+
+    def _go_on(self, tree: Tree) -> Sequence[Grow]:
+        """Chains that arrived grow by a token more; a surprised one forks first, one that may fork no more runs on."""
+        going: list[_New] = []
+        for chain in self._arrived:
+            fresh = self._surprisals(tree, chain)[chain.fresh :]
+            surprise = float(np.nanmax(fresh, initial=-math.inf))
+            fork, siblings = None, [chain]
+            if surprise > -math.log(self.config.threshold):
+                fork = Fork(1 + self.config.continuations, "surprise_after", score=surprise)
+                siblings += [_Chain(chain.tree) for _ in range(self.config.continuations)]
+            chain.num_forks = 0 if np.isnan(fresh).all() else chain.num_forks - (fork is not None)
+            going += [(sibling, chain.tip, None, fork) for sibling in siblings]
+        self._arrived = []
+        return self._grow(going)
+
+    def _grow(self, going: Sequence[_New]) -> Sequence[Grow]:
+        """Ask for each chain from a node on, or from a position on its branch."""
+        chains = [chain for chain, *_ in going]
+        self._chains += [chain for chain in chains if chain.tip == ROOT]
+        grows = [
+            Grow(node, at=at, until=Tokens(1) if chain.num_forks else "end", fork=fork, why=_why(node, fork))
+            for chain, node, at, fork in going
+        ]
+        return self._in_flight.book(grows, chains)
+
+    def _surprisals(self, tree: Tree, chain: _Chain) -> Surprisals:
+        """(T,) on the branch of a chain: of its own tokens before which a fork may stand."""
+        branch = tree.branch(chain.tip)
+        own = np.flatnonzero(branch.is_sampled[chain.start :]) + chain.start
+        tokens = [tree.codec.token_bytes(int(i)) for i in branch.ids[own]]
+        free = own[chain.start > branch.num_prompt : num_free(tokens, self.config.words, reading=self.config.reading)]
+        if self.config.max_position is not None:
+            free = free[free < branch.num_prompt + self.config.max_position]
+        found = np.full(len(branch), np.nan)
+        found[free] = -branch.logprobs[free]
+        if np.isnan(found[free]).any():
+            raise ContractError(f"treerl reads the logprobs of sampled tokens; those of node {chain.tip} are missing")
+        return found
+
+
+def _why(node: int, fork: Fork | None) -> tuple[Candidate, ...]:
+    """What the viewer shows of a fork."""
+    return () if fork is None or fork.score is None else (Candidate(node, fork.score, (("surprisal", fork.score),)),)

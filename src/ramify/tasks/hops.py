@@ -1,0 +1,135 @@
+"""Hops: multi-hop questions about made-up worlds, answered with a search tool.
+
+Owns the questions and how hard they are. The gold answer is secret and only the judge, an oracle, sees it; the tool
+searches the passages of the problem's own world, where a rumor looks much like a record.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final
+
+from ramify.core.branch import Branch
+from ramify.core.errors import ConfigError, ToolError
+from ramify.core.format import Format
+from ramify.core.judge import Judge
+from ramify.core.problem import Problem
+from ramify.core.tool import Tool
+from ramify.formats.search_r1 import SEARCH_R1
+from ramify.judges.exact import ANSWER, Exact, is_same_answer
+from ramify.tasks.hops_world import SPLITS, Split, World, world, world_name
+from ramify.tools.search import Search
+from ramify.tools.search_index import Index, Passage
+from ramify.tools.sqlite_index import memory_index
+
+NUM_HOPS: Final = (1, 2, 2, 3, 3)
+"""What the number of hops of a question is drawn from."""
+PROBLEMS_A_WORLD: Final = 8
+TOP_K: Final = 3
+
+FORMAT: Final = replace(
+    SEARCH_R1,
+    invalid="\n\n<information>error: use search or answer</information>\n\n",
+    texts={"empty": "", "invalid": "error: use search or answer"},
+)
+"""Search-R1's, with a corrective observation in the words of the built-in tokenizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class HopsProblem:
+    """Follow `relations` from `subject` in the world called `world`."""
+
+    world: str
+    subject: str
+    relations: tuple[str, ...]
+
+    @property
+    def question(self) -> str:
+        """The user's turn, e.g. `what is fikol rekent 's teacher 's town ?`."""
+        return " 's ".join((f"what is {self.subject}", *self.relations)) + " ?"
+
+    @property
+    def answer(self) -> str:
+        return world(self.world).follow(self.subject, self.relations)
+
+
+def draw_problem(rng: random.Random, among: World, num_hops: int) -> HopsProblem:
+    """A question of `num_hops` hops. Consumes `rng`."""
+    while True:
+        subject = place = rng.choice(among.people)
+        relations: list[str] = []
+        while len(relations) < num_hops and (known := among.relations_of(place)):
+            relations.append(rng.choice(known))
+            place = among.facts[place, relations[-1]]
+        if len(relations) == num_hops:
+            return HopsProblem(among.name, subject, tuple(relations))
+
+
+def generate(split: Split, num_problems: int, seed: int, *, num_hops: int | None = None) -> Iterator[HopsProblem]:
+    """Yield distinct problems of one split, the same ones for one seed; a new world every `PROBLEMS_A_WORLD`."""
+    rng = random.Random(f"hops {split} {seed}")
+    seen: set[HopsProblem] = set()
+    while len(seen) < num_problems:
+        among = world(world_name(split, seed, len(seen) // PROBLEMS_A_WORLD))
+        problem = draw_problem(rng, among, num_hops or rng.choice(NUM_HOPS))
+        if problem not in seen:
+            seen.add(problem)
+            yield problem
+
+
+@lru_cache(maxsize=256)
+def index_of(name: str) -> Index:
+    """The passages of a world, ready to be searched."""
+    return memory_index(Passage(text) for text in world(name).passages)
+
+
+def search_tool() -> Search:
+    """Search in the problem's own world."""
+    return Search(_index_of_problem, top_k=TOP_K, page="joined")
+
+
+def _index_of_problem(problem: Problem) -> Index:
+    name = problem.public.get("world")
+    if not isinstance(name, str):
+        raise ToolError("tool_gave_up", f"problem {problem.uid!r} has no public column 'world', got {name!r}")
+    return index_of(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """The task: questions of one to three hops, a search tool, the `search_r1` format.
+
+    `num_hops` fixes how many hops a question has (1 to 3); None = the mix the built-in model was trained on.
+    """
+
+    num_hops: int | None = None
+    format: Format = FORMAT
+    tools: Sequence[Tool] = field(default_factory=lambda: (search_tool(),))
+    judges: Sequence[Judge] = (Exact(FORMAT),)
+
+    def __post_init__(self) -> None:
+        if self.num_hops is not None and not 1 <= self.num_hops <= max(NUM_HOPS):
+            raise ConfigError(f"num_hops = {self.num_hops!r}: questions have 1 to {max(NUM_HOPS)} hops")
+
+    def problems(self, split: str, num_problems: int, seed: int) -> list[Problem]:
+        """Distinct problems of one side of the hash split, the same ones for one seed."""
+        if split not in SPLITS:
+            raise ConfigError(f"split {split!r}: hops has {' and '.join(map(repr, SPLITS))}")
+        return [
+            Problem(
+                f"{p.world}: {p.subject} {' '.join(p.relations)}",
+                p.question,
+                {"world": p.world, "num_hops": len(p.relations)},
+                {ANSWER: p.answer},
+                split,
+            )
+            for p in generate(split, num_problems, seed, num_hops=self.num_hops)
+        ]
+
+    def prune(self, branch: Branch) -> str | None:
+        """Nothing a tool shows here is a certain dead end."""
+        return None
+
+    def is_same_answer(self, one: str, other: str) -> bool:
+        return is_same_answer(one, other)

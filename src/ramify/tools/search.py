@@ -1,0 +1,96 @@
+"""Search: passages found in an index, as text for the model. Stateless, so branches share a session.
+
+Owns how a page of hits reads. A query without words, or one that finds nothing, is an empty result, no error. An index
+on disk is asked in a thread, so that a slow query delays nobody.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from ramify.core.errors import ConfigError, nearest
+from ramify.core.problem import Problem
+from ramify.core.tool import Branching, ToolResult
+from ramify.tools.function import DaemonThreads
+from ramify.tools.search_index import MAX_PARALLEL, Hit, Index, open_index
+
+PageStyle = Literal["numbered", "joined"]
+
+_THREADS: Final = DaemonThreads(MAX_PARALLEL)
+
+
+def numbered_page(hits: Sequence[Hit]) -> str:
+    """`Doc 1(Title: …) text`, one a line (Search-R1, infer.py `_passages2string`)."""
+    return "".join(f"Doc {i}(Title: {hit.passage.title}) {hit.passage.text}\n" for i, hit in enumerate(hits, 1))
+
+
+def joined_page(hits: Sequence[Hit]) -> str:
+    """Only the texts, with ` ; ` between them."""
+    return " ; ".join(hit.passage.text for hit in hits)
+
+
+PAGES: Final[Mapping[str, Callable[[Sequence[Hit]], str]]] = {"numbered": numbered_page, "joined": joined_page}
+"""Style -> hits, best first, as the text the model is shown."""
+
+
+class Search:
+    """Search in one index for all problems, or in one that belongs to the problem."""
+
+    branching: Branching = "share"
+
+    def __init__(
+        self,
+        index: str | Path | Callable[[Problem], Index],
+        *,
+        top_k: int = 3,
+        page: PageStyle = "numbered",
+        name: str = "search",
+    ) -> None:
+        """`index` is what `build_index` wrote, or a function of the problem. `top_k`: Search-R1's `retriever.topk`.
+
+        Opens an index on disk. Raises `ConfigError` if it cannot be used.
+        """
+        if top_k < 1:
+            raise ConfigError(f"top_k = {top_k!r}: a page shows one passage or more")
+        if page not in PAGES:
+            raise ConfigError(f"page = {page!r}: no such style; {nearest(page, PAGES)}")
+        if not name.isidentifier():
+            raise ConfigError(f"a tool needs a name that a format can call it by, got {name!r}")
+        self.name = name
+        self._index_of = index if callable(index) else _always(open_index(index))
+        self._top_k: Final = top_k
+        self._page: Final = PAGES[page]
+
+    async def open(self, problem: Problem) -> "SearchSession":
+        return SearchSession(self._index_of(problem), self._top_k, self._page)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSession:
+    """A view of an index; holds nothing of its own."""
+
+    index: Index
+    top_k: int
+    page: Callable[[Sequence[Hit]], str]
+
+    async def call(self, arguments: str) -> ToolResult:
+        """Search for the words of `arguments`."""
+        if self.index.is_blocking:
+            loop = asyncio.get_running_loop()
+            hits = await loop.run_in_executor(_THREADS, self.index.search, arguments, self.top_k)
+        else:
+            hits = self.index.search(arguments, self.top_k)
+        found = [{"title": hit.passage.title, "score": hit.score} for hit in hits]
+        return ToolResult(self.page(hits), metadata={"hits": found})
+
+    async def fork(self) -> "SearchSession":
+        return self
+
+    async def close(self) -> None:
+        """The index outlives its sessions."""
+
+
+def _always(index: Index) -> Callable[[Problem], Index]:
+    return lambda problem: index

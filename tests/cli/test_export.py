@@ -1,0 +1,109 @@
+"""`ramify export` for trainers: every format by name, its options, exactly n rows a tree."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+from tests.cli.commands import SCRIPTED, ramify
+
+FORMATS = {
+    "arrays": "rows.npz",
+    "jsonl": "rows.jsonl",
+    "search_r1": "rows.safetensors",
+    "slime": "rows.jsonl",
+    "slime_train": "rows.jsonl",
+    "verl": "rows.npz",
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from ramify.cli.main import main
+
+    path = tmp_path_factory.mktemp("runs") / "run"
+    assert main(["rollout", *SCRIPTED, "--preset", "offline", "--prompts", "3", "--out", str(path), "-q"]) == 0
+    return path
+
+
+@pytest.mark.parametrize(("name", "file"), FORMATS.items())
+def test_every_format_writes_all_rows(
+    name: str, file: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = ramify(capsys, "export", run, "--to", name, "--out", tmp_path / file, "--json")
+    assert (said.code, said.json["rows"]) == (0, 15)
+    assert (tmp_path / file).exists()
+
+
+def test_n_rows_of_every_tree_for_trainers_that_count_them(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = ramify(capsys, "export", run, "--to", "slime", "--out", tmp_path / "s.jsonl", "--per-tree", 4)
+    assert said.code == 0
+    lines = [json.loads(line) for line in (tmp_path / "s.jsonl").read_text("utf-8").splitlines()]
+    assert Counter(line["group_index"] for line in lines) == {0: 4, 1: 4, 2: 4}
+    said = ramify(capsys, "export", run, "--to", "slime", "--out", tmp_path / "t.jsonl", "--per-tree", 6)
+    assert said.code == 2
+    assert "5 leaves that may be trained, 6 rows are wanted; set rows.min_leaves = 6" in said.err
+    assert not (tmp_path / "t.jsonl").exists()
+
+
+def test_min_leaves_tops_trees_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--strategy", "chains", "--set", "strategy.options.n=2", "--set", "rows.min_leaves=4", "--prompts", 2)
+    assert ramify(capsys, "rollout", *SCRIPTED, *options, "--out", tmp_path / "run").code == 0
+    ramify(capsys, "export", tmp_path / "run", "--to", "jsonl", "--out", tmp_path / "r.jsonl", "--per-tree", 4)
+    lines = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text("utf-8").splitlines()]
+    assert len(lines) == 8
+    assert not any(line["is_unbiased"] for line in lines)
+    assert ramify(capsys, "check", tmp_path / "run").code == 0
+
+
+def test_a_format_takes_its_options(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "rows.safetensors"
+    assert ramify(capsys, "export", run, "--to", "search_r1", "--out", target, "--set", "pad_id=7").code == 0
+    assert load_file(target)["responses"].max() > 7
+    assert (load_file(target)["responses_with_info_mask"] == 7).any()
+
+
+def test_the_best_leaves_become_supervised_examples(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "sft.jsonl"
+    assert "0 rows" in ramify(capsys, "export", run, "--to", "sft", "--out", target).out
+    said = ramify(capsys, "export", run, "--to", "sft", "--out", target, "--set", "leaves=best")
+    assert (said.code, len(target.read_bytes().splitlines())) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("slime", "--set", "rolouts=tree"), "unknown key 'rolouts'; did you mean 'rollouts'?"),
+        (("slime", "--set", "rollouts=trees"), "rollouts = 'trees'"),
+        (("verl", "--set", "pad_id=many"), "pad_id = 'many'"),
+        (("verl", "--set", "pad_id"), "--set pad_id"),
+        (("verl", "--per-tree", "0"), "--per-tree 0"),
+        (("sft", "--per-tree", "2"), "made of trees, not of rows"),
+    ],
+)
+def test_a_wrong_option_is_said_before_the_run_is_read(
+    arguments: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = ramify(capsys, "export", tmp_path / "none", "--to", *arguments, "--out", tmp_path / "rows.npz")
+    assert said.code == 2
+    assert message in said.err
+
+
+@pytest.mark.covers("S1.1")
+def test_the_older_layout_of_two_numbers_is_read_said_and_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--set", "strategy.options.n_agent=3", "--set", "strategy.options.n=2", "--prompts", 1)
+    said = ramify(capsys, "rollout", *SCRIPTED, *options, "--out", tmp_path / "run")
+    reading = "n_agent x n = 3 x 2: one group of 6"
+    assert reading in said.err
+    assert f'reading = "{reading}"' in (tmp_path / "run" / "config.toml").read_text("utf-8")
+    assert "6 rows" in ramify(capsys, "export", tmp_path / "run", "--to", "jsonl", "--out", tmp_path / "r.jsonl").out
+    said = ramify(capsys, "rollout", *SCRIPTED, "--set", "strategy.options.n_agent=0", "--out", tmp_path / "other")
+    assert said.code == 2
+    assert "n_agent = 0" in said.err
