@@ -1,5 +1,6 @@
-# Every target sets up what it needs, once, into this folder: .venv (no torch), and .venv-model for `make model`.
-.PHONY: demo test test-faults lint format types bench model requirements setup clean
+# Every target sets up what it needs, once, into this folder: .venv (no torch), and .venv-model (with torch) for
+# `make model` and `make test-hf`.
+.PHONY: demo test test-faults test-hf lint format types bench model requirements setup clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,6 +10,7 @@ MODEL_BIN := .venv-model/bin
 MODEL_READY := .venv-model/.ready
 MODEL_OUT ?= build/model
 PIP := pip --disable-pip-version-check --quiet --no-input
+comma := ,
 BENCHES := $(sort $(wildcard bench/*.py))
 
 # $(call environment,FOLDER,EXTRA): a virtual environment with the pinned versions and this checkout, editable.
@@ -29,6 +31,9 @@ test: $(READY)
 
 test-faults: $(READY)
 	@$(BIN)/python -m pytest -q -m slow
+
+test-hf: $(MODEL_READY)
+	@$(MODEL_BIN)/python -m pytest -q -m hf
 
 lint: $(READY)
 	@$(BIN)/ruff check .
@@ -59,4 +64,4 @@ $(READY): pyproject.toml constraints.txt
 	$(call environment,$(VENV),dev)
 
 $(MODEL_READY): pyproject.toml constraints.txt
-	$(call environment,.venv-model,hf)
+	$(call environment,.venv-model,hf$(comma)dev)

@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_used_is_named_with_its_line(tmp_path: Path, conte
     ("name", "message"),
     [
         ("onlin", "unknown strategy 'onlin'; did you mean 'online' or 'offline'?"),
-        ("zzz", "unknown strategy 'zzz'; known: chains, offline, online"),
+        ("zzz", f"unknown strategy 'zzz'; known: {', '.join(plugins.known('strategy'))}"),
         ("", "unknown strategy ''"),
         ("mine.py", "unknown strategy 'mine.py'"),
         (":Mine", "unknown strategy ':Mine'"),

@@ -1,4 +1,5 @@
 import json
+import pickle
 import random
 import threading
 from pathlib import Path
@@ -122,6 +123,12 @@ def test_threads_may_share_one_reader() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_codec_pickles_as_its_file() -> None:
+    again = pickle.loads(pickle.dumps(TokenizerFile(FOLDER / "tokenizer.json", name="mine")))
+    assert (again.name, again.sha256) == ("mine", OURS.sha256)
+    assert again.encode("make 42") == OURS.encode("make 42")
 
 
 @pytest.mark.parametrize(

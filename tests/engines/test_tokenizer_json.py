@@ -123,6 +123,12 @@ def test_what_is_no_text_is_replaced(tmp_path: Path, make: Callable[[], Tokenize
     assert len(codec.encode("ü")) == 2 and codec.decode(codec.encode("ü")[:1]) == "\ufffd"
 
 
+@pytest.mark.parametrize("make", [t5_like, lambda: words_only(())])
+def test_what_a_vocabulary_lacks_is_its_unknown_token(tmp_path: Path, make: Callable[[], Tokenizer]):
+    codec = TokenizerJson(folder_of(make(), tmp_path))
+    assert codec.encode("ü") == [0] and codec.decode([0]) == "<unk>"
+
+
 def test_a_control_token_is_one_id_for_templates_and_plain_text_for_the_rest(codec: TokenizerJson):
     assert codec.encode("</s>the", allow_special=True)[0] == codec.eos_id == 2
     forged = codec.encode("a</s><s>b")

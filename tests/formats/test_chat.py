@@ -102,7 +102,7 @@ def as_messages(said: str, query: str, result: str, sampled: str, *, is_data: bo
     return [{"role": "assistant", "content": said, "tool_calls": [call]}, answered]
 
 
-@pytest.mark.covers("S1.1", "S1.3")
+@pytest.mark.covers("S1.2")
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", INCREMENTAL)
 def test_what_is_appended_is_what_the_template_writes_behind_each_of_twenty_turns(name: str, seed: int):

@@ -146,7 +146,6 @@ def test_a_judge_reads_the_answer_as_the_run_speaks(tmp_path: Path, options: dic
     assert {row.reward for row in result.rows()} == {reward}
 
 
-@pytest.mark.covers("S0.3", engine="builtin")
 def test_the_built_in_model_speaks_by_its_own_template(tmp_path: Path):
     overrides = ["format=chat", "prompts=2", "growth.max_response_tokens=24", "strategy.options.n=2"]
     begin(resolve(preset="chains", overrides=overrides).config, tmp_path / "run")

@@ -52,6 +52,17 @@ def test_a_deadline_fires_on_its_second_and_a_cancelled_timer_never() -> None:
     assert run_virtual(main()) == 120.0
 
 
+def test_a_cancelled_timer_just_before_another_one_does_not_hold_the_clock() -> None:
+    async def main() -> float:
+        loop, rung = asyncio.get_running_loop(), asyncio.Event()
+        loop.call_at(1.0, pytest.fail).cancel()
+        loop.call_at(1.0 + 5e-7, rung.set)
+        await rung.wait()
+        return loop.time()
+
+    assert run_virtual(main()) == 1.0 + 5e-7
+
+
 def test_what_can_run_runs_before_time_passes() -> None:
     async def main() -> float:
         loop = asyncio.get_running_loop()

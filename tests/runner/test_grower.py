@@ -125,6 +125,14 @@ def test_a_path_ends_at_its_response_length_actions_and_observations_counted(mos
     assert tree.branch(leaf).response_text == whole[:most]
 
 
+@pytest.mark.parametrize(("each", "most"), [(5, 20), (4, 20), (20, 20), (7, 20)])
+def test_a_segment_that_ends_where_the_path_must_is_its_leaf_and_no_empty_one_follows(each: int, most: int) -> None:
+    tree, leaf = only_leaf(grown(crumbs(each), said("x" * 100), growth=GrowthConfig(max_response_tokens=most)))
+    assert tree.stop(leaf) == "length"
+    assert tree.num_sampled(leaf) > 0
+    assert len(tree) == 1 + -(-most // each)
+
+
 def test_an_observation_longer_than_the_room_is_cut_and_ends_the_path() -> None:
     task = small_with(lambda arguments: "z" * 1000)
     for most in (len(CALL), len(CALL) + 1, len(CALL) + 30):
@@ -216,6 +224,16 @@ def test_a_malformed_action_is_answered_with_what_is_wrong(malformed: str) -> No
     assert call.status == "invalid"
     assert "closes nothing" in tree.branch(leaf).response_text
     assert tree.stop(leaf) == "answer"
+
+
+def test_a_rule_that_gives_up_a_path_may_name_the_stop_word() -> None:
+    result = grown(OneChain, said("ab" * 400), growth=GrowthConfig(prune="repetition", max_response_tokens=900))
+    tree, leaf = only_leaf(result)
+    assert tree.stop(leaf) in ("end_of_sequence", "length")
+    cut = grown(crumbs(300), said("ab" * 400), growth=GrowthConfig(prune="repetition", max_response_tokens=900))
+    tree, leaf = only_leaf(cut)
+    assert tree.stop(leaf) == "repetition"
+    assert str(tree.notes(leaf)["closed"]).startswith("repetition:")
 
 
 def test_a_repeated_action_is_carried_out_again_unless_a_rule_gives_it_up() -> None:

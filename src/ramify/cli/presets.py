@@ -1,4 +1,4 @@
-"""`ramify presets`: published settings, with what they cite and whether their credit is exact."""
+"""`ramify presets`: published settings: leaves, cost a leaf, what they assume and cite, whether their credit is exact."""
 
 import argparse
 
@@ -30,17 +30,24 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 def _table(presets: list[Preset]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 1, 0))
     table.add_column("preset", no_wrap=True)
-    table.add_column("leaves", justify="right")
+    table.add_column("leaves", justify="right", no_wrap=True)
+    table.add_column("chains a leaf", justify="right")
     table.add_column("credit")
     table.add_column("what it is")
     for each in presets:
-        about = Text(each.title).append(f"\n{each.notes}").append(f"\n{each.cites}", style="dim")
+        about = Text(each.title).append(f"\n{each.notes}").append(f"\nassumes {each.assumes}")
+        about.append(f"\n{each.cites}", style="dim")
         credit = Text("exact", "green") if each.is_exact else Text("approximate", "yellow")
-        table.add_row(Text(each.name, "bold"), f"≤ {each.leaves}", credit, about)
+        table.add_row(Text(each.name, "bold"), f"≤ {each.leaves}", _cost(each), credit, about)
     return table
+
+
+def _cost(each: Preset) -> str:
+    return "varies" if each.cost_a_leaf is None else f"{each.cost_a_leaf:.2f}"
 
 
 def _settings(each: Preset) -> str:
     from ramify.config.toml import toml_text
 
-    return toml_text(each.values)
+    small = {"small": each.small} if each.small else {}
+    return toml_text({**each.values, **small})

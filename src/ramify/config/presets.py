@@ -26,6 +26,10 @@ class Preset:
     """What is worth knowing before using it."""
     leaves: int
     """Most leaves of a tree."""
+    assumes: str
+    """What it needs of engine, tools and task to be worth its name."""
+    cost_a_leaf: float | None = None
+    """Decode tokens a leaf, in chains, where forks fall evenly along paths of one length; None = it depends."""
     is_exact: bool
     """Whether its forks are predictable, so that `credit = "auto"` takes an exact credit."""
     values: Mapping[str, Any]

@@ -412,9 +412,8 @@ class Tree:
         owner = next(n for n in self.context(node) if at <= self._end[n])
         if at == self._end[owner]:
             return self._fit_for_fork(owner, grow)
-        segment, offset = self._segment_at(owner, at)
-        is_border = offset == 0 and at != self._start(owner) and not self._segments.is_sampled(segment - 1)
-        if not self._segments.is_sampled(segment) or is_border:
+        segment, _ = self._segment_at(owner, at)
+        if not self._segments.is_sampled(segment):
             raise ContractError(
                 f"fork position {at} on node {node}: allowed are the start of the branch, the end of a `given` and "
                 "positions inside or at the start of a sampled run"

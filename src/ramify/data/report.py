@@ -10,7 +10,7 @@ def report_markdown(report: Mapping[str, Any]) -> str:
     lines = [
         "# The built-in model",
         "",
-        f"{training['parameters']:,} parameters, {report['weights_bytes']:,} bytes of bf16 weights, for both built-in tasks.",
+        f"{training['parameters']:,} parameters, {report['weights_bytes']:,} bytes of bf16 weights, for both tasks.",
         (
             f"Trained for {training['cpu_minutes']} CPU-minutes on one thread: {training['steps']:,} steps, "
             f"{training['episodes']:,} episodes of {training['distinct_problems']:,} distinct problems, "

@@ -1,10 +1,11 @@
 """Logged: an engine that writes down every generation as it leaves: request id, ids fed, ids sampled.
 
 The log is kept apart from the run's journal and knows nothing of trees, so that one can be held against the other
-(`ramify check RUN --against LOG`). A line is on the operating system's side before its generation is handed on: what a
-run recorded is in the log, also after a kill. Lines of calls that failed or were given up are not written.
+(`ramify check RUN --against LOG`). A line is whole and on the operating system's side before its generation is handed
+on: what a run recorded is in the log, also after a kill or on a full disk. Calls that failed have no line.
 """
 
+import os
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
@@ -13,7 +14,10 @@ import msgspec
 
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine, Generation, Request
-from ramify.core.errors import ConfigError, StoreError
+from ramify.core.errors import ConfigError, EngineError, StoreError
+
+BEGINNING = b'{"request_id":'
+"""Of every line."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -28,11 +32,14 @@ class Logged:
     """An engine in front of another one, the same but for the log. Owns the file."""
 
     def __init__(self, engine: Engine, path: Path) -> None:
+        """Raises `ConfigError` if `path` cannot be a log, or is another kind of file."""
         self._engine = engine
         self._path = path
         self._file: FileIO | None = None
         if not path.parent.is_dir() or path.is_dir():
             raise ConfigError(f"engine.log = {str(path)!r}: it is no file in a folder that is there")
+        if path.exists() and not _is_log(path):
+            raise ConfigError(f"engine.log = {str(path)!r}: the file is there and is no engine's log; name another one")
 
     @property
     def codec(self) -> Codec:
@@ -43,21 +50,45 @@ class Logged:
         return self._engine.capabilities
 
     async def generate(self, request: Request) -> Generation:
+        """Carry one request out. Raises `EngineError`, also where the log takes no line."""
+        fed = request.ids.tolist()
         generation = await self._engine.generate(request)
-        entry = Entry(request.request_id, request.ids.tolist(), generation.ids.tolist())
-        self._opened().write(msgspec.json.encode(entry) + b"\n")
+        self._write(msgspec.json.encode(Entry(request.request_id, fed, generation.ids.tolist())) + b"\n")
         return generation
 
     async def close(self) -> None:
-        await self._engine.close()
-        if self._file is not None:
-            self._file.close()
+        try:
+            await self._engine.close()
+        finally:
+            if self._file is not None:
+                self._file.close()
 
-    def _opened(self) -> FileIO:
-        """The file, opened when there is something to write: whoever only looks at a run makes none."""
+    def _write(self, line: bytes) -> None:
+        """Append a line, whole or not at all."""
         if self._file is None:
-            self._file = self._path.open("ab", buffering=0)
-        return self._file
+            self._file = _opened(self._path)
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            self._file.truncate(end)
+            raise EngineError("log_failed", f"{self._path}: {error.strerror}") from error
+
+
+def _is_log(path: Path) -> bool:
+    """Whether the file begins as a log does; an empty one may become one."""
+    with path.open("rb") as file:
+        return BEGINNING.startswith(file.read(len(BEGINNING)))
+
+
+def _opened(path: Path) -> FileIO:
+    """The file to append to, without the line that a kill tore: its generation was never handed on."""
+    file = path.open("a+b", buffering=0)
+    end = file.seek(0, os.SEEK_END)
+    if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
+        file.truncate(path.read_bytes().rfind(b"\n") + 1)
+    return file
 
 
 def read_log(path: Path) -> Iterator[Entry]:

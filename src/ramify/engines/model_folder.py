@@ -62,7 +62,7 @@ class ModelFolder:
                     output_loading_info=True,
                 )
         except Exception as error:  # boundary: whatever a model class or a damaged file raises
-            raise ConfigError(f"weights in {self} cannot be read: {_first_line(error)}") from error
+            raise ConfigError(f"weights in {self} cannot be read: {first_line(error)}") from error
         for kind, problem in (("missing_keys", "is missing"), ("mismatched_keys", "has another shape")):
             for key in sorted(report[kind]):
                 name = key if isinstance(key, str) else key[0]
@@ -104,7 +104,7 @@ def _config(path: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # boundary: whatever a configuration class raises
-        raise ConfigError(f"{str(path / 'config.json')!r} cannot be read: {_first_line(error)}") from error
+        raise ConfigError(f"{str(path / 'config.json')!r} cannot be read: {first_line(error)}") from error
 
 
 def _layer_kinds(text: Any) -> Sequence[str]:
@@ -137,5 +137,6 @@ def _quiet() -> Iterator[None]:
             hub_logging.enable_progress_bar()
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an exception is called and the first line of what it says."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"

@@ -26,7 +26,7 @@ _MODEL_OPTIONS = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_w
 class TokenizerFile:
     """One `tokenizer.json`, read once. Immutable after construction; safe to share between threads."""
 
-    def __init__(self, path: str | Path, *, name: str | None = None) -> None:
+    def __init__(self, path: str | Path, name: str | None = None) -> None:
         """Read `path`; `name` defaults to its folder's name. Raises ValueError for a file this reader cannot match."""
         path = Path(path)
         self._path = path.resolve()

@@ -48,6 +48,7 @@ class TokenizerJson:
 
     @property
     def folder(self) -> Path:
+        """Where it was read."""
         return self._folder
 
     @property
@@ -196,8 +197,9 @@ def _behind_a_word(tokenizer: Tokenizer, piece: str) -> bytes:
 
 
 def _unk(whole: Mapping[str, Any]) -> str | None:
-    """The token for what the vocabulary lacks: what it stands for controls nothing."""
-    return whole["model"].get("unk_token")
+    """The token for what the vocabulary lacks: it controls nothing, so any text may hold it."""
+    index = whole["model"].get("unk_id")
+    return whole["model"].get("unk_token") if index is None else whole["model"]["vocab"][index][0]
 
 
 def _end_ids(folder: Path, tokenizer: Tokenizer) -> tuple[int, ...]:

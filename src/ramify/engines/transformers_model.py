@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from ramify.core.errors import ConfigError
-from ramify.engines.model_folder import SERVE_IT, ModelFolder
+from ramify.engines.model_folder import SERVE_IT, ModelFolder, first_line
 from ramify.engines.slot_model import Chunk, Indices, Rows
 
 Floats = npt.NDArray[np.float32]
@@ -33,8 +33,8 @@ MAX_SPREAD = 1.25
 
 MAX_SINGLE, MAX_GATHERED = 64, 8192
 """Most chunk tokens computed as rows of their own beside the decoding ones, and most positions copied for it (rows
-times width). One pass costs less than two: 1.2 and 1.3 times the tokens a CPU second on the whole and the sampled lengths
-of `bench/local_batching.py`; 32 gain less, 128 no more."""
+times width). One pass costs less than two: 1.2 and 1.3 times the tokens a CPU second on the whole and the sampled
+lengths of `bench/local_batching.py`; 32 gain less, 128 no more."""
 
 TRIAL = 12
 """Tokens of the trial a model has to pass."""
@@ -151,7 +151,8 @@ class TransformersModel:
         Raises `ConfigError`, before anything is changed, unless names and shapes are the model's; one name is enough
         for tied tensors.
         """
-        given = source if isinstance(source, Mapping) else ModelFolder(source).network("auto").state_dict()
+        is_given = isinstance(source, Mapping)
+        given = source if is_given else ModelFolder(source, self.context_length).network("auto").state_dict()
         own = self._network.state_dict()
         for name, tensor in given.items():
             if name not in own or own[name].shape != tensor.shape:
@@ -229,9 +230,8 @@ class TransformersModel:
 
     def _computed(self, slots: Indices, ids: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]) -> Floats:
         """(B, V) logits of the last tokens of B slots' (B, L) ids."""
-        is_run = slots[-1] - slots[0] == len(slots) - 1 and (np.diff(slots) == 1).all()
         where = self._tensor(slots)
-        seen = slice(int(slots[0]), int(slots[-1]) + 1) if is_run else where
+        seen = slice(int(slots[0]), int(slots[-1]) + 1) if (np.diff(slots) == 1).all() else where
         place = _Place(where[:, None], self._tensor(columns), seen, int(columns.max()))
         positions = (place.columns - 1).clamp_(min=0)
         dtype = self._network.dtype
@@ -261,7 +261,7 @@ class TransformersModel:
         except Exception as error:
             raise ConfigError(
                 f"the model in {folder} ({type(self._network).__name__}) does not run with a cache of slots: "
-                f"{type(error).__name__}: {error}"
+                f"{first_line(error)}; {SERVE_IT}"
             ) from error
         allowed = (1e-3 if self._network.dtype == torch.float32 else 1e-1) * float(np.abs(wanted - wanted.mean()).max())
         difference = float(np.abs(wanted - found).max())

@@ -1,108 +1,109 @@
 """Against: a run held against the log its engine kept: every id fed and every id sampled, turn by turn.
 
-A turn is one generation of the log. The run says of each sampled segment by which request it was made (tree and seed),
-so its place in that generation follows from its position on the branch alone; splits and forks divide generations and
-change nothing. What the log alone holds is no difference: a kill loses turns, and a turn tried again is there twice.
+A turn is one generation of the log. The run says of each sampled token by which request it was made (tree and seed);
+forks and versions divide generations, so the parts of a turn are put together again first. Then one generation of the
+log must be equal to it from its first id to its last: the ids fed are those of the path before it, the ids sampled are
+each on the tree once and in their places, and nothing else is between them.
+
+What the log alone holds is no difference: a kill loses turns, and a turn tried again is there more than once. Steps of
+commands that have no outcome yet are on no tree, and are not looked at.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from ramify.core.segment import Ids_T
+from ramify.core.segment import Ids_T, token_array
 from ramify.core.tree import Tree
 from ramify.engines.logged import Entry
-
-Key = tuple[int, int]
-"""Index of the tree, seed of the request."""
+from ramify.runner.sampler import request_id
 
 
 @dataclass(slots=True)
 class Compared:
-    """What was compared, and every difference in words. Mutated by `compare_tree` only."""
+    """What was compared, and every difference in words. Mutated by `Log` only."""
 
     turns: int = 0
     ids_fed: int = 0
     ids_sampled: int = 0
     only_in_log: int = 0
-    """Generations that the run does not hold: lost with a kill, cancelled or given up."""
+    """Generations that the run does not hold: lost with a kill, aborted, cancelled or given up."""
     differences: list[str] = field(default_factory=list)
 
 
+class Part(NamedTuple):
+    """Tokens of one turn on one node: positions on its branch."""
+
+    start: int
+    end: int
+    node: int
+
+
 class Log:
-    """The generations of a log by tree and seed."""
+    """The generations of a log by their request."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self._entries: dict[Key, list[tuple[Ids_T, Ids_T]]] = {}
+        self._made: dict[str, list[tuple[Ids_T, Ids_T]]] = {}
+        self._num_unheld = 0
         for entry in entries:
-            ids = np.array(entry.fed, np.int32), np.array(entry.sampled, np.int32)
-            self._entries.setdefault(_key(entry.request_id), []).append(ids)
-        self._held: set[Key] = set()
+            self._made.setdefault(entry.request_id, []).append((token_array(entry.fed), token_array(entry.sampled)))
+            self._num_unheld += 1
 
     def compare(self, tree: Tree, index: int, found: Compared) -> None:
         """Hold one tree against the log. Mutates `found`."""
-        num_seen: Counter[Key] = Counter()
-        for node in tree.subtree():
-            for start, ids, seed in _sampled(tree, node):
-                key = index, seed
-                fault = self._fault(key, tree.branch(node).ids[:start], ids)
-                if fault is not None:
-                    found.differences.append(f"tree {index}, node {node}, token {start}: {fault}")
-                num_seen[key] += len(ids)
-        for key, number in num_seen.items():
-            self._count(key, number, found)
+        turns: dict[int, list[Part]] = {}
+        for part, seed in _sampled(tree):
+            if seed is None:
+                at = f"tree {index}, node {part.node}"
+                found.differences.append(f"{at}: {part.end - part.start} sampled ids that the run says of no request")
+            else:
+                turns.setdefault(seed, []).append(part)
+        for seed, parts in turns.items():
+            fault = self._fault(tree, request_id(str(index), seed), sorted(parts), found)
+            if fault is not None:
+                found.differences.append(f"tree {index}, node {parts[0].node}, request {seed:016x}: {fault}")
 
     def finish(self, found: Compared) -> Compared:
         """Count what only the log holds. Mutates and returns `found`."""
-        found.only_in_log = sum(len(made) for key, made in self._entries.items() if key not in self._held)
+        found.only_in_log = self._num_unheld
         return found
 
-    def _fault(self, key: Key, before: Ids_T, ids: Ids_T) -> str | None:
-        """What is wrong with a segment that follows `before`; None = a generation of the log holds it at its place."""
-        made = self._entries.get(key)
-        if made is None:
-            return f"the log has no request with seed {key[1]:016x}"
-        if any(_holds(fed, sampled, before, ids) for fed, sampled in made):
-            return None
-        fed, sampled = made[-1]
-        offset = len(before) - len(fed)
-        if not np.array_equal(fed, before[: len(fed)]):
-            return f"fed {_first_difference(fed, before[: len(fed)])}"
-        return f"sampled {_first_difference(sampled[offset : offset + len(ids)], ids)}"
-
-    def _count(self, key: Key, number: int, found: Compared) -> None:
-        self._held.add(key)
-        made = self._entries.get(key)
-        if made is None:
-            return
-        fed, sampled = made[-1]
+    def _fault(self, tree: Tree, request: str, parts: Sequence[Part], found: Compared) -> str | None:
+        """What is wrong with a turn; None = the log holds it. Mutates `found`."""
+        start, (_, end, last) = parts[0].start, parts[-1]
+        path = tree.branch(last).ids[:end]
+        fed, sampled = path[:start], path[start:]
+        made = self._made.get(request, [])
+        self._num_unheld -= bool(made)
         found.turns += 1
         found.ids_fed += len(fed)
-        found.ids_sampled += number
-        if all(len(generation) != number for _, generation in made):
-            tree, seed = key
-            found.differences.append(
-                f"tree {tree}: request {seed:016x} sampled {len(sampled)} ids, of which the run holds {number}"
-            )
+        found.ids_sampled += len(sampled)
+        if not {part.node for part in parts} <= set(tree.context(last)):
+            return "its tokens are on several paths"
+        if any(one.end != other.start for one, other in pairwise(parts)):
+            return f"its tokens do not follow each other: they are at {', '.join(f'{p.start}..{p.end}' for p in parts)}"
+        if not made:
+            return "the log has no request with this seed"
+        if any(np.array_equal(fed, f) and np.array_equal(sampled, s) for f, s in made):
+            return None
+        in_log = made[-1]
+        if not np.array_equal(fed, in_log[0]):
+            return f"fed {_first_difference(in_log[0], fed)}"
+        return f"sampled {_first_difference(in_log[1], sampled)}"
 
 
-def _holds(fed: Ids_T, sampled: Ids_T, before: Ids_T, ids: Ids_T) -> bool:
-    """Whether a generation was fed the beginning of `before`, and sampled its end and then `ids`."""
-    if len(fed) > len(before):
-        return False
-    own = np.concatenate([before[len(fed) :], ids])
-    return bool(np.array_equal(fed, before[: len(fed)]) and np.array_equal(sampled[: len(own)], own))
-
-
-def _sampled(tree: Tree, node: int) -> Iterator[tuple[int, Ids_T, int]]:
-    """Position, ids and seed of the sampled segments of a node; those of one request as one, however they are cut."""
-    position = tree.length(node) - sum(len(segment) for segment in tree.segments(node))
-    for segment in tree.segments(node):
-        if segment.is_sampled and segment.seed is not None and len(segment):
-            yield position, segment.ids, segment.seed
-        position += len(segment)
+def _sampled(tree: Tree) -> Iterator[tuple[Part, int | None]]:
+    """Every sampled segment of a tree, and the seed of the request that made it."""
+    for node in tree.subtree():
+        segments = tree.segments(node)
+        start = tree.length(node) - sum(map(len, segments))
+        for segment in segments:
+            if segment.is_sampled:
+                yield Part(start, start + len(segment), node), segment.seed
+            start += len(segment)
 
 
 def _first_difference(one: Ids_T, other: Ids_T) -> str:
@@ -111,11 +112,3 @@ def _first_difference(one: Ids_T, other: Ids_T) -> str:
     at = int(places[0]) if len(places) else size
     log, run = ("the end" if at >= len(ids) else str(int(ids[at])) for ids in (one, other))
     return f"id {at}: the log has {log}, the run {run}"
-
-
-def _key(request_id: str) -> Key:
-    tree, _, seed = request_id.partition("/")
-    try:
-        return int(tree), int(seed, 16)
-    except ValueError:
-        return -1, hash(request_id)

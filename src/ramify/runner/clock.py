@@ -83,7 +83,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if timeout is None:
             raise Deadlock(f"at {self._now} virtual seconds nothing can run and no timer is set; {self._waiting()}")
         end = self._now + timeout
-        while self._times and self._times[0] < end - ROUNDING_S:
+        while self._times and (self._times[0] <= self._now or self._times[0] < end - ROUNDING_S):
             heapq.heappop(self._times)
         is_exact = bool(self._times) and self._times[0] <= end + ROUNDING_S
         self._now = self._times[0] if is_exact else end

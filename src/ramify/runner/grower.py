@@ -34,6 +34,8 @@ from ramify.runner.work import Path, Turn, prompt_segment
 from ramify.strategies.entropy import STEP_ENTROPY, step_entropy_topk
 
 Prune = Callable[[Branch], str | None]
+PRUNE_WORDS: Final = frozenset({"repetition", "no_valid_step", "tool_errors", "depth_limit"})
+"""Stop words that a prune rule's reason may begin with, `word: …`; any other reason ends a path as `closed`."""
 LIMIT_WARNING: Final = "\nNo tool calls are left. Give the final answer now.\n"
 """What AT2PO's rule writes behind a call beyond the limit; in our words, given and never trained."""
 
@@ -230,7 +232,8 @@ class Grower:
 
     def _give_up_if(self, reason: str | None, turn: Turn) -> None:
         if reason is not None:
-            turn.stop = "closed"
+            word = reason.partition(":")[0]
+            turn.stop = word if word in PRUNE_WORDS else "closed"
             turn.notes["closed"] = reason
 
     def _is_policy(self, path: Path) -> bool:

@@ -36,7 +36,7 @@ from ramify.runner.scheduler import KeepUp, Scheduler, TreeRun
 from ramify.runner.toolbox import Toolbox
 from ramify.runner.work import prompt_segment
 from ramify.store.replay import Replayed
-from ramify.strategies.entropy import STEP_ENTROPY
+from ramify.strategies.entropy import LOGPROBS, STEP_ENTROPY
 from ramify.strategies.topped_up import ToppedUp
 from ramify.tools.output import told
 
@@ -239,6 +239,7 @@ class Run:
     def _check_measures(self) -> None:
         capabilities = self.engine.capabilities
         given = capabilities.measures | ({STEP_ENTROPY} if capabilities.max_topk else set())
+        given |= {LOGPROBS} if capabilities.logprobs is not None else set()
         for measure in sorted(self._measures):
             if measure not in given:
                 raise ConfigError(

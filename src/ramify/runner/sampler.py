@@ -51,6 +51,10 @@ class Sampler:
             if generation.finish.kind == "abort":
                 raise EngineError("aborted", "the engine gave the turn up", is_retryable=True)
             turn.hear(generation, self._sources[path.work.command.action])
+        if turn.finish is not None and turn.finish.kind == "length":
+            # The step has all the tokens it ends at; where there is room for no other, the path ends too.
+            room, word = self._room(turn, path)
+            turn.stop = word if room < 1 and word in ("length", "context_full") else None
 
     def context_length(self, action: str) -> int:
         """Most tokens the engine of `action` can hold."""
@@ -102,7 +106,7 @@ class Sampler:
             topk=ENTROPY_TOPK if wants_topk else 0,
             topk_tokens=ENTROPY_TOKENS - len(turn.topk),
             measures=engine.capabilities.measures & {"entropy"},
-            request_id=f"{path.work.tree}/{turn.seed:016x}",
+            request_id=request_id(path.work.tree, turn.seed),
             affinity=path.work.place.parent,
         )
         if deadline is None:
@@ -112,6 +116,11 @@ class Sampler:
                 return await engine.generate(request)
         except TimeoutError:
             return None
+
+
+def request_id(tree: str, seed: int) -> str:
+    """What the request with this seed in the tree of this name is called: no other request of a run is called so."""
+    return f"{tree}/{seed:016x}"
 
 
 def _source(engine: Engine, action: ActionConfig) -> Origination:

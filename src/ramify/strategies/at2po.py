@@ -16,6 +16,7 @@ from ramify.core.command import Candidate, Fork, Grow
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Tree
 from ramify.strategies.draws import Draws
+from ramify.strategies.entropy import LOGPROBS
 from ramify.strategies.resample import Penalty, TooFew, highest, origin, scores
 from ramify.strategies.rounds import Rounds
 
@@ -49,6 +50,7 @@ class AT2PO(Rounds):
     """Resample the most uncertain turns."""
 
     Config = AT2POConfig
+    measures: frozenset[str] = frozenset({LOGPROBS})
 
     def __init__(self, config: AT2POConfig, rng: Draws) -> None:
         super().__init__(config.initial_rollouts, config.expansion_iterations)

@@ -22,7 +22,7 @@ from ramify.core.stop import STOP_WORDS
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.draws import Draws
-from ramify.strategies.entropy import mean_surprisal
+from ramify.strategies.entropy import LOGPROBS, mean_surprisal
 from ramify.strategies.flight import InFlight
 from ramify.strategies.frontier import Divisor, FrontierWeights, Segment, frontier_score, uct
 
@@ -58,7 +58,7 @@ class DeepSearch:
     """Expand, back one finished child up, choose what to expand next."""
 
     Config = DeepSearchConfig
-    measures: frozenset[str] = frozenset()
+    measures: frozenset[str] = frozenset({LOGPROBS})
     is_order_free = True
     unpredictable = "which segments are expanded, and which never finish, depends on the rewards of others"
 

@@ -18,6 +18,8 @@ Logprobs = npt.ArrayLike
 """(k,) log-probabilities of the entries returned for one token."""
 STEP_ENTROPY: Final = "step_entropy_topk"
 """Name of the step measure that forks, choices and dynamic numbers of rollouts read."""
+LOGPROBS: Final = "logprobs"
+"""What a strategy names among its measures that reads the logprobs of sampled tokens themselves."""
 
 
 def step_entropy(tree: Tree, node: int) -> float:

@@ -33,6 +33,7 @@ from ramify.strategies.allotment import (
     weighted_allotment,
 )
 from ramify.strategies.draws import Draws, without_replacement
+from ramify.strategies.entropy import LOGPROBS
 from ramify.strategies.flight import InFlight
 
 ENDED_WELL: Final = frozenset({"answer", "end_of_sequence"})
@@ -91,12 +92,12 @@ class TreePO:
     """Grow paths by segments within a width."""
 
     Config = TreePOConfig
-    measures: frozenset[str] = frozenset()
 
     def __init__(self, config: TreePOConfig, rng: Draws) -> None:
         self.config = config
+        self.measures = frozenset({LOGPROBS} if config.allotment != "even" else ())
         self.is_order_free = True
-        self.unpredictable = "" if config.fallback == "none" else "paths that have ended are continued from where cut"
+        self.unpredictable = "" if config.fallback == "none" else "paths that have ended are cut and continued"
         self._rng = rng
         self._in_flight: InFlight[_Path] = InFlight()
         self._arrived: list[_Path] = []
@@ -212,15 +213,15 @@ class TreePO:
         return _Path(0, path.tip, math.ceil(kept / config.segment_tokens)), int(sampled[kept])
 
     def _grow(self, going: Sequence[_New]) -> Sequence[Grow]:
-        """One round: each path's continuations are one decision."""
-        self._round += 1
+        """Each path's continuations are one decision; a round begins where nothing is in flight."""
+        self._round += not self._in_flight
         self._num_finished_now = 0
         grows: list[Grow] = []
         paths: list[_Path] = []
         for path, at, number, rule in going:
             until = Tokens(self.config.segment_tokens) if path.depth + 1 < self.config.max_depth else "end"
             fork = Fork(number, rule) if number > 1 or rule != "width" else None
-            why = (Candidate(path.tip, float(number), (("spare", float(self._spare)),)),)
+            why = (Candidate(path.tip, float(number), (("room", float(self._spare)),)),)
             grows += [Grow(path.tip, at=at, until=until, fork=fork, why=why) for _ in range(number)]
             paths += [_Path(next(self._number), path.tip, path.depth) for _ in range(number)]
         return self._in_flight.book(grows, paths)

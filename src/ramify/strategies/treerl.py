@@ -23,6 +23,7 @@ from ramify.core.errors import ConfigError, ContractError
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.draws import Draws
+from ramify.strategies.entropy import LOGPROBS
 from ramify.strategies.flight import InFlight
 from ramify.strategies.surprise import Reading, Shortage, Surprisals, Ties, fork_positions, num_free
 
@@ -84,7 +85,7 @@ class TreeRL:
     """Grow chains, then fork them where they were surprised."""
 
     Config = TreeRLConfig
-    measures: frozenset[str] = frozenset()
+    measures: frozenset[str] = frozenset({LOGPROBS})
 
     def __init__(self, config: TreeRLConfig, rng: Draws) -> None:
         self.config = config
