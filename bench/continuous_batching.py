@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from ramify.core.engine import Request
-from ramify.data.demonstrations import prompt_piece, result_text
+from ramify.data.countdown_episodes import result_text
+from ramify.data.pieces import prompt_piece
 from ramify.engines.batching import BatchingLoop
 from ramify.engines.builtin import FOLDER, Builtin
 from ramify.engines.numpy_model import NumpyModel
@@ -67,7 +68,7 @@ async def record(folder: Path) -> Recorded:
 async def chain(engine: Builtin, problem: CountdownProblem, seed: int) -> tuple[int, int, int]:
     """Sample one chain with the calculator to its end."""
     codec = engine.codec
-    ids = codec.encode(prompt_piece(problem).text, allow_special=True)
+    ids = codec.encode(prompt_piece(problem.question).text, allow_special=True)
     num_prompt, num_sampled = len(ids), 0
     state = CalculatorState(problem.numbers)
     for turn in range(MAX_CALLS + 1):

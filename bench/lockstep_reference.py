@@ -156,7 +156,9 @@ class LockStep:
     async def _offline(self, prompts: Sequence[Prompt], options: OfflineConfig) -> None:
         """Initial chains of the whole batch, then rounds of expansion of the whole batch."""
         if options.initial_rollouts == "dynamic" or options.choose != "uniform" or options.commit != "after":
-            raise ConfigError(f"the lock-step loop knows fixed numbers, choose='uniform', commit='after', not {options!r}")
+            raise ConfigError(
+                f"the lock-step loop knows fixed numbers, choose='uniform', commit='after', not {options!r}"
+            )
         number = min(options.initial_rollouts, options.n)
         await self._to_the_end([prompt.root.child() for prompt in prompts for _ in range(number)])
         for _ in range(options.expansion_iterations):

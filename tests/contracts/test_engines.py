@@ -17,6 +17,7 @@ from ramify.engines.local import Local
 from ramify.engines.policies import chains
 from ramify.engines.retrying import Retrying
 from ramify.engines.scripted import Scripted
+from ramify.engines.simulated import Simulated
 
 T = TypeVar("T")
 
@@ -26,6 +27,7 @@ ENGINES = {
     "retrying": lambda: Retrying(Scripted()),
     "scripted-law": Scripted,
     "scripted-rule": lambda: Scripted(chains(1, 2, 3)),
+    "simulated": lambda: Simulated(step_s=1e-5),
 }
 PROMPT = "<|user|>make 99 from 13 7 1 5<|end|><|assistant|>"
 STOPS = ("</calc>", "</answer>")

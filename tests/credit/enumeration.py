@@ -15,7 +15,7 @@ from tests.golden.files import load
 
 from ramify.core.tree import Tree
 from ramify.credit import Forest, forest_of
-from ramify.credit.forest import STEM
+from ramify.credit.forest import STEM, Array_N
 
 Draw = Callable[[Sequence[Fraction]], int]
 Grow = Callable[[Draw], Tree]
@@ -85,7 +85,12 @@ def outcomes(grow: Grow) -> Iterator[tuple[Fraction, Tree]]:
 
 
 def expected_gradients(
-    grow: Grow, credits: Mapping[str, Credit], mdp: MDP, *, number: type[Fraction] | type[float] = Fraction
+    grow: Grow,
+    credits: Mapping[str, Credit],
+    mdp: MDP,
+    *,
+    number: type[Fraction] | type[float] = Fraction,
+    forest_of: Callable[[Tree], Forest] = forest_of,
 ) -> dict[str, Gradient]:
     """For each credit: the expectation of sum over sampled tokens of coefficient * grad log pi.
 
@@ -110,9 +115,14 @@ def rational(forest: Forest) -> Forest:
     """The forest with shares and rewards as the small fractions they stand for."""
     return replace(
         forest,
-        share=np.array([Fraction(x).limit_denominator(10_000) for x in forest.share], object),
-        reward=np.array([x if x != x else Fraction(x).limit_denominator(10_000) for x in forest.reward], object),
+        share=_fractions(forest.share),
+        reward=_fractions(forest.reward),
+        balanced=None if forest.balanced is None else _fractions(forest.balanced),
     )
+
+
+def _fractions(values: Array_N) -> Array_N:
+    return np.array([x if x != x else Fraction(x).limit_denominator(10_000) for x in values], object)
 
 
 def actions_of(tree: Tree, forest: Forest) -> list[tuple[str, str]]:

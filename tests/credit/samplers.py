@@ -1,13 +1,15 @@
 """Samplers: the generic shapes of the exact problems, grown as core trees with every decision on record.
 
 Each is a rule: asked when a path arrives at a prefix, it says how many children continue it, before any of their
-tokens is drawn. `gradients_*.json` describes them.
+tokens is drawn. Post-hoc ones are asked where to fork chains that have ended. `gradients_*.json` describes them.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 from tests.credit.enumeration import MDP, Draw
 
 from ramify.core.codec import ByteCodec
@@ -15,7 +17,10 @@ from ramify.core.command import Fork, Grow, Score
 from ramify.core.growth import Done, Growth
 from ramify.core.problem import Problem
 from ramify.core.segment import Segment, token_array
+from ramify.core.stems import joining
 from ramify.core.tree import ROOT, Step, Tree
+from ramify.strategies.post_hoc import LeastLikely, UniformNode
+from ramify.strategies.treerl import TreeRLConfig
 
 CODEC = ByteCodec(is_exact=True)
 PROBLEM = Problem("p", "which digits?")
@@ -38,11 +43,24 @@ class Gardener:
 
     def fork(self, node: int, number: int, prefix: str, rules: list[Rule]) -> None:
         """Record one decision and grow its children, each by its own rule."""
-        first = self.growth.ask(Grow(node, until="step", fork=Fork(number, "rule")))
-        decision = len(self.tree.forks) - 1
-        others = [self.growth.ask(Grow(node, until="step", fork=decision)) for _ in range(number - 1)]
-        for command, rule in zip([first, *others], rules, strict=True):
+        for command, rule in zip(self.decide(node, number), rules, strict=True):
             self._path(command, prefix, rule)
+
+    def decide(self, node: int, number: int, *, at: int | None = None, rule: str = "rule") -> list[int]:
+        """Record one decision; returns the commands of its children."""
+        first = self.growth.ask(Grow(node, at=at, until="step", fork=Fork(number, rule)))
+        decision = len(self.tree.forks) - 1
+        place = self.tree.forks[decision].node
+        return [first, *(self.growth.ask(Grow(place, until="step", fork=decision)) for _ in range(number - 1))]
+
+    def chain(self, command: int, prefix: str) -> int:
+        """Grow a path to its end, a step a token; returns its leaf."""
+        while prefix not in self.mdp.rewards:
+            law = self.mdp.probs[prefix]
+            action = self.draw(law)
+            prefix += str(action)
+            self.growth.grow(command, grown_step(self.mdp, prefix, str(action), [math.log(law[action])]))
+        return self.growth.end(command, Done()).nodes[-1]
 
     def _path(self, command: int, prefix: str, rule: Rule) -> None:
         """Draw tokens until the path ends or the rule forks it."""
@@ -53,13 +71,19 @@ class Gardener:
             text += str(action)
             if prefix + text not in self.mdp.rewards:
                 number = rule(prefix + text, law[action])
-        reward = self.mdp.rewards.get(prefix + text)
-        scores = () if reward is None else (Score("mdp", float(reward)),)
-        segment = Segment("sampled", token_array(CODEC.encode(text)))
-        self.growth.grow(command, Step((segment,), stop=None if reward is None else "answer", scores=scores))
+        self.growth.grow(command, grown_step(self.mdp, prefix + text, text))
         node = self.growth.end(command, Done()).nodes[0]
-        if reward is None:
+        if prefix + text not in self.mdp.rewards:
             self.fork(node, number, prefix + text, [rule] * number)
+
+
+def grown_step(mdp: MDP, path: str, text: str, logprobs: Sequence[float] | None = None) -> Step:
+    """The step by which `text` was added to a path that now ends at `path`."""
+    reward = mdp.rewards.get(path)
+    scores = () if reward is None else (Score("mdp", float(reward)),)
+    values = None if logprobs is None else np.array(logprobs, np.float32)
+    segment = Segment("sampled", token_array(CODEC.encode(text)), logprobs=values)
+    return Step((segment,), stop=None if reward is None else "answer", scores=scores)
 
 
 def sampler(spec: Mapping[str, Any], mdp: MDP) -> Callable[[Draw], Tree]:
@@ -122,3 +146,32 @@ def _budget(gardener: Gardener, spec: Mapping[str, Any]) -> None:
         return spec["forks"].get(prefix, 1) if is_low else 1
 
     gardener.fork(ROOT, 2, "", [lambda prefix, p: 1, second])
+
+
+POST_HOC = {
+    "surprise": LeastLikely(TreeRLConfig(forks=1)),
+    "surprise_top2": LeastLikely(TreeRLConfig(forks=2)),
+    "uniform_node": UniformNode(1),
+}
+"""Kind of a post-hoc sampler -> where it forks finished chains."""
+
+
+def post_hoc_sampler(spec: Mapping[str, Any], mdp: MDP) -> Callable[[Draw], Tree]:
+    """The post-hoc sampler that a scheme of a golden file names, whatever its weights."""
+    rule = POST_HOC[spec["kind"]]
+
+    def grow(draw: Draw) -> Tree:
+        gardener = Gardener(mdp, draw)
+        trunks = [gardener.chain(command, "") for command in gardener.decide(ROOT, spec["num_trees"])]
+        for number, trunk in enumerate(trunks):
+            response, start = gardener.tree.branch(trunk).response_text, gardener.tree.length(ROOT)
+            places = list(rule.forks(gardener.tree, trunk))
+            if spec["kind"] == "uniform_node":
+                places = [places[draw([Fraction(1, len(places))] * len(places))]]
+            for at in places:
+                name = joining("post_hoc", number)
+                for command in gardener.decide(trunk, spec.get("num_branches", 1), at=at, rule=name):
+                    gardener.chain(command, response[: at - start])
+        return gardener.tree
+
+    return grow

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from random import Random
 
@@ -19,15 +20,21 @@ from ramify.data.hops_episodes import (
     search_page,
 )
 from ramify.data.pieces import Piece
-from ramify.tasks.hops import FORMAT, NUM_HOPS, HopsProblem
+from ramify.tasks.hops import FORMAT, NUM_HOPS, TOP_K, HopsProblem
 from ramify.tasks.hops_world import SPLITS, Split, split_of, world, world_name
 
 MIX = HopsMix((1, 2, 3), error_share=0.1)
-DIGESTS: dict[Split, str] = {
-    "train": "1fe1ebb13e62c2e866fc9aac087f5dc0161f743d76ef4bbd8eb0d8cb5343a69b",
-    "heldout": "313d17b20da41ca18d4e2d23a7444fba218943f89f8e1c7e4c1bcb8a42a043cc",
+WIDE_PAGE = 3
+DIGESTS: dict[tuple[Split, int], str] = {
+    ("train", WIDE_PAGE): "1fe1ebb13e62c2e866fc9aac087f5dc0161f743d76ef4bbd8eb0d8cb5343a69b",
+    ("heldout", WIDE_PAGE): "313d17b20da41ca18d4e2d23a7444fba218943f89f8e1c7e4c1bcb8a42a043cc",
+    ("train", TOP_K): "edea48c49523f9d534c49a8ec90ae230299d5a20af50f66d5ef14eca66bb7604",
+    ("heldout", TOP_K): "0af805a7f9c03c64a837879c82ce3a445e0552e8e5d5c442ce1d254b81190b22",
 }
-PAGES_DIGEST = "13a235869d8237d19746b2553583d3195f877c1b3f7e65d0fd8a151f37aa4e87"
+PAGES_DIGESTS = {
+    WIDE_PAGE: "13a235869d8237d19746b2553583d3195f877c1b3f7e65d0fd8a151f37aa4e87",
+    TOP_K: "390e08db52111324bf097f47a3b0a58bd5ae875a8867d27456e59f64fb4459f0",
+}
 
 Episode = tuple[HopsProblem, list[Piece]]
 
@@ -45,23 +52,25 @@ def said(pieces: list[Piece], kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_episodes_are_what_the_model_was_trained_on(split: Split) -> None:
+@pytest.mark.parametrize("top_k", [WIDE_PAGE, TOP_K])
+def test_episodes_are_what_the_model_was_trained_on(split: Split, top_k: int) -> None:
     digest = hashlib.sha256()
-    for problem, pieces in episodes(200, split=split):
+    for problem, pieces in episodes(200, replace(MIX, top_k=top_k), split=split):
         shown = [(piece.kind, piece.text, piece.loss) for piece in pieces]
         digest.update(repr((problem.world, problem.subject, problem.relations, shown)).encode())
-    assert digest.hexdigest() == DIGESTS[split]
+    assert digest.hexdigest() == DIGESTS[split, top_k]
 
 
-def test_pages_are_what_the_model_was_trained_on() -> None:
+@pytest.mark.parametrize("top_k", [WIDE_PAGE, TOP_K])
+def test_pages_are_what_the_model_was_trained_on(top_k: int) -> None:
     digest = hashlib.sha256()
     for seed in range(5):
         among = world(world_name("heldout", seed, 0))
         for subject, relation in among.facts:
             problem = HopsProblem(among.name, subject, (relation,))
             for query in (f"{subject} {relation}", f"record {subject.split()[0]}", f"{relation}, rumor?", "", "nobody"):
-                digest.update(search_page(problem, query).encode() + b"\n")
-    assert digest.hexdigest() == PAGES_DIGEST
+                digest.update(search_page(problem, query, top_k=top_k).encode() + b"\n")
+    assert digest.hexdigest() == PAGES_DIGESTS[top_k]
 
 
 def test_an_episode_is_what_a_run_would_show() -> None:

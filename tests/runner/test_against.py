@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -262,3 +263,13 @@ def test_the_command_compares_a_saved_run_and_its_exit_code_tells(
     assert main(["check", str(run), "--against", str(log)]) == 5
     assert main(["check", str(run), "--against", str(tmp_path / "none")]) != 0
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_run_whose_log_is_gone_is_read_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logs, run = tmp_path / "logs", tmp_path / "run"
+    logs.mkdir()
+    settings = ["--preset", "offline", "--prompts", "1", "--set", f"engine.log={logs / 'engine.jsonl'}", "-q"]
+    assert main(["rollout", *settings, "--out", str(run)]) == 0
+    shutil.rmtree(logs)
+    assert main(["check", str(run)]) == 0
+    assert "everything holds" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`ramify presets`: published settings: leaves, cost a leaf, what they assume and cite, whether their credit is exact."""
+"""`ramify presets`: published settings, with leaves, cost a leaf, assumptions, sources and whether credit is exact."""
 
 import argparse
 

@@ -80,11 +80,11 @@ class GrowthConfig:
     """Actions and observations after the opening context."""
     max_tool_calls: int = 6
     max_turns: int | None = None
-    """Most steps of a path; None = as many as the tokens allow. In the last one no tool is called any more."""
+    """Most turns of a path; None = as many as the tokens allow. In the last one no tool is called any more."""
     empty_call: Literal["observe", "end"] = "observe"
     """An empty call is answered with an error text, or ends the path."""
     no_action: Literal["end", "observe"] = "end"
-    """A turn that ends, or is cut at `actions.policy.max_tokens`, without an action: it ends the path, or is answered with
+    """A turn that ends, or is cut at `actions.policy.max_tokens`, without an action: ends the path, or is answered with
     a corrective observation, as in Search-R1."""
     tool_failed: Literal["observe", "end"] = "observe"
     """A tool that hangs or crashes is answered with an error text, or ends the path."""

@@ -14,6 +14,7 @@ from typing import Final, Literal, get_args
 
 from ramify.core.errors import ConfigError, ContractError, nearest
 from ramify.credit.at2po import Advantage, Value, at2po, at2po_as_published
+from ramify.credit.balance import balanced_split, balanced_split_tree_loo, rebalanced
 from ramify.credit.deepsearch import deepsearch, deepsearch_as_published
 from ramify.credit.forest import Array_N, Forest
 from ramify.credit.group import Advantages, group_advantages, leaf_grpo, leaf_loo, leaf_mean
@@ -33,7 +34,7 @@ class Credit:
 
     coefficients: Callable[[Forest], Array_N]
     """Forest -> (N,) coefficient of every sampled token of each node. Pure, O(nodes)."""
-    exact_for: Literal["predictable forks", "chains", "nothing"]
+    exact_for: Literal["predictable forks", "balanced shares", "chains", "nothing"]
     leaf_advantages: Callable[[Forest], Advantages] | None = None
     """Forest -> (num_leaves,) advantages the coefficients are made of; None = it has none of leaves."""
     min_stems: int = 1
@@ -104,6 +105,8 @@ CREDITS: Final[Mapping[str, Credit]] = MappingProxyType(
         "ancestor_loo": Credit(ancestor_loo, "predictable forks"),
         **_turn_credits(),
         "at2po_as_published": Credit(at2po_as_published, "nothing", measures=(MEAN_SURPRISAL,)),
+        "balanced_split": Credit(balanced_split, "balanced shares"),
+        "balanced_split_tree_loo": Credit(balanced_split_tree_loo, "balanced shares"),
         "deepsearch": Credit(deepsearch, "nothing", measures=(MEAN_SURPRISAL,)),
         "deepsearch_as_published": Credit(deepsearch_as_published, "nothing", measures=(MEAN_SURPRISAL,)),
         "leaf_grpo": Credit(leaf_grpo, "nothing", _z_scores),
@@ -144,6 +147,11 @@ def measures_of(name: str) -> tuple[str, ...]:
     return () if name == AUTO else CREDITS[name].measures
 
 
+def needs_balance(name: str) -> bool:
+    """Whether the credit called `name` reads the balanced shares of post-hoc forks."""
+    return name in CREDITS and CREDITS[name].exact_for == "balanced shares"
+
+
 def credit(name: str, forest: Forest) -> Credited:
     """Credit `forest` by the credit called `name`, or `auto`.
 
@@ -155,6 +163,8 @@ def credit(name: str, forest: Forest) -> Credited:
         raise ConfigError(f"unknown credit {name!r}; {nearest(name, NAMES)}")
     chosen = CREDITS[name]
     _refuse(name, chosen, forest)
+    if needs_balance(name):
+        forest = rebalanced(forest)
     advantages = None if chosen.leaf_advantages is None else chosen.leaf_advantages(forest)
     return Credited(name, forest, chosen.coefficients(forest), advantages, _reasons(name, chosen, forest))
 
@@ -168,7 +178,7 @@ def _refuse(name: str, chosen: Credit, forest: Forest) -> None:
 
 
 def _reasons(name: str, chosen: Credit, forest: Forest) -> tuple[str, ...]:
-    reasons = [*forest.unpredictable, *forest.caveats]
+    reasons = [*(() if chosen.exact_for == "balanced shares" else forest.unpredictable), *forest.caveats]
     if chosen.exact_for == "nothing":
         reasons.append(f"{name} is biased or scaled: its baseline holds the leaf itself")
     elif chosen.exact_for == "chains" and forest.is_forked:

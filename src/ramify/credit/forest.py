@@ -48,6 +48,8 @@ class Forest:
     """(N,) whether a leaf lies on a row that will be trained; None = all do. Published credits read it."""
     tree: Ints_N | None = None
     """(N,) number of the published method's tree that each node belongs to (`core/stems.py`); None = its stem's."""
+    balanced: Array_N | None = None
+    """(N,) shares that make one round of post-hoc forks exact (`credit/balance.py`); None = not computed."""
 
     def __post_init__(self) -> None:
         shapes = {array.shape for array in (self.parent, self.share, self.reward, self.num_tokens, self.nodes)}
@@ -56,7 +58,7 @@ class Forest:
         if (self.parent >= np.arange(len(self.parent))).any() or (self.parent < STEM).any():
             raise ContractError(f"a forest lists parents before their children, got parent={self.parent.tolist()}")
         extra = {name: a.shape for name, a in self.measures.items()}
-        optional = {"decision": self.decision, "selected": self.selected, "tree": self.tree}
+        optional = {"decision": self.decision, "selected": self.selected, "tree": self.tree, "balanced": self.balanced}
         extra |= {name: a.shape for name, a in optional.items() if a is not None}
         if wrong := {name: shape for name, shape in extra.items() if shape != self.parent.shape}:
             raise ContractError(f"the arrays of a forest have one shape {self.parent.shape}, got {wrong}")

@@ -29,15 +29,16 @@ QUERY_STYLES: Final = {"full": 0.5, "record": 0.2, "first": 0.15, "last": 0.15}
 
 @dataclass(frozen=True, slots=True)
 class HopsMix:
-    """Numbers of hops that questions are drawn from, equally likely."""
+    """What questions are drawn: numbers of hops, equally likely, and how many passages a page shows."""
 
     num_hops: tuple[int, ...]
     error_share: float = 0.0
+    top_k: int = TOP_K
 
 
-def search_page(problem: HopsProblem, query: str) -> str:
+def search_page(problem: HopsProblem, query: str, *, top_k: int = TOP_K) -> str:
     """What the tool says to a query in the problem's world."""
-    return joined_page(index_of(problem.world).search(query, TOP_K))
+    return joined_page(index_of(problem.world).search(query, top_k))
 
 
 def observation_text(text: str, *, status: ToolStatus = "ok") -> str:
@@ -54,7 +55,7 @@ def draw_demonstrations(
         among = world(world_name(split, rng.getrandbits(40), 0))
         for _ in range(PROBLEMS_A_WORLD):
             problem = draw_problem(rng, among, rng.choice(mix.num_hops))
-            pieces = _demonstration(problem, rng)
+            pieces = _demonstration(problem, rng, mix.top_k)
             if pieces is None:
                 continue
             if rng.random() < mix.error_share:
@@ -66,7 +67,7 @@ def draw_demonstrations(
             yield problem, pieces
 
 
-def _demonstration(problem: HopsProblem, rng: random.Random) -> list[Piece] | None:
+def _demonstration(problem: HopsProblem, rng: random.Random, top_k: int) -> list[Piece] | None:
     """One try of the demonstrator; None if it ends wrong or searches too often."""
     pieces = [prompt_piece(problem.question)]
     place = problem.subject
@@ -78,7 +79,7 @@ def _demonstration(problem: HopsProblem, rng: random.Random) -> list[Piece] | No
                 return None
             num_left -= 1
             query = _query(place, relation, rng)
-            page = search_page(problem, query)
+            page = search_page(problem, query, top_k=top_k)
             pieces.append(Piece("model", f"<search> {query}</search>", loss=1.0))
             pieces.append(Piece("tool", observation_text(page), loss=TOOL_LOSS))
             found = _believed(page.split(" ; "), f"{place} {relation} ", rng)

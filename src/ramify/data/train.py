@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ramify.data import countdown_episodes, hops_episodes
@@ -32,7 +32,10 @@ from ramify.data.pieces import Piece, encode_pieces
 from ramify.data.report import report_markdown
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.tasks.countdown import DEFAULT_DISTRIBUTION, CountdownDistribution
-from ramify.tasks.hops import NUM_HOPS
+from ramify.tasks.hops import NUM_HOPS, TOP_K
+
+WIDE_PAGE = 3
+"""Passages a page at first: easier, so that following a chain of facts is learnt soon."""
 
 Parameters = dict[str, torch.nn.Parameter]
 
@@ -93,17 +96,20 @@ class Recipe:
     vector_rate: float = 3e-3
     momentum: float = 0.95
     weight_decay: float = 0.0
-    decay_from: float = 0.4  # share of the CPU time after which both rates fall linearly to zero
+    decay_from: float = 0.35  # share of the CPU time after which both rates fall linearly to zero
+    wide_until: float = 0.86  # up to this share pages show three passages, then as many as the task's
+    second_rate: float = 0.25  # what both rates begin the second part with, to fall to zero once more
     error_share: float = 0.05
-    easy_until: float = 0.03  # up to this share only 3 numbers
-    one_hop_until: float = 0.08
-    two_hops_until: float = 0.2
+    easy_until: float = 0.026  # up to this share only 3 numbers
+    one_hop_until: float = 0.07
+    two_hops_until: float = 0.17
 
     def hops(self, share_used: float) -> HopsMix:
         """How many hops to train on: one, up to two, then as evaluation does."""
         if share_used < self.one_hop_until:
-            return HopsMix((1,), self.error_share)
-        return HopsMix((1, 2) if share_used < self.two_hops_until else NUM_HOPS, self.error_share)
+            return HopsMix((1,), self.error_share, WIDE_PAGE)
+        num_hops = (1, 2) if share_used < self.two_hops_until else NUM_HOPS
+        return HopsMix(num_hops, self.error_share, WIDE_PAGE if share_used < self.wide_until else TOP_K)
 
     def countdown(self, share_used: float) -> CountdownDistribution:
         """What to draw training problems from: 3 numbers first, then as evaluation does."""
@@ -113,7 +119,9 @@ class Recipe:
 
     def rate_factor(self, share_used: float) -> float:
         """What both learning rates are multiplied by."""
-        return min(1.0, max(0.0, (1.0 - share_used) / (1.0 - self.decay_from)))
+        if share_used >= self.wide_until:
+            return self.second_rate * max(0.0, (1.0 - share_used) / (1.0 - self.wide_until))
+        return min(1.0, (self.wide_until - share_used) / (self.wide_until - self.decay_from))
 
 
 class RMSNorm(torch.autograd.Function):
@@ -324,18 +332,48 @@ def save_model(folder: Path, parameters: Parameters, shape: ModelShape) -> Token
     return tokenizer
 
 
-def train(folder: Path, *, minutes: float, seed: int, recipe: Recipe, save_every: float = 5.0) -> dict[str, object]:
-    """Train for `minutes` CPU-minutes, saving into `folder` every `save_every`. Returns the figures."""
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A training that was saved after some of its minutes and goes on from its weights, with a fresh optimiser."""
+
+    folder: Path
+    minutes: float
+
+    def parameters(self) -> Parameters:
+        saved = load_file(self.folder / "model.safetensors")
+        return {name: torch.nn.Parameter(value.float()) for name, value in saved.items()}
+
+    def figures(self) -> dict[str, Any]:
+        """What its own report says of it."""
+        return json.loads((self.folder / "report.json").read_text())["training"]
+
+
+def train(
+    folder: Path,
+    *,
+    minutes: float,
+    seed: int,
+    recipe: Recipe,
+    save_every: float = 5.0,
+    begun: Begun | None = None,
+) -> dict[str, object]:
+    """Train for `minutes` CPU-minutes in all, saving into `folder` every `save_every`. Returns the figures."""
     torch.set_num_threads(1)
     keep_freed_memory()
     write_tokenizer(folder)
     tokenizer = TokenizerFile(folder / "tokenizer.json")
     shape = ModelShape(vocab_size=tokenizer.vocab_size)
-    parameters = init_parameters(shape, torch.Generator().manual_seed(seed))
-    optimizer, batches = Optimizer(parameters, recipe), Batches(recipe, tokenizer, seed)
-    curve: list[dict[str, float]] = []
+    before: dict[str, Any] = {"steps": 0, "episodes": 0, "tokens": 0, "distinct_problems": 0, "curve": []}
+    if begun is None:
+        parameters = init_parameters(shape, torch.Generator().manual_seed(seed))
+    else:
+        parameters, before = begun.parameters(), begun.figures()
+    # A part that goes on draws other demonstrations than the one before it.
+    optimizer, batches = Optimizer(parameters, recipe), Batches(recipe, tokenizer, seed + before["steps"])
+    curve: list[dict[str, float]] = list(before["curve"])
     recent: list[float] = []
-    started, num_steps, next_save = time.process_time(), 0, save_every
+    num_minutes = 0.0 if begun is None else begun.minutes
+    started, num_steps, next_save = time.process_time() - 60 * num_minutes, before["steps"], num_minutes + save_every
     while (used := (time.process_time() - started) / 60) < minutes:
         micro_batches = list(batches.draw(used / minutes))
         total_weight = sum(sum(weights[1:]) for micro in micro_batches for _, weights in micro)
@@ -361,9 +399,9 @@ def train(folder: Path, *, minutes: float, seed: int, recipe: Recipe, save_every
         "cpu_minutes": round(minutes, 2),
         "seed": seed,
         "steps": num_steps,
-        "episodes": batches.num_episodes,
-        "tokens": batches.num_tokens,
-        "distinct_problems": len(batches.problem_hashes),
+        "episodes": before["episodes"] + batches.num_episodes,
+        "tokens": before["tokens"] + batches.num_tokens,
+        "distinct_problems": before["distinct_problems"] + len(batches.problem_hashes),
         "parameters": sum(value.numel() for value in parameters.values()),
         "recipe": asdict(recipe),
         "curve": curve,
@@ -386,13 +424,16 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="train the built-in model")
     parser.add_argument("--out", type=Path, required=True, help="folder to write, made when missing")
-    parser.add_argument("--minutes", type=float, default=60.0, help="CPU-minutes of training")
+    parser.add_argument("--minutes", type=float, default=72.0, help="CPU-minutes of training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--problems", type=int, default=400, help="held-out problems in the report")
     parser.add_argument("--recipe", type=json.loads, default={}, help="fields of Recipe to change, as JSON")
+    parser.add_argument("--go-on", type=Path, metavar="FOLDER", help="a training saved before its end")
+    parser.add_argument("--used", type=float, default=0.0, help="CPU-minutes of the training that goes on")
     options = parser.parse_args()
     recipe = replace(Recipe(), **options.recipe)
-    training = train(options.out, minutes=options.minutes, seed=options.seed, recipe=recipe)
+    begun = None if options.go_on is None else Begun(options.go_on, options.used)
+    training = train(options.out, minutes=options.minutes, seed=options.seed, recipe=recipe, begun=begun)
     write_report(options.out, training, num_problems=options.problems, seed=options.seed)
 
 

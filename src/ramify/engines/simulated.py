@@ -70,7 +70,7 @@ class Simulated:
         return self._server.least_s
 
     async def generate(self, request: Request) -> Generation:
-        """Carry one request out. Cancelled, it leaves the batch when the step under way is over. Raises `EngineError`."""
+        """Carry one request out. Cancelled, it leaves the batch behind the step under way. Raises `EngineError`."""
         generation = await self._script.generate(request)
         loop = asyncio.get_running_loop()
         job = Job(request.ids, generation.ids)

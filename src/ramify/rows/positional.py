@@ -7,6 +7,7 @@ is the credit of the whole tree. Where there are fewer, nothing is made up: no e
 
 from ramify.core.errors import ExportError
 from ramify.core.tree import Tree
+from ramify.credit import PostHocRule
 from ramify.credit.grown import Unjudged
 from ramify.rows.row import Row, rows_of
 from ramify.rows.select import kept_leaves
@@ -21,6 +22,7 @@ def positional_rows(
     policy: Policy = "once",
     unjudged: Unjudged = "error",
     unpredictable: tuple[str, ...] = (),
+    post_hoc: PostHocRule | None = None,
 ) -> list[Row]:
     """n rows of a finished tree, each with a trained token, in canonical order.
 
@@ -35,7 +37,15 @@ def positional_rows(
             f"rows.min_leaves = {n}, so that fresh chains top it up, or ask for fewer"
         )
     for sharing in (policy, "fraction") if policy == "once" else (policy,):
-        rows = rows_of(tree, credit=credit, policy=sharing, kept=kept, unjudged=unjudged, unpredictable=unpredictable)
+        rows = rows_of(
+            tree,
+            credit=credit,
+            policy=sharing,
+            kept=kept,
+            unjudged=unjudged,
+            unpredictable=unpredictable,
+            post_hoc=post_hoc,
+        )
         if len(rows) == n:
             return rows
     raise ExportError(f"tree {tree.problem.uid!r} has leaves on whose path nothing was sampled; close them before")

@@ -24,7 +24,7 @@ from ramify.core.errors import ExportError
 from ramify.core.segment import Floats_T, Ids_T, Origin, Origination, Segment, ToolCall
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import Tree
-from ramify.credit import Credited, Forest, forest_of, measures_of
+from ramify.credit import Credited, Forest, PostHocRule, balanced, forest_of, measures_of, needs_balance
 from ramify.credit import credit as credited_by
 from ramify.credit.forest import STEM
 from ramify.credit.grown import Unjudged
@@ -164,20 +164,24 @@ def rows_of(
     normaliser: float | None = None,
     unjudged: Unjudged = "error",
     unpredictable: tuple[str, ...] = (),
+    post_hoc: PostHocRule | None = None,
 ) -> list[Row]:
     """Rows of a finished tree, one a leaf, in canonical order or the order of `kept`; none without a trained token.
 
     `kept`: ids of the leaves to export, drawn uniformly if the gradient is to stay exact; credit is computed on all
     leaves, and what is kept stands for the rest. A leaf named twice is one row, and two as published (`per_leaf`).
     `normaliser`: None = the number of kept leaves; a constant keeps trees of all sizes on one scale. `unpredictable`:
-    why the strategy's forks depend on tokens, whatever this tree shows. Raises `ExportError` for a codec that is not
-    the model's, for a leaf without a reward and for kept nodes that may not be trained; `ContractError` for an exact
-    credit on forks that are not predictable. Mutates nothing.
+    why the strategy's forks depend on tokens, whatever this tree shows. `post_hoc`: the rule by which it forks finished
+    paths, for credits of balanced shares. Raises `ExportError` for a codec that is not the model's, for a leaf without
+    a reward and for kept nodes that may not be trained; `ContractError` for an exact credit on forks that are not
+    predictable, or not balanced. Mutates nothing.
     """
     _refuse_inexact(tree.codec)
     forest = forest_of(
         tree, unjudged=unjudged, unpredictable=unpredictable, selected=kept, measures=measures_of(credit)
     )
+    if post_hoc is not None and needs_balance(credit):
+        forest = balanced(forest, tree, post_hoc)
     leaves = _kept(forest, kept, policy)
     if not leaves:
         return []

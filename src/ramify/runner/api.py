@@ -24,6 +24,7 @@ from ramify.core.problem import Problem
 from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
+from ramify.credit import PostHocRule
 from ramify.engines.logged import Logged
 from ramify.rows.row import Row
 from ramify.runner import loop
@@ -54,12 +55,16 @@ class Rollout:
     report: RunReport
     unpredictable: tuple[str, ...] = ()
     """Why forks of the strategy depend on tokens already drawn; empty = exact credits may be used."""
+    post_hoc: PostHocRule | None = None
+    """The rule by which the strategy forks finished paths; None = it has none that balanced shares could be made of."""
 
     def rows(self, *, per_tree: int | None = None) -> list[Row]:
         """One row a kept leaf, each sampled token once, by the configured credit; with `per_tree`, exactly that many of
         each tree. Raises `ExportError`."""
         return [
-            row for tree in self.trees for row in tree_rows(tree, self.config, self.unpredictable, per_tree=per_tree)
+            row
+            for tree in self.trees
+            for row in tree_rows(tree, self.config, self.unpredictable, post_hoc=self.post_hoc, per_tree=per_tree)
         ]
 
 
@@ -150,7 +155,7 @@ async def rollout(
     finally:
         if engine is None:
             await finished(run.close())
-    return Rollout(run.config, tuple(trees[index] for index in sorted(trees)), report, run.unpredictable)
+    return Rollout(run.config, tuple(trees[index] for index in sorted(trees)), report, run.unpredictable, run.post_hoc)
 
 
 def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: Any) -> Rollout:
@@ -283,13 +288,14 @@ class Saved:
     codec: Codec
     rules: GrowthRules
     unpredictable: tuple[str, ...] = ()
+    post_hoc: PostHocRule | None = None
 
     @classmethod
     def open(cls, path: Path) -> "Saved":
         """Raises `StoreError` if `path` is no readable run."""
         config = from_toml(header_and_config(path)[1])
-        run = assemble(config)
-        return cls(path, config, run.codec, run.rules, run.unpredictable)
+        run = assemble(replace(config, engine=replace(config.engine, log=None)))
+        return cls(path, config, run.codec, run.rules, run.unpredictable, run.post_hoc)
 
     def trees(self) -> Iterator[Tree]:
         """Finished trees in order of their problems."""
@@ -306,4 +312,4 @@ class Saved:
     def rows(self, *, per_tree: int | None = None) -> Iterator[Row]:
         """Rows of all finished trees, in canonical order; with `per_tree`, exactly that many of each."""
         for tree in self.trees():
-            yield from tree_rows(tree, self.config, self.unpredictable, per_tree=per_tree)
+            yield from tree_rows(tree, self.config, self.unpredictable, post_hoc=self.post_hoc, per_tree=per_tree)

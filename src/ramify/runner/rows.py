@@ -2,19 +2,26 @@
 
 from ramify.config.run_config import RunConfig
 from ramify.core.tree import Tree
+from ramify.credit import PostHocRule
 from ramify.rows.positional import positional_rows
 from ramify.rows.row import Row, rows_of
 from ramify.rows.select import kept_leaves
 
 
 def tree_rows(
-    tree: Tree, config: RunConfig, unpredictable: tuple[str, ...], *, per_tree: int | None = None
+    tree: Tree,
+    config: RunConfig,
+    unpredictable: tuple[str, ...],
+    *,
+    post_hoc: PostHocRule | None = None,
+    per_tree: int | None = None,
 ) -> list[Row]:
     """Rows of a finished tree in canonical order. Raises `ExportError` where none can be made.
 
     A leaf that no judge could score is left out, and the rows of its tree say that they are not exact. `unpredictable`:
-    why the strategy's forks depend on tokens already drawn, whatever this tree shows. `per_tree`: exactly that many
-    rows, for trainers with positional groups, in place of what the configuration keeps.
+    why the strategy's forks depend on tokens already drawn, whatever this tree shows. `post_hoc`: the rule by which it
+    forks finished paths. `per_tree`: exactly that many rows, for trainers with positional groups, in place of what the
+    configuration keeps.
     """
     wanted = config.rows
     if per_tree is not None:
@@ -25,6 +32,7 @@ def tree_rows(
             policy=wanted.policy,
             unjudged="drop",
             unpredictable=unpredictable,
+            post_hoc=post_hoc,
         )
     kept = None
     if wanted.leaves is not None:
@@ -36,4 +44,5 @@ def tree_rows(
         kept=kept,
         unjudged="drop",
         unpredictable=unpredictable,
+        post_hoc=post_hoc,
     )

@@ -37,6 +37,7 @@ from ramify.runner.toolbox import Toolbox
 from ramify.runner.work import prompt_segment
 from ramify.store.replay import Replayed
 from ramify.strategies.entropy import LOGPROBS, STEP_ENTROPY
+from ramify.strategies.post_hoc import post_hoc_rule
 from ramify.strategies.topped_up import ToppedUp
 from ramify.tools.output import told
 
@@ -77,6 +78,7 @@ class Run:
         sample = self._sample()
         self._measures = sample.measures
         self.unpredictable = (sample.unpredictable,) if sample.unpredictable else ()
+        self.post_hoc = post_hoc_rule(sample, self.format.stops)
         self._check()
 
     @property

@@ -1,7 +1,8 @@
 """Prune: rules that give a path up. A rule is `prune(branch) -> reason | None`, asked after every step of the policy.
 
-A path that is given up ends with the stop word `closed` and the reason in its notes; it stays a leaf with its reward,
-which keeps the gradient exact for the task so truncated. A rule reads the branch alone, never a secret.
+A path that is given up ends with the stop word `closed`, or the one its reason begins with (`repetition: …`), and the
+reason in its notes. It stays a leaf with its reward, which keeps the gradient exact for the task so truncated. A rule
+reads the branch alone, never a secret.
 """
 
 from collections import Counter

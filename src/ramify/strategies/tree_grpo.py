@@ -66,4 +66,4 @@ def _continuation(node: int, number: int, num_candidates: int) -> Grow:
     """One path from a node that tree `number` drew."""
     rule, probability = joining(RULE, number) if node == ROOT else RULE, 1 / num_candidates
     why = (Candidate(node, probability, (("num_candidates", float(num_candidates)),)),)
-    return Grow(node, fork=Fork(1, rule, probability=probability), why=why)
+    return Grow(node, fork=Fork(1, rule, probability=probability, select_prob=probability), why=why)

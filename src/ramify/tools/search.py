@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from ramify.core.errors import ConfigError, nearest
 from ramify.core.problem import Problem
-from ramify.core.tool import Branching, ToolResult
+from ramify.core.tool import Branching, ToolResult, text_schema
 from ramify.tools.function import DaemonThreads
 from ramify.tools.search_index import MAX_PARALLEL, Hit, Index, open_index
 
@@ -59,6 +59,7 @@ class Search:
         if not name.isidentifier():
             raise ConfigError(f"a tool needs a name that a format can call it by, got {name!r}")
         self.name = name
+        self.schema: Final = text_schema(name, "Find passages about some words.", parameter="query")
         self._index_of = index if callable(index) else _always(open_index(index))
         self._top_k: Final = top_k
         self._page: Final = PAGES[page]
