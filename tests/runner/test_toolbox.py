@@ -532,3 +532,14 @@ def test_a_function_that_hangs_in_a_thread_is_left_behind_at_the_deadline() -> N
     call = asyncio.run(main())
     released.set()
     assert call.status == "timeout"
+
+
+def test_no_more_calls_run_at_once_than_are_allowed() -> None:
+    async def main() -> float:
+        box = toolbox(Recorder(act=lambda arguments: asyncio.sleep(5)), config=ToolsConfig(max_parallel=2))
+        calls = [box.call("t", branch(), ToolAction("adder", "1")) for _ in range(5)]
+        assert {call.status for call in await asyncio.gather(*calls)} == {"ok"}
+        await box.close()
+        return asyncio.get_running_loop().time()
+
+    assert run(main()) == 3 * 5
