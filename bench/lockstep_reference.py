@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ramify.config.run_config import GrowthConfig
 from ramify.core.branch import Branch
 from ramify.core.command import Score
 from ramify.core.engine import Request
 from ramify.core.errors import ConfigError
-from ramify.core.format import Action, ToolAction
+from ramify.core.format import Action, InvalidAction, ToolAction, span_ids
 from ramify.core.seeds import child_seed, strategy_seed, tree_seed
 from ramify.core.segment import Finish, Floats_T, Origination, Segment, ToolCall, token_array
 from ramify.core.tool import ToolResult
@@ -64,7 +65,7 @@ class Node:
 
     def subtree(self) -> list["Node"]:
         """This node and all below it, breadth first."""
-        nodes = [self]
+        nodes: list[Node] = [self]
         for node in nodes:
             nodes.extend(node.children)
         return nodes
@@ -129,7 +130,14 @@ class LockStep:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._config = run.config.growth
+        self._config = config = run.config.growth
+        known = GrowthConfig(
+            max_response_tokens=config.max_response_tokens,
+            max_tool_calls=config.max_tool_calls,
+            max_turns=config.max_turns,
+        )
+        if config != known:
+            raise ConfigError(f"the lock-step loop knows limits of tokens, calls and turns, no more: {config!r}")
         self._sampling = run.config.actions["policy"].sampling
         self._wants_topk = False
         self.num_iterations = 0
@@ -155,10 +163,15 @@ class LockStep:
 
     async def _offline(self, prompts: Sequence[Prompt], options: OfflineConfig) -> None:
         """Initial chains of the whole batch, then rounds of expansion of the whole batch."""
-        if options.initial_rollouts == "dynamic" or options.choose != "uniform" or options.commit != "after":
-            raise ConfigError(
-                f"the lock-step loop knows fixed numbers, choose='uniform', commit='after', not {options!r}"
-            )
+        known = OfflineConfig(
+            options.initial_rollouts,
+            options.beam_size,
+            expansion_iterations=options.expansion_iterations,
+            expansion_nodes=options.expansion_nodes,
+            n=options.n,
+        )
+        if options.initial_rollouts == "dynamic" or options != known:
+            raise ConfigError(f"the lock-step loop knows other fixed numbers than the defaults, no more: {options!r}")
         number = min(options.initial_rollouts, options.n)
         await self._to_the_end([prompt.root.child() for prompt in prompts for _ in range(number)])
         for _ in range(options.expansion_iterations):
@@ -176,8 +189,15 @@ class LockStep:
 
     async def _online(self, prompts: Sequence[Prompt], options: OnlineConfig) -> None:
         """One step of all paths of the batch, then forks."""
-        if options.initial_rollouts == "dynamic" or options.rule != "arpo" or options.restart != "one":
-            raise ConfigError(f"the lock-step loop knows fixed numbers, rule='arpo', restart='one', not {options!r}")
+        known = OnlineConfig(
+            options.n,
+            options.initial_rollouts,
+            options.beam_size,
+            branch_probability=options.branch_probability,
+            entropy_weight=options.entropy_weight,
+        )
+        if options.initial_rollouts == "dynamic" or options != known:
+            raise ConfigError(f"the lock-step loop knows other fixed numbers than the defaults, no more: {options!r}")
         self._wants_topk = True
         rule = ForkRule("arpo", options.branch_probability, options.entropy_weight, options.clipping)
         for prompt in prompts:
@@ -233,7 +253,7 @@ class LockStep:
         elif ruling.action == "call_tool" and isinstance(action, ToolAction):
             calls.append((node, action))
         elif action is not None:
-            reason = "the call was empty" if isinstance(action, ToolAction) else action.reason
+            reason = action.reason if isinstance(action, InvalidAction) else "the call was empty"
             self._observe(node, action, ToolCall("", node.branch.run_text, "invalid", reason))
 
     def _ruling(self, node: Node, finish: Finish, action: Action | None) -> Ruling:
@@ -255,7 +275,7 @@ class LockStep:
     def _observe(self, node: Node, action: Action, call: ToolCall) -> None:
         """Write what the tool said, cut to the room there is; what fills it ends the path."""
         result = ToolResult(call.result, call.status, call.metadata, call.attachments)
-        ids = token_array(node.branch.codec.encode(self._run.format.observe(action, result)))
+        ids = token_array(span_ids(node.branch.codec, self._run.format.observe(action, result)))
         room, word = self._room(node)
         node.add([Segment("given", ids[: max(room, 0)], tool_call=call, attachments=call.attachments)])
         if len(ids) >= room:

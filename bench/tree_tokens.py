@@ -1,6 +1,6 @@
 """What a leaf of a tree costs: tokens sampled against the shape's ideal and against chains; prefixes computed again.
 
-The built-in model on held-out countdown problems, two trees at a time so that slots are to spare. Medians of five runs
+The built-in model on held-out countdown problems, two trees at a time so that slots are to spare. Medians of three runs
 of eight problems each; counts, so no load of the machine changes them.
 
 - tokens a leaf: what the ledger billed. Ideal: every sampled token of the realised tree paid once, over its leaves
@@ -21,8 +21,20 @@ from ramify.core.cost import decode_if_chains, modelled_spend
 from ramify.core.tree import ROOT, Tree
 from ramify.engines.builtin import Builtin
 
-PRESETS = ("chains", "offline", "arpo")
-NUM_RUNS = 5
+PRESETS = (
+    "chains",
+    "offline",
+    "arpo",
+    "aepo",
+    "tree_grpo",
+    "at2po",
+    "treerl",
+    "treepo",
+    "spo",
+    "treerpo",
+    "deepsearch",
+)
+NUM_RUNS = 3
 NUM_PROBLEMS = 8
 MAX_TREES = 2
 MAX_RATIO, MIN_CACHED = 1.05, 0.95
@@ -75,22 +87,22 @@ def cached_share(trees: Sequence[Tree], *, at_root: bool) -> float:
 
 def main() -> None:
     names = ("leaves", "tokens/leaf", "ideal", "ratio", "target", "as chains", "saved")
-    print(f"{'preset':8} " + " ".join(f"{name:>11}" for name in names))
+    print(f"{'preset':10} " + " ".join(f"{name:>11}" for name in names))
     rows: dict[str, Figures] = {}
     for preset in PRESETS:
         runs = [astuple(measured(preset, seed)) for seed in range(NUM_RUNS)]
         row = rows[preset] = Figures(*(statistics.median(column) for column in zip(*runs, strict=True)))
         print(
-            f"{preset:8} {row.leaves:11.0f} {row.billed:11.2f} {row.ideal:11.2f} {row.billed / row.ideal:11.3f} "
+            f"{preset:10} {row.leaves:11.0f} {row.billed:11.2f} {row.ideal:11.2f} {row.billed / row.ideal:11.3f} "
             f"{MAX_RATIO:>10.2f}< {row.as_chains:11.2f} {1 - row.billed / row.as_chains:11.1%}"
         )
     names = ("prefix cached", "target", "ratio", "prompt cached", "evicted", "recomputed")
-    print(f"\n{'preset':8} " + " ".join(f"{name:>13}" for name in names))
+    print(f"\n{'preset':10} " + " ".join(f"{name:>13}" for name in names))
     for preset, row in rows.items():
         if preset == "chains":  # It forks at the root alone.
             continue
         print(
-            f"{preset:8} {row.inner_cached:13.1%} {MIN_CACHED:>12.0%}+ {row.inner_cached / MIN_CACHED:13.3f} "
+            f"{preset:10} {row.inner_cached:13.1%} {MIN_CACHED:>12.0%}+ {row.inner_cached / MIN_CACHED:13.3f} "
             f"{row.root_cached:13.1%} {row.evicted:13.0f} {row.recomputed:13.0f}"
         )
 

@@ -120,14 +120,18 @@ def _anchored(config: RunConfig) -> RunConfig:
     return replace(
         config,
         task=replace(config.task, name=plugins.anchored(config.task.name)),
-        data=replace(config.data, path=path and str(Path(path).resolve())),
+        data=replace(config.data, path=_absolute(path)),
         strategy=replace(config.strategy, name=plugins.anchored(config.strategy.name), options=options),
-        engine=replace(config.engine, name=plugins.anchored(config.engine.name)),
+        engine=replace(config.engine, name=plugins.anchored(config.engine.name), log=_absolute(config.engine.log)),
         format=config.format and plugins.anchored(config.format),
         format_options=_anchored_template(config.format_options),
         growth=replace(config.growth, prune=config.growth.prune and plugins.anchored(config.growth.prune)),
         rows=replace(config.rows, sample=plugins.anchored(config.rows.sample)),
     )
+
+
+def _absolute(path: str | None) -> str | None:
+    return path and str(Path(path).resolve())
 
 
 def _anchored_template(options: Mapping[str, Any]) -> Mapping[str, Any]:

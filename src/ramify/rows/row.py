@@ -11,7 +11,7 @@ rows' leaves, or a constant the caller gives; an advantage is then of a trainer'
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal
 
@@ -165,6 +165,7 @@ def rows_of(
     unjudged: Unjudged = "error",
     unpredictable: tuple[str, ...] = (),
     post_hoc: PostHocRule | None = None,
+    caveats: tuple[str, ...] = (),
 ) -> list[Row]:
     """Rows of a finished tree, one a leaf, in canonical order or the order of `kept`; none without a trained token.
 
@@ -172,7 +173,7 @@ def rows_of(
     leaves, and what is kept stands for the rest. A leaf named twice is one row, and two as published (`per_leaf`).
     `normaliser`: None = the number of kept leaves; a constant keeps trees of all sizes on one scale. `unpredictable`:
     why the strategy's forks depend on tokens, whatever this tree shows. `post_hoc`: the rule by which it forks finished
-    paths, for credits of balanced shares. Raises `ExportError` for a codec that is not the model's, for a leaf without
+    paths, for credits of balanced shares. `caveats`: why these rows are not exact, whatever the credit. Raises `ExportError` for a codec that is not the model's, for a leaf without
     a reward and for kept nodes that may not be trained; `ContractError` for an exact credit on forks that are not
     predictable, or not balanced. Mutates nothing.
     """
@@ -182,6 +183,7 @@ def rows_of(
     )
     if post_hoc is not None and needs_balance(credit):
         forest = balanced(forest, tree, post_hoc)
+    forest = replace(forest, caveats=(*forest.caveats, *caveats))
     leaves = _kept(forest, kept, policy)
     if not leaves:
         return []

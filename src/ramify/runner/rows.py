@@ -7,6 +7,9 @@ from ramify.rows.positional import positional_rows
 from ramify.rows.row import Row, rows_of
 from ramify.rows.select import kept_leaves
 
+BLIND = frozenset({"as_planned", "copies_of_last", "per_tree", "uniform"})
+"""Rules that choose rows without a look at what the leaves are worth."""
+
 
 def tree_rows(
     tree: Tree,
@@ -34,9 +37,11 @@ def tree_rows(
             unpredictable=unpredictable,
             post_hoc=post_hoc,
         )
-    kept = None
+    kept, caveats = None, ()
     if wanted.leaves is not None:
         kept = kept_leaves(tree, wanted.leaves, rule=wanted.sample, unjudged="drop")
+        if wanted.sample not in BLIND and len(set(kept)) < tree.num_leaves:
+            caveats = (f"the rows kept were chosen by the rule {wanted.sample!r}, which may look at rewards",)
     return rows_of(
         tree,
         credit=config.credit,
@@ -45,4 +50,5 @@ def tree_rows(
         unjudged="drop",
         unpredictable=unpredictable,
         post_hoc=post_hoc,
+        caveats=caveats,
     )

@@ -20,12 +20,16 @@ import numpy as np
 
 from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome, Tokens
 from ramify.core.errors import ConfigError, ContractError
+from ramify.core.stems import joining
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.draws import Draws
 from ramify.strategies.entropy import LOGPROBS
 from ramify.strategies.flight import InFlight
 from ramify.strategies.surprise import Reading, Shortage, Surprisals, Ties, fork_positions, num_free
+
+
+RULE = "surprise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,8 @@ class TreeRL:
         surprisals = [self._surprisals(tree, chain) for chain in chains]
         going: list[_New] = []
         for i, at in fork_positions(surprisals, config.forks, shortage=config.shortage, ties=config.ties):
-            fork = Fork(config.continuations, "surprise", score=float(surprisals[i][at]))
+            rule = RULE if _is_observed(tree, chains[i].tip, at) else joining(RULE, number)
+            fork = Fork(config.continuations, rule, score=float(surprisals[i][at]), select_prob=1.0)
             going += [(_Chain(number), chains[i].tip, at, fork) for _ in range(config.continuations)]
         return going
 
@@ -191,6 +196,11 @@ class TreeRL:
         if np.isnan(found[free]).any():
             raise ContractError(f"treerl reads the logprobs of sampled tokens; those of node {chain.tip} are missing")
         return found
+
+
+def _is_observed(tree: Tree, node: int, at: int) -> bool:
+    """Whether an observation stands before `at`; where none does, the tree may move a fork to the bare prompt."""
+    return not tree.branch(node).is_sampled[tree.length(ROOT) : at].all()
 
 
 def _why(node: int, fork: Fork | None) -> tuple[Candidate, ...]:
