@@ -18,9 +18,9 @@ larger is the bound. `peak`: most memory allocated from Python at once, by trace
 what the engine had before left out; builtin's is from a run of its own in virtual time.
 
 Targets: at least twice as fast as lock-step with tools of 0.05 to 2 s, at most 1.10 of the bound with tools of 5 to
-30 s, no higher peak. ARPO and the last part are outside them: ARPO's 512 paths fill the server, so there is nothing to
-wait for; in the last part the server is full while the first chains grow and idle while the last rounds wait for tools,
-so that the sum of the bounds counts, not the larger.
+30 s, no higher peak. ARPO and the last part are outside them. ARPO's 512 paths fill the server, so there is little to
+wait for. In the last part the server is full while the first chains grow and nearly idle while the last rounds wait for
+tools, so the wall lies between the larger bound and the sum of both.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The built-in model on held-out countdown through ramify's own engine: pass@1, pass@4, pass@16 by number count.
+"""The built-in model on held-out problems of both tasks through ramify's own engine: pass@1, pass@4, pass@16.
 
 The shipped report was made by an independent sampler (`ramify.data.evaluate`); these figures must agree with it.
 pass@k is the unbiased estimator over 16 independent chains a problem.
@@ -20,26 +20,37 @@ def pass_at(k: int, num_right: int, num_samples: int = NUM_CHAINS) -> float:
     return 1.0 - comb(num_samples - num_right, k) / comb(num_samples, k)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--problems", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=2)
-    options = parser.parse_args()
+def measure(task: str, num_problems: int, seed: int) -> None:
+    """Print the figures of one task, by how hard its problems are."""
     result = ramify.rollout_sync(
-        preset="chains", prompts=options.problems, seed=options.seed, strategy__options={"n": NUM_CHAINS}
+        preset="chains",
+        task__name=task,
+        prompts=num_problems,
+        seed=seed,
+        strategy__options={"n": NUM_CHAINS},
     )
     right: defaultdict[str, list[int]] = defaultdict(list)
     for tree in result.trees:
         num_right = sum(tree.reward(leaf) == 1.0 for leaf in tree.leaves())
-        right[f"{len(tree.problem.public['numbers'])} numbers"].append(num_right)
+        public = tree.problem.public
+        right[f"{public['num_hops']} hops" if task == "hops" else f"{len(public['numbers'])} numbers"].append(num_right)
         right["all"].append(num_right)
-    print(f"{'':10} {'problems':>8} " + " ".join(f"{f'pass@{k}':>8}" for k in (1, 4, 16)))
+    print(f"{task:10} {'problems':>8} " + " ".join(f"{f'pass@{k}':>8}" for k in (1, 4, 16)))
     for name in sorted(right, reverse=True):
         values = [np.mean([pass_at(k, r) for r in right[name]]) for k in (1, 4, 16)]
         print(f"{name:10} {len(right[name]):8} " + " ".join(f"{v:8.3f}" for v in values))
     report = result.report
     tokens, calls = report.decode_tokens / report.leaves, report.tool_calls / report.leaves
-    print(f"{tokens:.1f} sampled tokens and {calls:.2f} calls a chain")
+    print(f"{tokens:.1f} sampled tokens and {calls:.2f} calls a chain\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--problems", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=2)
+    options = parser.parse_args()
+    for task in ("countdown", "hops"):
+        measure(task, options.problems, options.seed)
 
 
 if __name__ == "__main__":

@@ -322,7 +322,7 @@ def after_two_calls(branch):
     return "two calls" if len(branch.tool_calls) == 2 else None
 
 
-def shortest(leaves, n, rng):
+def shortest(tree, leaves, n, rng):
     return leaves[:n]
 """
 

@@ -68,13 +68,20 @@ def test_a_file_may_name_the_preset_and_a_flag_wins_over_it(tmp_path: Path):
     path = written(tmp_path, 'preset = "arpo"\n')
     assert resolve(files=[path]).config.strategy.name == "online"
     config = resolve(files=[path], preset="chains").config
-    assert config.strategy.name == "chains"
+    assert (config.strategy.name, config.preset) == ("chains", "chains")
 
 
 def test_naming_another_strategy_discards_the_options_of_the_one_before():
     config = resolve(preset="offline", flags={"strategy.name": "chains"}, overrides=["strategy.options.n=3"]).config
     assert config.strategy.options["n"] == 3
     assert "beam_size" not in config.strategy.options
+
+
+def test_options_given_beside_another_strategy_are_its_own_in_any_order():
+    texts = ["strategy.options.n=3", "strategy.name=chains"]
+    settings = {"strategy.options": {"n": 3}, "strategy.name": "chains"}
+    assert resolve(preset="offline", overrides=texts).config.strategy.options["n"] == 3
+    assert resolve(preset="offline", flags=settings).config.strategy.options["n"] == 3
 
 
 def test_naming_the_same_strategy_again_keeps_its_options():

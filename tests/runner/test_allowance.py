@@ -58,6 +58,15 @@ def test_a_growth_is_allowed_what_its_path_has_left(until: Until, decode: int, t
     )
 
 
+def test_what_was_no_call_takes_none_away() -> None:
+    tree = tree_with_a_call()
+    place = tree.follow(1)
+    correction = Segment("given", token_array(range(5)), tool_call=ToolCall("", "</calc>", "invalid"))
+    last = tree.add(Step((Segment("sampled", token_array(range(5))), correction)), place)
+    command = Grow(last)
+    assert ALLOWANCE(tree, command, tree.begin(1, command)).tool_calls == 2
+
+
 def test_a_growth_from_the_root_has_the_whole_response() -> None:
     assert allowed(Grow(ROOT)).decode == 100
     assert allowed(Grow(ROOT)).tool_calls == 3

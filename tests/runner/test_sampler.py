@@ -56,6 +56,16 @@ def test_a_request_may_use_what_the_budget_has_left() -> None:
     assert [r.max_tokens for r in asked] == [40, 40 - turn, 40 - 2 * turn]
 
 
+def test_context_computed_in_a_turn_counts_against_its_next_request() -> None:
+    class FewTokens(Plan):
+        def wanted(self, tree: Tree) -> Sequence[Command] | None:
+            return None if self.told else [Grow(ROOT, until=Tokens(12))]
+
+    limit = 3 * PROMPT
+    result = grown(FewTokens, Scripted(chains(2), block_size=1000), limits=Limits(prefill_uncached=limit))
+    assert result.trees[0].spent()["policy"].prefill_uncached <= limit
+
+
 def test_tokens_are_asked_for_exactly_and_then_one_by_one_while_a_word_is_open() -> None:
     class FewTokens(Plan):
         def wanted(self, tree: Tree) -> Sequence[Command] | None:

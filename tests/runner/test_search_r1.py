@@ -93,6 +93,14 @@ def test_an_invalid_last_turn_ends_the_path_and_is_not_corrected() -> None:
     assert segments(tree, leaf)[-1][0] == "sampled"
 
 
+def test_a_last_turn_cut_at_its_own_limit_ends_the_path() -> None:
+    engine = Listening(saying("x" * 100))
+    actions = {"policy": ActionConfig(max_tokens=30)}
+    tree, leaf = only_leaf(grown(OneChain, engine, task=task(), growth=replace(LOOP, max_turns=2), actions=actions))
+    assert [text for origin, text in segments(tree, leaf) if origin == "sampled"] == ["x" * 30] * 2
+    assert (tree.stop(leaf), len(engine.requests)) == ("turn_limit", 2)
+
+
 @pytest.mark.parametrize("most", [7, 12, 19])
 def test_an_action_that_spans_the_steps_of_the_forced_last_turn_is_read_whole_and_not_carried_out(most: int) -> None:
     """Steps of `most` tokens cut the search in two or more; they are one turn, the last."""

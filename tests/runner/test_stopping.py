@@ -48,6 +48,14 @@ def test_a_generation_cut_by_the_context_is_full_and_by_less_goes_on() -> None:
     assert classify_stop(CORRECTED, replace(cut, is_context_full=True, response_tokens=100)) == Ruling("end", "length")
 
 
+def test_a_full_turn_without_an_action_is_corrected_and_the_last_one_ends() -> None:
+    full = replace(CALL, finish="length", action=None, is_turn_full=True)
+    search_r1 = replace(CORRECTED, no_action="observe")
+    assert classify_stop(search_r1, full) == Ruling("call_tool_error")
+    assert classify_stop(search_r1, replace(full, is_last_turn=True)) == Ruling("end", "turn_limit")
+    assert classify_stop(CORRECTED, replace(full, is_last_turn=True)) == Ruling("continue")
+
+
 def test_without_a_limit_calls_go_on() -> None:
     assert classify_stop(CORRECTED, replace(CALL, call_limit=None, calls_made=999)) == Ruling("call_tool")
 

@@ -67,7 +67,7 @@ def test_decided_before_the_tokens_both_are_exact(preset: str, setting: str) -> 
     assert any(len(tree.forks) > 1 for tree in rollout.trees)
 
 
-@pytest.mark.parametrize(("sample", "is_said"), [("correct_first", True), ("uniform", False)])
-def test_rows_chosen_by_reward_say_that_they_are_not_exact(sample: str, is_said: bool) -> None:
+@pytest.mark.parametrize(("sample", "is_said"), [("correct_first", True), ("per_tree", True), ("uniform", False)])
+def test_rows_of_leaves_not_drawn_alike_say_that_they_are_not_exact(sample: str, is_said: bool) -> None:
     rollout = grown("treerl", f"rows.sample={sample}", "credit=balanced_split")
     assert all(("chosen by the rule" in " ".join(row.reasons)) == is_said for row in rollout.rows())

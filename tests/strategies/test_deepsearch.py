@@ -15,9 +15,10 @@ from tests.strategies.world import Journey, SeededWorld, journey, shape
 from ramify.core.command import Grow, Tokens
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.limits import Limits
+from ramify.core.tree import Step, Tree
 from ramify.credit import forest_of
 from ramify.credit.deepsearch import Search
-from ramify.runner.driver import Asked
+from ramify.runner.driver import Asked, Start
 from ramify.strategies import DeepSearch
 from ramify.strategies.deepsearch import AS_PUBLISHED, DeepSearchConfig
 
@@ -126,6 +127,18 @@ def test_paths_that_were_cut_from_outside_or_not_judged_are_never_backed_up() ->
     strategy = search()
     journey(strategy, PlannedWorld({(0,): End(None), (1,): End(1.0, stop="deadline")}))
     assert strategy.root.stored == 0.0 and strategy.root.visits == 0
+
+
+class Unjudged(PlannedWorld):
+    """A world in which no judge says anything."""
+
+    def steps(self, tree: Tree, start: Start) -> list[Step]:
+        return [replace(step, scores=()) for step in super().steps(tree, start)]
+
+
+def test_a_search_whose_paths_nobody_judges_ends_after_n_expansions_of_which_one_finished() -> None:
+    tree = journey(search(replace(SMALL, n=2, width=3, max_depth=5)), Unjudged({})).tree
+    assert len({tree.parent(leaf) for leaf in tree.leaves()}) == 2
 
 
 def test_rewards_of_a_judge_that_saw_the_answer_steer_the_search_only_where_that_is_declared() -> None:

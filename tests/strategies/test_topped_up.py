@@ -18,7 +18,7 @@ from ramify.rows import rows_of
 from ramify.runner.driver import Start
 from ramify.strategies import Chains, Offline, Online
 from ramify.strategies.chains import ChainsConfig
-from ramify.strategies.offline import OfflineConfig
+from ramify.strategies.offline import AS_PUBLISHED, OfflineConfig
 from ramify.strategies.online import OnlineConfig
 from ramify.strategies.topped_up import ToppedUp
 
@@ -76,6 +76,12 @@ def test_chains_that_bring_nothing_are_not_tried_again() -> None:
     trip = journey(chains(2, 4), Dying())
     assert trip.driver.is_finished
     assert [fork.num_siblings for fork in top_ups(trip.tree)] == [4]
+
+
+def test_a_strategy_that_finds_itself_done_when_it_is_asked_is_topped_up() -> None:
+    plan = Offline(AS_PUBLISHED, np.random.default_rng(0))
+    trip = journey(ToppedUp(plan, 8))
+    assert trip.driver.is_finished and trip.tree.num_leaves == 8
 
 
 @pytest.mark.parametrize("limits", [Limits(leaves=3), Limits(decode=40)])

@@ -61,8 +61,11 @@ def resolve(
     ]
     named = [layer.values["preset"] for layer in layers if "preset" in layer.values]
     is_small = _runs_builtin(merged(layers)[0])
-    base = preset_layers(preset or (named[-1] if named else None), is_small=is_small, faults=unread)
+    chosen = preset or (named[-1] if named else None)
+    base = preset_layers(chosen, is_small=is_small, faults=unread)
     values, sources = merged([*base, *layers])
+    if chosen is not None:
+        values["preset"] = str(chosen)
     if "data.path" in sources and "task.name" not in sources:
         values.setdefault("task", {})["name"] = "data"
     config, faults = checked(values)

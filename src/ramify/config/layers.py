@@ -83,14 +83,14 @@ def file_layers(folder: Path | None, files: Iterable[Path], faults: list[str]) -
 
 
 def flag_layers(flags: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Layer]:
-    """A layer for each dotted path; `names` are what the user typed for it."""
-    for path, value in flags.items():
+    """A layer for each dotted path, names of sections first; `names` are what the user typed for it."""
+    for path, value in sorted(flags.items(), key=lambda flag: not _is_name(flag[0])):
         yield Layer(names.get(path, "argument"), _nested(path, value))
 
 
 def override_layers(overrides: Sequence[str], faults: list[str]) -> Iterator[Layer]:
-    """A layer for each text `a.b=c`, whose value is TOML, or else a string. Mutates `faults`."""
-    for text in overrides:
+    """A layer for each text `a.b=c`, whose value is TOML, or else a string; names of sections first. Mutates `faults`."""
+    for text in sorted(overrides, key=lambda text: not _is_name(text.partition("=")[0].strip())):
         path, equals, value = text.partition("=")
         if equals and all(key.strip() for key in path.split(".")):
             yield Layer(f"--set {text}", _nested(path, _literal(value.strip())))
@@ -109,6 +109,11 @@ def _merge(
             _merge(below, value, source=source, sources=sources, path=at)
         else:
             table[key] = value
+
+
+def _is_name(path: str) -> bool:
+    """Whether a path says what a section's options are of: those given beside it are its own, in whatever order."""
+    return path in {f"{section}.name" for section in NAMED_SECTIONS}
 
 
 def _nested(path: str, value: Any) -> dict[str, Any]:

@@ -221,9 +221,9 @@ class Tree:
         return known[0] if len(known) == 1 else np.concatenate([np.empty(0, np.float32), *known])
 
     def num_tool_calls(self, node: int) -> int:
-        """Number of calls answered on the branch of `node`."""
-        segments = (i for n in self.context(node) for i in self._segment_range(n))
-        return sum(self._segments.tool_call(i) is not None for i in segments)
+        """Number of calls of tools on the branch of `node`; what was no action is none, though it was answered."""
+        calls = (self._segments.tool_call(i) for n in self.context(node) for i in self._segment_range(n))
+        return sum(call is not None and call.tool != "" for call in calls)
 
     def measure(self, node: int, name: str) -> float | None:
         """A named value of the whole step; None = not computed."""

@@ -7,8 +7,8 @@ from ramify.rows.positional import positional_rows
 from ramify.rows.row import Row, rows_of
 from ramify.rows.select import kept_leaves
 
-BLIND = frozenset({"as_planned", "copies_of_last", "per_tree", "uniform"})
-"""Rules that choose rows without a look at what the leaves are worth."""
+EVEN = frozenset({"as_planned", "copies_of_last", "uniform"})
+"""Rules that keep every leaf of a tree with the same probability: what is kept may then stand for the rest."""
 
 
 def tree_rows(
@@ -40,8 +40,8 @@ def tree_rows(
     kept, caveats = None, ()
     if wanted.leaves is not None:
         kept = kept_leaves(tree, wanted.leaves, rule=wanted.sample, unjudged="drop")
-        if wanted.sample not in BLIND and len(set(kept)) < tree.num_leaves:
-            caveats = (f"the rows kept were chosen by the rule {wanted.sample!r}, which may look at rewards",)
+        if wanted.sample not in EVEN and len(set(kept)) < tree.num_leaves:
+            caveats = (f"the rows kept were chosen by the rule {wanted.sample!r}, which may keep some leaves rather than others",)
     return rows_of(
         tree,
         credit=config.credit,

@@ -69,8 +69,8 @@ class Sampler:
         ]
         decode, prefill, turns = path.left("decode"), path.left("prefill_uncached"), path.left("turns")
         if decode is not None:
-            rooms.append((decode - turn.num_sampled, "budget"))
-        if prefill is not None and prefill < len(turn.branch):
+            rooms.append((decode - turn.billed.decode, "budget"))
+        if prefill is not None and prefill - turn.billed.prefill_uncached < len(turn.branch):
             rooms.append((0, "budget"))
         if not turn.num_sampled and turns is not None and turns < 1:
             rooms.append((0, "budget"))

@@ -81,8 +81,9 @@ def classify_stop(policy: StopPolicy, path: Generated) -> Ruling:
         is_over = policy.no_action == "end" or path.is_last_turn
         return _end(policy, "end_of_sequence") if is_over else Ruling("call_tool_error")
     if path.finish == "length":
-        is_to_correct = path.is_turn_full and policy.no_action == "observe" and not path.is_last_turn
-        return Ruling("call_tool_error") if is_to_correct else _go_on(policy, path)
+        if not path.is_turn_full or policy.no_action == "end":
+            return _go_on(policy, path)
+        return _end(policy, "turn_limit") if path.is_last_turn else Ruling("call_tool_error")
     if path.call_limit is not None and path.calls_made >= path.call_limit:
         return _end(policy, "tool_limit") if policy.at_limit == "end" else _go_on(policy, path)
     return _call(policy, path)

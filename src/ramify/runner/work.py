@@ -127,6 +127,14 @@ class Turn:
         return sum(len(s) for s in self.segments if s.is_sampled)
 
     @property
+    def billed(self) -> Spend:
+        """What its requests have cost so far."""
+        spend = Spend()
+        for segment in self.segments:
+            spend.bill(segment.usage)
+        return spend
+
+    @property
     def was_ended(self) -> bool:
         """Whether the model ended its turn: by a stop word or the end of the sequence."""
         return self.finish is not None and self.finish.kind in ("stop", "end_of_sequence")

@@ -35,7 +35,7 @@ class DeepSearchConfig:
     """Defaults are the corrected ones; numbers are those of round0.sh and of the code's defaults."""
 
     n: int = 8
-    """Finished paths to back up."""
+    """Finished paths to back up; of an expansion whose paths have no value, one counts all the same."""
     width: int = 8
     """Children of an expansion."""
     segment_tokens: int = 256
@@ -72,7 +72,8 @@ class DeepSearch:
         self._in_flight: InFlight[int] = InFlight()
         """Place of each growth among its siblings."""
         self._grown: dict[int, Segment] = {}
-        self._num_backed_up = 0
+        self._num_finished = 0
+        """Expansions of which a path finished."""
         self._round = 0
         self._is_over = False
 
@@ -139,6 +140,7 @@ class DeepSearch:
 
     def _back_up(self) -> None:
         """Visit the open children, then all segments on the way to the one finished child that is chosen."""
+        self._num_finished += not all(child.is_open for child in self._current.children)
         for child in self._current.children:
             child.visits += child.is_open
         finished = [(child, child.value) for child in self._current.children if child.value is not None]
@@ -150,7 +152,6 @@ class DeepSearch:
             segment.stored = backed_up(segment.stored, value, backup_weight(segment.depth, leaf.depth + 1))
             segment.visits += 1
             segment.num_valued += value != 0
-        self._num_backed_up += 1
 
     def _choose(self) -> None:
         """What is expanded next; the search is over where nothing is. Of equal scores the first, depth first."""
@@ -158,7 +159,7 @@ class DeepSearch:
         has_finished = any(child.value is not None for child in children)
         below = [] if has_finished else [child for child in children if child.is_open]
         candidates = below or [segment for segment in self.root.below() if segment.is_open]
-        if not candidates or self._num_backed_up >= self.config.n:
+        if not candidates or self._num_finished >= self.config.n:
             self._is_over = True
         if self._is_over:
             return

@@ -34,9 +34,9 @@ class ToppedUp:
         return self.strategy.measures
 
     def ask(self, tree: Tree) -> Sequence[Command]:
-        is_grown = self.strategy.is_done(tree)
-        commands: Sequence[Command] = [] if is_grown else self.strategy.ask(tree)
-        if is_grown and not self._num_in_flight:
+        commands: Sequence[Command] = [] if self.strategy.is_done(tree) else self.strategy.ask(tree)
+        # A strategy may find out that it is done by being asked.
+        if not commands and not self._num_in_flight and self.strategy.is_done(tree):
             commands = self._top_up(tree)
         self._num_in_flight += len(commands)
         return commands
