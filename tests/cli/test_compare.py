@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from ramify.cli.compare import Arm, conditions
 from ramify.cli.main import main
+from ramify.config.configure import resolve
 
 FEW = ["--problems", "3", "--seeds", "2"]
 
@@ -36,6 +38,13 @@ def test_the_same_command_gives_the_same_figures(capsys: pytest.CaptureFixture[s
         (preset,) = json.loads(capsys.readouterr().out)["presets"]
         found.append({name: value for name, value in preset.items() if name != "seconds"})
     assert found[0] == found[1]
+
+
+def test_what_an_arm_has_and_its_chains_have_not_is_said() -> None:
+    arms = [Arm(name, resolve(preset=name).config, {}) for name in ("offline", "treerl", "deepsearch", "treepo")]
+    said = list(conditions(arms, resolve(preset="chains").config))
+    assert [line.partition(" ")[0] for line in said] == ["treerl", "deepsearch", "treepo"]
+    assert "actions.policy" in said[0] and "gold answers" in said[1] and "growth" in said[2]
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,17 @@ def snapshot(tree: Tree, leaf: int) -> tuple[object, ...]:
     )
 
 
+def test_a_fork_at_the_start_of_a_fresh_context_takes_no_turn_away() -> None:
+    growth = Growth(planted(), rules=GrowthRules(quoting=frozenset({"again"})))
+    command = growth.ask(Grow(ROOT, action="again"))
+    opening = Segment("prompt", token_array(CODEC.encode("again: ")))
+    growth.grow(command, Step((opening, sampled("so be it")), stop="answer", action="again", edge="quotes"))
+    (rewrite,) = growth.end(command, Done()).nodes
+    before = growth.tree.spent()["policy"].turns
+    growth.ask(Grow(rewrite, at=0))
+    assert growth.tree.spent()["policy"].turns == before == 1
+
+
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 @pytest.mark.covers("S0.1")

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runner.parts import OneChain, Small, grown, problems
+from tests.runner.parts import OneChain, Plan, Small, grown, problems
 
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.command import Command, Grow
-from ramify.core.errors import ConfigError, StoreError
+from ramify.core.errors import ConfigError, ContractError, StoreError
 from ramify.core.tree import ROOT, Tree
 from ramify.engines.faults import Delay, Fault
 from ramify.engines.policies import chains
@@ -316,3 +316,15 @@ def test_the_secret_of_a_problem_is_nowhere_in_its_run(tmp_path: Path) -> None:
         assert not path.is_file() or b"TOPSECRET" not in path.read_bytes()
     first = next(Saved.open(tmp_path / "run").trees())
     assert first.scores(first.leaves()[0])[-1].is_oracle
+
+
+def test_rows_of_a_tree_whose_strategy_broke_say_that_they_are_not_exact() -> None:
+    class Breaks(Plan):
+        def wanted(self, tree: Tree) -> Sequence[Command] | None:
+            if self.told:
+                raise ContractError("no more")
+            return [Grow(ROOT), Grow(ROOT)]
+
+    result = grown(Breaks)
+    assert result.report.failed_trees == 1
+    assert [row.reasons for row in result.rows()] == [("growing ended before the strategy was done",)] * 2

@@ -74,10 +74,11 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     if draw is not None:
         draw(lines, pool, options.plot, title=f"{options.task}: {len(problems)} problems, {options.seeds} seeds")
     if options.json:
-        terminal.result("ramify.compare/1", _values(options, lines, pool))
+        values = {**_values(options, lines, pool), "conditions": list(conditions(arms, chains))}
+        terminal.result("ramify.compare/1", values)
     else:
         terminal.whole(table(lines, pool))
-        terminal.out.print("\n".join(findings(lines)), markup=False, soft_wrap=True)
+        terminal.out.print("\n".join([*findings(lines), *conditions(arms, chains)]), markup=False, soft_wrap=True)
     return ExitCode.DONE
 
 
@@ -122,6 +123,18 @@ def findings(lines: "Sequence[Line]") -> Iterator[str]:
         yield "none differs from chains of equally many tokens beyond the interval"
     if any(each.is_oracle for each in lines):
         yield "rewards are from a judge that knows the gold answers"
+
+
+def conditions(arms: Sequence[Arm], chains: "RunConfig") -> Iterator[str]:
+    """In what else than its shape an arm differs from the chains it is held against."""
+    for arm in arms:
+        law, other = arm.config.actions["policy"], chains.actions["policy"]
+        own = {"actions.policy": law != other, "growth": arm.config.growth != chains.growth}
+        if any(own.values()):
+            said = " and ".join(section for section, is_own in own.items() if is_own)
+            yield f"{arm.name} has settings of its own in {said}; the chains it is held against do without them"
+        if arm.config.strategy.options.get("oracle") == "declared":
+            yield f"{arm.name} searches by rewards, also of a judge that knows the gold answers"
 
 
 def _drawer() -> "Callable[..., None]":

@@ -89,7 +89,7 @@ def flag_layers(flags: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[
 
 
 def override_layers(overrides: Sequence[str], faults: list[str]) -> Iterator[Layer]:
-    """A layer for each text `a.b=c`, whose value is TOML, or else a string; names of sections first. Mutates `faults`."""
+    """A layer for each text `a.b=c`, names of sections first; a value is TOML, or else a string. Mutates `faults`."""
     for text in sorted(overrides, key=lambda text: not _is_name(text.partition("=")[0].strip())):
         path, equals, value = text.partition("=")
         if equals and all(key.strip() for key in path.split(".")):

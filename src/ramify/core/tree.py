@@ -75,8 +75,8 @@ class Tree:
     __slots__ = (
         "_action", "_actions", "_edge", "_end", "_first_child", "_fork", "_index", "_last_child", "_measures", "_next",
         "_notes", "_num_segments", "_parent", "_planned", "_previous", "_quoted", "_requested", "_role", "_scores",
-        "_seed", "_segment", "_segments", "_stop", "codec", "forks", "num_failed", "num_leaves", "pending", "problem",
-        "seed",
+        "_seed", "_segment", "_segments", "_stop", "codec", "forks", "is_broken", "num_failed", "num_leaves", "pending",
+        "problem", "seed",
     )  # fmt: skip
 
     def __init__(self, problem: Problem, codec: Codec, prompt: Sequence[Segment], *, seed: int) -> None:
@@ -87,6 +87,8 @@ class Tree:
         """Fork records by decision id; implicit decisions (one child) have none."""
         self.pending: dict[int, Command] = {}
         """Commands in flight by id."""
+        self.is_broken = False
+        """Whether its growing ended before its strategy was done."""
         self.num_leaves = 0
         self.num_failed = 0
         self._segments = SegmentArena()
@@ -379,7 +381,8 @@ class Tree:
         own, parent = self._segment_range(node), self._parent[node]
         if parent == NONE or self._edge[node] == 1 or not own or not self._segment_range(parent):
             return False
-        return self._seed[node] == self._seed[parent]
+        has_begun = any(self._segments.is_sampled(i) for i in self._segment_range(parent))
+        return has_begun and self._seed[node] == self._seed[parent]
 
     def _place(self, grow: Grow, words: Iterable[str]) -> Place:
         """Behind the branch of the node, or at a position on it."""

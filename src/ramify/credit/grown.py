@@ -134,6 +134,8 @@ class _Survey:
             found.append(f"{self.num_unshared} decision(s) whose shares do not sum to 1")
         if self.num_missing:
             found.append(f"{self.num_missing} planned sibling(s) never came")
+        if self.tree.is_broken:
+            found.append("growing ended before the strategy was done")
         if self.tree.pending:
             found.append(f"{len(self.tree.pending)} command(s) were still in flight")
         return found

@@ -124,14 +124,20 @@ def evaluate(folder: Path, exam: Exam, *, num_samples: int, seed: int) -> dict[s
     groups = sample(folder, exam, num_samples=num_samples, seed=seed)
     by_label = {"all": groups}
     for label, group in sorted(zip(exam.labels, groups, strict=True), key=lambda pair: pair[0]):
-        by_label.setdefault(label, []).append(group)
+        if label != "all":
+            by_label.setdefault(label, []).append(group)
     return {label: _figures(those, num_samples, tokenizer) for label, those in by_label.items()}
 
 
 def evaluate_both(folder: Path, *, num_problems: int, num_samples: int, seed: int) -> dict[str, Any]:
     """Figures of both tasks on held-out problems."""
-    exams = (countdown_exam(num_problems, seed), hops_exam(num_problems, seed))
-    figures = {exam.name: evaluate(folder, exam, num_samples=num_samples, seed=seed) for exam in exams}
+    exams = {
+        "countdown": countdown_exam(num_problems, seed),
+        "hops": hops_exam(num_problems, seed),
+        "hops, 2 hops": hops_exam(num_problems // 2, seed, num_hops=2),
+        "hops, 1 hop": hops_exam(num_problems // 2, seed, num_hops=1),
+    }
+    figures = {name: evaluate(folder, exam, num_samples=num_samples, seed=seed) for name, exam in exams.items()}
     return {"seed": seed, "samples": num_samples, "temperature": 1.0, "tasks": figures}
 
 

@@ -38,7 +38,6 @@ class Agent(Protocol):
 class Exam:
     """Problems of one task."""
 
-    name: str
     call_tag: str
     agents: Sequence[Callable[[], Agent]]
     """One a problem; makes a fresh episode."""
@@ -96,14 +95,14 @@ def countdown_exam(num_problems: int, seed: int) -> Exam:
     """Held-out countdown problems, reported by how many numbers they have."""
     problems = list(countdown.generate("heldout", num_problems, seed))
     labels = [f"{len(problem.numbers)} numbers" for problem in problems]
-    return Exam("countdown", "</calc>", [partial(CountdownAgent, problem) for problem in problems], labels)
+    return Exam("</calc>", [partial(CountdownAgent, problem) for problem in problems], labels)
 
 
-def hops_exam(num_problems: int, seed: int) -> Exam:
-    """Held-out questions, reported by how many hops they have."""
-    problems = list(hops.generate("heldout", num_problems, seed))
-    labels = [f"{len(problem.relations)} hops" for problem in problems]
-    return Exam("hops", "</search>", [partial(HopsAgent, problem) for problem in problems], labels)
+def hops_exam(num_problems: int, seed: int, *, num_hops: int = hops.MAX_HOPS) -> Exam:
+    """Held-out questions of `num_hops` hops."""
+    problems = list(hops.generate("heldout", num_problems, seed, num_hops=num_hops))
+    agents = [partial(HopsAgent, problem) for problem in problems]
+    return Exam("</search>", agents, ["all"] * len(problems))
 
 
 def _content(turn: str, tag: str) -> str:

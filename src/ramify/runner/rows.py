@@ -41,7 +41,9 @@ def tree_rows(
     if wanted.leaves is not None:
         kept = kept_leaves(tree, wanted.leaves, rule=wanted.sample, unjudged="drop")
         if wanted.sample not in EVEN and len(set(kept)) < tree.num_leaves:
-            caveats = (f"the rows kept were chosen by the rule {wanted.sample!r}, which may keep some leaves rather than others",)
+            caveats = (
+                f"the rows kept were chosen by the rule {wanted.sample!r}, which does not draw all leaves alike",
+            )
     return rows_of(
         tree,
         credit=config.credit,

@@ -263,8 +263,10 @@ class Scheduler:
             reason = await self._reason(run)
         finally:
             del self._runs[run.index]
-        run.driver.tree.trim()
-        self.emit(TreeClosed(run.index, run.driver.tree, reason))
+        tree = run.driver.tree
+        tree.is_broken = reason != "done"
+        tree.trim()
+        self.emit(TreeClosed(run.index, tree, reason))
 
     async def _reason(self, run: TreeRun) -> str:
         """Grow a tree and return why it ended. Boundary: whatever goes wrong inside it ends that tree alone, but for

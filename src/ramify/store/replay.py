@@ -94,6 +94,7 @@ class Replayed:
             self._expect("number of leaves", record.num_leaves, self.tree.num_leaves)
         self.shut = record
         self.steps.clear()
+        self.tree.is_broken = record.reason != "done"
         self.tree.trim()
 
     def _num_steps(self, command_id: int) -> int:

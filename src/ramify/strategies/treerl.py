@@ -28,7 +28,6 @@ from ramify.strategies.entropy import LOGPROBS
 from ramify.strategies.flight import InFlight
 from ramify.strategies.surprise import Reading, Shortage, Surprisals, Ties, fork_positions, num_free
 
-
 RULE = "surprise"
 
 
