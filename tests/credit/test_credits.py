@@ -151,9 +151,10 @@ def test_leaf_loo_is_exact_on_chains_only() -> None:
     assert credit("leaf_loo", forest_of(nested())).reasons == ("leaf_loo is exact for chains only",)
 
 
-def test_split_tree_loo_needs_two_stems() -> None:
-    with pytest.raises(ContractError, match="needs two, got 1"):
-        split_tree_loo(single_stem())
+def test_a_single_stem_is_compared_with_nothing_and_says_so() -> None:
+    assert split_tree_loo(single_stem()).tolist() == split(single_stem()).tolist()
+    assert "needs 2 stems and has 1" in credit("split_tree_loo", single_stem()).reasons[0]
+    assert not credit("leaf_tree_loo", single_stem()).is_unbiased
 
 
 def test_a_single_path_has_no_baseline() -> None:

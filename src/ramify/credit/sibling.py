@@ -7,7 +7,6 @@ into its baseline and shrink its term by a factor of their own; they are here to
 
 import numpy as np
 
-from ramify.core.errors import ContractError
 from ramify.credit.forest import STEM, Array_N, Forest
 
 
@@ -50,16 +49,14 @@ def split_mean(forest: Forest) -> Array_N:
 def leaf_tree_loo(forest: Forest) -> Array_N:
     """(N,) equal leaves inside a stem, each against the plain leaf mean of the other stems.
 
-    Exact only where all leaves of a stem weigh the same. Raises `ContractError` for a single stem.
+    Exact only where all leaves of a stem weigh the same. A single stem is compared with 0.
     """
     stems, leaves = forest.stems.tolist(), forest.leaves
-    if len(stems) < 2:
-        raise ContractError(f"leaf_tree_loo compares stems and needs two, got {len(stems)}; use leaf_loo")
     stem_of = forest.stem[leaves]
     advantages = np.zeros(len(leaves), forest.share.dtype)
     for stem in stems:
         own = stem_of == stem
-        others = forest.rewards[~own].sum() / int((~own).sum())
+        others = forest.rewards[~own].sum() / max(1, int((~own).sum()))
         advantages[own] = (forest.rewards[own] - others) / (len(stems) * int(own.sum()))
     return forest.over_leaves(advantages)
 

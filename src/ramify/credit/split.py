@@ -6,7 +6,6 @@ whatever forked. They differ in the baseline, built from leaves that do not hold
 
 import numpy as np
 
-from ramify.core.errors import ContractError
 from ramify.credit.forest import Array_N, Forest
 
 
@@ -18,11 +17,11 @@ def split(forest: Forest) -> Array_N:
 def split_tree_loo(forest: Forest) -> Array_N:
     """(N,) sum over the leaves below of w_l (R_l - mean of the other stems' values). Exact for two stems or more.
 
-    RLOO where nothing forks. Raises `ContractError` for a single stem, which has no others.
+    RLOO where nothing forks. A single stem, such as one whose siblings failed, is compared with 0.
     """
     stems = forest.stems
     if len(stems) < 2:
-        raise ContractError(f"split_tree_loo compares stems and needs two, got {len(stems)}; use subtree_loo")
+        return split(forest)
     values = forest.share[stems] * forest.value[stems] * len(stems)
     others = np.zeros(len(forest), forest.share.dtype)
     others[stems] = (values.sum() - values) / (len(stems) - 1)

@@ -172,10 +172,11 @@ def rows_of(
     `kept`: ids of the leaves to export, drawn uniformly if the gradient is to stay exact; credit is computed on all
     leaves, and what is kept stands for the rest. A leaf named twice is one row, and two as published (`per_leaf`).
     `normaliser`: None = the number of kept leaves; a constant keeps trees of all sizes on one scale. `unpredictable`:
-    why the strategy's forks depend on tokens, whatever this tree shows. `post_hoc`: the rule by which it forks finished
-    paths, for credits of balanced shares. `caveats`: why these rows are not exact, whatever the credit. Raises `ExportError` for a codec that is not the model's, for a leaf without
-    a reward and for kept nodes that may not be trained; `ContractError` for an exact credit on forks that are not
-    predictable, or not balanced. Mutates nothing.
+    why the strategy's forks depend on tokens, whatever this tree shows. `post_hoc`: the rule by which it forks
+    finished paths, for credits of balanced shares. `caveats`: why these rows are not exact, whatever the credit.
+    Raises `ExportError` for a codec that is not the model's, for a leaf without a reward and for kept nodes that may
+    not be trained; `ContractError` for an exact credit on forks that are not predictable, or not balanced. Mutates
+    nothing.
     """
     _refuse_inexact(tree.codec)
     forest = forest_of(
