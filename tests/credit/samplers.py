@@ -46,9 +46,11 @@ class Gardener:
         for command, rule in zip(self.decide(node, number), rules, strict=True):
             self._path(command, prefix, rule)
 
-    def decide(self, node: int, number: int, *, at: int | None = None, rule: str = "rule") -> list[int]:
+    def decide(
+        self, node: int, number: int, *, at: int | None = None, rule: str = "rule", shares: tuple[float, ...] = ()
+    ) -> list[int]:
         """Record one decision; returns the commands of its children."""
-        first = self.growth.ask(Grow(node, at=at, until="step", fork=Fork(number, rule)))
+        first = self.growth.ask(Grow(node, at=at, until="step", fork=Fork(number, rule, shares)))
         decision = len(self.tree.forks) - 1
         place = self.tree.forks[decision].node
         return [first, *(self.growth.ask(Grow(place, until="step", fork=decision)) for _ in range(number - 1))]
@@ -91,8 +93,8 @@ def sampler(spec: Mapping[str, Any], mdp: MDP) -> Callable[[Draw], Tree]:
 
     def grow(draw: Draw) -> Tree:
         gardener = Gardener(mdp, draw)
-        if spec["kind"] == "budget":
-            _budget(gardener, spec)
+        if spec["kind"] in WHOLE:
+            WHOLE[spec["kind"]](gardener, spec)
             return gardener.tree
         if spec["kind"] == "committed_depth":
             depth = draw([Fraction(1, spec["max_depth"])] * spec["max_depth"])
@@ -175,3 +177,19 @@ def post_hoc_sampler(spec: Mapping[str, Any], mdp: MDP) -> Callable[[Draw], Tree
         return gardener.tree
 
     return grow
+
+
+def _vine(gardener: Gardener, spec: Mapping[str, Any]) -> None:
+    """One path a token a step, with rollouts of share 0 from every prefix of it."""
+    node, prefix, number = ROOT, "", spec["num_branches"]
+    while prefix not in gardener.mdp.rewards:
+        trunk, *rollouts = gardener.decide(node, 1 + number, shares=(1.0, *[0.0] * number))
+        action = gardener.draw(gardener.mdp.probs[prefix])
+        gardener.growth.grow(trunk, grown_step(gardener.mdp, prefix + str(action), str(action)))
+        for rollout in rollouts:
+            gardener.chain(rollout, prefix)
+        node, prefix = gardener.growth.end(trunk, Done()).nodes[0], prefix + str(action)
+
+
+WHOLE: Mapping[str, Callable[[Gardener, Mapping[str, Any]], None]] = {"budget": _budget, "vine": _vine}
+"""Samplers that are no rule of one path."""

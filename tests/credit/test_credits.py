@@ -23,6 +23,7 @@ from ramify.credit import (
     split,
     split_tree_loo,
     subtree_loo,
+    vine,
 )
 from ramify.credit.forest import STEM
 
@@ -170,3 +171,10 @@ def test_an_unknown_credit_names_the_nearest() -> None:
 
 def test_an_empty_forest_has_no_coefficients() -> None:
     assert len(credit("auto", forest_of(bare().tree)).coefficients) == 0
+
+
+def test_vine_needs_rollouts_beside_every_prefix_of_the_trunk() -> None:
+    with pytest.raises(ContractError, match="the prompt has none"):
+        vine(chains([1.0, 0.0]))
+    rolled = Forest.of_arrays(parent=[-1, -1, 0, 0], share=[1.0, 0.0, 1.0, 0.0], reward=[None, 0.5, 1.0, 0.0])
+    assert vine(rolled).tolist() == [0.0 - 0.5, 0.0, 1.0 - 0.0, 0.0]

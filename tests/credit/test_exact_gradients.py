@@ -26,6 +26,7 @@ from ramify.credit import (
     tree_grpo,
     treepo,
     treerl,
+    vine,
 )
 
 CREDITS: Mapping[str, Credit] = {
@@ -43,8 +44,9 @@ CREDITS: Mapping[str, Credit] = {
     "tree_grpo": partial(tree_grpo, deviation="population"),
     "treepo": treepo,
     "treerl": treerl,
+    "vine": vine,
 }
-SHAPES = ("budget", "chains", "coin", "committed_depth", "surprise_after", "table")
+SHAPES = ("budget", "chains", "coin", "committed_depth", "surprise_after", "table", "vine")
 """Kinds of predictable samplers; the goldens' others are post hoc, prune or merge."""
 LARGE = {("binary3", "coin", 2), ("ragged", "table", 1)}
 """(problem, kind, number of stems) with more than 5,000 outcomes, enumerated in floats."""

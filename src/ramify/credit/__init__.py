@@ -15,6 +15,7 @@ from ramify.credit.tree_grpo import tree_grpo, tree_grpo_as_published
 from ramify.credit.treepo import treepo, treepo_as_published
 from ramify.credit.treerl import treerl, treerl_as_published
 from ramify.credit.treerpo import treerpo
+from ramify.credit.vine import vine
 
 __all__ = [
     "AUTO",
@@ -58,4 +59,5 @@ __all__ = [
     "treerl",
     "treerl_as_published",
     "treerpo",
+    "vine",
 ]

@@ -26,6 +26,7 @@ from ramify.credit.tree_grpo import tree_grpo, tree_grpo_as_published, tree_grpo
 from ramify.credit.treepo import Weighing, published_advantages, subgroup_advantages, treepo, treepo_as_published
 from ramify.credit.treerl import treerl, treerl_as_published
 from ramify.credit.treerpo import treerpo
+from ramify.credit.vine import vine
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ CREDITS: Final[Mapping[str, Credit]] = MappingProxyType(
         "treerl_as_published": Credit(treerl_as_published, "nothing"),
         "treerpo": Credit(treerpo, "nothing"),
         "treerpo_no_std": Credit(partial(treerpo, denominator="none"), "nothing"),
+        "vine": Credit(vine, "predictable forks"),
     }
 )
 AUTO: Final = "auto"

@@ -1,0 +1,39 @@
+"""Every corrected preset on both built-in tasks, each against chains of as many decode tokens.
+
+200 held-out problems, three trees of each a preset; the figures are those of `ramify compare`. Target: no more than 30
+CPU-minutes for all of it. Nothing is asserted of who wins: the tables say it, whichever way it falls.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from ramify.cli.main import main as ramify
+from ramify.config.presets import preset, preset_names
+
+TASKS = ("countdown", "hops")
+MAX_CPU_MINUTES = 30.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--problems", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--plots", type=Path, help="a folder for a plot of each task")
+    options = parser.parse_args()
+    names = [name for name in preset_names() if not name.endswith("_as_published") and name != "search_r1"]
+    names.sort(key=lambda name: (name != "chains", preset(name).leaves))
+    for task in TASKS:
+        began = time.process_time()
+        arguments = ["compare", "--presets", ",".join(names), "--task", task]
+        arguments += ["--problems", str(options.problems), "--seeds", str(options.seeds)]
+        if options.plots is not None:
+            arguments += ["--plot", str(options.plots / f"compare-{task}.svg")]
+        if code := ramify(arguments):
+            sys.exit(code)
+        print(f"{task}: {(time.process_time() - began) / 60:.1f} CPU-minutes, at most {MAX_CPU_MINUTES:.0f} for both\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Vine: a path credited by how much each of its steps changed the value, which rollouts beside it estimate (VinePPO).
+
+The trunk is trained, the rollouts are not: a decision gives its trunk the share 1 and its rollouts the share 0. The
+value of a prefix is the mean return of its rollouts, at the path's end its own return. Exact where every prefix of the
+trunk has rollouts, the prompt included (`docs/credit.md`; arXiv 2410.01679).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ramify.core.errors import ContractError
+from ramify.credit.forest import STEM, Array_N, Forest
+
+
+def vine(forest: Forest) -> Array_N:
+    """(N,) w_c (V after - V before) on trunks, 0 on rollouts. Raises `ContractError` for a prefix without a value."""
+    children: dict[int, list[int]] = {}
+    for node, parent in enumerate(forest.parent.tolist()):
+        children.setdefault(parent, []).append(node)
+    coefficients = np.zeros(len(forest), forest.share.dtype)
+    for node, parent in enumerate(forest.parent.tolist()):
+        if forest.weight[node] == 0:
+            continue
+        before = _value(forest, children[parent], place=parent)
+        after = forest.reward[node] if forest.is_leaf[node] else _value(forest, children[node], place=node)
+        coefficients[node] = forest.weight[node] * (after - before)
+    return coefficients
+
+
+def _value(forest: Forest, siblings: Sequence[int], *, place: int) -> Any:
+    """Mean return of the rollouts among the children of one place."""
+    rollouts = [node for node in siblings if forest.share[node] == 0]
+    if not rollouts:
+        where = "the prompt" if place == STEM else f"node {int(forest.nodes[place])}"
+        raise ContractError(
+            f"vine needs rollouts beside the trunk at every prefix, and {where} has none: fork there with the shares "
+            "(1, 0, …), or use subtree_loo"
+        )
+    return forest.value[rollouts].sum() / len(rollouts)
