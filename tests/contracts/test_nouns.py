@@ -154,7 +154,7 @@ def searching(turn: ScriptedTurn) -> str:
 def test_a_fork_inside_a_query_shares_the_search_and_gets_an_observation_of_its_own() -> None:
     engine = Scripted(searching, capabilities=replace(SCRIPTED, context_length=4096))
     growth = GrowthConfig(max_response_tokens=2048)
-    (tree,) = grown(QueryFork, engine, task=Hops(), prompts=1, seed=1, growth=growth).trees
+    (tree,) = grown(QueryFork, engine, task=Hops(), prompts=1, seed=4, growth=growth).trees
     (trunk,) = tree.stems()
     assert tree.branch(trunk).response_text == "<search> record"
     calls = [tree.branch(leaf).tool_calls[0] for leaf in tree.leaves()]
