@@ -9,6 +9,7 @@ from ramify.core.errors import ConfigError
 
 try:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 except ImportError as error:
     raise ConfigError("--plot needs matplotlib: pip install 'ramify[plot]'") from error
 
@@ -35,6 +36,9 @@ def draw(lines: "Sequence[Line]", pool: "Pool", path: Path, *, title: str) -> No
         axes.errorbar(line.tokens, line.solved, whiskers, fmt="o", color=COLOURS[less.word], capsize=3, markersize=5)
         axes.annotate(line.name, (line.tokens, line.solved), xytext=(6, -11), textcoords="offset points", fontsize=9)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("decode tokens a problem")
     axes.set_ylabel("problems solved")
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
