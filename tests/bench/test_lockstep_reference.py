@@ -13,6 +13,7 @@ from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError
 from ramify.core.segment import Segment
 from ramify.core.tree import ROOT, Tree
+from ramify.engines.builtin import Builtin
 from ramify.engines.faults import Delay
 from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
@@ -20,6 +21,7 @@ from ramify.engines.scripts import ScriptedTurn
 from ramify.engines.simulated import Simulated
 from ramify.runner.api import assemble, rollout
 from ramify.runner.clock import run_virtual
+from ramify.tasks.countdown import Countdown
 
 Form = tuple[Any, ...]
 STRATEGIES = [
@@ -64,6 +66,19 @@ def test_both_grow_the_same_trees_from_the_same_seeds(engine: Any, name: str, op
         assert [form_of_node(root) for root in roots] == [form_of_tree(tree) for tree in grown.trees]
         assert [len(root.leaves()) for root in roots] == [tree.num_leaves for tree in grown.trees]
         assert len(grown.report.stop_words) > 1
+
+    run_virtual(main())
+
+
+@pytest.mark.covers("S0.11", engine="builtin")
+@pytest.mark.parametrize(("name", "options"), STRATEGIES[:3:2])
+def test_on_the_built_in_model_both_sample_the_same_tokens(name: str, options: dict[str, Any]) -> None:
+    async def main() -> None:
+        wanted, task = config(name, options), Countdown()
+        asked = task.problems("heldout", 3, 0)
+        grown = await rollout(asked, config=wanted, engine=Builtin(), task=task)
+        roots = await LockStep(assemble(wanted, asked, engine=Builtin(), task=task)).grow()
+        assert [form_of_node(root) for root in roots] == [form_of_tree(tree) for tree in grown.trees]
 
     run_virtual(main())
 
