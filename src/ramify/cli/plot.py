@@ -30,11 +30,12 @@ def draw(lines: "Sequence[Line]", pool: "Pool", path: Path, *, title: str) -> No
     tokens = [number for number in tokens if number <= 1.3 * max(line.tokens for line in lines)] or tokens[:2]
     solved = [fmean(found["solved"] for found in pool.expected(number).values()) for number in tokens]
     axes.plot(tokens, solved, color=GREY, linewidth=2, label="independent chains", zorder=1)
-    for line in lines:
+    for number, line in enumerate(sorted(lines, key=lambda line: line.tokens)):
         less = line.less_chains["solved"]
         whiskers = [[less.mean - less.low], [less.high - less.mean]]
         axes.errorbar(line.tokens, line.solved, whiskers, fmt="o", color=COLOURS[less.word], capsize=3, markersize=5)
-        axes.annotate(line.name, (line.tokens, line.solved), xytext=(6, -11), textcoords="offset points", fontsize=9)
+        offset = (6, -11) if number % 2 else (-6, 12)  # neighbours on two sides, so that their names stay apart
+        axes.annotate(line.name, (line.tokens, line.solved), xytext=offset, textcoords="offset points", fontsize=9)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(ScalarFormatter())
