@@ -6,6 +6,7 @@ from ramify.core.engine import Generation, Request
 from ramify.core.errors import ConfigError, ContractError, EngineError
 from ramify.core.segment import token_array
 from ramify.engines.faults import Delay, Fault
+from ramify.engines.patience import Patience
 from ramify.engines.retrying import Retrying, RetryPolicy, backoff_s
 from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import ScriptedTurn
@@ -66,7 +67,7 @@ def test_an_aborted_turn_is_sampled_again_and_its_tokens_are_counted_as_wasted()
 
 
 def test_a_hang_ends_at_the_deadline_and_is_tried_again() -> None:
-    policy = RetryPolicy(start_s=20.0, prefill_s=1.0, token_s=2.0, base_s=0.0)
+    policy = RetryPolicy(patience=Patience(start_s=20.0, prefill_s=1.0, token_s=2.0), base_s=0.0)
     inner, retrying = engine(Fault("hang", calls=(0,)), policy=policy)
     assert answer(retrying)[1] == 20 + 1 * 1 + 10 * 2
     assert (inner.num_calls, inner.num_active) == (2, 0)
@@ -76,7 +77,7 @@ def test_a_hang_ends_at_the_deadline_and_is_tried_again() -> None:
 
 
 def test_a_slow_call_that_its_size_explains_is_no_hang() -> None:
-    policy = RetryPolicy(start_s=1.0, prefill_s=0.0, token_s=5.0)
+    policy = RetryPolicy(patience=Patience(start_s=1.0, prefill_s=0.0, token_s=5.0))
     _, retrying = engine(policy=policy, delay=Delay(token_s=4.0))
     assert answer(retrying)[1] == 12.0
 

@@ -12,6 +12,7 @@ FLAGS = {
     "strategy": "strategy.name",
     "engine": "engine.name",
     "model": "engine.model",
+    "base_url": "engine.base_url",
     "data": "data.path",
     "delivery": "delivery",
     "prompts": "prompts",
@@ -45,6 +46,7 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--strategy", metavar="NAME", help="a built-in strategy or path/to/file.py:Class")
     group.add_argument("--engine", metavar="NAME", help="a built-in engine or path/to/file.py:Class")
     group.add_argument("--model", metavar="NAME", help="name or folder of the engine's model")
+    group.add_argument("--base-url", metavar="URL", help="the engine's server; several with commas are its replicas")
     group.add_argument("--prompts", type=int, metavar="N", help="number of problems, one tree each")
     group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same trees")
     group.add_argument("--delivery", choices=("ordered", "eager"), help="how outcomes reach the strategy")
@@ -62,6 +64,6 @@ def resolved(options: argparse.Namespace) -> "Resolved":
         folder=Path.cwd(),
         files=options.config,
         flags={FLAGS[flag]: value for flag, value in given.items()},
-        flag_names={FLAGS[flag]: f"--{flag}" for flag in given},
+        flag_names={FLAGS[flag]: f"--{flag.replace('_', '-')}" for flag in given},
         overrides=options.set,
     )

@@ -17,7 +17,7 @@ import msgspec
 from ramify import plugins
 from ramify.config.decode import Fault, decode
 from ramify.config.layers import file_layers, flag_layers, merged, override_layers, preset_layers, source_of
-from ramify.config.run_config import EngineConfig, RunConfig
+from ramify.config.run_config import EngineConfig, RunConfig, ToolConfig
 from ramify.config.toml import toml_text
 from ramify.core.errors import ConfigError, nearest
 from ramify.credit import NAMES
@@ -125,12 +125,22 @@ def _anchored(config: RunConfig) -> RunConfig:
         task=replace(config.task, name=plugins.anchored(config.task.name)),
         data=replace(config.data, path=_absolute(path)),
         strategy=replace(config.strategy, name=plugins.anchored(config.strategy.name), options=options),
-        engine=replace(config.engine, name=plugins.anchored(config.engine.name), log=_absolute(config.engine.log)),
+        engine=_anchored_engine(config.engine),
+        engines={name: _anchored_engine(engine) for name, engine in config.engines.items()},
+        tools=replace(config.tools, use={name: _anchored_tool(tool) for name, tool in config.tools.use.items()}),
         format=config.format and plugins.anchored(config.format),
         format_options=_anchored_template(config.format_options),
         growth=replace(config.growth, prune=config.growth.prune and plugins.anchored(config.growth.prune)),
         rows=replace(config.rows, sample=plugins.anchored(config.rows.sample)),
     )
+
+
+def _anchored_engine(engine: EngineConfig) -> EngineConfig:
+    return replace(engine, name=plugins.anchored(engine.name), log=_absolute(engine.log))
+
+
+def _anchored_tool(tool: ToolConfig) -> ToolConfig:
+    return replace(tool, kind=tool.kind and plugins.anchored(tool.kind))
 
 
 def _absolute(path: str | None) -> str | None:
@@ -184,16 +194,34 @@ def _named_faults(config: RunConfig) -> list[Fault]:
     if prune is not None and prune != TASK_PRUNE:
         faults += _faults_of("growth.prune", lambda: plugins.find("prune", prune))
     faults += _constructor_faults("task", config.task.name, config.task.options)
-    return faults + _constructor_faults("engine", config.engine.name, config.engine.options)
+    for path, engine in {"engine": config.engine, **{f"engines.{n}": e for n, e in config.engines.items()}}.items():
+        faults += _constructor_faults("engine", engine.name, engine.options, path=path)
+    for name, tool in config.tools.use.items():
+        faults += _tool_faults(name, tool)
+    return faults
 
 
-def _constructor_faults(kind: Literal["task", "engine"], name: str, options: Mapping[str, Any]) -> list[Fault]:
+def _tool_faults(name: str, tool: ToolConfig) -> list[Fault]:
+    """Faults of one tool; what a file holds may be a finished tool, which takes no options."""
+    path, kind = f"tools.use.{name}", tool.kind or name
+    try:
+        found = plugins.find("tool", kind)
+    except ConfigError as error:
+        return [Fault(f"{path}.kind", str(error))]
+    if callable(found):
+        return [Fault(f"{path}.options.{k}", m) for k, m in plugins.unknown_keywords(found, tool.options).items()]
+    return [Fault(f"{path}.options", f"{kind!r} is a tool already and takes none")] if tool.options else []
+
+
+def _constructor_faults(
+    kind: Literal["task", "engine"], name: str, options: Mapping[str, Any], *, path: str | None = None
+) -> list[Fault]:
     """Faults of a name, and of options that the constructor behind it does not take."""
     try:
         unknown = plugins.unknown_keywords(plugins.find(kind, name), options)
     except ConfigError as error:
-        return [Fault(f"{kind}.name", str(error))]
-    return [Fault(f"{kind}.options.{key}", message) for key, message in unknown.items()]
+        return [Fault(f"{path or kind}.name", str(error))]
+    return [Fault(f"{path or kind}.options.{key}", message) for key, message in unknown.items()]
 
 
 def _register(kind: Literal["choose", "sample"], name: object, rules: MutableMapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from ramify.tasks.data import DataConfig
 StopRule = Literal["corrected", "arpo", "at2po"]
 Delivery = Literal["ordered", "eager"]
 Durability = Literal["group", "fsync", "os"]
+Placement = Literal["prefix", "round_robin"]
 
 
 def _positive(name: str, value: float | None) -> None:
@@ -63,6 +64,12 @@ class EngineConfig:
     name: str = "builtin"
     model: str | None = None
     """A name or a folder; None = the engine's own."""
+    base_url: str | None = None
+    """Where its server is; several with commas are replicas of one model. None = it has none."""
+    replicas: int = 0
+    """Servers started for the run and stopped behind it; 0 = those at `base_url` are there already."""
+    placement: Placement = "prefix"
+    """Which replica a request goes to: where its context is cached, or one after the other."""
     log: str | None = None
     """File that the engine appends every generation to, for `ramify check RUN --against`; None = it keeps no log."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -70,6 +77,13 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         _named("engine.name", self.name)
+        if self.replicas < 0 or (self.replicas and self.base_url is not None):
+            raise ConfigError(f"replicas = {self.replicas!r}: 0 with a base_url, or as many servers as to start")
+
+    @property
+    def base_urls(self) -> tuple[str, ...]:
+        """Addresses of the replicas."""
+        return tuple(url.strip() for url in (self.base_url or "").split(",") if url.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +118,21 @@ class GrowthConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsConfig:
-    """How tools are run. Deadline and retries: RUC-NLPIR/ARPO scripts/config (120 s, 3 retries)."""
+class ToolConfig:
+    """One tool beside the task's, or in the place of the one of its name."""
 
+    kind: str | None = None
+    """A built-in name or `path/to/file.py:Name`; None = the name it is used under."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of its class or function."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsConfig:
+    """How tools are run, and which beside the task's. Deadline and retries: those of RUC-NLPIR/ARPO."""
+
+    use: Mapping[str, ToolConfig] = field(default_factory=dict[str, ToolConfig])
+    """Name -> tool."""
     deadline_s: float = 120.0
     max_retries: int = 3
     max_parallel: int = 64
@@ -159,6 +185,9 @@ class RunConfig:
     seed: int = 0
     strategy: StrategyConfig = StrategyConfig()
     engine: EngineConfig = EngineConfig()
+    """What the action `policy` samples from."""
+    engines: Mapping[str, EngineConfig] = field(default_factory=dict[str, EngineConfig])
+    """Further engines, for actions to name: other models, other addresses. All have one codec."""
     format: str | None = None
     """A built-in name or `file.py:Class`; None = the task's own."""
     format_options: Mapping[str, Any] = field(default_factory=dict)
@@ -184,5 +213,7 @@ class RunConfig:
         _positive("max_trees", self.max_trees)
         if not 0 <= self.max_failed_share <= 1:
             raise ConfigError(f"max_failed_share = {self.max_failed_share!r}: it is a share, from 0 to 1")
+        if "policy" in self.engines:
+            raise ConfigError("engines.policy: the engine of that name is the one called `engine`")
         if "policy" not in self.actions:
             raise ConfigError(f"actions: there must be one called 'policy', got {sorted(self.actions)}")

@@ -6,7 +6,7 @@ refused before it starts. What it returned is checked at the door by `checked`: 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,6 +29,9 @@ class Capabilities:
     max_topk: int = 0
     """Most top logprobs a token; 0 = it returns none."""
     has_token_ids: bool = True
+    """Whether ids in and out are the model's own. An engine without takes chat messages: `Request.messages`."""
+    keeps_deadlines: bool = False
+    """Whether its calls end by themselves when nothing comes back: nobody else puts a deadline around them."""
     has_seeds: bool = False
     """Whether a request's seed fixes its sample."""
     is_deterministic: bool = False
@@ -60,8 +63,14 @@ class Request:
     measures: frozenset[str] = frozenset()
     """Per-token measures wanted."""
     request_id: str = ""
+    deadline: float | None = None
+    """By the running loop's clock: an engine that can be aborted returns then what it has. None = there is none."""
     affinity: int = 0
     """Equal for requests that share a prefix; for placement."""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """The context as chat messages, exactly as they were said; for engines without token ids."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Schemas of the tools that the model may call natively (`core.tool.Described`); for such engines too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +92,8 @@ class Generation:
     """Tokens sampled, including those cut off behind a stop word."""
     num_cached: int = 0
     num_prefilled: int = 0
+    message: Mapping[str, Any] | None = None
+    """The exact chat message that `ids` render, from an engine without token ids."""
 
 
 class Engine(Protocol):
@@ -99,6 +110,29 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """An engine behind a server. Making one asks nobody anything, so that runs can be read when the server is gone."""
+
+    async def connect(self) -> None:
+        """Ask the server what it is, before a run begins; `capabilities` are those of the server from then on.
+
+        Raises `ConfigError` where it is another model or lacks what is needed, `EngineError` where none answers.
+        Harmless when repeated.
+        """
+        ...
+
+
+@runtime_checkable
+class Abortable(Protocol):
+    """An engine whose requests can be ended early without losing what they had."""
+
+    async def abort(self, request_id: str) -> None:
+        """End every request of this id: its `generate` returns the tokens it had, finished by `abort`. Harmless for an
+        id that nothing runs under."""
+        ...
 
 
 @runtime_checkable

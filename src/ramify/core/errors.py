@@ -4,6 +4,7 @@
     ├── ConfigError     found before anything starts (exit code 2)
     ├── ContractError   a plug-in broke a rule of its interface
     ├── EngineError     recorded on the tree as a `Failed` outcome
+    │   └── EnginesDown stops the run, which can be resumed (exit code 75)
     ├── ToolError       recorded on the tree as an observation or a stop word
     ├── JudgeError      recorded on the tree as a `Failed` outcome
     ├── StoreError      the run folder cannot be read, written or shared
@@ -29,12 +30,20 @@ class ContractError(RamifyError):
 
 
 class EngineError(RamifyError):
-    """A generation failed. `reason` is a short word; `is_retryable` says whether another try may help."""
+    """A generation failed. `reason` is a short word; `is_retryable` says whether another try may help, and
+    `retry_after_s` when the engine asks for it: such a try costs none of those allowed. None = it asks for nothing."""
 
-    def __init__(self, reason: str, detail: str = "", *, is_retryable: bool = False) -> None:
+    def __init__(
+        self, reason: str, detail: str = "", *, is_retryable: bool = False, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
         self.is_retryable = is_retryable
+        self.retry_after_s = retry_after_s
+
+
+class EnginesDown(EngineError):
+    """No engine has answered for as long as a run waits: it stops, and can be resumed when they are back."""
 
 
 class ToolError(RamifyError):

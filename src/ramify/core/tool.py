@@ -5,7 +5,7 @@ done when a path forks: `share` one session (stateless), `fork` it, `replay` its
 compared, or `refuse`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -60,6 +60,24 @@ class Described(Protocol):
     @property
     def schema(self) -> Mapping[str, Any]:
         """`name`, `description` and `parameters`, a JSON schema of the arguments (OpenAI's function)."""
+        ...
+
+
+@runtime_checkable
+class ToolSet(Protocol):
+    """Several tools of one source, such as a server's."""
+
+    @property
+    def tools(self) -> Sequence[Tool]: ...
+
+
+@runtime_checkable
+class Isolated(Protocol):
+    """A tool that runs foreign code, and says behind which walls."""
+
+    @property
+    def isolation(self) -> str:
+        """`strict`, `process` or `none`; kept with the run."""
         ...
 
 

@@ -6,14 +6,18 @@ A generation that came out unsound is not tried again: the same request would gi
 """
 
 import asyncio
+import math
 from dataclasses import dataclass
+from typing import Final
 
 from ramify.core.codec import Codec
-from ramify.core.engine import Capabilities, Engine, Generation, Request, checked
+from ramify.core.engine import Capabilities, Engine, Generation, Remote, Request, checked
 from ramify.core.errors import ConfigError, EngineError, RamifyError
 from ramify.core.seeds import child_seed
+from ramify.engines.patience import Patience
 
 JITTER_DRAW = (1 << 40) + 2
+PATIENCE: Final = Patience()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +29,12 @@ class RetryPolicy:
     base_s: float = 0.5
     """Longest pause before the second try; it doubles each time (full jitter)."""
     cap_s: float = 30.0
-    start_s: float = 60.0
-    """Time any call may take, however small."""
-    prefill_s: float = 0.01
-    """More time for each token of context: a long prompt is no hang (sgl-project/sglang #22511)."""
-    token_s: float = 0.5
-    """More time for each token that may be sampled."""
+    patience: Patience = PATIENCE
+    """For engines that keep no deadlines of their own."""
 
     def __post_init__(self) -> None:
-        if self.max_tries < 1 or self.start_s <= 0 or min(self.base_s, self.cap_s, self.prefill_s, self.token_s) < 0:
-            raise ConfigError(f"impossible retry policy {self!r}: at least 1 try, start_s > 0, nothing negative")
-
-    def deadline_s(self, request: Request) -> float:
-        """Seconds after which the request counts as hanging."""
-        return self.start_s + self.prefill_s * len(request.ids) + self.token_s * request.max_tokens
+        if self.max_tries < 1 or min(self.base_s, self.cap_s) < 0:
+            raise ConfigError(f"impossible retry policy {self!r}: at least 1 try, nothing negative")
 
 
 class Retrying:
@@ -73,6 +69,11 @@ class Retrying:
             )
         return await self._tried(request)
 
+    async def connect(self) -> None:
+        """Ask the engine's server what it is, if there is one."""
+        if isinstance(self._engine, Remote):
+            await self._engine.connect()
+
     async def close(self) -> None:
         await self._engine.close()
 
@@ -85,8 +86,9 @@ class Retrying:
 
     async def _in_time(self, request: Request) -> Generation:
         """Boundary to plug-in code: whatever an engine raises becomes an EngineError."""
-        deadline_s = self._policy.deadline_s(request)
-        scope = asyncio.timeout(deadline_s)
+        keeps_deadlines = self._engine.capabilities.keeps_deadlines
+        deadline_s = math.inf if keeps_deadlines else self._policy.patience.deadline_s(request)
+        scope = asyncio.timeout(None if keeps_deadlines else deadline_s)
         try:
             async with scope:
                 return await self._engine.generate(request)

@@ -15,7 +15,7 @@ from typing import Any
 import ramify
 from ramify import plugins
 from ramify.config.configure import from_toml, resolve, to_toml
-from ramify.config.run_config import RunConfig, StrategyConfig
+from ramify.config.run_config import EngineConfig, RunConfig, StrategyConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError, RamifyError, StoreError
@@ -26,6 +26,7 @@ from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
 from ramify.engines.logged import Logged
+from ramify.engines.replicas import Replicas
 from ramify.rows.row import Row
 from ramify.runner import loop
 from ramify.runner.deadline import finished
@@ -35,15 +36,13 @@ from ramify.runner.recorder import Recorder
 from ramify.runner.report import RunReport
 from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run
+from ramify.runner.tools import isolation_of
 from ramify.store.commit import Writing
 from ramify.store.records import Header, Weights
 from ramify.store.replay import Replayed, replay, replay_each
 from ramify.store.store import FolderStore, header_and_config, stream
 from ramify.tasks.data import DataFile
 from ramify.tools.output import told
-
-ISOLATION = "none"
-"""How the built-in tools are kept apart from the machine: they run no foreign code, so not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,9 @@ def assemble(
     if problems is None:
         problems = _problems_of(task, config)
     named = [p if isinstance(p, Problem) else Problem(f"question-{i}", p) for i, p in enumerate(problems)]
-    return Run(config, task=task, engine=engine or build_engine(config), problems=named, strategy=strategy)
+    engines = {name: build_engine(each) for name, each in config.engines.items()}
+    policy = engine or build_engine(config.engine)
+    return Run(config, task=task, engine=policy, engines=engines, problems=named, strategy=strategy)
 
 
 def _problems_of(task: Task, config: RunConfig) -> Sequence[Problem]:
@@ -103,12 +104,18 @@ def build_task(config: RunConfig) -> Task:
     return plugins.build("task", config.task.name, **options)
 
 
-def build_engine(config: RunConfig) -> Engine:
-    options = dict(config.engine.options)
-    if config.engine.model is not None:
-        options["model"] = config.engine.model
-    engine = plugins.build("engine", config.engine.name, **options)
-    return engine if config.engine.log is None else Logged(engine, Path(config.engine.log))
+def build_engine(config: EngineConfig) -> Engine:
+    """The engine of a configuration: one, or the replicas at its addresses."""
+    options = dict(config.options)
+    if config.model is not None:
+        options["model"] = config.model
+    urls = config.base_urls
+    if len(urls) > 1:
+        replicas = [plugins.build("engine", config.name, **options, base_url=url) for url in urls]
+        engine: Engine = Replicas(replicas, placement=config.placement)
+    else:
+        engine = plugins.build("engine", config.name, **options, **({"base_url": urls[0]} if urls else {}))
+    return engine if config.log is None else Logged(engine, Path(config.log))
 
 
 def configured(preset: str | None, settings: Mapping[str, Any], strategy: type[Strategy] | None = None) -> RunConfig:
@@ -269,7 +276,7 @@ def header_of(run: Run) -> Header:
         weights=(weights,),
         seed=run.config.seed,
         delivery=run.config.delivery,
-        isolation=ISOLATION,
+        isolation=isolation_of(run.tools),
         created=time.time(),
     )
 

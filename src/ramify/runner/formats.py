@@ -3,6 +3,7 @@
 `chat` is built from the chat template of the engine's model, or of `format_options.template`, and the task's tools.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,17 +15,18 @@ from ramify.core.errors import ConfigError
 from ramify.core.format import Format
 from ramify.core.judge import Judge
 from ramify.core.task import Task
-from ramify.core.tool import schema_of
+from ramify.core.tool import Tool, schema_of
 from ramify.engines.builtin import FOLDER
 from ramify.engines.chat_template import load_template
 from ramify.formats.chat import Chat, ChatOptions
+from ramify.formats.tags import TagFormat
 from ramify.judges.exact import Exact
 
 
-def build_format(config: RunConfig, task: Task, codec: Codec) -> Format:
-    """The format of a run. Raises `ConfigError`."""
+def build_format(config: RunConfig, task: Task, codec: Codec, tools: Sequence[Tool]) -> Format:
+    """The format of a run that has these tools. Raises `ConfigError`."""
     if config.format is None:
-        return task.format
+        return with_tags(task.format, tools)
     if plugins.find("format", config.format) is not Chat:
         return plugins.build("format", config.format, **config.format_options)
     options, faults = decode(ChatOptions, config.format_options, path="format_options")
@@ -39,11 +41,19 @@ def build_format(config: RunConfig, task: Task, codec: Codec) -> Format:
         source,
         tokens=folder,
         name=options.template_name,
-        has_tools=bool(task.tools),
+        has_tools=bool(tools),
         variables=options.variables,
         date=options.date,
     )
-    return Chat(render, codec=codec, schemas=[schema_of(tool) for tool in task.tools], options=options)
+    return Chat(render, codec=codec, schemas=[schema_of(tool) for tool in tools], options=options)
+
+
+def with_tags(format: Format, tools: Sequence[Tool]) -> Format:
+    """A task's format, with a tag for every tool that it has none for: the tool's name."""
+    if not isinstance(format, TagFormat):
+        return format
+    others = {tool.name: tool.name for tool in tools if tool.name not in format.tags}
+    return replace(format, tags={**format.tags, **others}) if others else format
 
 
 def model_folder(engine: EngineConfig) -> Path | None:

@@ -34,6 +34,7 @@ from ramify.runner.report import RunReport
 from ramify.runner.sampler import Sampler
 from ramify.runner.scheduler import KeepUp, Scheduler, TreeRun
 from ramify.runner.toolbox import Toolbox
+from ramify.runner.tools import tools_of
 from ramify.runner.work import prompt_segment
 from ramify.store.replay import Replayed
 from ramify.strategies.entropy import LOGPROBS, STEP_ENTROPY
@@ -58,6 +59,7 @@ class Run:
         *,
         task: Task,
         engine: Engine,
+        engines: Mapping[str, Engine] | None = None,
         problems: Sequence[Problem],
         strategy: type[Strategy] | None = None,
     ) -> None:
@@ -65,9 +67,11 @@ class Run:
         self.task = task
         self.problems = problems
         self.engine = Retrying(engine)
+        self.engines = {"policy": self.engine, **{name: Retrying(e) for name, e in (engines or {}).items()}}
         self.codec = engine.codec
-        self.format: Format = build_format(config, task, self.codec)
-        self.toolbox = Toolbox(task.tools, config.tools, problems={str(i): p for i, p in enumerate(problems)})
+        self.tools = tools_of(task, config.tools)
+        self.format: Format = build_format(config, task, self.codec, self.tools)
+        self.toolbox = Toolbox(self.tools, config.tools, problems={str(i): p for i, p in enumerate(problems)})
         judges = judges_of(task, self.format)
         self.judging = Judging({j.name: j for j in judges}, tuple(j.name for j in judges))
         self._prune = _prune_rule(config.growth.prune, task)
@@ -101,6 +105,7 @@ class Run:
         keep_up: KeepUp = _at_once,
     ) -> RunReport:
         """Grow every tree that is not finished yet, telling observers; closed ones only enter the report."""
+        await self._connect()
         began = asyncio.get_running_loop().time()
         seconds = self.config.run_limits.seconds
         self._deadline = None if seconds is None else began + seconds
@@ -127,7 +132,7 @@ class Run:
             self._scheduler.stop(index)
 
     async def close(self) -> None:
-        await self.engine.close()
+        await asyncio.gather(*(engine.close() for engine in self.engines.values()))
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -171,7 +176,7 @@ class Run:
 
     def _grower(self, problem: Problem) -> Grower:
         sampler = Sampler(
-            {"policy": self.engine},
+            self.engines,
             self.config.actions,
             stops=self.format.stops,
             config=self.config.growth,
@@ -203,6 +208,11 @@ class Run:
         except Exception as error:
             raise ConfigError(f"strategy {self.config.strategy.name!r} cannot be made: {told(error)}") from error
 
+    async def _connect(self) -> None:
+        """Ask the engines' servers what they are, and check the run against that."""
+        await asyncio.gather(*(engine.connect() for engine in self.engines.values()))
+        self._check()
+
     def _check(self) -> None:
         """Refuse what the engine, the tools, the actions or the problems cannot do."""
         counts = Counter(problem.uid for problem in self.problems)
@@ -211,15 +221,24 @@ class Run:
             raise ConfigError(f"two problems with one uid: {', '.join(map(repr, twice[:3]))}; a uid names one tree")
         if self.problems:
             self.config.run_limits.share(len(self.problems), len(self.problems) - 1)
+        self._check_codecs()
         self._check_measures()
         self._check_tools()
         self._check_stops()
         for name, action in self.config.actions.items():
-            if action.engine != "policy":
-                known = nearest(action.engine, ["policy"])
+            if action.engine not in self.engines:
+                known = nearest(action.engine, self.engines)
                 raise ConfigError(f"action {name!r} names engine {action.engine!r}; {known}")
             if action.template and isinstance(self.format, TagFormat | Chat):
                 check_quote(action.template)
+
+    def _check_codecs(self) -> None:
+        for name, engine in self.engines.items():
+            if engine.codec.sha256 != self.codec.sha256:
+                raise ConfigError(
+                    f"engine {name!r} has the tokenizer {engine.codec.name!r} and 'policy' {self.codec.name!r}: a tree "
+                    "has one; engines that speak in messages can be mixed at will"
+                )
 
     def _check_tools(self) -> None:
         for tool, tag in self.format.tools().items():
