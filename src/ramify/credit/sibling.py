@@ -8,6 +8,7 @@ into its baseline and shrink its term by a factor of their own; they are here to
 import numpy as np
 
 from ramify.credit.forest import STEM, Array_N, Forest
+from ramify.credit.segments import siblings
 
 
 def sibling_loo(forest: Forest) -> Array_N:
@@ -34,10 +35,9 @@ def ancestor_loo(forest: Forest) -> Array_N:
 
 def sibling_mean(forest: Forest) -> Array_N:
     """(N,) w_c (Q_c - mean Q of all siblings, its own included). Scaled by (K - 1) / K, biased where K differs."""
-    groups = _groups(forest)
     means = np.zeros(len(forest), forest.share.dtype)
-    for siblings in groups:
-        means[siblings] = forest.value[siblings].sum() / len(siblings)
+    for group in siblings(forest).values():
+        means[group] = forest.value[group].sum() / len(group)
     return forest.weight * (forest.value - means)
 
 
@@ -61,39 +61,29 @@ def leaf_tree_loo(forest: Forest) -> Array_N:
     return forest.over_leaves(advantages)
 
 
-def _groups(forest: Forest) -> list[list[int]]:
-    """Indices of siblings, one list a parent; stems are siblings of each other."""
-    groups: dict[int, list[int]] = {}
-    for node, parent in enumerate(forest.parent.tolist()):
-        groups.setdefault(parent, []).append(node)
-    return list(groups.values())
-
-
 def _others_mean(forest: Forest) -> Array_N:
     """(N,) mean Q of the other siblings; 0 for an only child."""
     means = np.zeros(len(forest), forest.share.dtype)
-    for siblings in _groups(forest):
-        if len(siblings) > 1:
-            values = forest.value[siblings]
-            means[siblings] = (values.sum() - values) / (len(siblings) - 1)
+    for group in siblings(forest).values():
+        if len(group) > 1:
+            values = forest.value[group]
+            means[group] = (values.sum() - values) / (len(group) - 1)
     return means
 
 
 def _num_forked(forest: Forest) -> Array_N:
     """(N,) number of nodes on the path, the node included, that have siblings."""
     counts = [0] * len(forest)
-    for siblings in _groups(forest):
-        for node in siblings:
-            parent = int(forest.parent[node])
-            counts[node] = (0 if parent == STEM else counts[parent]) + (len(siblings) > 1)
+    for parent, group in siblings(forest).items():
+        for node in group:
+            counts[node] = (0 if parent == STEM else counts[parent]) + (len(group) > 1)
     return np.array(counts, np.int64)
 
 
 def _inherited(forest: Forest, values: Array_N) -> Array_N:
     """(N,) values of nodes with siblings, handed down to only children."""
     found = values.tolist()
-    for siblings in _groups(forest):
-        parent = int(forest.parent[siblings[0]])
-        if len(siblings) == 1 and parent != STEM:
-            found[siblings[0]] = found[parent]
+    for parent, group in siblings(forest).items():
+        if len(group) == 1 and parent != STEM:
+            found[group[0]] = found[parent]
     return np.array(found, forest.share.dtype)

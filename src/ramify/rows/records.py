@@ -21,6 +21,21 @@ def record(row: Row) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "uid": row.uid,
+        **about(row),
+        "num_prompt": row.num_prompt,
+        "ids": row.ids.tolist(),
+        "weights": row.weights.tolist(),
+        "advantages": row.advantages.tolist(),
+        "logprobs": shortest(row.logprobs),
+        "spans": [_span(span) for span in row.spans],
+        "codec": {"name": row.codec, "sha256": row.codec_sha256},
+        "public": plain(row.public, "public"),
+    }
+
+
+def about(row: Row) -> dict[str, Any]:
+    """What a row says of itself that is neither a token nor a column of its problem, as JSON data."""
+    return {
         "tree_seed": row.tree_seed,
         "leaf": row.leaf,
         "split": row.split,
@@ -34,14 +49,6 @@ def record(row: Row) -> dict[str, Any]:
         "reasons": list(row.reasons),
         "policy": row.policy,
         "normaliser": row.normaliser,
-        "num_prompt": row.num_prompt,
-        "ids": row.ids.tolist(),
-        "weights": row.weights.tolist(),
-        "advantages": row.advantages.tolist(),
-        "logprobs": shortest(row.logprobs),
-        "spans": [_span(span) for span in row.spans],
-        "codec": {"name": row.codec, "sha256": row.codec_sha256},
-        "public": plain(row.public, "public"),
     }
 
 

@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from ramify.rows.arrays import padded
 from ramify.rows.groups import GroupBy
+from ramify.rows.records import about
 from ramify.rows.row import Row
-from ramify.rows.tensors import about, public_columns, write_tensors
+from ramify.rows.tensors import public_columns, write_tensors
 
 OWN_COLUMNS = ("uid", "ramify")
 

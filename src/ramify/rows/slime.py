@@ -22,11 +22,11 @@ from ramify.credit import group_advantages
 from ramify.credit.group import Kind
 from ramify.rows.files import write_lines
 from ramify.rows.groups import GroupBy, group_keys, numbered
-from ramify.rows.records import plain, shortest
+from ramify.rows.records import about, plain, shortest
 from ramify.rows.row import Row
 from ramify.rows.sample import Sample
 from ramify.rows.sft import Example
-from ramify.rows.tensors import CreditBy, about
+from ramify.rows.tensors import CreditBy
 
 Rollouts = Literal["leaf", "tree"]
 """Which samples share a `rollout_id`. leaf: none, each leaf is a rollout; tree: those of a tree, one rollout in all."""

@@ -45,22 +45,3 @@ def public_columns(rows: Sequence[Row], taken: Sequence[str] = ()) -> dict[str, 
             f"public columns {clash} are called like the exporter's own; rename them, or leave them out by data.public"
         )
     return {name: [plain(row.public.get(name), f"public.{name}") for row in rows] for name in names}
-
-
-def about(row: Row) -> dict[str, Any]:
-    """What a row says of itself that is neither a token nor a column of its problem, as JSON data."""
-    return {
-        "tree_seed": row.tree_seed,
-        "leaf": row.leaf,
-        "split": row.split,
-        "stop": row.stop,
-        "is_truncated": row.is_truncated,
-        "reward": row.reward,
-        "parts": dict(row.parts),
-        "is_oracle": row.is_oracle,
-        "credit": row.credit,
-        "is_unbiased": row.is_unbiased,
-        "reasons": list(row.reasons),
-        "policy": row.policy,
-        "normaliser": row.normaliser,
-    }

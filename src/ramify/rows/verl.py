@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from ramify.rows.arrays import Arrays, padded
 from ramify.rows.groups import GroupBy
+from ramify.rows.records import about
 from ramify.rows.row import Row
-from ramify.rows.tensors import CreditBy, about, public_columns, write_tensors
+from ramify.rows.tensors import CreditBy, public_columns, write_tensors
 
 NUM_TURNS = "__num_turns__"
 OWN_COLUMNS = ("uid", NUM_TURNS, "ramify")

@@ -9,13 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ramify.core.branch import Branch
 from ramify.core.cut import settled
-from ramify.core.errors import ContractError
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.surprise import Surprisals, fork_positions, num_free
+from ramify.strategies.surprise import Surprisals, fork_positions, surprisals
 from ramify.strategies.tree_grpo import TreeGRPO
 from ramify.strategies.treerl import TreeRL, TreeRLConfig
 
@@ -56,17 +53,9 @@ class LeastLikely:
 
     def _surprisals(self, tree: Tree, branch: Branch) -> Surprisals:
         """(T,) of the tokens before which a fork of the path may stand, were it a chain from the bare prompt."""
+        config = self.config
         start = tree.length(ROOT)
-        own = np.flatnonzero(branch.is_sampled[start:]) + start
-        tokens = [tree.codec.token_bytes(int(i)) for i in branch.ids[own]]
-        free = own[start > branch.num_prompt : num_free(tokens, self.config.words, reading=self.config.reading)]
-        if self.config.max_position is not None:
-            free = free[free < branch.num_prompt + self.config.max_position]
-        found = np.full(len(branch), np.nan)
-        found[free] = -branch.logprobs[free]
-        if np.isnan(found[free]).any():
-            raise ContractError(f"treerl reads the logprobs of sampled tokens; those of leaf {branch.node} are missing")
-        return found
+        return surprisals(branch, start, config.words, reading=config.reading, max_position=config.max_position)
 
 
 def post_hoc_rule(strategy: object, words: Sequence[str] = ()) -> UniformNode | LeastLikely | None:

@@ -1,7 +1,7 @@
 """Surprise: before which tokens of a finished path a fork may stand, and which of them were the least likely.
 
-TreeRL's arithmetic, on numbers and token bytes only. Source: arXiv 2506.11902; THUDM/TreeRL tree_node.py
-(`TreeNode.mask`, `get_max_entropy_tokens`) and entropy_chain_local_manager.py.
+TreeRL's arithmetic. Source: arXiv 2506.11902; THUDM/TreeRL tree_node.py (`TreeNode.mask`, `get_max_entropy_tokens`)
+and entropy_chain_local_manager.py.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,9 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from ramify.core.branch import Branch
+from ramify.core.errors import ContractError
 
 Surprisals = npt.NDArray[np.float64]
 """(T,) minus the logprob of each token; NaN where no fork may stand."""
@@ -35,6 +38,27 @@ def num_free(tokens: Sequence[bytes], words: Sequence[str], *, reading: Reading 
     first = min((at for needle in needles if (at := text.find(needle)) >= 0), default=len(text))
     starts = np.cumsum([0, *map(len, lowered)])[:-1]
     return int(np.searchsorted(starts, first, side="right"))
+
+
+def surprisals(
+    branch: Branch, start: int, words: Sequence[str], *, reading: Reading = "text", max_position: int | None = None
+) -> Surprisals:
+    """(T,) of the tokens sampled from `start` on before which a fork may stand.
+
+    The first of a continuation is none of them, since a fork stands there already; nor is one `max_position` tokens
+    behind the prompt or later. Raises `ContractError` where a logprob is missing.
+    """
+    own = np.flatnonzero(branch.is_sampled[start:]) + start
+    tokens = [branch.codec.token_bytes(int(i)) for i in branch.ids[own]]
+    first = 0 if start <= branch.num_prompt else 1
+    free = own[first : num_free(tokens, words, reading=reading)]
+    if max_position is not None:
+        free = free[free < branch.num_prompt + max_position]
+    found = np.full(len(branch), np.nan)
+    found[free] = -branch.logprobs[free]
+    if np.isnan(found[free]).any():
+        raise ContractError(f"treerl reads the logprobs of sampled tokens; those of node {branch.node} are missing")
+    return found
 
 
 def fork_positions(

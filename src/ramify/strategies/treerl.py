@@ -19,14 +19,14 @@ from typing import Literal
 import numpy as np
 
 from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome, Tokens
-from ramify.core.errors import ConfigError, ContractError
+from ramify.core.errors import ConfigError
 from ramify.core.stems import joining
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.draws import Draws
 from ramify.strategies.entropy import LOGPROBS
 from ramify.strategies.flight import InFlight
-from ramify.strategies.surprise import Reading, Shortage, Surprisals, Ties, fork_positions, num_free
+from ramify.strategies.surprise import Reading, Shortage, Surprisals, Ties, fork_positions, surprisals
 
 RULE = "surprise"
 
@@ -149,11 +149,11 @@ class TreeRL:
         """New continuations of one tree."""
         config = self.config
         chains = [chain for chain in self._chains if chain.tree == number and chain.tip != ROOT]
-        surprisals = [self._surprisals(tree, chain) for chain in chains]
+        found = [self._surprisals(tree, chain) for chain in chains]
         going: list[_New] = []
-        for i, at in fork_positions(surprisals, config.forks, shortage=config.shortage, ties=config.ties):
+        for i, at in fork_positions(found, config.forks, shortage=config.shortage, ties=config.ties):
             rule = RULE if _is_observed(tree, chains[i].tip, at) else joining(RULE, number)
-            fork = Fork(config.continuations, rule, score=float(surprisals[i][at]), select_prob=1.0)
+            fork = Fork(config.continuations, rule, score=float(found[i][at]), select_prob=1.0)
             going += [(_Chain(number), chains[i].tip, at, fork) for _ in range(config.continuations)]
         return going
 
@@ -184,17 +184,9 @@ class TreeRL:
 
     def _surprisals(self, tree: Tree, chain: _Chain) -> Surprisals:
         """(T,) on the branch of a chain: of its own tokens before which a fork may stand."""
+        config = self.config
         branch = tree.branch(chain.tip)
-        own = np.flatnonzero(branch.is_sampled[chain.start :]) + chain.start
-        tokens = [tree.codec.token_bytes(int(i)) for i in branch.ids[own]]
-        free = own[chain.start > branch.num_prompt : num_free(tokens, self.config.words, reading=self.config.reading)]
-        if self.config.max_position is not None:
-            free = free[free < branch.num_prompt + self.config.max_position]
-        found = np.full(len(branch), np.nan)
-        found[free] = -branch.logprobs[free]
-        if np.isnan(found[free]).any():
-            raise ContractError(f"treerl reads the logprobs of sampled tokens; those of node {chain.tip} are missing")
-        return found
+        return surprisals(branch, chain.start, config.words, reading=config.reading, max_position=config.max_position)
 
 
 def _is_observed(tree: Tree, node: int, at: int) -> bool:
