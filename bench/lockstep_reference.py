@@ -30,7 +30,7 @@ from ramify.core.tool import ToolResult
 from ramify.runner.run import Run
 from ramify.runner.sampler import ENTROPY_TOKENS, ENTROPY_TOPK
 from ramify.runner.stopping import STOP_POLICIES, Generated, Ruling, classify_stop
-from ramify.runner.work import extended, prompt_segment, sampled_segments
+from ramify.runner.work import extended, prompt_segments, sampled_segments
 from ramify.strategies.branching import ForkRule
 from ramify.strategies.draws import Draws, without_replacement
 from ramify.strategies.entropy import step_entropy_topk
@@ -286,9 +286,9 @@ class LockStep:
     def _prompt(self, index: int) -> Prompt:
         run, problem = self._run, self._run.problems[index]
         seed = tree_seed(run.config.seed, problem.uid)
-        opening = prompt_segment(run.codec, run.format.open(problem.for_agents()))
+        opening = prompt_segments(run.codec, run.format.open(problem.for_agents()))
         root = Node(index, 0, Branch(run.codec, 0, ()), seed)
-        root.add([opening])
+        root.add(opening)
         return Prompt(root, np.random.default_rng(strategy_seed(seed)))
 
     async def _judge(self, leaf: Node) -> None:

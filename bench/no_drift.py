@@ -18,7 +18,6 @@ import random
 import signal
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
@@ -225,9 +224,15 @@ def cpu_s() -> float:
 
 def num_unheld(entries: Iterable[Entry], spoilt: Mapping[int, int]) -> int:
     """Lines that no run may hold: each request has one turn, from the first generation that is not spoilt; what was
-    made before it or, after a kill, again is the log's alone."""
-    lines = Counter(entry.request_id for entry in entries)
-    return sum(n - (n > spoilt.get(int(name.partition("/")[2], 16) % REMAINDERS, 0)) for name, n in lines.items())
+    made before it or, after a kill, again is the log's alone. One without tokens, cut off at once, is no turn."""
+    lines: dict[str, list[Entry]] = {}
+    for entry in entries:
+        lines.setdefault(entry.request_id, []).append(entry)
+    number = 0
+    for name, made in lines.items():
+        good = made[spoilt.get(int(name.partition("/")[2], 16) % REMAINDERS, 0) :]
+        number += sum(bool(entry.sampled) for entry in made) - any(entry.sampled for entry in good)
+    return number
 
 
 def is_drifting(ids: list[int]) -> bool:

@@ -21,6 +21,7 @@ from ramify.engines.faults import Delay, Fault, FaultKind
 from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import Probabilities_V, ScriptedTurn
 from ramify.engines.tokenizer import TokenizerFile
+from ramify.engines.tries import POLICY
 
 CODEC = TokenizerFile(FOLDER / "tokenizer.json")
 TOKENS = [CODEC.token_bytes(i) for i in range(CODEC.vocab_size)]
@@ -117,7 +118,7 @@ FAULTS = (
     _fault("nan_logprobs", (7,)),
     _fault("no_tokens", (8,)),
 )
-SPOILT = {0: 1, 1: 1, 2: 1, 3: 2, 4: 3, 7: 1, 8: 1}
+SPOILT = {0: 1, 1: 1, 2: 1, 3: 2, 4: POLICY.max_tries, 7: 1, 8: 1}
 """Generations of a shaky engine that nobody can use, by the remainder of their seed; errors and hangs return none."""
 
 # -- a strategy that forks anywhere -----------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     **{ring: frozenset({*PURE, *EDGES}) for ring in (*EDGES, *OUTERMOST)},
     **{ring: frozenset({*PURE, *EDGES, "", "plugins", *SHELL[: i + 1]}) for i, ring in enumerate(SHELL)},
     "plugins": frozenset({"core"}),
-    "": frozenset({*PURE, "config", "runner"}),
+    "": frozenset({*PURE, "config", "runner", "tools"}),
 }
 """Ring -> rings it may import; '' is the package itself. A ring may always import itself."""
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ramify.core.tool import Tool, ToolResult, ToolSession
     from ramify.core.tree import ROOT, Tree
     from ramify.runner.api import Rollout, Saved, Watched, rollout, rollout_sync, steps
+    from ramify.tools.function import tool
 
 __version__ = "0.1.0"
 
@@ -111,6 +112,7 @@ __all__ = [
     "rollout",
     "rollout_sync",
     "steps",
+    "tool",
 ]
 
 _MODULES = {
@@ -135,6 +137,7 @@ _MODULES = {
     "ramify.core.tree": "ROOT Tree",
     "ramify.runner.api": "Rollout Saved Watched rollout rollout_sync steps",
     "ramify.config.run_config": "RunConfig",
+    "ramify.tools.function": "tool",
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -38,19 +38,30 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "countdown": "ramify.tasks.countdown:Countdown",
             "data": "ramify.tasks.data:DataFile",
             "hops": "ramify.tasks.hops:Hops",
+            "ledgers": "ramify.tasks.ledgers:Ledgers",
         },
         "engine": {
             "builtin": "ramify.engines.builtin:Builtin",
             "local": "ramify.engines.local:Local",
+            "openai": "ramify.engines.openai:OpenAI",
             "scripted": "ramify.engines.scripted:Scripted",
+            "sglang": "ramify.engines.sglang:Sglang",
             "simulated": "ramify.engines.simulated:Simulated",
+            "vllm": "ramify.engines.vllm:Vllm",
         },
         "format": {
             "arpo": "ramify.formats.arpo:ARPO",
             "chat": "ramify.formats.chat:Chat",
+            "messages": "ramify.formats.messages:Messages",
             "search_r1": "ramify.formats.search_r1:SEARCH_R1",
         },
-        "tool": {"calculator": "ramify.tools.calculator:Calculator", "search": "ramify.tools.search:Search"},
+        "tool": {
+            "calculator": "ramify.tools.calculator:Calculator",
+            "mcp": "ramify.tools.mcp:Mcp",
+            "python": "ramify.tools.python:Python",
+            "retriever": "ramify.tools.retriever:Retriever",
+            "search": "ramify.tools.search:Search",
+        },
         "judge": {"exact": "ramify.judges.exact:Exact"},
         "choose": {
             "at2po": "ramify.strategies.choose:at2po",
@@ -139,6 +150,14 @@ def unknown_keywords(target: Any, options: Mapping[str, Any]) -> dict[str, str]:
         return {}
     names = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return {key: f"unknown key {key!r}; {nearest(key, names)}" for key in options if key not in names}
+
+
+def path_options(target: Any) -> frozenset[str]:
+    """Options that a class takes as paths: their annotation is `Path`, alone or beside others."""
+    if not inspect.isclass(target):
+        return frozenset()
+    parameters = inspect.signature(target).parameters.values()
+    return frozenset(p.name for p in parameters if Path in (p.annotation, *get_args(p.annotation)))
 
 
 def anchored(name: str) -> str:

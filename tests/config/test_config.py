@@ -155,7 +155,7 @@ BAD = {
     ),
     "unknown task": ({"flags": {"task.name": "countdwn"}}, ["task.name: unknown task 'countdwn'; did you mean"]),
     "unknown task option": ({"overrides": ["task.options.leve=1"]}, ["task.options.leve: unknown key 'leve'"]),
-    "unknown engine": ({"flags": {"engine.name": "vlm"}}, ["engine.name: unknown engine 'vlm'; known: builtin"]),
+    "unknown engine": ({"flags": {"engine.name": "vlm"}}, ["engine.name: unknown engine 'vlm'; did you mean 'vllm'?"]),
     "unknown engine option": ({"overrides": ["engine.options.x=1"]}, ["engine.options.x: unknown key 'x'"]),
     "unknown format": ({"overrides": ["format=arp"]}, ["format: unknown format 'arp'; did you mean 'arpo'?"]),
     "unknown credit": ({"overrides": ["credit=leaf_grop"]}, ["credit: unknown credit 'leaf_grop'; did you mean"]),

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from ramify.core.cut import first_stop
-from ramify.core.engine import Engine, Generation, Request, checked
+from ramify.core.engine import Abortable, Engine, Generation, Remote, Request, checked
 from ramify.core.errors import EngineError
 from ramify.core.segment import Sampling, token_array
 from ramify.engines.builtin import FOLDER, Builtin
 from ramify.engines.local import Local
 from ramify.engines.policies import chains
+from ramify.engines.replicas import Replicas
 from ramify.engines.retrying import Retrying
 from ramify.engines.scripted import Scripted
 from ramify.engines.simulated import Simulated
@@ -24,6 +25,8 @@ T = TypeVar("T")
 ENGINES = {
     "builtin": Builtin,
     "local": pytest.param(lambda: Local(FOLDER), marks=pytest.mark.hf),
+    "replicas-builtin": lambda: Replicas([Builtin(), Builtin()], max_in_flight=2),
+    "replicas-scripted": lambda: Replicas([Scripted(), Scripted()], placement="round_robin"),
     "retrying": lambda: Retrying(Scripted()),
     "scripted-law": Scripted,
     "scripted-rule": lambda: Scripted(chains(1, 2, 3)),
@@ -45,6 +48,8 @@ def run(build: Callable[[], Engine], use: Callable[[Engine], Coroutine[Any, Any,
     async def main() -> T:
         engine = build()
         try:
+            if isinstance(engine, Remote):
+                await engine.connect()
             return await use(engine)
         finally:
             await engine.close()
@@ -185,6 +190,37 @@ def test_cancelling_a_request_harms_no_other(build: Callable[[], Engine]) -> Non
                 assert bits(kept) == wanted
 
     run(build, use)
+
+
+def test_an_aborted_request_returns_the_tokens_it_had(build: Callable[[], Engine]) -> None:
+    async def use(engine: Engine) -> None:
+        if not isinstance(engine, Abortable):
+            pytest.skip("the engine does not promise it")
+        wanted = [bits(await answer(engine, ask(engine, seed=seed))) for seed in (1, 3)]
+        for num_steps in range(0, 30, 3):
+            requests = [ask(engine, seed=seed, request_id=f"0/{seed}") for seed in (1, 3)]
+            tasks = [asyncio.create_task(answer(engine, request)) for request in requests]
+            for _ in range(num_steps):
+                await asyncio.sleep(0)
+            await engine.abort("0/1")
+            await engine.abort("0/2")
+            ended, kept = await asyncio.gather(*tasks)
+            if engine.capabilities.is_deterministic:
+                assert bits(kept) == wanted[1]
+                assert ended.ids.tolist() == bits_of(wanted[0])[: len(ended.ids)]
+            if ended.finish.kind == "abort":
+                assert ended.num_billed == len(ended.ids) < len(bits_of(wanted[0]))
+                assert ended.num_cached + ended.num_prefilled <= len(requests[0].ids)
+                assert sum(length for _, length in ended.versions) == len(ended.ids)
+
+    run(build, use)
+
+
+def bits_of(generation: tuple[object, ...]) -> list[int]:
+    """The ids in what `bits` returns."""
+    ids = generation[0]
+    assert isinstance(ids, list)
+    return ids
 
 
 def test_nothing_is_generated_after_close(build: Callable[[], Engine]) -> None:

@@ -11,14 +11,15 @@ from tests.runner.parts import PROBLEM, Listening, OneChain, Plan, grown, only_l
 from ramify.config.run_config import GrowthConfig
 from ramify.core.action import ActionConfig
 from ramify.core.command import Command, Fork, Grow, Tokens
-from ramify.core.engine import Request
+from ramify.core.engine import Engine, Request
 from ramify.core.limits import Limits
-from ramify.core.segment import Sampling
+from ramify.core.segment import Finish, Sampling
 from ramify.core.tree import ROOT, Tree
-from ramify.engines.faults import Fault
+from ramify.engines.faults import Delay, Fault
 from ramify.engines.policies import chains
 from ramify.engines.scripted import SCRIPTED, Scripted
 from ramify.engines.scripts import Speech
+from ramify.runner.sampler import affinity
 from ramify.strategies.entropy import STEP_ENTROPY, step_entropy_topk
 
 PROMPT = len("<|user|>make 3 from 1 2<|end|><|assistant|>")
@@ -115,7 +116,7 @@ def test_a_request_names_its_tree_and_what_was_sampled_before_it_in_the_same_run
 
     asked = requests(Scripted(lambda turn: "abcdefghijklmno"), Steps)
     assert [r.num_run for r in asked] == [0, 5, 10]
-    assert [r.affinity for r in asked] == [0, 1, 2]
+    assert {r.affinity for r in asked} == {affinity("0")} != {affinity("1")}
     assert all(r.request_id.startswith("0/") for r in asked)
     assert all(r.stops == ("</calc>", "</answer>") for r in asked)
 
@@ -196,3 +197,42 @@ def test_a_fault_that_passes_is_not_seen() -> None:
     shaky, other = only_leaf(grown(OneChain, Scripted(chains(1), faults=[Fault("error", share=1.0, num_tries=2)])))
     assert clean.branch(leaf).ids.tolist() == shaky.branch(other).ids.tolist()
     assert clean.problem == shaky.problem == PROBLEM
+
+
+# -- deadlines --------------------------------------------------------------------------------------------------------
+
+
+def until(deadline_s: float, engine: Engine, **fields: Any) -> tuple[Tree, int]:
+    return only_leaf(grown(OneChain, engine, limits=Limits(seconds=deadline_s), **fields))
+
+
+def test_what_was_sampled_before_the_deadline_stays_on_the_leaf_and_is_billed() -> None:
+    engine = Scripted(lambda turn: "abcdefgh<answer>3</answer>", delay=Delay(token_s=2.0))
+    tree, leaf = until(11.0, engine)
+    assert (tree.stop(leaf), tree.branch(leaf).response_text) == ("deadline", "abcde")
+    (segment,) = [s for s in tree.segments(leaf) if s.is_sampled]
+    assert (segment.finish, segment.usage.num_billed) == (Finish("abort"), 5)
+    assert segment.logprobs is not None
+    assert tree.spent()["policy"].decode == 5
+
+
+def test_a_leaf_may_end_at_the_deadline_without_a_token() -> None:
+    tree, leaf = until(3.0, Scripted(delay=Delay(call_s=5.0)))
+    assert (tree.stop(leaf), tree.num_sampled(leaf)) == ("deadline", 0)
+    tree, leaf = until(3.0, Scripted(faults=[Fault("hang", share=1.0)]))
+    assert (tree.stop(leaf), tree.num_sampled(leaf)) == ("deadline", 0)
+
+
+def test_a_turn_that_is_done_before_the_deadline_is_whole_and_no_other_begins() -> None:
+    engine = Scripted(chains(3), delay=Delay(token_s=1.0))
+    call = len("<calc>1/2</calc>")
+    tree, leaf = until(call + 0.5, engine)
+    assert (tree.stop(leaf), tree.num_sampled(leaf)) == ("deadline", 0)
+    assert tree.spent()["policy"].decode == call
+
+
+def test_every_request_says_by_when_it_is_wanted() -> None:
+    listening = Listening(Scripted(chains(1)))
+    until(7.0, listening)
+    assert {request.deadline for request in listening.requests} == {7.0}
+    assert {request.deadline for request in requests(Scripted(chains(1)))} == {None}

@@ -1,13 +1,17 @@
 import asyncio
 import threading
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
 
 import pytest
 
+import ramify
 from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
 from ramify.runner.clock import run_virtual
-from ramify.tools.function import FunctionTool
+from ramify.tools.function import FunctionTool, tool
 
 PROBLEM = Problem("p", "q")
 
@@ -76,3 +80,161 @@ def test_a_function_without_a_name_needs_one() -> None:
     with pytest.raises(ConfigError, match="needs a name"):
         FunctionTool(lambda arguments: "")
     assert FunctionTool(lambda arguments: "", name="quiet").name == "quiet"
+
+
+# -- decorated functions ----------------------------------------------------------------------------------------------
+
+
+class Unit(Enum):
+    CELSIUS = "celsius"
+    FAHRENHEIT = "fahrenheit"
+
+
+@dataclass
+class Box:
+    width: int
+    height: int = 1
+
+
+@tool
+def weather(city: str, days: int = 1, unit: Unit = Unit.CELSIUS) -> dict[str, Any]:
+    """Say the weather.
+
+    Args:
+        city: where
+    """
+    return {"city": city, "days": days, "unit": unit}
+
+
+@tool(name="area", deadline_s=5.0)
+async def area_of(box: Box, mode: Literal["exact", "rough"] = "exact") -> int:
+    return box.width * box.height
+
+
+@tool
+def loud(words: str) -> str:
+    return words.upper()
+
+
+def test_a_decorated_function_is_a_tool_and_still_a_function() -> None:
+    assert ramify.tool is tool
+    assert weather("Rome", days=2) == {"city": "Rome", "days": 2, "unit": Unit.CELSIUS}
+    assert (weather.name, weather.branching, area_of.name) == ("weather", "share", "area")
+    assert weather.schema["description"] == "Say the weather."
+    assert weather.schema["parameters"]["properties"]["city"] == {"type": "string", "description": "where"}
+
+
+def test_arguments_are_made_what_the_hints_say() -> None:
+    assert called(weather, '{"city": "Rome", "unit": "fahrenheit"}') == ToolResult(
+        '{"city": "Rome", "days": 1, "unit": "fahrenheit"}'
+    )
+    assert called(area_of, '{"box": {"width": 3, "height": 2.0}}') == ToolResult("6")
+
+
+def test_plain_text_is_the_text_that_must_be_given() -> None:
+    assert called(weather, "Rome").text == '{"city": "Rome", "days": 1, "unit": "celsius"}'
+    assert called(loud, '{"words": "hi"}') == ToolResult('{"WORDS": "HI"}')
+
+
+@pytest.mark.parametrize(
+    ("made", "arguments", "fault"),
+    [
+        (weather, '{"city": 3}', "the arguments do not fit: city = 3: it must be a text"),
+        (weather, '{"city": "Rome", "unit": "kelvin"}', 'it must be one of "celsius", "fahrenheit"'),
+        (weather, '{"city": "Rome", "day": 3}', "there is no day; did you mean 'days'?"),
+        (weather, '{"city": "Rome"', "the arguments are no JSON"),
+        (area_of, "3 by 2", "the arguments are no JSON"),
+        (area_of, '{"mode": "exact"}', "box is missing: it must be an object"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_told_and_are_no_call(made: FunctionTool, arguments: str, fault: str) -> None:
+    assert fault in (made.fault(arguments) or "")
+    assert called(made, arguments).status == "error"
+
+
+def test_arguments_that_fit_are_no_fault() -> None:
+    assert [weather.fault("Rome"), area_of.fault('{"box": {"width": 3}}'), FunctionTool(shout).fault("{")] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("value", "result"),
+    [
+        ("text", ToolResult("text")),
+        (None, ToolResult("")),
+        (3, ToolResult("3")),
+        ([1.5, None, "é"], ToolResult('[1.5, null, "é"]')),
+        (Box(1), ToolResult('{"width": 1, "height": 1}')),
+        (Unit.CELSIUS, ToolResult('"celsius"')),
+        (b"bytes", ToolResult("bytes")),
+        (ToolResult("seen", metadata={"a": 1}, attachments=("f",)), ToolResult("seen", "ok", {"a": 1}, ("f",))),
+    ],
+)
+def test_what_a_function_returns_is_text_or_data(value: Any, result: ToolResult) -> None:
+    @tool
+    def give(words: str) -> Any:
+        return value
+
+    assert called(give, "x") == result
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), {1: object()}, {"a": float("inf")}])
+def test_what_is_no_data_is_a_crash(value: Any) -> None:
+    @tool
+    def give(words: str) -> Any:
+        return value
+
+    result = called(give, "x")
+    assert result.status == "crashed"
+    assert result.text.startswith(f"it returned {type(value).__name__}, which is no text and no JSON data")
+
+
+def test_a_function_that_is_late_is_a_timeout_and_its_own_time_out_is_not() -> None:
+    @tool(deadline_s=2.0)
+    async def sleep(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        raise TimeoutError("the server is slow")
+
+    assert called(sleep, '{"seconds": 3}') == ToolResult("", "timeout")
+    assert called(sleep, '{"seconds": 1}') == ToolResult("TimeoutError: the server is slow", "error")
+
+
+def test_a_thread_that_hangs_delays_nobody() -> None:
+    released = threading.Event()
+
+    @tool(deadline_s=0.05)
+    def hang(words: str) -> str:
+        released.wait(30)
+        return words
+
+    async def main() -> ToolResult:
+        return await hang.call("x")
+
+    assert asyncio.run(main()).status == "timeout"
+    released.set()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"branching": "fork"}, "branching = 'fork'; allowed are 'share', 'replay', 'refuse'"),
+        ({"deadline_s": 0.0}, "must be above 0"),
+        ({"max_threads": 0}, "must be above 0"),
+        ({"name": "two words"}, "needs a name that a format can call it by"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        tool(**settings)(shout)
+    assert message in str(caught.value)
+
+
+def test_only_a_function_is_made_a_tool() -> None:
+    with pytest.raises(ConfigError, match="makes a tool of a function"):
+        tool(Box)
+
+
+def test_the_same_function_can_be_used_under_other_settings() -> None:
+    other = weather.configured(name="forecast", branching="refuse")
+    assert (other.name, other.schema["name"], other.branching) == ("forecast", "forecast", "refuse")
+    assert (weather.name, weather.branching) == ("weather", "share")
+    assert called(other, "Rome") == called(weather, "Rome")

@@ -14,8 +14,9 @@ from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
 from ramify.runner.clock import run_virtual
 from ramify.tools.output import made_safe
+from ramify.tools.passages import Hit, Index, Passage
 from ramify.tools.search import PAGES, Search, joined_page, numbered_page
-from ramify.tools.search_index import Hit, Index, Passage, build_index
+from ramify.tools.search_index import build_index
 from ramify.tools.sqlite_index import memory_index
 
 PASSAGES = [Passage("one two", "A"), Passage("two two three", "B"), Passage("four", "C"), Passage("four two two")]

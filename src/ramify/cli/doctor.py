@@ -23,6 +23,7 @@ from rich.text import Text
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal
+from ramify.core.errors import ConfigError, RamifyError
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "http": ("aiohttp",),
@@ -58,11 +59,13 @@ class Finding:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="interpreter of the engines; this one")
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    found = [finding for look in (python, base, model, disk, threads, extras) for finding in look()]
+    found = [finding for look in (python, base, model, disk, threads, extras, sandbox) for finding in look()]
+    found += engines(options.python)
     if options.json:
         terminal.result("ramify.doctor/1", {"findings": [asdict(finding) for finding in found]})
     else:
@@ -116,6 +119,45 @@ def extras(has_module: Callable[[str], object] = importlib.util.find_spec) -> It
         missing = [name for name in modules if not has_module(name)]
         text = f"pip install 'ramify[{extra}]'" if missing else " ".join(f"{m} {_version(m)}" for m in modules)
         yield Finding(extra, "missing" if missing else "ok", text)
+
+
+def sandbox() -> Iterator[Finding]:
+    """Whether the model's Python can run here behind every wall: each is tried."""
+    import asyncio
+
+    from ramify.tools.python import check
+
+    try:
+        asyncio.run(check())
+    except RamifyError as error:
+        yield Finding("sandbox", "missing", str(error))
+    else:
+        yield Finding("sandbox", "ok", "the tool python runs with isolation='strict': every wall holds")
+
+
+def engines(python: str, *, folder: Path | None = None) -> Iterator[Finding]:
+    """What `python` could start servers of, and whether there is room here for an environment with what it lacks."""
+    from ramify.servers.installed import NEEDED_BYTES, install_line, installed, uninstall_line
+
+    folder = folder or Path.cwd()
+    free = shutil.disk_usage(folder).free
+    try:
+        found = installed(python, ours=os.environ)
+    except ConfigError as error:
+        yield Finding("engines", "missing", str(error))
+        return
+    for kind, needed in NEEDED_BYTES.items():
+        version = found.version(kind)
+        if version is None:
+            room = f"; too little: {free / 1e9:.1f} GB free in {folder}" if free < needed else ""
+            yield Finding(kind, "missing", f"not in {python}: {install_line(kind)}{room}")
+        elif kind == "vllm" and found.misfits:
+            yield Finding(kind, "missing", uninstall_line(found))
+        else:
+            yield Finding(kind, "ok", f"{version}, for {found.device(kind)} ({python})")
+    router = found.version("sglang_router")
+    text = f"not in {python}: pip install sglang-router==0.3.2" if router is None else f"{router} ({python})"
+    yield Finding("router", "missing" if router is None else "ok", text)
 
 
 def _version(module: str) -> str | None:

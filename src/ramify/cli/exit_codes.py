@@ -4,7 +4,7 @@ import errno
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from ramify.core.errors import EngineError, JudgeError, RamifyError, StoreError, ToolError
+from ramify.core.errors import EngineError, EnginesDown, JudgeError, RamifyError, StoreError, ToolError
 
 if TYPE_CHECKING:
     from ramify.runner.report import RunReport
@@ -40,7 +40,7 @@ def code_of_error(error: RamifyError) -> ExitCode:
     from ramify.runner.scheduler import TooManyFailures
 
     match error:
-        case TooManyFailures():
+        case TooManyFailures() | EnginesDown():
             return ExitCode.SAVED
         case StoreError():
             is_disk = isinstance(error.__cause__, OSError) and error.__cause__.errno in DISK_FAULTS

@@ -21,17 +21,23 @@ COMMANDS: Mapping[str, str] = {
     "repair": "keep what can be trusted of a damaged run",
     "show": "draw a run's trees",
     "export": "write a run's rows for a trainer",
+    "index": "make a search index from a corpus",
+    "retriever": "serve a search index over HTTP, by Search-R1's protocol",
+    "serve": "start servers of a model, keep them up, and stop them",
     "check": "replay a run and check every invariant",
     "presets": "list published settings",
     "doctor": "say what of this machine can be used, and what is missing",
 }
 
+HAND_ON = frozenset({"serve"})
+"""Commands that hand what stands behind `--` on to somebody else."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. argparse itself exits with 2 on a bad command line."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments, handed_on = _divided(sys.argv[1:] if arguments is None else arguments)
     parser = _parser(arguments)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(arguments, argparse.Namespace(handed_on=handed_on))
     if options.command is None:
         parser.print_help(sys.stderr)
         return 2
@@ -63,6 +69,14 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         to.fault("interrupted")
         return int(ExitCode.INTERRUPTED)
+
+
+def _divided(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """What is ours, and what is handed on."""
+    if "--" not in arguments or HAND_ON.isdisjoint(arguments[:1]):
+        return arguments, ()
+    end = list(arguments).index("--")
+    return arguments[:end], arguments[end + 1 :]
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

@@ -19,9 +19,11 @@ from ramify.config.decode import Fault, decode
 from ramify.config.layers import file_layers, flag_layers, merged, override_layers, preset_layers, source_of
 from ramify.config.run_config import EngineConfig, RunConfig, ToolConfig
 from ramify.config.toml import toml_text
+from ramify.config.tool_options import option_faults
 from ramify.core.errors import ConfigError, nearest
 from ramify.credit import NAMES
 from ramify.formats.chat import ChatOptions
+from ramify.formats.messages import MessagesOptions
 from ramify.strategies import choose, sample
 from ramify.strategies.repeats import repeats
 
@@ -127,7 +129,7 @@ def _anchored(config: RunConfig) -> RunConfig:
         strategy=replace(config.strategy, name=plugins.anchored(config.strategy.name), options=options),
         engine=_anchored_engine(config.engine),
         engines={name: _anchored_engine(engine) for name, engine in config.engines.items()},
-        tools=replace(config.tools, use={name: _anchored_tool(tool) for name, tool in config.tools.use.items()}),
+        tools=replace(config.tools, use={name: _anchored_tool(name, tool) for name, tool in config.tools.use.items()}),
         format=config.format and plugins.anchored(config.format),
         format_options=_anchored_template(config.format_options),
         growth=replace(config.growth, prune=config.growth.prune and plugins.anchored(config.growth.prune)),
@@ -136,11 +138,22 @@ def _anchored(config: RunConfig) -> RunConfig:
 
 
 def _anchored_engine(engine: EngineConfig) -> EngineConfig:
-    return replace(engine, name=plugins.anchored(engine.name), log=_absolute(engine.log))
+    python, logs = engine.server.python, _absolute(engine.server.logs)
+    if python is not None and "/" in python:
+        python = str(Path.cwd() / python)  # The link itself: an environment's interpreter is one, and knows it by that.
+    server = replace(engine.server, python=python, logs=logs)
+    return replace(engine, name=plugins.anchored(engine.name), log=_absolute(engine.log), server=server)
 
 
-def _anchored_tool(tool: ToolConfig) -> ToolConfig:
-    return replace(tool, kind=tool.kind and plugins.anchored(tool.kind))
+def _anchored_tool(name: str, tool: ToolConfig) -> ToolConfig:
+    """The tool with its file, and the options that its class takes as paths, made absolute."""
+    kind = tool.kind and plugins.anchored(tool.kind)
+    try:
+        paths = plugins.path_options(plugins.find("tool", kind or name))
+    except ConfigError:
+        return tool  # what is wrong with it is said where it is checked
+    options = {k: _absolute(v) if k in paths and isinstance(v, str) else v for k, v in tool.options.items()}
+    return replace(tool, kind=kind, options=options)
 
 
 def _absolute(path: str | None) -> str | None:
@@ -191,26 +204,16 @@ def _named_faults(config: RunConfig) -> list[Fault]:
         faults.append(Fault("format_options", 'they are of a format that is named: format = "chat"'))
     if format == "chat":
         faults += decode(ChatOptions, config.format_options, path="format_options")[1]
+    if format == "messages":
+        faults += decode(MessagesOptions, config.format_options, path="format_options")[1]
     if prune is not None and prune != TASK_PRUNE:
         faults += _faults_of("growth.prune", lambda: plugins.find("prune", prune))
     faults += _constructor_faults("task", config.task.name, config.task.options)
     for path, engine in {"engine": config.engine, **{f"engines.{n}": e for n, e in config.engines.items()}}.items():
         faults += _constructor_faults("engine", engine.name, engine.options, path=path)
     for name, tool in config.tools.use.items():
-        faults += _tool_faults(name, tool)
+        faults += option_faults(name, tool)
     return faults
-
-
-def _tool_faults(name: str, tool: ToolConfig) -> list[Fault]:
-    """Faults of one tool; what a file holds may be a finished tool, which takes no options."""
-    path, kind = f"tools.use.{name}", tool.kind or name
-    try:
-        found = plugins.find("tool", kind)
-    except ConfigError as error:
-        return [Fault(f"{path}.kind", str(error))]
-    if callable(found):
-        return [Fault(f"{path}.options.{k}", m) for k, m in plugins.unknown_keywords(found, tool.options).items()]
-    return [Fault(f"{path}.options", f"{kind!r} is a tool already and takes none")] if tool.options else []
 
 
 def _constructor_faults(

@@ -48,6 +48,11 @@ def decode(kind: Callable[..., T], data: Mapping[str, Any], *, path: str = "") -
         return None, [Fault(path, str(error))]
 
 
+def value_faults(kind: Any, value: Any, *, path: str) -> list[Fault]:
+    """What is wrong with one value, as `decode` would have it of a field of this type."""
+    return _value(kind, value, path)[1]
+
+
 def _value(kind: Any, value: Any, path: str) -> tuple[Any, list[Fault]]:
     """Decode the value of one field."""
     of = _mapped_dataclass(kind)

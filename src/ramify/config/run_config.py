@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ramify.core.action import ActionConfig
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
+from ramify.servers.server_config import ServerConfig
 from ramify.tasks.data import DataConfig
 
 StopRule = Literal["corrected", "arpo", "at2po"]
@@ -74,6 +75,8 @@ class EngineConfig:
     """File that the engine appends every generation to, for `ramify check RUN --against`; None = it keeps no log."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the engine's class."""
+    server: ServerConfig = ServerConfig()
+    """How the `replicas` are started."""
 
     def __post_init__(self) -> None:
         _named("engine.name", self.name)

@@ -16,6 +16,8 @@ import numpy.typing as npt
 from ramify.core.codec import Codec, joined_bytes
 from ramify.core.segment import Floats_T, Ids_T, Segment, ToolCall
 
+BYTES_PER_TOKEN = 4
+"""Of text whose tokens nobody has counted: OpenAI's rule of thumb for English."""
 NOTHING = np.empty(0, np.int32)
 NO_VALUES = np.empty(0, np.float32)
 
@@ -59,6 +61,35 @@ class Branch:
     @cached_property
     def _length(self) -> int:
         return sum(len(p.segment.ids) for p in self.pieces)
+
+    @property
+    def num_tokens(self) -> int:
+        """Length in the model's own tokens: its ids; where these are bytes, what engines said their calls read and
+        sampled, and an estimate of what they did not say."""
+        return len(self) if self.codec.is_exact else self._counted[1]
+
+    @property
+    def num_response_tokens(self) -> int:
+        """Those of `num_tokens` behind the opening context."""
+        if self.codec.is_exact:
+            return len(self) - self.num_prompt
+        opening, whole = self._counted
+        return max(0, whole - opening)
+
+    @cached_property
+    def _counted(self) -> tuple[int, int]:
+        """Tokens of the opening and of the whole branch. A call that read something says how much there was of it."""
+        opening = whole = 0
+        is_open = True
+        for piece in self.pieces:
+            usage = piece.segment.usage
+            read = usage.num_cached + usage.num_prefilled
+            is_opening = is_open and piece.segment.origin == "prompt"
+            if is_open and not is_opening:
+                is_open, opening = False, read or opening
+            whole = read + usage.num_billed if read else whole + estimated_tokens(len(piece.segment))
+            opening = whole if is_opening else opening
+        return opening, whole
 
     @cached_property
     def text(self) -> str:
@@ -114,6 +145,11 @@ class Branch:
     def messages(self) -> tuple[Mapping[str, Any], ...]:
         """The chat messages of the branch, where its format keeps them."""
         return tuple(p.segment.message for p in self.pieces if p.segment.message is not None)
+
+
+def estimated_tokens(num_bytes: int) -> int:
+    """Tokens of a text that nobody has counted."""
+    return -(-num_bytes // BYTES_PER_TOKEN)
 
 
 def _logprobs_or_nan(segment: Segment) -> Floats_T:

@@ -40,6 +40,8 @@ class Capabilities:
     """Whether it can go on inside an unfinished turn of the model."""
     max_samples: int = 1
     """Most samples of one request (n)."""
+    max_stops: int | None = None
+    """Most stop words of a request; None = any number."""
     has_abort: bool = False
     has_versions: bool = False
 
@@ -66,7 +68,7 @@ class Request:
     deadline: float | None = None
     """By the running loop's clock: an engine that can be aborted returns then what it has. None = there is none."""
     affinity: int = 0
-    """Equal for requests that share a prefix; for placement."""
+    """Equal for the requests of one tree, which share what other trees do not; for placement."""
     messages: tuple[Mapping[str, Any], ...] = ()
     """The context as chat messages, exactly as they were said; for engines without token ids."""
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -93,7 +95,10 @@ class Generation:
     num_cached: int = 0
     num_prefilled: int = 0
     message: Mapping[str, Any] | None = None
-    """The exact chat message that `ids` render, from an engine without token ids."""
+    """The exact chat message that `ids` render, from an engine without token ids; how many tokens it took is in
+    `num_billed` alone."""
+    notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What else is worth keeping with the step: plain data."""
 
 
 class Engine(Protocol):
@@ -155,9 +160,10 @@ class EngineControl(Protocol):
 def checked(generation: Generation, request: Request, vocab_size: int) -> Generation:
     """Return `generation` if every field is sound; else raise `EngineError` naming what is not."""
     ids, logprobs = generation.ids, generation.logprobs
-    if len(ids) > request.max_tokens:
-        raise EngineError("too_many_tokens", f"{len(ids)} for max_tokens={request.max_tokens}")
-    if not len(ids) and generation.finish.kind != "abort":
+    num_tokens = len(ids) if generation.message is None else generation.num_billed
+    if num_tokens > request.max_tokens:
+        raise EngineError("too_many_tokens", f"{num_tokens} for max_tokens={request.max_tokens}")
+    if not num_tokens and generation.finish.kind != "abort":
         raise EngineError("no_tokens", f"an empty generation that finished by {generation.finish.kind!r}")
     if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
         raise EngineError("bad_token_ids", f"ids {ids.min()}..{ids.max()} for a vocabulary of {vocab_size}")

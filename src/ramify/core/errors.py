@@ -38,6 +38,7 @@ class EngineError(RamifyError):
     ) -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
+        self.detail = detail
         self.is_retryable = is_retryable
         self.retry_after_s = retry_after_s
 

@@ -6,7 +6,7 @@ fork is still found.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ramify.core.branch import Branch
 from ramify.core.codec import Codec
@@ -46,6 +46,9 @@ class Span:
 
     text: str
     is_trusted: bool = False
+    message: Mapping[str, Any] | None = None
+    """The chat message that this span renders, whole, for engines that take messages; such a span is a segment of its
+    own. None = it is text alone."""
 
 
 def span_ids(codec: Codec, spans: str | Sequence[Span]) -> list[int]:
@@ -105,4 +108,25 @@ class Format(Protocol):
 
     def tools(self) -> Mapping[str, str]:
         """Tool name -> the tag or function name the model calls it by."""
+        ...
+
+
+@runtime_checkable
+class MessageFormat(Format, Protocol):
+    """A format whose contexts are chat messages, for engines without token ids: every span it writes has its message.
+
+    What an engine said is read from its message, not from the text that renders it, and goes back as it came.
+    """
+
+    @property
+    def schemas(self) -> tuple[Mapping[str, Any], ...]:
+        """The functions that the engine is to offer the model; empty = calls are text."""
+        ...
+
+    def hear(self, message: Mapping[str, Any]) -> Action | None:
+        """The action that ends a message of the model; None = there is none."""
+        ...
+
+    def reply(self, message: Mapping[str, Any], action: Action, result: ToolResult) -> Sequence[Span]:
+        """The messages that answer an action of `message`, every call in it included."""
         ...

@@ -72,6 +72,49 @@ class ToolSet(Protocol):
 
 
 @runtime_checkable
+class Listing(Protocol):
+    """A set of tools that somebody else lists, such as a server."""
+
+    def recorded(self) -> Mapping[str, Any]:
+        """Options that make the same tools again with nobody asked; they are kept with the run. Asks, unless it was
+        made by such options."""
+        ...
+
+
+@runtime_checkable
+class Checked(Protocol):
+    """A tool that can tell before a call whether its arguments can be meant; one that cannot is never made."""
+
+    def fault(self, arguments: str) -> str | None:
+        """What is wrong with the arguments, what came and what is allowed, for the model to read; None = nothing."""
+        ...
+
+
+@runtime_checkable
+class Joint(Protocol):
+    """A tool that acts on one state together with others, such as the tools of one browser: a branch has one session
+    for all of them, opened by whichever is called first, and a replay repeats the calls of all."""
+
+    @property
+    def state(self) -> str:
+        """What the state is called. All tools of one state branch alike."""
+        ...
+
+    def on(self, session: ToolSession) -> ToolSession:
+        """A session of the state, opened by any tool of it, as this tool calls it."""
+        ...
+
+
+@runtime_checkable
+class Lasting(Protocol):
+    """A tool that holds something from its first session to the end of a run, such as a connection."""
+
+    async def let_go(self) -> None:
+        """Let go of it and wait until it is gone. Harmless when repeated; a session opened later takes hold anew."""
+        ...
+
+
+@runtime_checkable
 class Isolated(Protocol):
     """A tool that runs foreign code, and says behind which walls."""
 
@@ -79,6 +122,16 @@ class Isolated(Protocol):
     def isolation(self) -> str:
         """`strict`, `process` or `none`; kept with the run."""
         ...
+
+
+def state_of(tool: Tool) -> str:
+    """What holds the state that `tool` acts on: itself, unless it says otherwise."""
+    return tool.state if isinstance(tool, Joint) else tool.name
+
+
+def called_by(tool: Tool, session: ToolSession) -> ToolSession:
+    """A session of the tool's state, as the tool calls it."""
+    return tool.on(session) if isinstance(tool, Joint) else session
 
 
 def text_schema(name: str, description: str = "", *, parameter: str = "input") -> Mapping[str, Any]:

@@ -336,6 +336,11 @@ class Tree:
         start = self._start(node)
         if not start < position < self._end[node]:
             raise ContractError(f"cannot split node {node} at {position}: its tokens are {start}..{self._end[node]}")
+        segment, offset = self._segment_at(node, position)
+        if offset and self._segments.get(segment).message is not None:
+            raise ContractError(
+                f"position {position} on node {node} is inside a chat message, which goes on only whole"
+            )
         head = len(self)
         self._append_row(self._parent[node], self._index[node], self._seed[node], self._fork[node])
         self._edge[head], self._role[head], self._action[head] = self._edge[node], self._role[node], self._action[node]

@@ -15,6 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from ramify.core.codec import Codec
 from ramify.core.engine import Generation, Request
 from ramify.core.errors import ConfigError, EngineError
-from ramify.core.segment import Finish, Floats_T
+from ramify.core.segment import Finish, Floats_T, token_array
 from ramify.engines.sampling import RAW, Law, uniforms
 from ramify.engines.slot_model import Chunk, Indices, Rows, SlotModel
 from ramify.engines.slots import SlotTable
@@ -30,6 +31,8 @@ from ramify.engines.stop_watch import StopWatch
 
 MEASURES = frozenset({"entropy"})
 """What the loop can measure on any model."""
+NOTHING: Final = Generation(token_array(()), Finish("abort"), logprobs=np.empty(0, np.float32))
+"""Of a request that was ended before it had a slot."""
 
 
 @dataclass(slots=True)
@@ -130,6 +133,11 @@ class BatchingLoop:
         return len(self._waiting)
 
     @property
+    def context_length(self) -> int:
+        """Most tokens of context and completion together."""
+        return self._model.context_length
+
+    @property
     def is_closed(self) -> bool:
         return self._is_closed
 
@@ -151,6 +159,15 @@ class BatchingLoop:
             return await run.future
         finally:
             self._withdraw(run)
+
+    def abort(self, request_id: str) -> None:
+        """End every request of this id with the tokens it has; harmless where there is none."""
+        for run in [run for run in self._active.values() if run.request.request_id == request_id]:
+            self._finish(run, Finish("abort"))
+        for run in [run for run in self._waiting if run.request.request_id == request_id]:
+            self._waiting.remove(run)
+            if not run.future.done():
+                run.future.set_result(NOTHING)
 
     async def close(self) -> None:
         """End the loop; requests on their way raise `EngineError`. Harmless when repeated."""
@@ -336,6 +353,7 @@ class BatchingLoop:
     def _finish(self, run: _Run, finish: Finish) -> None:
         start, slot = run.num_context, run.slot
         span = slice(start, start + run.num_sampled)
+        num_held = min(int(self._table.held[slot]), run.num_context)
         generation = Generation(
             ids=self._table.ids[slot, span].copy(),
             finish=finish,
@@ -345,7 +363,7 @@ class BatchingLoop:
             versions=_spans(run.versions, run.num_sampled),
             num_billed=run.num_sampled,
             num_cached=run.num_cached,
-            num_prefilled=run.num_context - run.num_cached,
+            num_prefilled=max(0, num_held - run.num_cached),
         )
         self._release(run)
         if finish.kind == "stop":

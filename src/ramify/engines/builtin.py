@@ -1,15 +1,15 @@
 """Builtin: the shipped model, run in numpy alone.
 
-An engine of tokenizer, `NumpyModel` and `BatchingLoop`; it holds no logic of its own but the control side. Any folder
-with a Qwen3 network in Hugging Face format and a byte-level tokenizer works in place of the shipped one.
+An engine of tokenizer, `NumpyModel` and `BatchingLoop`; it holds no logic of its own but what concerns weights. Any
+folder with a Qwen3 network in Hugging Face format and a byte-level tokenizer works in place of the shipped one.
 """
 
 from pathlib import Path
 
 from ramify.core.codec import Codec
-from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import ConfigError
-from ramify.engines.batching import MEASURES, BatchingLoop, Stats
+from ramify.engines.batched import Batched
+from ramify.engines.batching import BatchingLoop
 from ramify.engines.numpy_model import NumpyModel
 from ramify.engines.tokenizer import TokenizerFile
 
@@ -17,8 +17,8 @@ FOLDER = Path(__file__).parents[1] / "data" / "builtin"
 """The shipped model."""
 
 
-class Builtin:
-    """Implements `Engine` and `EngineControl` with the model of a folder.
+class Builtin(Batched):
+    """Implements `Engine`, `Abortable` and `EngineControl` with the model of a folder.
 
     `batch_invariant` off computes several rows in one matrix product: faster from 8 rows on, but a token's logits then
     differ in the last bits with what runs beside it, and OPENBLAS_NUM_THREADS=1 must be set, since matrices this small
@@ -38,46 +38,8 @@ class Builtin:
         self._model = NumpyModel(
             folder, num_slots=num_slots, context_length=context_length, is_batch_invariant=batch_invariant
         )
-        self._codec = _codec(folder)
-        self._loop = BatchingLoop(self._model, self._codec)
-        self._capabilities = Capabilities(
-            name="builtin",
-            context_length=self._model.context_length,
-            logprobs="raw",
-            measures=MEASURES,
-            max_topk=self._codec.vocab_size,
-            has_seeds=True,
-            is_deterministic=batch_invariant,
-            has_abort=True,
-            has_versions=True,
-        )
-
-    @property
-    def codec(self) -> Codec:
-        return self._codec
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._capabilities
-
-    @property
-    def stats(self) -> Stats:
-        """What the engine has done so far; live."""
-        return self._loop.stats
-
-    async def generate(self, request: Request) -> Generation:
-        """Carry one request out. Raises `EngineError`."""
-        return await self._loop.generate(request)
-
-    async def close(self) -> None:
-        await self._loop.close()
-
-    async def pause(self) -> None:
-        """Compute nothing until `resume`; requests on their way wait."""
-        self._loop.pause()
-
-    async def resume(self) -> None:
-        self._loop.resume()
+        codec = _codec(folder)
+        super().__init__("builtin", BatchingLoop(self._model, codec), codec, is_deterministic=batch_invariant)
 
     async def update_weights(self, source: str, version: int) -> None:
         """Take the weights of folder `source` between two steps; later tokens carry `version`.
@@ -97,9 +59,6 @@ class Builtin:
     async def onload(self, tags: tuple[str, ...] = ()) -> None:
         """Go on after `offload`; requests on their way compute their contexts again."""
         self._loop.resume()
-
-    async def is_healthy(self) -> bool:
-        return not self._loop.is_closed
 
 
 def _codec(folder: Path) -> Codec:

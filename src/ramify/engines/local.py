@@ -1,24 +1,23 @@
 """Local: any Hugging Face model folder on this machine's CPU or GPU, by the batching loop.
 
-An engine of a folder's tokenizer, `TransformersModel` and `BatchingLoop`; it holds no logic of its own but the control
-side. Needs the extra `hf`. Refused are folders that cannot work: files that are missing or unreadable, and models with
-layers that no slot can hold (sliding windows below the context, recurrent states).
+An engine of a folder's tokenizer, `TransformersModel` and `BatchingLoop`; it holds no logic of its own but what
+concerns weights. Needs the extra `hf`. Refused are folders that cannot work: files that are missing or unreadable,
+and models with layers that no slot can hold (sliding windows below the context, recurrent states).
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ramify.core.codec import Codec
-from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import ConfigError
-from ramify.engines.batching import MEASURES, BatchingLoop, Stats
+from ramify.engines.batched import Batched
+from ramify.engines.batching import BatchingLoop
 
 INSTALL: Final = "pip install 'ramify[hf]'"
 
 
-class Local:
-    """Implements `Engine` and `EngineControl` with the model of a folder.
+class Local(Batched):
+    """Implements `Engine`, `Abortable` and `EngineControl` with the model of a folder.
 
     `context_length` defaults to the model's own; memory for keys and values grows with the longest context in use, for
     each of `num_slots`. `device` (`cpu`, `cuda`, …) defaults to a GPU if there is one, `dtype` to float32 on a CPU and
@@ -44,46 +43,10 @@ class Local:
         except ImportError as error:
             raise ConfigError(f"engine 'local' needs torch and transformers: {INSTALL} ({error})") from error
         folder = ModelFolder(model, context_length)
-        self._codec = TokenizerJson(model, vocab_size=folder.vocab_size)
+        codec = TokenizerJson(model, vocab_size=folder.vocab_size)
         self._model = TransformersModel(folder, num_slots=num_slots, device=device, dtype=dtype)
-        self._loop = BatchingLoop(self._model, self._codec, end_ids=self._codec.end_ids)
-        self._capabilities = Capabilities(
-            name="local",
-            context_length=self._model.context_length,
-            logprobs="raw",
-            measures=MEASURES,
-            max_topk=self._codec.vocab_size,
-            has_seeds=True,
-            has_abort=True,
-            has_versions=True,
-        )
-
-    @property
-    def codec(self) -> Codec:
-        return self._codec
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._capabilities
-
-    @property
-    def stats(self) -> Stats:
-        """What the engine has done so far; live."""
-        return self._loop.stats
-
-    async def generate(self, request: Request) -> Generation:
-        """Carry one request out. Raises `EngineError`."""
-        return await self._loop.generate(request)
-
-    async def close(self) -> None:
-        await self._loop.close()
-
-    async def pause(self) -> None:
-        """Compute nothing until `resume`; requests on their way wait."""
-        self._loop.pause()
-
-    async def resume(self) -> None:
-        self._loop.resume()
+        loop = BatchingLoop(self._model, codec, end_ids=codec.end_ids)
+        super().__init__("local", loop, codec, is_deterministic=False)
 
     async def update_weights(self, source: str | Path | Mapping[str, Any], version: int) -> None:
         """Take the weights of a folder or of a state dict between two steps; later tokens carry `version`.
@@ -103,6 +66,3 @@ class Local:
         """Go on after `offload`; requests on their way compute their contexts again."""
         self._model.onload()
         self._loop.resume()
-
-    async def is_healthy(self) -> bool:
-        return not self._loop.is_closed

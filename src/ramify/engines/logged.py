@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from ramify.core.codec import Codec
-from ramify.core.engine import Capabilities, Engine, Generation, Request
+from ramify.core.engine import Engine, Generation, Request
 from ramify.core.errors import ConfigError, EngineError, StoreError
+from ramify.engines.in_front import InFront
 
 BEGINNING = b'{"request_id":'
 """Of every line."""
@@ -28,12 +28,12 @@ class Entry(msgspec.Struct, frozen=True):
     sampled: list[int]
 
 
-class Logged:
+class Logged(InFront):
     """An engine in front of another one, the same but for the log. Owns the file."""
 
     def __init__(self, engine: Engine, path: Path) -> None:
         """Raises `ConfigError` if `path` cannot be a log, or is another kind of file."""
-        self._engine = engine
+        super().__init__(engine)
         self._path = path
         self._file: FileIO | None = None
         if not path.parent.is_dir() or path.is_dir():
@@ -41,24 +41,16 @@ class Logged:
         if path.exists() and not _is_log(path):
             raise ConfigError(f"engine.log = {str(path)!r}: the file is there and is no engine's log; name another one")
 
-    @property
-    def codec(self) -> Codec:
-        return self._engine.codec
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._engine.capabilities
-
     async def generate(self, request: Request) -> Generation:
         """Carry one request out. Raises `EngineError`, also where the log takes no line."""
         fed = request.ids.tolist()
-        generation = await self._engine.generate(request)
+        generation = await self.engine.generate(request)
         self._write(msgspec.json.encode(Entry(request.request_id, fed, generation.ids.tolist())) + b"\n")
         return generation
 
     async def close(self) -> None:
         try:
-            await self._engine.close()
+            await super().close()
         finally:
             if self._file is not None:
                 self._file.close()

@@ -1,97 +1,134 @@
-"""Retrying: the one place where generations of an in-process engine are tried again.
+"""Retrying: the one place where generations are tried again.
 
 It looks at every generation with `core.engine.checked` before anybody else does, gives a call up that takes longer than
-its size can explain, and tries again where that may help: faults marked retryable, hangs, and turns the engine aborted.
-A generation that came out unsound is not tried again: the same request would give the same one.
+its size can explain, and tries again where that may help (`tries.py`), under the same request id. Tries of one request
+never overlap, so the first complete answer is the only one there is. A generation that came out unsound is not tried
+again: the same request would give the same one.
+
+Life of a request: tried; if that fails, a pause and another try; returned whole, or, at its deadline, with what it has
+where the engine can tell (`Abortable`), else failed. An abort that nobody asked for is a fault like any other, and its
+tokens are wasted.
 """
 
 import asyncio
 import math
-from dataclasses import dataclass
-from typing import Final
 
-from ramify.core.codec import Codec
-from ramify.core.engine import Capabilities, Engine, Generation, Remote, Request, checked
-from ramify.core.errors import ConfigError, EngineError, RamifyError
-from ramify.core.seeds import child_seed
-from ramify.engines.patience import Patience
+from ramify.core.engine import Abortable, Engine, Generation, Request, checked
+from ramify.core.errors import EngineError, EnginesDown, RamifyError
+from ramify.engines.in_front import InFront
+from ramify.engines.tries import POLICY, RetryBudget, RetryPolicy, Tries, too_many_retries
 
-JITTER_DRAW = (1 << 40) + 2
-PATIENCE: Final = Patience()
+SILENT = frozenset({"unreachable", "timeout", "engine_hang", "closed"})
+"""Reasons that do not show that there is anything at the other end."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """When to give a call up and when to try again."""
+class Retrying(InFront):
+    """An engine in front of another one, the same but for tries, deadlines and checks. Counts them."""
 
-    max_tries: int = 3
-    """The first try included (`docs/engines.md`, retries)."""
-    base_s: float = 0.5
-    """Longest pause before the second try; it doubles each time (full jitter)."""
-    cap_s: float = 30.0
-    patience: Patience = PATIENCE
-    """For engines that keep no deadlines of their own."""
-
-    def __post_init__(self) -> None:
-        if self.max_tries < 1 or min(self.base_s, self.cap_s) < 0:
-            raise ConfigError(f"impossible retry policy {self!r}: at least 1 try, nothing negative")
-
-
-class Retrying:
-    """An engine in front of another one, the same but for tries, deadlines and checks. Counts both."""
-
-    def __init__(self, engine: Engine, policy: RetryPolicy = RetryPolicy()) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, policy: RetryPolicy = POLICY) -> None:
+        super().__init__(engine)
         self._policy = policy
+        self._budget = RetryBudget(policy.max_retry_share, policy.min_retries)
+        self._down_since: float | None = None
+        self._unwanted: set[str] = set()
+        """Ids whose requests somebody wants ended with what they have."""
         self.num_retries = 0
+        """Tries beyond the first that faults have cost."""
+        self.num_waits = 0
+        """Times a request waited for an engine that was busy or could not be reached."""
         self.num_wasted = 0
         """Tokens sampled in turns that the engine aborted."""
 
-    @property
-    def codec(self) -> Codec:
-        return self._engine.codec
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._engine.capabilities
-
     async def generate(self, request: Request) -> Generation:
-        """Carry one request out. Raises the `EngineError` of the last try."""
-        for number in range(1, self._policy.max_tries):
-            try:
-                return await self._tried(request)
-            except EngineError as error:
-                if not error.is_retryable:
-                    raise
-            self.num_retries += 1
-            await asyncio.sleep(
-                backoff_s(number, seed=request.seed, base_s=self._policy.base_s, cap_s=self._policy.cap_s)
-            )
-        return await self._tried(request)
+        """Carry one request out. Raises the `EngineError` of the last try, `EnginesDown`, or `EngineError("deadline")`
+        where the request's own comes first."""
+        loop = asyncio.get_running_loop()
+        tries = Tries(self._policy, request.seed)
+        self._budget.count(loop.time())
+        try:
+            while True:
+                try:
+                    generation = await self._tried(request)
+                except EngineError as error:
+                    pause_s = self._pause_s(tries, error, loop.time())
+                    last = error
+                else:
+                    self._down_since = None
+                    return generation
+                await self._rest(pause_s, request, last)
+        finally:
+            self._unwanted.discard(request.request_id)
 
-    async def connect(self) -> None:
-        """Ask the engine's server what it is, if there is one."""
-        if isinstance(self._engine, Remote):
-            await self._engine.connect()
+    async def abort(self, request_id: str) -> None:
+        """End what runs under this id: its `generate` returns the tokens it had. Raises `ConfigError` where the engine
+        cannot."""
+        self._unwanted.add(request_id)
+        await super().abort(request_id)
 
-    async def close(self) -> None:
-        await self._engine.close()
+    # -- after a failure ----------------------------------------------------------------------------------------------
+
+    def _pause_s(self, tries: Tries, error: EngineError, now: float) -> float:
+        """Seconds to wait before the next try. Raises `error` where there is none."""
+        if error.is_retryable and error.reason == "unreachable":
+            return self._until_up_s(tries, error, now)
+        if error.reason not in SILENT:
+            self._down_since = None
+        if not error.is_retryable:
+            raise error
+        if error.retry_after_s is not None:
+            pause_s = tries.busy_pause_s(error.retry_after_s, now)
+            self.num_waits += 1
+        else:
+            pause_s = tries.pause_s(error.reason)
+            if pause_s is not None and not self._may_retry(now):
+                raise too_many_retries(error)
+            self.num_retries += pause_s is not None
+        if pause_s is None:
+            raise error
+        return pause_s
+
+    def _may_retry(self, now: float) -> bool:
+        """Whether the budget has a retry left. One that is deterministic has no budget: what becomes of its requests
+        must not depend on when they are made."""
+        return self.capabilities.is_deterministic or self._budget.take(now)
+
+    def _until_up_s(self, tries: Tries, error: EngineError, now: float) -> float:
+        """Seconds to wait for an engine that cannot be reached. Raises `EnginesDown` when that has been so too long."""
+        if self._down_since is None:
+            self._down_since = now
+        pause_s = tries.down_pause_s(self._down_since, now)
+        if pause_s is None:
+            away_s = now - self._down_since
+            raise EnginesDown(error.reason, f"{error.detail}; nothing has answered for {away_s:.0f} s")
+        self.num_waits += 1
+        return pause_s
+
+    async def _rest(self, pause_s: float, request: Request, last: EngineError) -> None:
+        """Wait before the next try, or up to the deadline if that comes first."""
+        left_s = _left_s(request)
+        await asyncio.sleep(min(pause_s, left_s))
+        if pause_s >= left_s:
+            raise EngineError("deadline", f"it came before another try; the last one ended with {last}")
+
+    # -- one try ------------------------------------------------------------------------------------------------------
 
     async def _tried(self, request: Request) -> Generation:
-        generation = checked(await self._in_time(request), request, self._engine.codec.vocab_size)
-        if generation.finish.kind == "abort":
-            self.num_wasted += generation.num_billed
-            raise EngineError("engine_aborted", "the engine gave the turn up", is_retryable=True)
-        return generation
+        generation = checked(await self._in_time(request), request, self.codec.vocab_size)
+        if generation.finish.kind != "abort" or request.request_id in self._unwanted:
+            return generation
+        self.num_wasted += generation.num_billed
+        raise EngineError("engine_aborted", "the engine gave the turn up", is_retryable=True)
 
     async def _in_time(self, request: Request) -> Generation:
         """Boundary to plug-in code: whatever an engine raises becomes an EngineError."""
-        keeps_deadlines = self._engine.capabilities.keeps_deadlines
-        deadline_s = math.inf if keeps_deadlines else self._policy.patience.deadline_s(request)
-        scope = asyncio.timeout(None if keeps_deadlines else deadline_s)
+        keeps_deadlines = self.capabilities.keeps_deadlines
+        patience_s = math.inf if keeps_deadlines else self._policy.patience.deadline_s(request)
+        scope = asyncio.timeout(None if keeps_deadlines else patience_s)
         try:
             async with scope:
-                return await self._engine.generate(request)
+                if request.deadline is None:
+                    return await self.engine.generate(request)
+                return await self._until_deadline(request)
         except RamifyError:
             raise
         except asyncio.CancelledError:
@@ -101,11 +138,43 @@ class Retrying:
             raise EngineError("engine_raised", "it cancelled itself") from None
         except Exception as error:
             if scope.expired():
-                raise EngineError("engine_hang", f"no answer in {deadline_s:.0f} s", is_retryable=True) from None
+                raise EngineError("engine_hang", f"no answer in {patience_s:.0f} s", is_retryable=True) from None
             raise EngineError("engine_raised", f"{type(error).__name__}: {error}") from error
 
+    async def _until_deadline(self, request: Request) -> Generation:
+        """What the engine says before the deadline or, told to end there, shortly behind it."""
+        generating = asyncio.create_task(self.engine.generate(request))
+        try:
+            await asyncio.wait({generating}, timeout=_left_s(request))
+            if not generating.done():
+                await self._ended(generating, request)
+            if not generating.done():
+                raise EngineError("deadline", "the request's own deadline came before the engine's answer")
+            return generating.result()
+        finally:
+            if not generating.done():
+                generating.cancel()
+                await asyncio.wait({generating})
 
-def backoff_s(number: int, *, seed: int, base_s: float, cap_s: float) -> float:
-    """Seconds to wait before try `number` + 1: uniform up to a limit that doubles; the same for the same seed."""
-    limit = min(cap_s, base_s * 2 ** (number - 1))
-    return limit * child_seed(seed, number, JITTER_DRAW) / 2**64
+    async def _ended(self, generating: asyncio.Task[Generation], request: Request) -> None:
+        """Tell the engine to return what it has, where it can, and give it a moment to do so."""
+        if not request.request_id or not isinstance(self.engine, Abortable):
+            return
+        try:
+            async with asyncio.timeout(self._policy.abort_grace_s):
+                await self.abort(request.request_id)
+                await asyncio.wait({generating})
+        except (TimeoutError, RamifyError):
+            return
+
+
+def retrying(engine: Engine) -> Retrying:
+    """`engine`, tried again as usual; one that is tried again already stays as it is."""
+    return engine if isinstance(engine, Retrying) else Retrying(engine)
+
+
+def _left_s(request: Request) -> float:
+    """Seconds until the request's deadline, 0 when it is over."""
+    if request.deadline is None:
+        return math.inf
+    return max(0.0, request.deadline - asyncio.get_running_loop().time())

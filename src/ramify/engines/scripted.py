@@ -7,6 +7,7 @@ cancellation. Faults and delays are planned, and exact in virtual time.
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -20,8 +21,8 @@ from ramify.core.codec import ByteCodec, Codec, joined_bytes
 from ramify.core.cut import first_stop
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import EngineError
-from ramify.core.segment import Finish, Ids_T
-from ramify.engines.faults import Delay, DelayRule, Fault, spoilt
+from ramify.core.segment import Finish, Ids_T, token_array
+from ramify.engines.faults import Delay, DelayRule, Fault, first_tokens, spoilt
 from ramify.engines.policies import RandomAgent
 from ramify.engines.prefixes import KnownPrefixes
 from ramify.engines.scripts import Draft, Law, Rule, ScriptedTurn, drawn, spoken
@@ -71,6 +72,8 @@ class Scripted:
         self._faults = tuple(faults)
         self._tries: Counter[tuple[str, int, int]] = Counter()
         self._prefixes = KnownPrefixes(block_size)
+        self._naps: dict[str, list[asyncio.Future[bool]]] = {}
+        """Request id -> calls that let time pass: true when it is over, false when they are aborted."""
         self._is_closed = False
         self.version = version
         """Policy version of the tokens drawn now; None = the engine has no versions."""
@@ -98,6 +101,11 @@ class Scripted:
         finally:
             self.num_active -= 1
 
+    async def abort(self, request_id: str) -> None:
+        """End every call of this id with the tokens it has had the time for; those that hang go on hanging."""
+        for nap in self._naps.get(request_id, ()):
+            _wake(nap, is_over=False)
+
     async def close(self) -> None:
         """Refuse further requests."""
         self._is_closed = True
@@ -105,13 +113,13 @@ class Scripted:
     async def _answered(self, request: Request, call: int) -> Generation:
         delay = self._delay if isinstance(self._delay, Delay) else self._delay(self._turn(request, call))
         fault = self._fault(self._turn(request, call), request) if self._faults else None
-        if delay.call_s:
-            await asyncio.sleep(delay.call_s)
+        if await self._passed_s(request, delay.call_s) < delay.call_s:
+            return self._nothing()
         if fault is not None and fault.kind == "hang":
             await asyncio.Event().wait()
         if fault is not None and fault.kind == "error":
             raise EngineError(fault.reason, f"planned for call {call}", is_retryable=fault.is_retryable)
-        generation = await self._timed(self._generation(request, call), delay.token_s)
+        generation = await self._timed(self._generation(request, call), delay.token_s, request)
         self._prefixes.add(np.concatenate([request.ids, generation.ids[:-1]]))
         self.num_sampled += len(generation.ids)
         if self.calls is not None:
@@ -129,18 +137,41 @@ class Scripted:
             self._tries[key] += 1
         return fault
 
-    async def _timed(self, generation: Generation, token_s: float) -> Generation:
-        """Take the time the tokens take; a version that changes meanwhile divides them."""
+    async def _timed(self, generation: Generation, token_s: float, request: Request) -> Generation:
+        """Take the time the tokens take; a version that changes meanwhile divides them, an abort ends them."""
+        num_tokens = len(generation.ids)
         if self.version is None:
-            if token_s:
-                await asyncio.sleep(token_s * len(generation.ids))
-            return generation
+            passed_s = await self._passed_s(request, token_s * num_tokens)
+            return generation if passed_s >= token_s * num_tokens else _first(generation, int(passed_s / token_s))
         versions: list[int] = []
-        for _ in generation.ids:
-            if token_s:
-                await asyncio.sleep(token_s)
+        while len(versions) < num_tokens and await self._passed_s(request, token_s) >= token_s:
             versions.append(self.version)
-        return replace(generation, versions=tuple((v, len(list(same))) for v, same in groupby(versions)))
+        spans = tuple((v, len(list(same))) for v, same in groupby(versions))
+        whole = len(versions) == num_tokens
+        return replace(generation if whole else _first(generation, len(versions)), versions=spans)
+
+    async def _passed_s(self, request: Request, seconds: float) -> float:
+        """Let so many seconds pass. Returns them, or fewer if the request was aborted meanwhile."""
+        if not seconds:
+            return seconds
+        loop = asyncio.get_running_loop()
+        nap: asyncio.Future[bool] = loop.create_future()
+        began, timer = loop.time(), loop.call_later(seconds, partial(_wake, nap, is_over=True))
+        naps = self._naps.setdefault(request.request_id, [])
+        naps.append(nap)
+        try:
+            is_over = await nap
+        finally:
+            timer.cancel()
+            naps.remove(nap)
+            if not naps:
+                self._naps.pop(request.request_id, None)
+        return seconds if is_over else min(loop.time() - began, math.nextafter(seconds, 0))
+
+    def _nothing(self) -> Generation:
+        """A call that was aborted before its first token."""
+        has_logprobs = self._capabilities.logprobs is not None
+        return Generation(token_array(()), Finish("abort"), logprobs=np.empty(0, np.float32) if has_logprobs else None)
 
     def _generation(self, request: Request, call: int) -> Generation:
         length = len(request.ids)
@@ -193,6 +224,16 @@ class Scripted:
         if len(ids) >= room:
             ends.append((room, Finish("length")))
         return min(ends, key=lambda e: e[0], default=None)
+
+
+def _wake(nap: asyncio.Future[bool], *, is_over: bool) -> None:
+    if not nap.done():
+        nap.set_result(is_over)
+
+
+def _first(generation: Generation, num_tokens: int) -> Generation:
+    """What there is of a generation that is aborted."""
+    return replace(first_tokens(generation, num_tokens, Finish("abort")), num_billed=num_tokens)
 
 
 def _joined(one: Draft, other: Draft) -> Draft:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from ramify.core.format import InvalidAction, ToolAction
 
@@ -38,27 +38,43 @@ def read_call(text: str, syntax: Syntax, schemas: Schemas) -> ToolAction | Inval
         return InvalidAction(f"{CALL_END} closes nothing; write {CALL}, then the call, then {CALL_END}")
     if CALL_END in behind:
         return InvalidAction("several calls in one turn: none was made. Make one, wait for its result, make the next")
+    return _action(lambda: _READERS[syntax](content.strip(), schemas), schemas)
+
+
+def read_function(name: str, arguments: str, schemas: Schemas) -> ToolAction | InvalidAction:
+    """A call that came as a name and the JSON text of its arguments (OpenAI's); no text at all is no argument."""
+    return _action(lambda: _object(name, _json(arguments) if arguments.strip() else {}), schemas)
+
+
+def _action(read: Callable[[], tuple[str, Mapping[str, Any]]], schemas: Schemas) -> ToolAction | InvalidAction:
     try:
-        name, arguments = _READERS[syntax](content.strip(), schemas)
+        name, arguments = read()
         return ToolAction(name, _as_text(name, arguments, schemas))
     except (ValueError, RecursionError) as error:
         return InvalidAction(f"the tool call could not be read: {error or 'it is nested too deeply'}")
 
 
-def _hermes(content: str, schemas: Schemas) -> tuple[str, Mapping[str, Any]]:
+def _json(text: str) -> Any:
     try:
-        call = json.loads(content, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise ValueError(f"this is no JSON: {error}") from error
+
+
+def _hermes(content: str, schemas: Schemas) -> tuple[str, Mapping[str, Any]]:
+    call = _json(content)
     if not isinstance(call, dict) or "name" not in call:
         raise ValueError('it must be a JSON object {"name": ..., "arguments": {...}}')
     given: dict[str, Any] = {"arguments": {}, **call}
-    name, arguments = given["name"], given["arguments"]
+    return _object(given["name"], given["arguments"])
+
+
+def _object(name: Any, arguments: Any) -> tuple[str, Mapping[str, Any]]:
     if not isinstance(name, str) or not name.strip():
         raise ValueError(f"name = {name!r} is no name of a tool")
     if not isinstance(arguments, dict):
         raise ValueError(f"arguments must be a JSON object, not {arguments!r:.80}")
-    return name, given["arguments"]
+    return name, cast("dict[str, Any]", arguments)
 
 
 def _xml(content: str, schemas: Schemas) -> tuple[str, Mapping[str, Any]]:

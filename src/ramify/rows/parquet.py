@@ -1,6 +1,6 @@
 """Parquet: the columns of `docs/rows.md`, one row group a thousand rows. Needs pyarrow, an extra.
 
-`parts` is a map; `public` is JSON text, because its columns are the problem's own.
+`parts` is a map; `public` and a span's `call` are JSON text, for what they hold is the problem's and the tools' own.
 """
 
 import json
@@ -42,8 +42,14 @@ def _pyarrow() -> tuple[Any, Any]:
 def _columns(row: Row) -> dict[str, Any]:
     columns = record(row)
     columns["parts"] = list(columns["parts"].items())
-    columns["public"] = json.dumps(columns["public"], ensure_ascii=False).encode("utf-8", "replace").decode()
+    columns["public"] = _text(columns["public"])
+    for span in columns["spans"]:
+        span["call"] = None if span["call"] is None else _text(span["call"])
     return columns
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
 def _schema(arrow: Any) -> Any:
@@ -58,6 +64,7 @@ def _schema(arrow: Any) -> Any:
             ("top_p", arrow.float64()),
             ("top_k", arrow.int32()),
             ("logprobs", arrow.string()),
+            ("call", arrow.string()),
         ]
     )
     return arrow.schema(

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from ramify.core.errors import ExportError
-from ramify.core.segment import Floats_T
+from ramify.core.segment import Floats_T, ToolCall
 from ramify.rows.row import Row, Span
 
 SCHEMA_VERSION: Final = 1
@@ -87,4 +87,16 @@ def _span(span: Span) -> dict[str, Any]:
         "top_p": None if source is None else source.sampling.top_p,
         "top_k": None if source is None else source.sampling.top_k,
         "logprobs": None if source is None else source.logprobs,
+        "call": None if span.call is None else _call(span.call),
+    }
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    """What stands behind an observation and is not in its tokens."""
+    return {
+        "tool": call.tool,
+        "arguments": call.arguments,
+        "status": call.status,
+        "metadata": plain(call.metadata, "metadata"),
+        "attachments": list(call.attachments),
     }

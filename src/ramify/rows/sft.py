@@ -135,15 +135,28 @@ def _messages(branch: Branch, is_trained: Sequence[bool]) -> tuple[Mapping[str, 
     """The messages that the segments render; where a trained one renders none, a message for each turn."""
     pieces = list(zip(branch.pieces, is_trained, strict=True))
     if all(piece.segment.message is not None for piece, trained in pieces if trained):
-        return tuple(_weighed(p.segment.message, trained) for p, trained in pieces if p.segment.message is not None)
+        said = ((p, p.segment.message, trained) for p, trained in pieces)
+        return tuple(_weighed({**m, **_beside([p])}, trained) for p, m, trained in said if m is not None)
     turns = [(role, list(turn)) for role, turn in groupby(pieces, key=lambda pair: _role(pair[0]))]
     return tuple(
         _weighed(
-            {"role": role, "content": branch.codec.decode(np.concatenate([p.segment.ids for p, _ in turn]))},
+            {
+                "role": role,
+                "content": branch.codec.decode(np.concatenate([p.segment.ids for p, _ in turn])),
+                **_beside([p for p, _ in turn]),
+            },
             any(trained for _, trained in turn),
         )
         for role, turn in turns
     )
+
+
+def _beside(pieces: Sequence[Piece]) -> dict[str, Any]:
+    """What tools returned beside the text of an observation: `metadata` and `attachments`, where there are any."""
+    calls = [piece.segment.tool_call for piece in pieces if piece.segment.tool_call is not None]
+    metadata = {key: value for call in calls for key, value in call.metadata.items()}
+    attachments = [name for piece in pieces for name in piece.segment.attachments]
+    return {**({"metadata": metadata} if metadata else {}), **({"attachments": attachments} if attachments else {})}
 
 
 def _weighed(message: Mapping[str, Any], is_trained: bool) -> Mapping[str, Any]:

@@ -49,6 +49,8 @@ class Log:
         self._made: dict[str, list[tuple[Ids_T, Ids_T]]] = {}
         self._num_unheld = 0
         for entry in entries:
+            if not entry.sampled:
+                continue  # cut off before its first token: there is no turn that a run could hold
             self._made.setdefault(entry.request_id, []).append((token_array(entry.fed), token_array(entry.sampled)))
             self._num_unheld += 1
 

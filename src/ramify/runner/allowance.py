@@ -52,7 +52,14 @@ class Allowance:
     def _decode(self, tree: Tree, command: Grow, place: Place, *, is_fresh: bool) -> int:
         room = self.config.max_response_tokens
         if not is_fresh:
-            room -= tree.length(place.parent) - tree.num_prompt(place.parent)
+            room -= _num_response_tokens(tree, place.parent)
         if isinstance(command.until, Tokens):
             room = min(room, command.until.n + self.max_word)
         return max(room, 1)
+
+
+def _num_response_tokens(tree: Tree, node: int) -> int:
+    """Tokens behind the opening context of a node's branch."""
+    if tree.codec.is_exact:
+        return tree.length(node) - tree.num_prompt(node)
+    return tree.branch(node).num_response_tokens

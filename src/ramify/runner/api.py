@@ -105,17 +105,31 @@ def build_task(config: RunConfig) -> Task:
 
 
 def build_engine(config: EngineConfig) -> Engine:
-    """The engine of a configuration: one, or the replicas at its addresses."""
+    """The engine of a configuration: one, the replicas at its addresses, or those of servers started for it."""
     options = dict(config.options)
     if config.model is not None:
         options["model"] = config.model
     urls = config.base_urls
-    if len(urls) > 1:
+    if config.replicas:
+        engine = _with_servers(config, options)
+    elif len(urls) > 1:
         replicas = [plugins.build("engine", config.name, **options, base_url=url) for url in urls]
-        engine: Engine = Replicas(replicas, placement=config.placement)
+        engine = Replicas(replicas, placement=config.placement, names=urls)
     else:
         engine = plugins.build("engine", config.name, **options, **({"base_url": urls[0]} if urls else {}))
     return engine if config.log is None else Logged(engine, Path(config.log))
+
+
+def _with_servers(config: EngineConfig, options: Mapping[str, Any]) -> Engine:
+    """An engine whose servers start when it connects. Raises `ConfigError` for one that has no servers."""
+    from ramify.servers.launch import Launch
+    from ramify.servers.self_served import self_served
+
+    def build(url: str) -> Engine:
+        return plugins.build("engine", config.name, **options, base_url=url)
+
+    launch = Launch.for_engine(config.name, config.model, config.server)
+    return self_served(build, launch, count=config.replicas, placement=config.placement)
 
 
 def configured(preset: str | None, settings: Mapping[str, Any], strategy: type[Strategy] | None = None) -> RunConfig:
@@ -236,7 +250,7 @@ def resume(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
 
 async def _begin(config: RunConfig, path: Path, observers: Iterable[Observer]) -> RunReport:
     run = assemble(config)
-    store = FolderStore.create(path, header_of(run), to_toml(config), writing=Writing(durability=config.durability))
+    store = FolderStore.create(path, header_of(run), to_toml(run.config), writing=Writing(durability=config.durability))
     return await _grow(run, store, observers, known={})
 
 

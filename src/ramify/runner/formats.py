@@ -1,37 +1,77 @@
 """Formats: the format a run speaks: its task's own, or the one the configuration names.
 
 `chat` is built from the chat template of the engine's model, or of `format_options.template`, and the task's tools.
+Where an engine takes messages in place of token ids the format is `messages`, also around a tag format that is named.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from ramify import plugins
 from ramify.config.decode import decode
 from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.core.codec import Codec
+from ramify.core.engine import Capabilities
 from ramify.core.errors import ConfigError
-from ramify.core.format import Format
+from ramify.core.format import Format, MessageFormat
 from ramify.core.judge import Judge
 from ramify.core.task import Task
 from ramify.core.tool import Tool, schema_of
 from ramify.engines.builtin import FOLDER
 from ramify.engines.chat_template import load_template
 from ramify.formats.chat import Chat, ChatOptions
+from ramify.formats.messages import Messages, MessagesOptions
 from ramify.formats.tags import TagFormat
 from ramify.judges.exact import Exact
 
+T = TypeVar("T")
 
-def build_format(config: RunConfig, task: Task, codec: Codec, tools: Sequence[Tool]) -> Format:
-    """The format of a run that has these tools. Raises `ConfigError`."""
+
+def build_format(
+    config: RunConfig, task: Task, codec: Codec, *, tools: Sequence[Tool], engines: Iterable[Capabilities]
+) -> Format:
+    """The format of a run that has these tools and samples by engines that can so much. Raises `ConfigError`."""
+    found = None if config.format is None else plugins.find("format", config.format)
+    if all(engine.has_token_ids for engine in engines):
+        return _chat(config, codec, tools) if found is Chat else _named_format(config, task, tools)
+    if found is Chat:
+        raise ConfigError(
+            "format 'chat' writes a model's template in token ids, and an engine of this run takes chat messages: its "
+            "server has the template; name 'messages', or leave the format out"
+        )
+    format = _named_format(config, task, tools)
+    if isinstance(format, TagFormat):
+        return in_messages(format, tools)
+    is_own = isinstance(format, MessageFormat) or found is not None
+    return format if is_own else Messages(schemas=[schema_of(tool) for tool in tools])
+
+
+def in_messages(format: TagFormat, tools: Sequence[Tool]) -> Messages:
+    """A tag format in chat messages: its tags, observations and answer; its opening is one message of the user."""
+    schemas = [schema_of(tool) for tool in tools]
+    if unknown := set(format.tags).difference(str(schema["name"]) for schema in schemas):
+        raise ConfigError(f"the format has tags for the tools {sorted(unknown)}, but the task has no such tools")
+    is_plain = format.template == TagFormat().template
+    options = MessagesOptions() if is_plain else MessagesOptions(template=format.template)
+    return Messages(format, schemas=schemas, options=options)
+
+
+def _named_format(config: RunConfig, task: Task, tools: Sequence[Tool]) -> Format:
+    """The format that the configuration names, or the task's own."""
     if config.format is None:
         return with_tags(task.format, tools)
-    if plugins.find("format", config.format) is not Chat:
-        return plugins.build("format", config.format, **config.format_options)
-    options, faults = decode(ChatOptions, config.format_options, path="format_options")
-    if options is None:
-        raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
+    if plugins.find("format", config.format) is Messages:
+        spoken = task.format if isinstance(task.format, TagFormat) else None
+        options = _decoded(MessagesOptions, config)
+        return Messages(spoken, schemas=[schema_of(tool) for tool in tools], options=options)
+    format = plugins.build("format", config.format, **config.format_options)
+    return with_tags(format, [tool for tool in tools if all(tool is not own for own in task.tools)])
+
+
+def _chat(config: RunConfig, codec: Codec, tools: Sequence[Tool]) -> Chat:
+    options = _decoded(ChatOptions, config)
     folder = model_folder(config.engine)
     source = folder if options.template is None else Path(options.template)
     if source is None or not source.exists():
@@ -48,8 +88,16 @@ def build_format(config: RunConfig, task: Task, codec: Codec, tools: Sequence[To
     return Chat(render, codec=codec, schemas=[schema_of(tool) for tool in tools], options=options)
 
 
+def _decoded(kind: type[T], config: RunConfig) -> T:
+    """The options of the format."""
+    options, faults = decode(kind, config.format_options, path="format_options")
+    if options is None:
+        raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
+    return options
+
+
 def with_tags(format: Format, tools: Sequence[Tool]) -> Format:
-    """A task's format, with a tag for every tool that it has none for: the tool's name."""
+    """A format, with a tag for every tool that it has none for: the tool's name."""
     if not isinstance(format, TagFormat):
         return format
     others = {tool.name: tool.name for tool in tools if tool.name not in format.tags}

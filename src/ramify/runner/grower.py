@@ -7,7 +7,7 @@ they do not cause is a `Failure`.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,14 +15,14 @@ import numpy as np
 
 from ramify.config.run_config import GrowthConfig
 from ramify.core.action import ActionConfig
-from ramify.core.branch import Branch
+from ramify.core.branch import Branch, estimated_tokens
 from ramify.core.codec import Codec
 from ramify.core.command import Score
-from ramify.core.errors import EngineError, ToolError
-from ramify.core.format import Action, Format, InvalidAction, ToolAction, span_ids
+from ramify.core.errors import EngineError, EnginesDown, ToolError
+from ramify.core.format import Action, Format, InvalidAction, MessageFormat, Span, ToolAction, span_ids
 from ramify.core.growth import Done, Ending, Failure
 from ramify.core.problem import Problem
-from ramify.core.segment import Ids_T, Segment, ToolCall, token_array
+from ramify.core.segment import Finish, Ids_T, Segment, ToolCall, token_array
 from ramify.core.stop import stop_word
 from ramify.core.tool import ToolResult
 from ramify.core.tree import Step
@@ -30,7 +30,7 @@ from ramify.runner.judging import Judging
 from ramify.runner.sampler import Sampler
 from ramify.runner.stopping import STOP_POLICIES, Generated, Ruling, classify_failed_tool, classify_stop
 from ramify.runner.toolbox import Toolbox
-from ramify.runner.work import Path, Turn, prompt_segment
+from ramify.runner.work import Path, Turn, message_segments, prompt_segments
 from ramify.strategies.entropy import STEP_ENTROPY, step_entropy_topk
 
 Prune = Callable[[Branch], str | None]
@@ -73,7 +73,7 @@ class Grower:
             )
 
     async def grow(self, path: Path) -> Ending:
-        """Carry the work of `path` out, reporting each complete step."""
+        """Carry the work of `path` out, reporting each complete step. Raises `EnginesDown`: no fault of a path."""
         work = path.work
         if work.done and work.done[-1].stop is not None and stop_word(work.done[-1].stop).is_failure:
             return Failure(str(work.done[-1].notes["reason"]))
@@ -82,6 +82,8 @@ class Grower:
                 step = await self._step(path)
                 path.add(step)
                 work.report(step)
+        except EnginesDown:
+            raise
         except EngineError as error:
             work.report(self.failed_step(path, "engine_error", reason=error.reason, fault=str(error)))
             return Failure(error.reason, error.is_retryable)
@@ -108,6 +110,9 @@ class Grower:
         while is_unfinished:
             await self._sampler.sample(turn, path)
             is_to_act = turn.was_ended or (self._policy.no_action == "observe" and self._is_full(turn, path))
+            if turn.message is not None and not is_to_act:
+                # The message was cut, and nothing can be added to it.
+                turn.stop = turn.stop or "length"
             is_unfinished = turn.stop is None and is_to_act and await self._act(turn, path)
         if turn.stop is None and self._prune is not None and self._is_policy(path):
             self._give_up_if(self._prune(turn.branch), turn)
@@ -120,16 +125,18 @@ class Grower:
         if action.edge == "quotes" and not path.num_steps:
             spans = self._format.quote(action.template, path.work.contexts, self._problem.for_agents())
             turn.branch = Branch(path.branch.codec, path.branch.node, ())
-            turn.take(prompt_segment(path.branch.codec, spans))
+            turn.take(*prompt_segments(path.branch.codec, spans))
         path.turn = turn
         return turn
 
     async def _act(self, turn: Turn, path: Path) -> bool:
         """Do what follows from how the run ended: end the path, or observe. True = the same step goes on."""
         assert turn.finish is not None
-        action = self._format.read(turn.branch.run_text) if turn.finish.kind == "stop" else None
+        action = self._read(turn) if turn.finish.kind == "stop" else None
         if action is None and turn.finish.kind == "stop":
-            return False
+            if turn.message is None:
+                return False
+            turn.finish = Finish("end_of_sequence")
         ruling = self._rule(turn, path, action)
         match ruling.action, action:
             case "continue", _:
@@ -148,6 +155,12 @@ class Grower:
             case _:
                 self._end(turn, ruling)
         return turn.finish is None
+
+    def _read(self, turn: Turn) -> Action | None:
+        """The action that ends what the model has just said."""
+        if turn.message is not None and isinstance(self._format, MessageFormat):
+            return self._format.hear(turn.message)
+        return self._format.read(turn.branch.run_text)
 
     def _end(self, turn: Turn, ruling: Ruling) -> None:
         turn.stop = ruling.stop
@@ -169,9 +182,9 @@ class Grower:
                 action=action,
                 calls_made=_num_calls(turn.branch),
                 call_limit=config.max_tool_calls,
-                response_tokens=len(turn.branch) - turn.branch.num_prompt,
+                response_tokens=turn.branch.num_response_tokens,
                 max_response_tokens=config.max_response_tokens,
-                is_context_full=len(turn.branch) >= self._sampler.context_length(path.work.command.action),
+                is_context_full=turn.branch.num_tokens >= self._sampler.context_length(path.work.command.action),
                 is_last_turn=config.max_turns is not None and turn.branch.num_turns >= config.max_turns,
                 is_turn_full=self._is_full(turn, path),
             ),
@@ -205,30 +218,48 @@ class Grower:
 
     def _observe(self, turn: Turn, path: Path, action: Action, call: ToolCall) -> None:
         """Write the observation, cut to the room there is; one that fills it ends the path."""
-        ids = self._observation(turn.branch.codec, action, call)
+        spans = self._observation(turn, action, call)
+        if messages := message_segments("given", turn.branch.codec, spans):
+            first = replace(messages[0], tool_call=call, attachments=call.attachments)
+            turn.take(first, *messages[1:])
+            room, word = self._room(turn, path)
+            turn.stop = word if room < 1 else None
+            return
+        ids = token_array(span_ids(turn.branch.codec, spans)[: self._config.max_observation_tokens])
         if turn.finish is not None and turn.finish.kind == "end_of_sequence":
             ids = _behind_end(ids, int(turn.branch.run[-1]), turn.branch.codec)
-        response = self._config.max_response_tokens - (len(turn.branch) - turn.branch.num_prompt)
-        context = self._sampler.context_length(path.work.command.action) - len(turn.branch)
-        room, word = min((response, "length"), (context, "context_full"))
+        room, word = self._room(turn, path)
         turn.take(Segment("given", ids[: max(room, 0)], tool_call=call, attachments=call.attachments))
         if len(ids) >= room:
             turn.stop = word
 
-    def _observation(self, codec: Codec, action: Action, call: ToolCall) -> Ids_T:
-        """The observation's ids; one beyond its own limit has the tool's text cut, then, if it must, its frame."""
-        result = ToolResult(call.result, call.status, call.metadata, call.attachments)
+    def _room(self, turn: Turn, path: Path) -> tuple[int, str]:
+        """Tokens that an observation may have, and the stop word of one that has as many."""
+        response = self._config.max_response_tokens - turn.branch.num_response_tokens
+        context = self._sampler.context_length(path.work.command.action) - turn.branch.num_tokens
+        return min((response, "length"), (context, "context_full"))
 
-        def encoded(num_characters: int) -> list[int]:
+    def _observation(self, turn: Turn, action: Action, call: ToolCall) -> str | Sequence[Span]:
+        """The observation; of one beyond its own limit the tool's text is cut. Its frame stays whole."""
+        result = ToolResult(call.result, call.status, call.metadata, call.attachments)
+        codec, message = turn.branch.codec, turn.message
+
+        def written(num_characters: int) -> str | Sequence[Span]:
             cut = replace(result, text=result.text[:num_characters])
-            return span_ids(codec, self._format.observe(action, cut))
+            if message is not None and isinstance(self._format, MessageFormat):
+                return self._format.reply(message, action, cut)
+            return self._format.observe(action, cut)
+
+        def size(spans: str | Sequence[Span]) -> int:
+            num_ids = len(span_ids(codec, spans))
+            return num_ids if codec.is_exact else estimated_tokens(num_ids)
 
         limit, whole = self._config.max_observation_tokens, len(result.text)
-        ids = encoded(whole)
-        if limit is None or len(ids) <= limit:
-            return token_array(ids)
-        fitting = bisect_right(range(whole), limit, key=lambda n: len(encoded(n)))
-        return token_array(encoded(max(0, fitting - 1))[:limit])
+        spans = written(whole)
+        if limit is None or size(spans) <= limit:
+            return spans
+        fitting = bisect_right(range(whole), limit, key=lambda n: size(written(n)))
+        return written(max(0, fitting - 1))
 
     def _give_up_if(self, reason: str | None, turn: Turn) -> None:
         if reason is not None:

@@ -8,7 +8,7 @@ from numbers import Real
 
 from ramify.core.branch import Branch
 from ramify.core.command import Score
-from ramify.core.errors import ContractError, JudgeError, nearest
+from ramify.core.errors import ContractError, EnginesDown, JudgeError, nearest
 from ramify.core.judge import Judge, Verdict
 from ramify.core.problem import Problem
 from ramify.runner.deadline import is_being_cancelled
@@ -53,7 +53,7 @@ class Judging:
         try:
             async with scope:
                 return await judge.judge(branches, problem)
-        except JudgeError:
+        except (JudgeError, EnginesDown):
             raise
         except asyncio.CancelledError:
             if is_being_cancelled():

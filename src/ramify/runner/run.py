@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,18 @@ from ramify import plugins
 from ramify.config.configure import TASK_PRUNE
 from ramify.config.decode import decode
 from ramify.config.run_config import RunConfig
-from ramify.core.engine import Engine
+from ramify.core.engine import Capabilities, Engine
 from ramify.core.errors import ConfigError, RamifyError, nearest
-from ramify.core.format import Format
+from ramify.core.format import Format, MessageFormat
 from ramify.core.growth import GrowthRules
 from ramify.core.problem import Problem
 from ramify.core.seeds import strategy_seed, tree_seed
 from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
-from ramify.engines.retrying import Retrying
+from ramify.engines.retrying import retrying
 from ramify.formats.chat import Chat
+from ramify.formats.messages import Messages
 from ramify.formats.tags import TagFormat, check_quote
 from ramify.runner.allowance import Allowance
 from ramify.runner.deadline import finished
@@ -34,8 +36,9 @@ from ramify.runner.report import RunReport
 from ramify.runner.sampler import Sampler
 from ramify.runner.scheduler import KeepUp, Scheduler, TreeRun
 from ramify.runner.toolbox import Toolbox
-from ramify.runner.tools import tools_of
-from ramify.runner.work import prompt_segment
+from ramify.runner.tools import listed, tools_of
+from ramify.runner.whole_turns import check_growths, check_messages, check_stops
+from ramify.runner.work import prompt_segments
 from ramify.store.replay import Replayed
 from ramify.strategies.entropy import LOGPROBS, STEP_ENTROPY
 from ramify.strategies.post_hoc import post_hoc_rule
@@ -63,14 +66,16 @@ class Run:
         problems: Sequence[Problem],
         strategy: type[Strategy] | None = None,
     ) -> None:
-        self.config = config
+        self.config = config = replace(config, tools=listed(config.tools))
         self.task = task
         self.problems = problems
-        self.engine = Retrying(engine)
-        self.engines = {"policy": self.engine, **{name: Retrying(e) for name, e in (engines or {}).items()}}
+        self.engine = retrying(engine)
+        self.engines = {"policy": self.engine, **{name: retrying(e) for name, e in (engines or {}).items()}}
         self.codec = engine.codec
         self.tools = tools_of(task, config.tools)
-        self.format: Format = build_format(config, task, self.codec, self.tools)
+        self.format: Format = build_format(
+            config, task, self.codec, tools=self.tools, engines=self._capabilities.values()
+        )
         self.toolbox = Toolbox(self.tools, config.tools, problems={str(i): p for i, p in enumerate(problems)})
         judges = judges_of(task, self.format)
         self.judging = Judging({j.name: j for j in judges}, tuple(j.name for j in judges))
@@ -160,19 +165,23 @@ class Run:
         )
 
     def _driver(self, index: int, problem: Problem) -> Driver:
-        seed = tree_seed(self.config.seed, problem.uid)
-        prompt = prompt_segment(self.codec, self.format.open(problem.for_agents()))
         share = self.config.run_limits.share(len(self.problems), index)
+        tree = self._tree(problem)
         max_word = max([MAX_CHARACTER_BYTES, *(len(word.encode()) for word in self.format.stops)])
         return Driver(
-            Tree(problem, self.codec, [prompt], seed=seed),
-            self.strategy(seed),
+            tree,
+            self.strategy(tree.seed),
             delivery=self.config.delivery,
             limits=self.config.limits.within(share),
             need=Allowance(self.config.growth, self.config.actions, len(self.judging.leaf), max_word),
             rules=self.rules,
-            twin=self.strategy(seed) if index == 0 else None,
+            twin=self.strategy(tree.seed) if index == 0 else None,
         )
+
+    def _tree(self, problem: Problem) -> Tree:
+        """A tree with nothing but its opening context."""
+        prompt = prompt_segments(self.codec, self.format.open(problem.for_agents()))
+        return Tree(problem, self.codec, prompt, seed=tree_seed(self.config.seed, problem.uid))
 
     def _grower(self, problem: Problem) -> Grower:
         sampler = Sampler(
@@ -181,6 +190,7 @@ class Run:
             stops=self.format.stops,
             config=self.config.growth,
             measures=self._measures,
+            tools=self.format.schemas if isinstance(self.format, MessageFormat) else (),
         )
         return Grower(
             problem,
@@ -225,11 +235,12 @@ class Run:
         self._check_measures()
         self._check_tools()
         self._check_stops()
+        self._check_whole_turns()
         for name, action in self.config.actions.items():
             if action.engine not in self.engines:
                 known = nearest(action.engine, self.engines)
                 raise ConfigError(f"action {name!r} names engine {action.engine!r}; {known}")
-            if action.template and isinstance(self.format, TagFormat | Chat):
+            if action.template and isinstance(self.format, TagFormat | Chat | Messages):
                 check_quote(action.template)
 
     def _check_codecs(self) -> None:
@@ -256,6 +267,20 @@ class Run:
                     f"the tokenizer of {self.codec.name!r} cannot spell the stop word {word!r}: it comes back as "
                     f"{text!r}; use a tokenizer.json that encodes any text, or a format with tags that it knows"
                 )
+
+    @property
+    def _capabilities(self) -> dict[str, Capabilities]:
+        """Of the engines that actions name."""
+        used = {action.engine for action in self.config.actions.values()}
+        return {name: engine.capabilities for name, engine in self.engines.items() if name in used}
+
+    def _check_whole_turns(self) -> None:
+        """Refuse what engines that speak in messages cannot carry out."""
+        engines = self._capabilities
+        check_messages(self.config, self.format, engines)
+        check_stops(self.format, engines)
+        if self.problems and not all(engine.can_continue_turn for engine in engines.values()):
+            check_growths(self.config, self._sample(), self._tree(self.problems[0]), engines)
 
     def _check_measures(self) -> None:
         capabilities = self.engine.capabilities

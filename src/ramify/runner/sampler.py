@@ -1,7 +1,9 @@
 """Sampler: asks an engine for one turn, within every limit that holds for it."""
 
 import asyncio
+import zlib
 from collections.abc import Mapping
+from typing import Any, Final
 
 from ramify.config.run_config import GrowthConfig
 from ramify.core.action import ActionConfig
@@ -12,6 +14,10 @@ from ramify.core.segment import Origination
 from ramify.runner.work import Path, Turn
 from ramify.strategies.entropy import STEP_ENTROPY
 
+CONTEXT_FULL: Final = "context_full"
+"""The stop word, and the reason of an engine that only finds out by asking its server."""
+DEADLINE: Final = "deadline"
+"""The stop word, and the reason of an engine that has nothing to show at the request's deadline."""
 ENTROPY_TOKENS = 20
 """Tokens of a step that its entropy looks at (ARPO, AEPO and the offline plan)."""
 ENTROPY_TOPK = 10
@@ -29,48 +35,68 @@ class Sampler:
         stops: tuple[str, ...],
         config: GrowthConfig,
         measures: frozenset[str],
+        tools: tuple[Mapping[str, Any], ...] = (),
     ) -> None:
         self._engines = engines
         self._actions = actions
         self._stops = stops
         self._config = config
         self._measures = measures
+        self._tools = tools
         self._sources = {name: _source(engines[action.engine], action) for name, action in actions.items()}
 
     async def sample(self, turn: Turn, path: Path) -> None:
         """Sample until a stop word, the end of the sequence, a limit, or what was asked for. Mutates `turn`."""
-        while not turn.is_resolved(self._stops, num_lacking=self._num_lacking(turn, path)):
+        while not self._is_resolved(turn, path):
             room, word = self._room(turn, path)
             if room < 1:
                 turn.stop = word
                 return
-            generation = await self._generate(turn, path, room)
-            if generation is None:
-                turn.stop = "deadline"
+            try:
+                generation = await self._generate(turn, path, room)
+            except EngineError as error:
+                if error.reason not in (CONTEXT_FULL, DEADLINE):
+                    raise
+                turn.stop = error.reason
                 return
+            if len(generation.ids) or generation.message is not None:
+                turn.hear(generation, self._sources[path.work.command.action])
             if generation.finish.kind == "abort":
-                raise EngineError("aborted", "the engine gave the turn up", is_retryable=True)
-            turn.hear(generation, self._sources[path.work.command.action])
+                turn.stop = DEADLINE
+                return
         if turn.finish is not None and turn.finish.kind == "length":
             # The step has all the tokens it ends at; where there is room for no other, the path ends too.
             room, word = self._room(turn, path)
-            turn.stop = word if room < 1 and word in ("length", "context_full") else None
+            turn.stop = word if room < 1 and word in ("length", CONTEXT_FULL, *self._whole_ends(path)) else None
 
     def context_length(self, action: str) -> int:
         """Most tokens the engine of `action` can hold."""
         return self._engines[self._actions[action].engine].capabilities.context_length
 
+    def can_continue_turn(self, action: str) -> bool:
+        """Whether the engine of `action` goes on inside a turn; one that cannot says whole messages."""
+        return self._engines[self._actions[action].engine].capabilities.can_continue_turn
+
+    def _is_resolved(self, turn: Turn, path: Path) -> bool:
+        """Whether sampling may stop here: a message is whole, whatever ended it."""
+        if turn.finish is not None and not self.can_continue_turn(path.work.command.action):
+            return True
+        return turn.is_resolved(self._stops, num_lacking=self._num_lacking(turn, path))
+
+    def _whole_ends(self, path: Path) -> tuple[str, ...]:
+        """Further limits that end a path at the turn they cut: where the turn is whole, no next one meets them."""
+        return () if self.can_continue_turn(path.work.command.action) else ("budget",)
+
     def _room(self, turn: Turn, path: Path) -> tuple[int, str]:
         """Most tokens of the next request, and the stop word that is due when there are none."""
-        used = len(turn.branch) - turn.branch.num_prompt
         rooms = [
-            (self._config.max_response_tokens - used, "length"),
-            (self.context_length(path.work.command.action) - len(turn.branch), "context_full"),
+            (self._config.max_response_tokens - turn.branch.num_response_tokens, "length"),
+            (self.context_length(path.work.command.action) - turn.branch.num_tokens, CONTEXT_FULL),
         ]
         decode, prefill, turns = path.left("decode"), path.left("prefill_uncached"), path.left("turns")
         if decode is not None:
             rooms.append((decode - turn.billed.decode, "budget"))
-        if prefill is not None and prefill - turn.billed.prefill_uncached < len(turn.branch):
+        if prefill is not None and prefill - turn.billed.prefill_uncached < turn.branch.num_tokens:
             rooms.append((0, "budget"))
         if not turn.num_sampled and turns is not None and turns < 1:
             rooms.append((0, "budget"))
@@ -89,11 +115,11 @@ class Sampler:
             numbers.append(until.n - path.num_sampled - turn.num_sampled)
         return min(numbers, default=None)
 
-    async def _generate(self, turn: Turn, path: Path, room: int) -> Generation | None:
-        """One generation; None = the deadline came first."""
+    async def _generate(self, turn: Turn, path: Path, room: int) -> Generation:
+        """One generation, finished by `abort` where the deadline cut it. Raises `EngineError`."""
         deadline = path.work.deadline
         if deadline is not None and deadline <= asyncio.get_running_loop().time():
-            return None
+            raise EngineError(DEADLINE, "it came before the request")
         engine = self._engines[self._actions[path.work.command.action].engine]
         wants_topk = STEP_ENTROPY in self._measures and len(turn.topk) < ENTROPY_TOKENS
         request = Request(
@@ -107,20 +133,25 @@ class Sampler:
             topk_tokens=ENTROPY_TOKENS - len(turn.topk),
             measures=engine.capabilities.measures & {"entropy"},
             request_id=request_id(path.work.tree, turn.seed),
-            affinity=path.work.place.parent,
+            deadline=deadline,
+            affinity=affinity(path.work.tree),
+            messages=() if engine.capabilities.has_token_ids else turn.branch.messages,
+            tools=() if engine.capabilities.has_token_ids else self._tools,
         )
-        if deadline is None:
-            return await engine.generate(request)
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await engine.generate(request)
-        except TimeoutError:
-            return None
+        generation = await engine.generate(request)
+        if generation.finish.kind == "abort" and (deadline is None or deadline > asyncio.get_running_loop().time()):
+            raise EngineError("aborted", "the engine gave the turn up", is_retryable=True)
+        return generation
 
 
 def request_id(tree: str, seed: int) -> str:
     """What the request with this seed in the tree of this name is called: no other request of a run is called so."""
     return f"{tree}/{seed:016x}"
+
+
+def affinity(tree: str) -> int:
+    """The number of the tree of this name, for placement: equal in every process."""
+    return zlib.crc32(tree.encode())
 
 
 def _source(engine: Engine, action: ActionConfig) -> Origination:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from ramify.core.command import Failed, Grow
-from ramify.core.errors import ContractError, JudgeError, RamifyError, StoreError
+from ramify.core.errors import ContractError, EnginesDown, JudgeError, RamifyError, StoreError
 from ramify.core.growth import Asked, Ending, Failure, Scored
 from ramify.core.problem import Problem
 from ramify.core.stop import stop_word
@@ -281,7 +281,7 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001 - the boundary
             faults = _flat(error)
             for fault in faults:
-                if fault is self._observers_fault or isinstance(fault, TooManyFailures | StoreError):
+                if fault is self._observers_fault or isinstance(fault, TooManyFailures | StoreError | EnginesDown):
                     raise fault from fault.__cause__
             return "; ".join(f"{type(fault).__name__}: {fault}" for fault in faults)
         return "done"

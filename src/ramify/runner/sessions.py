@@ -3,7 +3,7 @@
 A state is named by the call it followed: the `ToolCall` object itself, which a tree keeps with the observation, or by
 nothing at the start of a branch. So the branches that fork behind an observation find the state it left, and a branch
 read back from a store, whose calls are new objects, gets its state by replay. Only calls that were answered count:
-one that timed out or crashed leaves the state before it.
+one that timed out or crashed leaves the state before it. Tools that act on one state (`core.tool.Joint`) share it.
 
 `share`: one session a tree. `fork`: every state stays parked and is forked for each call, so that all branches and all
 tries begin from it. `replay`: the session moves on with its branch; who comes later replays. `refuse`: it moves on, and
@@ -14,14 +14,14 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from ramify.config.run_config import ToolsConfig
 from ramify.core.errors import ContractError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall
-from ramify.core.tool import Tool, ToolSession
+from ramify.core.tool import Tool, ToolSession, called_by, state_of
 from ramify.runner.deadline import Deadlines, GaveUp, OutOfTime, Work, contained
 from ramify.tools.output import made_safe, told
 
@@ -34,7 +34,7 @@ CLOSE_S = 2.0
 """Time a session has to close: the end of a run waits for it."""
 
 Key = tuple[str, str, int]
-"""Tree, tool, and the id of the call the state followed (0 = none)."""
+"""Tree, state, and the id of the call the state followed (0 = none)."""
 
 
 class Refused(Exception):
@@ -43,11 +43,13 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a call begins: a tool, and the calls of it on the branch that were answered."""
+    """Where a call begins: a tool, and the calls on the branch that made the state it acts on."""
 
     tool: Tool
     tree: str
     history: tuple[ToolCall, ...]
+    tools: Mapping[str, Tool]
+    """Those that act on the state, by name."""
 
     @property
     def key(self) -> Key:
@@ -55,12 +57,14 @@ class Start:
 
     def key_after(self, num_calls: int) -> Key:
         """Of the state behind the first calls of the history."""
-        return self.tree, self.tool.name, id(self.history[num_calls - 1]) if num_calls else 0
+        return self.tree, state_of(self.tool), id(self.history[num_calls - 1]) if num_calls else 0
 
 
-def start_of(tool: Tool, tree: str, calls: Sequence[ToolCall]) -> Start:
-    """Where a call of `tool` begins on a branch of `tree` that has made `calls`."""
-    return Start(tool, tree, tuple(c for c in calls if c.tool == tool.name and c.status in STATEFUL))
+def start_of(tool: Tool, tree: str, calls: Sequence[ToolCall], *, tools: Iterable[Tool]) -> Start:
+    """Where a call of `tool`, one of `tools`, begins on a branch of `tree` that has made `calls`."""
+    state = state_of(tool)
+    peers = {peer.name: peer for peer in tools if state_of(peer) == state}
+    return Start(tool, tree, tuple(c for c in calls if c.tool in peers and c.status in STATEFUL), peers)
 
 
 @dataclass(slots=True)
@@ -116,7 +120,7 @@ class Sessions:
         if start.tree not in self._live:
             self._close_soon(session)
             return
-        key = (start.tree, start.tool.name, id(call))
+        key = (start.tree, state_of(start.tool), id(call))
         self._home(start)[key] = Slot(call, session)
         self._note(key)
         self._evict()
@@ -142,7 +146,7 @@ class Sessions:
     # -- the ways to branch -----------------------------------------------------------------------------------------
 
     async def _shared(self, start: Start) -> ToolSession:
-        start = Start(start.tool, start.tree, ())
+        start = replace(start, history=())
         async with self._held(start) as slot:
             if slot.session is None:
                 slot.session = await self._opened(start)
@@ -170,7 +174,7 @@ class Sessions:
             slot = self._parked.get(start.key_after(num_calls))
             if slot is None or slot.session is None:
                 continue
-            async with self._held(Start(start.tool, start.tree, start.history[:num_calls])) as slot:
+            async with self._held(replace(start, history=start.history[:num_calls])) as slot:
                 if slot.session is not None:
                     return await self._replayed(start, await self._fork(slot), num_done=num_calls)
         return await self._replayed(start, await self._opened(start), num_done=0)
@@ -200,7 +204,7 @@ class Sessions:
         try:
             for call in start.history[num_done:]:
                 self.num_replayed += 1
-                await self._repeat(call, session)
+                await self._repeat(call, called_by(start.tools[call.tool], session))
         except BaseException:
             self._close_soon(session)
             raise

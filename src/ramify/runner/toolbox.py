@@ -6,6 +6,7 @@ junk gives a `ToolCall` with status `crashed` or `timeout`; only a branch whose 
 """
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -15,16 +16,19 @@ from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError, ToolError, nearest
 from ramify.core.format import ToolAction
 from ramify.core.problem import Problem
-from ramify.core.segment import ToolCall
-from ramify.core.tool import Tool, ToolResult, ToolSession
-from ramify.engines.retrying import backoff_s
+from ramify.core.segment import ToolCall, ToolStatus
+from ramify.core.tool import Lasting, Tool, ToolResult, ToolSession, called_by
+from ramify.engines.tries import backoff_s
 from ramify.runner.deadline import OutOfTime
 from ramify.runner.sessions import STATEFUL, Refused, Sessions, Start, start_of
 from ramify.runner.tool_metrics import ToolMetrics
-from ramify.tools.output import made_safe, told
+from ramify.tools.arguments import fault_of
+from ramify.tools.output import made_safe, told, valid
 
 BACKOFF_BASE_S, BACKOFF_CAP_S = 0.5, 30.0
 """Longest pause before the first retry, which doubles each time, and its limit."""
+END_S: Final = 10.0
+"""Time a tool has to let go of what it holds: a server gets 2 s to end by itself, 2 s after SIGTERM, then SIGKILL."""
 UNTRIED: Final = frozenset({"replay_diverged", "tool_hang", "tool_gave_up"})
 """Reasons of a `ToolError` that another try would only meet again."""
 
@@ -56,17 +60,21 @@ class Toolbox:
         """
         tool = self._tools.get(action.tool)
         if tool is None:
-            return self._refused(action, f"there is no tool {action.tool!r}; {nearest(action.tool, self._tools)}")
+            why = f"there is no tool {action.tool!r}; {nearest(action.tool, self._tools)}"
+            return self._unmade(action, "refused", why)
+        if (fault := _fault_of(tool, action.arguments)) is not None:
+            return self._unmade(action, "invalid", fault)
         async with self._room:
-            return await self._answered(start_of(tool, tree, branch.tool_calls), action)
+            return await self._answered(start_of(tool, tree, branch.tool_calls, tools=self._tools.values()), action)
 
     def release(self, tree: str) -> None:
         """A tree is finished: close its sessions, from inside the running loop."""
         self._sessions.release(tree)
 
     async def close(self) -> None:
-        """Close every session and wait for it."""
+        """Close every session, then what tools hold for the run, and wait for it."""
         await self._sessions.close()
+        await asyncio.gather(*(self._ended(tool) for tool in self._tools.values() if isinstance(tool, Lasting)))
 
     def count_limit_reached(self) -> None:
         """A path asked for a call beyond its limit, which is never made."""
@@ -90,7 +98,8 @@ class Toolbox:
                 result, session = await self._tried(start, action)
                 break
             except Refused:
-                return self._refused(action, "its state is another branch's, and it can neither be copied nor rebuilt")
+                why = "its state is another branch's, and it can neither be copied nor rebuilt"
+                return self._unmade(action, "refused", why)
             except ToolError as error:
                 if error.reason == "replay_diverged":
                     raise
@@ -114,6 +123,11 @@ class Toolbox:
         self._metrics.add(call)
         return call
 
+    async def _ended(self, tool: Lasting) -> None:
+        """Boundary to plug-in code: nothing depends on how a tool lets go."""
+        with contextlib.suppress(Exception):
+            await self._sessions.deadlines.within(tool.let_go, END_S)
+
     def _may_retry(self, start: Start, error: ToolError, num_retries: int) -> bool:
         """Whether another try makes sense; a tool that refuses to branch lost its state with the fault."""
         is_restorable = start.tool.branching != "refuse"
@@ -127,8 +141,9 @@ class Toolbox:
         session = await self._sessions.take(start)
         is_known = False
         try:
+            called = called_by(start.tool, session)
             returned = await self._sessions.deadlines.within(
-                lambda: session.call(action.arguments), self._config.deadline_s
+                lambda: called.call(action.arguments), self._config.deadline_s
             )
             result = self._safe(returned)
             is_known = result.status in STATEFUL
@@ -146,10 +161,19 @@ class Toolbox:
     def _safe(self, returned: object) -> ToolResult:
         return made_safe(returned, max_bytes=self._config.max_result_bytes)
 
-    def _refused(self, action: ToolAction, why: str) -> ToolCall:
-        call = ToolCall(action.tool, action.arguments, "refused", why)
+    def _unmade(self, action: ToolAction, status: ToolStatus, why: str) -> ToolCall:
+        """The answer to a call that reaches no tool."""
+        call = ToolCall(action.tool, action.arguments, status, valid(why))
         self._metrics.add(call)
         return call
+
+
+def _fault_of(tool: Tool, arguments: str) -> str | None:
+    """Why no call is made. Boundary to plug-in code: a tool that cannot check its arguments is called with them."""
+    try:
+        return fault_of(tool, arguments)
+    except Exception:  # noqa: BLE001 - the boundary
+        return None
 
 
 def _pause_s(start: Start, action: ToolAction, number: int) -> float:

@@ -1,26 +1,46 @@
 """Tools: those a run has, the task's and those its configuration names."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ramify import plugins
 from ramify.config.run_config import ToolConfig, ToolsConfig
+from ramify.config.tool_options import found_tool, option_faults
+from ramify.core.errors import ConfigError
 from ramify.core.task import Task
-from ramify.core.tool import Isolated, Tool, ToolSet
+from ramify.core.tool import Isolated, Listing, Tool, ToolSet
+from ramify.tools.function import FunctionTool
 
 UNWALLED = "none"
 """The isolation of a run none of whose tools runs foreign code."""
 
 
+def listed(config: ToolsConfig) -> ToolsConfig:
+    """The configuration with what its tools' servers say of themselves, so that nobody needs to ask them again.
+
+    Asks them now. Raises `ConfigError` where one does not answer.
+    """
+    return replace(config, use={name: _listed(name, entry) for name, entry in config.use.items()})
+
+
 def tools_of(task: Task, config: ToolsConfig) -> tuple[Tool, ...]:
     """The task's tools, then those of `tools.use`; one called as a tool of the task takes its place.
 
-    Raises `ConfigError` where a tool cannot be made.
+    Raises `ConfigError` where a tool cannot be made, or two entries make tools of one name.
     """
-    tools = {tool.name: tool for tool in task.tools}
-    for name, entry in config.use.items():
-        tools |= {tool.name: tool for tool in _built(name, entry)}
-    return tuple(tools.values())
+    used: dict[str, Tool] = {}
+    places: dict[str, str] = {}
+    for place, entry in config.use.items():
+        for tool in _tools(_built(place, entry)):
+            if tool.name in used:
+                raise ConfigError(
+                    f"tools.use.{places[tool.name]} and tools.use.{place} both have a tool {tool.name!r}; a name calls "
+                    "one tool: rename one, or leave it out"
+                )
+            used[tool.name], places[tool.name] = tool, place
+    return tuple(({tool.name: tool for tool in task.tools} | used).values())
 
 
 def isolation_of(tools: Sequence[Tool]) -> str:
@@ -29,11 +49,27 @@ def isolation_of(tools: Sequence[Tool]) -> str:
     return ", ".join(f"{name}={wall}" for name, wall in walls.items()) or UNWALLED
 
 
-def _built(name: str, entry: ToolConfig) -> Sequence[Tool]:
-    kind = entry.kind or name
-    found: Any = plugins.find("tool", kind)
-    options = dict(entry.options)
-    if callable(found) and not plugins.unknown_keywords(found, {"name": name}):
-        options.setdefault("name", name)
-    built: Tool | ToolSet = plugins.build("tool", kind, **options)
+def _listed(name: str, entry: ToolConfig) -> ToolConfig:
+    built = _built(name, entry)
+    if not isinstance(built, Listing):
+        return entry
+    return replace(entry, options={**entry.options, **built.recorded()})
+
+
+def _tools(built: Tool | ToolSet) -> Sequence[Tool]:
     return built.tools if isinstance(built, ToolSet) else [built]
+
+
+def _built(name: str, entry: ToolConfig) -> Tool | ToolSet:
+    """What an entry makes. A class or a function that can be called otherwise is called as the entry."""
+    if faults := option_faults(name, entry):
+        raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
+    found: Any = found_tool(name, entry)
+    if isinstance(found, FunctionTool):
+        return found.configured(**{"name": name, **entry.options})
+    if not inspect.isclass(found):
+        return found
+    options: Mapping[str, Any] = entry.options
+    if not plugins.unknown_keywords(found, {"name": name}):
+        options = {"name": name, **options}
+    return plugins.build("tool", entry.kind or name, **options)

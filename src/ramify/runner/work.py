@@ -3,8 +3,9 @@
 Values and bookkeeping without any I/O; the sampler and the grower do what they say.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ramify.core.branch import Branch, Piece
 from ramify.core.codec import Codec
@@ -14,7 +15,7 @@ from ramify.core.engine import Generation
 from ramify.core.format import Span, span_ids
 from ramify.core.ledger import Spend
 from ramify.core.seeds import child_seed
-from ramify.core.segment import Finish, Floats_T, Origination, Segment, Usage, token_array
+from ramify.core.segment import Finish, Floats_T, Origin, Origination, Segment, Usage, token_array
 from ramify.core.tree import Place, Step
 from ramify.runner.driver import spend_of
 
@@ -72,7 +73,7 @@ class Path:
         if self.work.limited:
             self.spent.add(spend_of(step))
         self.num_steps += 1
-        self.num_sampled += sum(len(s) for s in step.segments if s.is_sampled)
+        self.num_sampled += sum(num_sampled(s) for s in step.segments)
         self.seed = child_seed(self.seed, len(self.branch), 0)
         until = self.work.command.until
         is_enough = until == "step" or (isinstance(until, Tokens) and self.num_sampled >= until.n)
@@ -109,7 +110,7 @@ class Turn:
     topk: list[Floats_T] = field(default_factory=list)
     finish: Finish | None = None
     stop: str | None = None
-    notes: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
 
     def take(self, *segments: Segment) -> None:
         self.segments.extend(segments)
@@ -119,12 +120,20 @@ class Turn:
         """Add what an engine sampled."""
         self.take(*sampled_segments(generation, source, self.seed))
         self.topk.extend(generation.topk)
+        self.notes.update(generation.notes)
         self.finish = generation.finish
         self.seed = child_seed(self.seed, len(self.branch), 0)
 
     @property
     def num_sampled(self) -> int:
-        return sum(len(s) for s in self.segments if s.is_sampled)
+        """Tokens sampled so far; of messages as the engine counts them."""
+        return sum(num_sampled(s) for s in self.segments)
+
+    @property
+    def message(self) -> Mapping[str, Any] | None:
+        """The chat message that the model said last, from an engine that speaks in them."""
+        last = self.segments[-1] if self.segments else None
+        return last.message if last is not None and last.is_sampled else None
 
     @property
     def billed(self) -> Spend:
@@ -149,14 +158,32 @@ class Turn:
         return num_lacking is not None and num_lacking < 1 and not is_unresolved(self.branch.run_bytes, words)
 
 
+def num_sampled(segment: Segment) -> int:
+    """Tokens that the model sampled; the ids of a message are bytes, so its engine's count stands for them."""
+    if not segment.is_sampled:
+        return 0
+    return len(segment) if segment.message is None else segment.usage.num_billed
+
+
 def extended(branch: Branch, segments: Sequence[Segment], *, node: int) -> Branch:
     """`branch` with `segments` of one more node behind it."""
     return Branch(branch.codec, branch.node, (*branch.pieces, *(Piece(node, s) for s in segments)))
 
 
-def prompt_segment(codec: Codec, spans: Sequence[Span]) -> Segment:
-    """A context's opening: control tokens only where they are trusted."""
-    return Segment("prompt", token_array(span_ids(codec, spans)))
+def prompt_segments(codec: Codec, spans: Sequence[Span]) -> list[Segment]:
+    """A context's opening: control tokens only where they are trusted; one segment, or one a message."""
+    return message_segments("prompt", codec, spans) or [Segment("prompt", token_array(span_ids(codec, spans)))]
+
+
+def message_segments(origin: Origin, codec: Codec, spans: str | Sequence[Span]) -> list[Segment]:
+    """One segment a message; none where the spans are text alone."""
+    if isinstance(spans, str):
+        return []
+    return [
+        Segment(origin, token_array(span_ids(codec, [span])), message=span.message)
+        for span in spans
+        if span.message is not None
+    ]
 
 
 def sampled_segments(generation: Generation, source: Origination, seed: int) -> list[Segment]:
@@ -178,6 +205,7 @@ def sampled_segments(generation: Generation, source: Origination, seed: int) -> 
                 finish=generation.finish if number == len(spans) - 1 else None,
                 seed=seed,
                 usage=usage if number == 0 else Usage(),
+                message=generation.message if number == len(spans) - 1 else None,
             )
         )
         start = end

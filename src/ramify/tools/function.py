@@ -1,4 +1,4 @@
-"""FunctionTool: a plain Python function as a tool without state.
+"""Functions as tools: `@tool` makes one from a typed function, `FunctionTool` from one of a text.
 
 A coroutine function runs in the loop, any other in a thread, so that a slow one delays nobody. What it raises is the
 model's to read: `ValueError: …` with status `error`. A thread cannot be killed: one that hangs is left behind at the
@@ -7,58 +7,175 @@ deadline, as a daemon that does not keep the process alive, and takes one of `ma
 
 import asyncio
 import inspect
+import json
 import queue
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, Future
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar, overload
+
+import msgspec
 
 from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
-from ramify.core.tool import Branching, ToolResult, text_schema
-from ramify.tools.output import told
+from ramify.core.tool import ToolResult, text_schema
+from ramify.tools.output import told, valid
+from ramify.tools.signature import Signature
 
 T = TypeVar("T")
 Function = Callable[[str], "str | ToolResult"] | Callable[[str], "Coroutine[Any, Any, str | ToolResult]"]
+FunctionBranching = Literal["share", "replay", "refuse"]
+"""share: a call leaves nothing behind; replay: what it leaves follows from the calls of a branch; refuse: neither. The
+state of a function cannot be copied."""
 
 
 class FunctionTool:
-    """`function` takes a call's arguments as text and returns text or a `ToolResult`. The tool is its own session."""
+    """`function` takes a call's arguments as text and returns text or a `ToolResult`. The tool is its own session.
 
-    branching: Branching = "share"
+    With a `signature` it takes what that reads from the arguments, and may return any JSON data: see `tool`.
+    """
 
-    def __init__(self, function: Function, *, name: str | None = None, max_threads: int = 64) -> None:
-        """`name` defaults to the function's own; its docstring and its parameter's name are what a model is shown."""
+    def __init__(
+        self,
+        function: Function | Callable[..., Any],
+        *,
+        name: str | None = None,
+        signature: Signature | None = None,
+        branching: FunctionBranching = "share",
+        deadline_s: float | None = None,
+        max_threads: int = 64,
+    ) -> None:
+        """`name` defaults to the function's own; its docstring and its parameter's name are what a model is shown.
+
+        `deadline_s` of each call; None = that of all tools. Raises `ConfigError`.
+        """
         self.name = name or getattr(function, "__name__", "")
         if not self.name.isidentifier():
             raise ConfigError(f"a tool needs a name that a format can call it by, got {self.name!r}")
-        self.schema = text_schema(self.name, inspect.getdoc(function) or "", parameter=_parameter(function))
-        self._function = function
+        if branching not in ("share", "replay", "refuse"):
+            raise ConfigError(f"tool {self.name!r}: branching = {branching!r}; allowed are 'share', 'replay', 'refuse'")
+        if (deadline_s is not None and not deadline_s > 0) or max_threads < 1:
+            raise ConfigError(f"tool {self.name!r}: {deadline_s=!r}, {max_threads=!r}: both must be above 0")
+        self.branching: FunctionBranching = branching
+        self.schema: Mapping[str, Any] = (
+            text_schema(self.name, inspect.getdoc(function) or "", parameter=_parameter(function))
+            if signature is None
+            else {"name": self.name, "description": signature.description, "parameters": signature.parameters}
+        )
+        self._function: Callable[..., Any] = function
+        self._signature = signature
+        self._deadline_s = deadline_s
+        self._max_threads = max_threads
         self._threads = DaemonThreads(max_threads)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """The function itself: a decorated one stays what it was to code that calls it."""
+        return self._function(*args, **keywords)
+
+    def configured(
+        self,
+        *,
+        name: str | None = None,
+        branching: FunctionBranching | None = None,
+        deadline_s: float | None = None,
+        max_threads: int | None = None,
+    ) -> "FunctionTool":
+        """The same function under other settings; None = as it is. Raises `ConfigError`."""
+        return FunctionTool(
+            self._function,
+            name=name or self.name,
+            signature=self._signature,
+            branching=branching or self.branching,
+            deadline_s=self._deadline_s if deadline_s is None else deadline_s,
+            max_threads=self._max_threads if max_threads is None else max_threads,
+        )
+
+    def fault(self, arguments: str) -> str | None:
+        """What is wrong with the arguments; None = they can be read."""
+        try:
+            self._read(arguments)
+        except ValueError as error:
+            return str(error)
+        return None
 
     async def open(self, problem: Problem) -> "FunctionTool":
         return self
 
     async def call(self, arguments: str) -> ToolResult:
         """What the function returns; what it raises, as an error to read."""
+        limit = asyncio.timeout(self._deadline_s)
         try:
-            if inspect.iscoroutinefunction(self._function):
-                said = await self._function(arguments)
-            else:
-                loop = asyncio.get_running_loop()
-                said = await loop.run_in_executor(self._threads, partial(_contained, self._function, arguments))
+            async with limit:
+                said = await self._said(self._read(arguments))
         except Exception as error:  # noqa: BLE001 - boundary to a user's code: its exceptions are for the model
-            return ToolResult(told(error), "error")
-        return ToolResult(said) if isinstance(said, str) else said  # pyright: ignore[reportReturnType]
+            is_late = isinstance(error, TimeoutError) and limit.expired()
+            return ToolResult("", "timeout") if is_late else ToolResult(told(error), "error")
+        return said if self._signature is None and not isinstance(said, str) else _result(said)
 
     async def fork(self) -> "FunctionTool":
         return self
 
     async def close(self) -> None: ...
 
+    def _read(self, arguments: str) -> Callable[[], Any]:
+        """The call to make. Raises `ValueError` where the arguments do not fit."""
+        if self._signature is None:
+            return partial(self._function, arguments)
+        return partial(self._function, **self._signature.read(arguments))
 
-def _parameter(function: Function) -> str:
+    async def _said(self, call: Callable[[], Any]) -> Any:
+        if inspect.iscoroutinefunction(self._function):
+            return await call()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _contained, call)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> FunctionTool: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    branching: FunctionBranching = "share",
+    deadline_s: float | None = None,
+    max_threads: int = 64,
+) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
+    """Make a tool of a typed function: `@tool`, or `@tool(name=…, branching=…, deadline_s=…)`.
+
+    A model is shown its docstring and its parameters as their hints type them; arguments that do not fit are answered
+    with what is wrong, and no call is made. It returns text, a `ToolResult`, or data, which the model sees as JSON.
+    Raises `ConfigError` for a parameter without a hint, or with one that JSON has no values for.
+    """
+    if function is None:
+        return partial(_made, **settings)
+    return _made(function, **settings)
+
+
+def _made(function: Callable[..., Any], *, name: str | None = None, **settings: Any) -> FunctionTool:
+    if inspect.isclass(function) or not callable(function):
+        raise ConfigError(f"@tool makes a tool of a function, not of {function!r}")
+    called = name or getattr(function, "__name__", "")
+    return FunctionTool(function, name=called, signature=Signature.of(function, name=called), **settings)
+
+
+def _result(said: Any) -> ToolResult:
+    """What a function returned: text, a result, or data as JSON."""
+    if said is None or isinstance(said, str | bytes):
+        return ToolResult(valid(said or ""))
+    if isinstance(said, ToolResult):
+        return said
+    try:
+        return ToolResult(json.dumps(msgspec.to_builtins(said), ensure_ascii=False, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        return ToolResult(f"it returned {type(said).__name__}, which is no text and no JSON data: {error}", "crashed")
+
+
+def _parameter(function: Callable[..., Any]) -> str:
     """Name of the first parameter; functions of C may not say."""
     try:
         return next(iter(inspect.signature(function).parameters), "input")
@@ -66,10 +183,10 @@ def _parameter(function: Function) -> str:
         return "input"
 
 
-def _contained(function: Callable[[str], Any], arguments: str) -> Any:
+def _contained(call: Callable[[], Any]) -> Any:
     """`exit()` in a thread is no wish to end the process."""
     try:
-        return function(arguments)
+        return call()
     except SystemExit as error:
         raise RuntimeError(f"exit({error.code!r})") from error
 

@@ -14,7 +14,8 @@ from ramify.core.errors import ConfigError, nearest
 from ramify.core.problem import Problem
 from ramify.core.tool import Branching, ToolResult, text_schema
 from ramify.tools.function import DaemonThreads
-from ramify.tools.search_index import MAX_PARALLEL, Hit, Index, open_index
+from ramify.tools.passages import MAX_PARALLEL, Hit, Index
+from ramify.tools.search_index import open_index
 
 PageStyle = Literal["numbered", "joined"]
 
@@ -33,6 +34,15 @@ def joined_page(hits: Sequence[Hit]) -> str:
 
 PAGES: Final[Mapping[str, Callable[[Sequence[Hit]], str]]] = {"numbered": numbered_page, "joined": joined_page}
 """Style -> hits, best first, as the text the model is shown."""
+
+
+def page_of(hits: Sequence[Hit], page: Callable[[Sequence[Hit]], str]) -> ToolResult:
+    """Hits as the result of a call: the page, and beside it which passages they are."""
+    found = [
+        {"title": hit.passage.title, "score": hit.score, **({"id": hit.passage.uid} if hit.passage.uid else {})}
+        for hit in hits
+    ]
+    return ToolResult(page(hits), metadata={"hits": found})
 
 
 class Search:
@@ -83,8 +93,7 @@ class SearchSession:
             hits = await loop.run_in_executor(_THREADS, self.index.search, arguments, self.top_k)
         else:
             hits = self.index.search(arguments, self.top_k)
-        found = [{"title": hit.passage.title, "score": hit.score} for hit in hits]
-        return ToolResult(self.page(hits), metadata={"hits": found})
+        return page_of(hits, self.page)
 
     async def fork(self) -> "SearchSession":
         return self

@@ -12,9 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from ramify.core.errors import ConfigError
 from ramify.tools.output import valid
-from ramify.tools.search_index import (
+from ramify.tools.passages import (
     COMMON_SHARE,
     FORMAT_VERSION,
     MAX_PARALLEL,
@@ -26,6 +25,7 @@ from ramify.tools.search_index import (
     refusal,
     refuse_version,
     telling_words,
+    unwritable,
 )
 
 APPLICATION_ID: Final = int.from_bytes(b"rmfy", "big")
@@ -34,7 +34,7 @@ BATCH: Final = 1000
 """Passages written at a time."""
 
 _PASSAGES = """
-CREATE TABLE passages (number INTEGER PRIMARY KEY, title TEXT NOT NULL, text TEXT NOT NULL);
+CREATE TABLE passages (number INTEGER PRIMARY KEY, uid TEXT NOT NULL, title TEXT NOT NULL, text TEXT NOT NULL);
 CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='ascii');
 """
 _META = """
@@ -44,7 +44,7 @@ CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, row);
 """
 # Ranked first and read afterwards, so that only the passages that are shown are fetched.
 _SEARCH = """
-SELECT title, text, -score
+SELECT text, title, uid, -score
 FROM (SELECT rowid AS number, rank AS score FROM words WHERE words MATCH ? ORDER BY rank, rowid LIMIT ?)
 JOIN passages USING (number) ORDER BY score, number
 """
@@ -80,7 +80,7 @@ class SqliteIndex:
             found = connection.execute(_SEARCH, (asked, top_k)).fetchall()
         finally:
             self._idle.put(connection)
-        return [Hit(Passage(text, title), score) for title, text, score in found]
+        return [Hit(Passage(text, title, uid), score) for text, title, uid, score in found]
 
     def close(self) -> None:
         """Wait for the searches under way; later ones raise."""
@@ -118,7 +118,7 @@ def write(path: Path, passages: Iterable[Passage]) -> int:
     try:
         return _written(path, passages)
     except sqlite3.Error as error:
-        raise ConfigError(f"{str(path)!r} cannot be written: {error}") from error
+        raise unwritable(path, error) from error
 
 
 def _written(path: Path, passages: Iterable[Passage]) -> int:
@@ -142,8 +142,8 @@ def _insert(database: sqlite3.Connection, passages: Iterable[Passage]) -> int:
     numbered = enumerate(passages, start=1)
     num_passages = 0
     while batch := list(islice(numbered, BATCH)):
-        rows = ((number, valid(p.title), valid(p.text)) for number, p in batch)
-        database.executemany("INSERT INTO passages VALUES (?, ?, ?)", rows)
+        rows = ((number, valid(p.uid), valid(p.title), valid(p.text)) for number, p in batch)
+        database.executemany("INSERT INTO passages VALUES (?, ?, ?, ?)", rows)
         words = ((number, indexed_text(p)) for number, p in batch)
         database.executemany("INSERT INTO words(rowid, text) VALUES (?, ?)", words)
         num_passages += len(batch)

@@ -5,13 +5,14 @@ needs a folder that can be written, because tantivy locks it meanwhile.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from ramify.core.errors import ConfigError
 from ramify.tools.output import valid
-from ramify.tools.search_index import (
+from ramify.tools.passages import (
     FORMAT_VERSION,
     Hit,
     Passage,
@@ -20,6 +21,7 @@ from ramify.tools.search_index import (
     refusal,
     refuse_version,
     telling_words,
+    unwritable,
 )
 
 try:
@@ -34,7 +36,7 @@ HEAP_BYTES: Final = 128_000_000
 NUM_RANKED: Final = 64
 """Hits fetched at first; more only if the last one shown may be tied with the last one fetched."""
 
-_STORED: Final = ("title", "text")
+_STORED: Final = ("text", "title", "uid")
 
 
 class TantivyIndex:
@@ -75,8 +77,8 @@ class TantivyIndex:
 
     def _passage(self, address: tantivy.DocAddress) -> Passage:
         document = self._searcher.doc(address)
-        title, text = (document.get_all(field)[0].decode() for field in _STORED)
-        return Passage(text, title)
+        text, title, uid = (document.get_all(field)[0].decode() for field in _STORED)
+        return Passage(text, title, uid)
 
 
 def open_folder(path: Path) -> TantivyIndex:
@@ -100,28 +102,41 @@ def open_folder(path: Path) -> TantivyIndex:
 
 def write(path: Path, passages: Iterable[Passage]) -> int:
     """Write an index to a new folder. Returns the number of passages."""
-    path.mkdir()
-    writer = tantivy.Index(_schema(), str(path)).writer(HEAP_BYTES, num_threads=1)
+    with _writing(path):
+        path.mkdir()
+        writer = tantivy.Index(_schema(), str(path)).writer(HEAP_BYTES, num_threads=1)
+    num_passages = 0
     try:
-        num_passages = _add(writer, passages)
-        writer.commit()
+        for passage in passages:
+            num_passages += 1
+            with _writing(path):
+                writer.add_document(_document(num_passages, passage))
+        with _writing(path):
+            writer.commit()
+            meta = {"format": FORMAT_VERSION, "num_passages": num_passages}
+            (path / META).write_text(json.dumps(meta), "utf-8")
     finally:
         writer.wait_merging_threads()  # they write to the folder until then
-    (path / META).write_text(json.dumps({"format": FORMAT_VERSION, "num_passages": num_passages}), "utf-8")
     return num_passages
 
 
-def _add(writer: tantivy.IndexWriter, passages: Iterable[Passage]) -> int:
-    """Add passages in their order, numbered from 1. Returns how many there were."""
-    number = 0
-    for number, passage in enumerate(passages, start=1):
-        document = tantivy.Document()
-        document.add_unsigned("number", number)
-        document.add_text("words", indexed_text(passage))
-        for field, said in zip(_STORED, (passage.title, passage.text), strict=True):
-            document.add_bytes(field, valid(said).encode())
-        writer.add_document(document)
-    return number
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Around what writes, and not around what the passages come from: its errors are its own."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise unwritable(path, error) from error
+
+
+def _document(number: int, passage: Passage) -> tantivy.Document:
+    """A passage as tantivy keeps it; `number` is its place in the order, from 1."""
+    document = tantivy.Document()
+    document.add_unsigned("number", number)
+    document.add_text("words", indexed_text(passage))
+    for field, said in zip(_STORED, (passage.text, passage.title, passage.uid), strict=True):
+        document.add_bytes(field, valid(said).encode())
+    return document
 
 
 def _schema() -> tantivy.Schema:

@@ -1,0 +1,220 @@
+"""`ramify serve`: start servers of a model, say where they are, keep them up until Ctrl-C or SIGTERM, stop them.
+
+The first signal stops everything in order; a second one, as any other end of this process, leaves it to the guardians,
+which kill at once.
+"""
+
+import argparse
+import asyncio
+import functools
+import os
+import shlex
+import signal
+import tempfile
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from ramify.cli.exit_codes import ExitCode
+from ramify.cli.options import add_json_flag
+from ramify.cli.terminal import Terminal
+from ramify.core.errors import ConfigError
+from ramify.servers.launch import Kind, Launch, Policy, RouterLaunch, command
+from ramify.servers.member import Care, Home
+from ramify.servers.pool import Event, ServerPool
+from ramify.servers.router import Router
+from ramify.servers.server_config import Device, ServerConfig
+from ramify.servers.site import Site
+
+TEXT_ONLY: Final = (
+    "note: for vLLM's servers this router takes prompts of text only and refuses token ids (422): the engine `openai` "
+    "works through it, `vllm` does not; without --router ramify places requests itself"
+)
+
+SAME_SIGNAL_S: Final = 1.0
+"""Signals so close to the first one are the same: `timeout` sends one to us and one to our process group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be served, as the command line says."""
+
+    launch: Launch
+    router: RouterLaunch | None
+    count: int
+    home: Home
+    """Of the router if there is one, else of the servers."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "ramify serve MODEL [options] [-- arguments handed on to the server]"
+    parser.add_argument("model", metavar="MODEL", help="a name, a folder, or `builtin`")
+    parser.add_argument("--replicas", type=int, default=1, metavar="N", help="servers, each of the whole model (1)")
+    parser.add_argument("--kind", choices=get_args(Kind), default="vllm", help="which server (vllm)")
+    parser.add_argument("--python", metavar="PATH", help="interpreter that has it; default: this one")
+    parser.add_argument("--device", choices=get_args(Device), help="default: what the installed build is for")
+    parser.add_argument("--router", choices=("none", "sglang"), default="none", help="one address for all (none)")
+    parser.add_argument("--router-python", metavar="PATH", help="interpreter that has the router; default: --python")
+    parser.add_argument("--policy", choices=get_args(Policy), default="cache_aware", help="of the router (cache_aware)")
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (127.0.0.1)")
+    parser.add_argument("--port", type=int, metavar="N", help="of the router, or of the first server; default: any")
+    parser.add_argument("--served-name", default="", metavar="NAME", help="what requests call the model")
+    parser.add_argument("--dtype", metavar="NAME", help="default: the model's")
+    parser.add_argument("--max-model-len", type=int, metavar="N", help="most tokens of a context; default: the model's")
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="a variable for the servers; ours by its name",
+    )
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="folder of the servers' logs; default: a new one")
+    parser.add_argument("--start-s", type=float, default=ServerConfig().start_s, metavar="S", help="until ready (600)")
+    add_json_flag(parser)
+
+
+def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    from ramify.runner import loop
+    from ramify.servers.installed import settled
+
+    order = ordered(options)
+    order = replace(order, launch=settled(order.launch, ours=os.environ))
+    if order.router is not None and order.launch.kind == "vllm":
+        terminal.say(TEXT_ONLY)
+    return loop.run(serve(order, terminal, is_json=options.json))
+
+
+def ordered(options: argparse.Namespace) -> Order:
+    """What the command line asks for. Raises `ConfigError`."""
+    given: Sequence[str] = options.env
+    launch = Launch(
+        model=options.model,
+        kind=options.kind,
+        served_name=options.served_name,
+        config=ServerConfig(
+            python=options.python,
+            device=options.device,
+            dtype=options.dtype,
+            max_model_len=options.max_model_len,
+            arguments=tuple(options.handed_on),
+            environment=dict(pair.split("=", 1) for pair in given if "=" in pair),
+            hand_on=tuple(name for name in given if "=" not in name),
+            start_s=options.start_s,
+        ),
+    )
+    router = RouterLaunch(python=options.router_python or options.python or "", policy=options.policy)
+    return Order(
+        launch=launch,
+        router=None if options.router == "none" else router,
+        count=options.replicas,
+        home=Home(logs=_logs(options.logs), host=options.host, port=options.port),
+    )
+
+
+def site(order: Order, say: Callable[[str], None]) -> Site:
+    """The servers of `order`, and the router if there is to be one; nothing is started."""
+
+    def pool(observe: Callable[[Event], None]) -> ServerPool:
+        return ServerPool(
+            functools.partial(command, order.launch, ours=os.environ),
+            count=order.count,
+            probe=order.launch.probe,
+            home=replace(order.home, port=None) if order.router else order.home,
+            care=Care(start_s=order.launch.config.start_s),
+            observe=observe,
+        )
+
+    def router(workers: Sequence[str], observe: Callable[[Event], None]) -> Router:
+        assert order.router is not None, "it is only made where there is to be one"
+        return Router(
+            order.router,
+            workers,
+            home=order.home,
+            ours=os.environ,
+            observe=observe,
+        )
+
+    return Site(pool, None if order.router is None else router, say=say)
+
+
+async def serve(order: Order, terminal: Terminal, *, is_json: bool) -> ExitCode:
+    """Start, say where, and wait for a signal or the end of all servers; then stop."""
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _asked_to_stop, loop, asked)
+    served = site(order, terminal.say)
+    terminal.say(f"starting {order.count} x {order.launch.name} ({order.launch.kind}); logs in {order.home.logs}")
+    try:
+        if not await _before(served.start(), asked):
+            return ExitCode.INTERRUPTED
+        _tell(order, served, terminal, is_json=is_json)
+        is_over = await _before(served.over.wait(), asked)
+        terminal.say("no server is left" if is_over else "stopping")
+        return ExitCode.ENVIRONMENT if is_over else ExitCode.DONE
+    finally:
+        await served.stop()
+
+
+def _asked_to_stop(loop: asyncio.AbstractEventLoop, asked: asyncio.Event) -> None:
+    """The first signal; a later one does what it does everywhere."""
+    if not asked.is_set():
+        asked.set()
+        loop.call_later(SAME_SIGNAL_S, _let_signals_through, loop)
+
+
+def _let_signals_through(loop: asyncio.AbstractEventLoop) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.remove_signal_handler(number)
+
+
+async def _before(work: Coroutine[Any, Any, object], asked: asyncio.Event) -> bool:
+    """Carry `work` out; whether it ended before we were asked to stop. If not it is cancelled, and waited for."""
+    working, asking = asyncio.ensure_future(work), asyncio.ensure_future(asked.wait())
+    try:
+        await asyncio.wait({working, asking}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+            return True
+        return False
+    finally:
+        for task in (working, asking):
+            task.cancel()
+        await asyncio.gather(working, asking, return_exceptions=True)
+
+
+def _tell(order: Order, served: Site, terminal: Terminal, *, is_json: bool) -> None:
+    if is_json:
+        terminal.result(
+            "ramify.serve/1",
+            {
+                "base_url": served.base_url,
+                "urls": served.urls,
+                "pids": served.pids,
+                "router": served.router_url,
+                "model": order.launch.name,
+                "kind": order.launch.kind,
+                "logs": str(order.home.logs),
+            },
+        )
+    else:
+        lines = [*served.urls, *([f"router {served.router_url}"] if served.router_url else []), _flags(order, served)]
+        terminal.out.print("\n".join(lines), markup=False, soft_wrap=True)
+        terminal.out.file.flush()
+    terminal.say("Ctrl-C stops everything")
+
+
+def _flags(order: Order, served: Site) -> str:
+    """What `ramify rollout` is told to use these servers."""
+    if order.router is not None and order.launch.kind == "vllm":
+        return f"--engine openai --model {shlex.quote(order.launch.name)} --base-url {served.base_url}"
+    return f"--engine {order.launch.kind} --model {shlex.quote(order.launch.path)} --base-url {served.base_url}"
+
+
+def _logs(folder: Path | None) -> Path:
+    if folder is None:
+        return Path(tempfile.mkdtemp(prefix="ramify-serve-"))
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--logs {str(folder)!r}: a folder is needed")
+    return folder.resolve()

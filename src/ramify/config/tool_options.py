@@ -1,0 +1,76 @@
+"""Tool options: what can be known to be wrong with an entry of `tools.use` before anything is made.
+
+An entry names a class, a dataclass or a decorated function, whose keywords are the options, or a finished tool, which
+takes none. Types are checked where the hints are of plain data; what else a class takes is its own to check.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from types import NoneType
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+
+from ramify import plugins
+from ramify.config.decode import Fault, decode, value_faults
+from ramify.config.run_config import ToolConfig
+from ramify.core.errors import ConfigError
+from ramify.tools.function import FunctionTool, tool
+
+PLAIN: Final = (str, int, float, bool, NoneType, Any)
+
+
+def found_tool(name: str, entry: ToolConfig) -> Any:
+    """What an entry names; a plain function as the tool it makes. Raises `ConfigError`."""
+    found = plugins.find("tool", entry.kind or name)
+    return tool(name=name)(found) if inspect.isfunction(found) else found
+
+
+def option_faults(name: str, entry: ToolConfig) -> list[Fault]:
+    """What is wrong with the entry `tools.use.NAME`."""
+    path, kind = f"tools.use.{name}", entry.kind or name
+    try:
+        found = found_tool(name, entry)
+    except ConfigError as error:
+        return [Fault(f"{path}.kind", str(error))]
+    if isinstance(found, FunctionTool):
+        return keyword_faults(found.configured, entry.options, path=f"{path}.options")
+    if inspect.isclass(found):
+        return keyword_faults(found, entry.options, path=f"{path}.options")
+    return [Fault(f"{path}.options", f"{kind!r} is a tool already and takes none")] if entry.options else []
+
+
+def keyword_faults(target: Callable[..., Any], options: Mapping[str, Any], *, path: str) -> list[Fault]:
+    """Options that `target` does not take, or not of this type, and those it needs; `name` is given to it."""
+    unknown = plugins.unknown_keywords(target, options)
+    parameters = inspect.signature(target).parameters.values()
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    missing = [key for key in needed if key not in (*options, "name")]
+    faults = [Fault(f"{path}.{key}", message) for key, message in unknown.items()]
+    faults += [Fault(path, f"it needs {key!r}") for key in missing]
+    if faults:
+        return faults
+    if inspect.isclass(target) and is_dataclass(target):
+        return decode(target, options, path=path)[1]
+    hints = _hints(target)
+    return [
+        fault
+        for key, value in options.items()
+        if key in hints and _is_plain(hints[key])
+        for fault in value_faults(hints[key], value, path=f"{path}.{key}")
+    ]
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    """Parameter -> hint; boundary to a user's annotations: those that cannot be read are not checked."""
+    try:
+        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    except Exception:  # noqa: BLE001 - the boundary
+        return {}
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether a hint is of data that a configuration can hold, and nothing else."""
+    if get_origin(hint) is Literal or hint in PLAIN:
+        return True
+    args = [each for each in get_args(hint) if each is not Ellipsis]
+    return bool(args) and get_origin(hint) is not Callable and all(map(_is_plain, args))

@@ -1,0 +1,62 @@
+"""Batched: an engine whose model runs in this process, served by a batching loop.
+
+All that such engines have in common: tokens by the loop, what they can do, and the part of the control side that does
+not touch weights. What kind of model it is and how its weights are replaced, moved and dropped is the subclass's.
+"""
+
+from ramify.core.codec import Codec
+from ramify.core.engine import Capabilities, Generation, Request
+from ramify.engines.batching import MEASURES, BatchingLoop, Stats
+
+
+class Batched:
+    """Implements `Engine` and `Abortable` over `loop`."""
+
+    def __init__(self, name: str, loop: BatchingLoop, codec: Codec, *, is_deterministic: bool) -> None:
+        self._loop = loop
+        self._codec = codec
+        self._capabilities = Capabilities(
+            name=name,
+            context_length=loop.context_length,
+            logprobs="raw",
+            measures=MEASURES,
+            max_topk=codec.vocab_size,
+            has_seeds=True,
+            is_deterministic=is_deterministic,
+            has_abort=True,
+            has_versions=True,
+        )
+
+    @property
+    def codec(self) -> Codec:
+        return self._codec
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
+    def stats(self) -> Stats:
+        """What the engine has done so far; live."""
+        return self._loop.stats
+
+    async def generate(self, request: Request) -> Generation:
+        """Carry one request out. Raises `EngineError`."""
+        return await self._loop.generate(request)
+
+    async def abort(self, request_id: str) -> None:
+        """End every request of this id between two steps, with the tokens it had."""
+        self._loop.abort(request_id)
+
+    async def close(self) -> None:
+        await self._loop.close()
+
+    async def pause(self) -> None:
+        """Compute nothing until `resume`; requests on their way wait."""
+        self._loop.pause()
+
+    async def resume(self) -> None:
+        self._loop.resume()
+
+    async def is_healthy(self) -> bool:
+        return not self._loop.is_closed

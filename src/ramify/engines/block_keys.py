@@ -1,0 +1,42 @@
+"""Block keys: a number for every whole block of a context, of everything up to its end.
+
+A key is the sum of all tokens up to there, each times a fixed random number of its position, modulo 2^64: one pass of
+numpy whatever the number of blocks. Two prefixes that differ have the same key about once in 2^32 times; whoever asks
+by keys must be able to bear that.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.core.segment import Ids_T
+
+MASK: Final = (1 << 64) - 1
+
+
+class BlockKeys:
+    """Keys of blocks of `block_size` tokens, an even number: tokens are taken two at a time, as one of 64 bits."""
+
+    def __init__(self, block_size: int) -> None:
+        self._pairs = block_size // 2
+        self._weights, self._starts = _weights(0), np.arange(0)
+
+    def of(self, ids: Ids_T, *, after: Sequence[int] = ()) -> list[int]:
+        """Keys of the blocks of `ids` (T,) int32 behind the first ones, whose keys are `after`."""
+        first, end = len(after) * self._pairs, len(ids) // (2 * self._pairs) * self._pairs
+        if end <= first:
+            return []
+        if len(self._weights) < end:
+            self._weights, self._starts = _weights(2 * end), np.arange(0, 2 * end, self._pairs)
+        pairs = np.ascontiguousarray(ids[2 * first : 2 * end], np.int32).view(np.uint64)
+        blocks = np.add.reduceat(pairs * self._weights[first:end], self._starts[: (end - first) // self._pairs])
+        keys: list[int] = blocks.cumsum().tolist()
+        return [(after[-1] + key) & MASK for key in keys] if after else keys
+
+
+def _weights(number: int) -> npt.NDArray[np.uint64]:
+    """Odd numbers, the same in every process; fewer are the first of more."""
+    drawn = np.random.default_rng(0).integers(0, 1 << 63, size=number, dtype=np.uint64)
+    return drawn * np.uint64(2) + np.uint64(1)

@@ -1,0 +1,45 @@
+"""Identity: what makes servers replicas of one model: one tokenizer, and the same capabilities."""
+
+from dataclasses import dataclass, fields, replace
+
+from ramify.core.codec import Codec
+from ramify.core.engine import Capabilities, Engine, Remote
+from ramify.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What one of them is, and so what all of them are. `capabilities` keep deadlines: `Replica` does where an engine
+    does not."""
+
+    codec: Codec
+    capabilities: Capabilities
+
+    @classmethod
+    def of(cls, engine: Engine) -> "Identity":
+        return cls(engine.codec, replace(engine.capabilities, keeps_deadlines=True))
+
+    def refuse_another(self, engine: Engine, name: str) -> None:
+        """Raises `ConfigError`, which names the replica and what is different, if `engine` is not the same."""
+        other = Identity.of(engine)
+        if other.codec.sha256 != self.codec.sha256:
+            raise ConfigError(
+                f"{name} has the tokenizer {other.codec.name!r} ({other.codec.sha256[:12]}), the others have "
+                f"{self.codec.name!r} ({self.codec.sha256[:12]}); replicas are servers of one model"
+            )
+        for field in fields(Capabilities):
+            has, others = getattr(other.capabilities, field.name), getattr(self.capabilities, field.name)
+            if has != others:
+                raise ConfigError(
+                    f"{name} has {field.name} = {has!r}, the others have {others!r}; replicas are servers of one "
+                    "model, started alike"
+                )
+
+
+async def ask_what_it_is(engine: Engine, name: str) -> None:
+    """Have an engine ask its server, if it has one. Raises `EngineError`, or `ConfigError`, which names the replica."""
+    if isinstance(engine, Remote):
+        try:
+            await engine.connect()
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from error

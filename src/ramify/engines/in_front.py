@@ -1,0 +1,63 @@
+"""In front: an engine that stands before another one and is the same as it but for what it adds.
+
+Whatever the inner engine has besides `generate` goes through: asking its server, aborts, the control side. What it has
+not is refused by name, so that nothing is skipped in silence.
+"""
+
+from ramify.core.codec import Codec
+from ramify.core.engine import Abortable, Capabilities, Engine, EngineControl, Remote
+from ramify.core.errors import ConfigError
+
+
+class InFront:
+    """All of an engine but `generate`, handed on to `engine`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @property
+    def codec(self) -> Codec:
+        return self.engine.codec
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.engine.capabilities
+
+    async def connect(self) -> None:
+        """Ask the engine's server what it is, if there is one."""
+        if isinstance(self.engine, Remote):
+            await self.engine.connect()
+
+    async def close(self) -> None:
+        await self.engine.close()
+
+    async def abort(self, request_id: str) -> None:
+        """End every request of this id with what it had. Raises `ConfigError` where the engine cannot."""
+        if not isinstance(self.engine, Abortable):
+            raise ConfigError(f"engine {self.capabilities.name!r} cannot end a request early: it is not Abortable")
+        await self.engine.abort(request_id)
+
+    async def pause(self) -> None:
+        await self._controlled.pause()
+
+    async def resume(self) -> None:
+        await self._controlled.resume()
+
+    async def update_weights(self, source: str, version: int) -> None:
+        await self._controlled.update_weights(source, version)
+
+    async def offload(self, tags: tuple[str, ...] = ()) -> None:
+        await self._controlled.offload(tags)
+
+    async def onload(self, tags: tuple[str, ...] = ()) -> None:
+        await self._controlled.onload(tags)
+
+    async def is_healthy(self) -> bool:
+        return await self._controlled.is_healthy()
+
+    @property
+    def _controlled(self) -> EngineControl:
+        """The control side of the engine. Raises `ConfigError` where it has none."""
+        if not isinstance(self.engine, EngineControl):
+            raise ConfigError(f"engine {self.capabilities.name!r} has no control side: it is not an EngineControl")
+        return self.engine

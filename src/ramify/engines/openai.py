@@ -1,0 +1,255 @@
+"""OpenAI: chat completions at any OpenAI-compatible address.
+
+Such a server takes messages and says messages: no token ids go in or come out, so ids are those of the byte codec, the
+exact messages travel beside them, and a turn is whole or it is nothing (`can_continue_turn` is false). One call is one
+try with a deadline of its own. The key comes from the environment variable that is named, goes into the header of
+requests and nowhere else: it is struck out of whatever a server says.
+"""
+
+import base64
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ramify.core.codec import Codec
+from ramify.core.engine import Capabilities, Generation, Request
+from ramify.core.errors import ConfigError, EngineError, nearest
+from ramify.engines.http import MIN_SECRET_CHARS, Http, HttpLimits
+from ramify.engines.openai_answer import CODEC, generation_of
+from ramify.engines.patience import Patience
+from ramify.formats.messages import FILE
+
+BASE_URL: Final = "https://api.openai.com/v1"
+CONTEXT_LENGTH: Final = 128_000
+"""Where nobody says another one: that of gpt-4o."""
+MAX_STOPS: Final = 4
+"""OpenAI's limit; others take more."""
+MAX_TOPK: Final = 20
+"""OpenAI's limit on `top_logprobs`."""
+PATIENCE: Final = Patience()
+MODELS_S: Final = 30.0
+"""Time for the question what models there are."""
+MAX_SEED: Final = 1 << 31
+"""Seeds are sent below it: some servers take 32 bits, with a sign."""
+MAX_IMAGE_BYTES: Final = 20 << 20
+IMAGES: Final = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp"}
+"""First bytes of a file -> what it is: nothing else is ever read from a file and sent."""
+OURS: Final = frozenset({"messages", "model", "n", "stop", "stream", "tools"})
+"""Fields of a request that only the run says."""
+CONTEXT_FIELDS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
+"""Where a list of models says how much context one has (vLLM, OpenRouter, Groq, Mistral)."""
+TOO_LONG: Final = frozenset({"http_400", "http_413", "http_422"})
+
+_TOO_LONG = re.compile(
+    r"context.{0,12}(length|window|size)|maximum number of (input )?tokens|prompt is too long|max_model_len",
+    re.IGNORECASE,
+)
+"""How servers say that a conversation does not fit (OpenAI, vLLM, SGLang, llama.cpp, Anthropic, Google)."""
+
+
+class OpenAI:
+    """Chat completions of `model` at `base_url`, the part of the address in front of `/chat/completions`.
+
+    `extra_body` are further fields of every request, `unsent` names fields that the server does not take: of requests
+    (`seed`, `top_p`) and of the model's own messages (`reasoning_content`). `max_topk` is how many top logprobs it
+    gives; 0 = none are asked for. `context_length` bounds what the server says of the model. Raises `ConfigError`.
+    """
+
+    def __init__(
+        self,
+        model: str = "",
+        *,
+        base_url: str = BASE_URL,
+        api_key_env: str = "OPENAI_API_KEY",
+        context_length: int | None = None,
+        max_topk: int = 0,
+        max_stops: int = MAX_STOPS,
+        max_tokens_as: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
+        extra_body: Mapping[str, Any] | None = None,
+        unsent: Sequence[str] = (),
+        max_in_flight: int = HttpLimits().max_in_flight,
+        patience: Patience | Mapping[str, float] = PATIENCE,
+    ) -> None:
+        if not model:
+            raise ConfigError("engine 'openai' needs the name of a model: engine.model = ...")
+        if not 0 <= max_topk <= MAX_TOPK or max_stops < 0 or (context_length is not None and context_length < 1):
+            raise ConfigError(
+                f"engine 'openai': max_topk = {max_topk!r} must be 0 to {MAX_TOPK}, max_stops = {max_stops!r} at least "
+                f"0 and context_length = {context_length!r} at least 1"
+            )
+        if max_tokens_as not in ("max_tokens", "max_completion_tokens"):
+            raise ConfigError(f"max_tokens_as = {max_tokens_as!r}: it is max_tokens or max_completion_tokens")
+        if ours := sorted(OURS & set(extra_body or {})):
+            raise ConfigError(f"extra_body: {', '.join(ours)} of a request are the run's own; take them out")
+        self._key_name, self._key = api_key_env, _key(api_key_env)
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        self._http = Http(base_url, limits=HttpLimits(max_in_flight=max_in_flight), headers=headers)
+        self._model = model
+        self._max_tokens_as = max_tokens_as
+        self._extra_body = dict(extra_body or {})
+        self._unsent = frozenset(unsent)
+        self._patience = patience if isinstance(patience, Patience) else _patience(patience)
+        self._capabilities = Capabilities(
+            name=f"openai:{model}",
+            context_length=context_length or CONTEXT_LENGTH,
+            max_topk=max_topk,
+            max_stops=max_stops,
+            has_token_ids=False,
+            keeps_deadlines=True,
+            can_continue_turn=False,
+        )
+        self._is_bounded = context_length is not None
+
+    @property
+    def codec(self) -> Codec:
+        return CODEC
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    async def connect(self) -> None:
+        """Ask which models there are. A server that keeps no list is believed.
+
+        Raises `ConfigError` where the key is refused or missing, or the model is not listed.
+        """
+        if not self._key and self._http.base_url == BASE_URL:
+            raise ConfigError(f"{BASE_URL} needs a key: set the environment variable {self._key_name}")
+        listed = _listed(await self._models())
+        if not listed:
+            return
+        name = _bare(self._model)
+        if not any("*" in one or _bare(one) == name for one in listed):
+            raise ConfigError(f"{self._http.base_url} has no model {self._model!r}; {nearest(self._model, listed)}")
+        told = listed.get(self._model) or 0
+        known = self._capabilities.context_length
+        if told:
+            context_length = min(told, known) if self._is_bounded else told
+            self._capabilities = replace(self._capabilities, context_length=context_length)
+
+    async def generate(self, request: Request) -> Generation:
+        """One completion of `request.messages`. Raises `EngineError`; `context_full` where they do not fit."""
+        if not request.messages:
+            raise EngineError("no_messages", "the engine takes chat messages, and the request has none")
+        headers = {"X-Request-Id": request.request_id} if request.request_id else None
+        try:
+            answer = await self._http.post(
+                "/chat/completions",
+                self._body(request),
+                deadline_s=self._patience.deadline_s(request),
+                headers=headers,
+            )
+        except EngineError as error:
+            if error.reason in TOO_LONG and _TOO_LONG.search(str(error)):
+                raise EngineError("context_full", str(error)) from None
+            raise
+        return generation_of(self._struck(answer), request, model=self._model)
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def _models(self) -> bytes:
+        try:
+            return await self._http.get("/models", deadline_s=MODELS_S)
+        except EngineError as error:
+            if error.reason == "http_401":
+                raise ConfigError(
+                    f"the key in the environment variable {self._key_name} is not taken: {error}"
+                ) from None
+            if error.is_retryable or not error.reason.startswith("http_4"):
+                raise
+            return b""
+
+    def _body(self, request: Request) -> bytes:
+        sampling = request.sampling
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": [self._sent(message) for message in request.messages],
+            self._max_tokens_as: request.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": request.seed % MAX_SEED,
+            "n": 1,
+        }
+        if sampling.top_k:
+            body["top_k"] = sampling.top_k
+        if request.stops:
+            body["stop"] = list(request.stops)
+        if request.tools:
+            body["tools"] = [{"type": "function", "function": schema} for schema in request.tools]
+        if request.topk:
+            body |= {"logprobs": True, "top_logprobs": min(request.topk, self._capabilities.max_topk)}
+        body |= self._extra_body
+        return msgspec.json.encode({key: value for key, value in body.items() if key not in self._unsent})
+
+    def _sent(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A message as the server gets it: the model's as it came, with the images of the others in place of files."""
+        content = message.get("content")
+        if message.get("role") == "assistant":
+            sent = {key: value for key, value in message.items() if key not in self._unsent}
+            says_nothing = content is None and not {"tool_calls", "refusal"} & set(sent)
+            return {**sent, "content": ""} if says_nothing else sent
+        return {**message, "content": [_inlined(part) for part in content]} if isinstance(content, list) else message
+
+    def _struck(self, body: bytes) -> bytes:
+        """What a server said, without the key; errors have been rid of it by `Http`."""
+        return body.replace(self._key.encode(), b"***") if len(self._key) >= MIN_SECRET_CHARS else body
+
+
+def _key(name: str) -> str:
+    """The key in an environment variable; '' = there is none."""
+    key = os.environ.get(name, "").strip()
+    if not key.isascii() or not key.isprintable():
+        raise ConfigError(f"the environment variable {name} holds what is no key: it must be printable ASCII")
+    return key
+
+
+def _patience(seconds: Mapping[str, float]) -> Patience:
+    try:
+        return Patience(**seconds)
+    except TypeError as error:
+        raise ConfigError(f"patience = {dict(seconds)!r}: it has start_s, prefill_s and token_s ({error})") from None
+
+
+def _listed(body: bytes) -> dict[str, int | None]:
+    """Models of a list with the context each has; empty = this is no list, or none of anything."""
+    try:
+        answer = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return {}
+    entries: Any = answer.get("data") if isinstance(answer, dict) else None
+    found = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return {entry["id"]: _context(entry) for entry in found if isinstance(entry.get("id"), str)}
+
+
+def _context(entry: Mapping[str, Any]) -> int | None:
+    told = (entry.get(name) for name in CONTEXT_FIELDS)
+    return next((value for value in told if isinstance(value, int) and value > 0), None)
+
+
+def _bare(model: str) -> str:
+    """A model's name without what gateways put around it: `models/` in front, `:free` behind."""
+    return model.removeprefix("models/").partition(":")[0]
+
+
+def _inlined(part: Any) -> Any:
+    """A content part with the image in the place of the file it names. Raises `EngineError` for what is no image."""
+    url = part["image_url"].get("url") if isinstance(part, dict) and isinstance(part.get("image_url"), dict) else None
+    if not isinstance(url, str) or not url.startswith(FILE):
+        return part
+    path = Path(url.removeprefix(FILE))
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_IMAGE_BYTES + 1)
+    except OSError as error:
+        raise EngineError("bad_attachment", f"{path} cannot be read: {error.strerror}") from None
+    kind = next((kind for magic, kind in IMAGES.items() if data.startswith(magic)), None)
+    if kind is None or len(data) > MAX_IMAGE_BYTES:
+        raise EngineError("bad_attachment", f"{path} is no PNG, JPEG, GIF or WebP image of at most 20 MiB")
+    encoded = base64.b64encode(data).decode()
+    return {**part, "image_url": {**part["image_url"], "url": f"data:image/{kind};base64,{encoded}"}}

@@ -1,0 +1,224 @@
+"""OpenAI answer: what the body of a chat completion says, as a generation of the byte codec.
+
+The message is kept as it came but for three things: fields that say nothing (null, empty) are left out, half surrogate
+pairs become U+FFFD, and a stop word that the server cut off is put back, which a note of the generation says. Ids are
+the bytes of its rendering (`formats.messages.rendered`), behind which the end stands where the model ended its turn.
+
+Logprobs are of the provider's tokens, which are not the ids: their sum is a note, and no id has one. A server that says
+nothing of its usage is billed all that was allowed, so that no budget is overrun; another note says so.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from ramify.core.codec import ByteCodec
+from ramify.core.engine import Generation, Request
+from ramify.core.errors import EngineError
+from ramify.core.segment import Finish, Floats_T, token_array
+from ramify.formats.calls import CALL_END
+from ramify.formats.messages import rendered, text_of, tool_calls
+
+CODEC: Final = ByteCodec()
+CUT: Final = frozenset({"length", "max_tokens", "model_length"})
+"""Finish reasons of a turn that met a limit (OpenAI; others say what Mistral and Anthropic do)."""
+GIVEN_UP: Final = frozenset({"abort", "cancelled", "error"})
+"""Of one that the server gave up (vLLM, SGLang; OpenRouter)."""
+USUAL: Final = frozenset({None, "stop", "tool_calls", *CUT})
+"""Those that need no note."""
+FILTERED: Final = "content_filter"
+STOP_FIELDS: Final = ("stop_reason", "matched_stop")
+"""Where a server says which stop word it met, or null for none (vLLM, SGLang)."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CLOSING = re.compile(r"</(.+)>")
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A turn of the model."""
+
+    message: Mapping[str, Any]
+    finish: Finish
+    notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def generation_of(body: bytes, request: Request, *, model: str) -> Generation:
+    """The first choice of an answer of what was asked for as `model`.
+
+    Raises `EngineError`: `bad_body` and `no_choices`, which another try may help, `bad_message` and `bad_logprobs`.
+    """
+    answer = _decoded(body)
+    choice = _choice(answer)
+    message = _table(choice.get("message"))
+    if message is None:
+        raise EngineError("bad_message", f"the choice holds no message: {choice!r:.200}")
+    said = _said(_kept(message), choice, request.stops)
+    ids = CODEC.encode(rendered(said.message))
+    billed, cached, prefilled = _usage(answer, has_text=bool(ids))
+    if said.finish == Finish("end_of_sequence"):
+        ids.append(CODEC.eos_id)
+    logprobs = _logprobs(choice)
+    return Generation(
+        token_array(ids),
+        said.finish,
+        topk=tuple(_top(entry) for entry in logprobs[: request.topk_tokens]) if request.topk else (),
+        num_billed=request.max_tokens if billed is None else billed,
+        num_cached=cached,
+        num_prefilled=prefilled,
+        message=said.message,
+        notes={**said.notes, **_noted(answer, billed, logprobs), **_server(answer, model)},
+    )
+
+
+def _decoded(body: bytes) -> Mapping[str, Any]:
+    """The answer as JSON. What is none may be a gateway's page, so another try may help."""
+    try:
+        answer = _table(json.loads(body.decode("utf-8")))
+    except (ValueError, RecursionError):
+        answer = None
+    if answer is None:
+        beginning = " ".join(body[:200].decode("utf-8", errors="replace").split())
+        raise EngineError("bad_body", f"the answer is no JSON object: {beginning!r}", is_retryable=True)
+    return answer
+
+
+def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    choices = answer.get("choices")
+    choice = _table(choices[0]) if isinstance(choices, list) and choices else None
+    if choice is None:
+        told = _cleaned(answer.get("error", answer))
+        raise EngineError("no_choices", f"the answer holds no choice: {told!r:.200}", is_retryable=True)
+    return choice
+
+
+def _kept(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message without fields that say nothing; a call without an id, which could never be answered, gets one."""
+    said = {key: _cleaned(value) for key, value in message.items() if value not in (None, "", [], {})}
+    kept: dict[str, Any] = {**said, "role": "assistant", "content": said.get("content")}
+    if calls := tool_calls(kept):
+        kept["tool_calls"] = [{**call, "id": call.get("id") or f"call_{i}"} for i, call in enumerate(calls)]
+    return kept
+
+
+def _said(message: dict[str, Any], choice: Mapping[str, Any], stops: Sequence[str]) -> _Said:
+    """How a turn ended, and the message with the stop word that its server cut off."""
+    reason = choice.get("finish_reason")
+    notes = {} if reason in USUAL else {"finish_reason": _cleaned(reason)}
+    if reason in GIVEN_UP:
+        return _Said(message, Finish("abort"), notes)
+    if reason in CUT:
+        return _Said(message, Finish("length"), notes)
+    if reason == FILTERED:
+        return _Said(message, Finish("end_of_sequence", FILTERED), notes)
+    if tool_calls(message):
+        return _Said(message, Finish("stop", CALL_END), notes)
+    word, was_cut_off = _stopped(text_of(message), choice, stops)
+    if word is None:
+        return _Said(message, Finish("end_of_sequence"), notes)
+    if was_cut_off:
+        message, notes = _with(message, word), {**notes, "restored": word}
+    return _Said(message, Finish("stop", word), notes)
+
+
+def _stopped(text: str, choice: Mapping[str, Any], stops: Sequence[str]) -> tuple[str | None, bool]:
+    """The stop word that ended a text, and whether the server has cut it off.
+
+    Where the server does not say, a word that stands in the text is the one, since it cuts none off; else the closing
+    tag of what the text has opened last and not closed. A model that ends its turn inside such a tag is taken to have
+    closed it: nothing tells the two apart.
+    """
+    for name in STOP_FIELDS:
+        told = choice.get(name)
+        if isinstance(told, str) and told in stops:
+            return told, not text.endswith(told)
+    ends = {text.rfind(word): word for word in stops if word in text}
+    if ends:
+        return ends[max(ends)], False
+    if any(name in choice for name in STOP_FIELDS):
+        return None, False
+    opened = {text.rfind(f"<{tag[1]}>"): word for word in stops if (tag := _CLOSING.fullmatch(word))}
+    return (opened[max(opened)], True) if max(opened, default=-1) >= 0 else (None, False)
+
+
+def _with(message: Mapping[str, Any], word: str) -> dict[str, Any]:
+    """The message with a word behind what it says."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return {**message, "content": [*content, {"type": "text", "text": word}]}
+    return {**message, "content": f"{content or ''}{word}"}
+
+
+def _usage(answer: Mapping[str, Any], *, has_text: bool) -> tuple[int | None, int, int]:
+    """Tokens sampled, of the context cached, and of it computed. None = the server says nothing that can be."""
+    usage = _table(answer.get("usage")) or {}
+    sampled, read = _count(usage.get("completion_tokens")), _count(usage.get("prompt_tokens")) or 0
+    cached = min(_count((_table(usage.get("prompt_tokens_details")) or {}).get("cached_tokens")) or 0, read)
+    if sampled is None or (sampled == 0 and has_text):
+        return None, cached, read - cached
+    return max(1, sampled), cached, read - cached
+
+
+def _noted(answer: Mapping[str, Any], billed: int | None, logprobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What else is worth keeping of an answer."""
+    notes: dict[str, Any] = {} if billed is not None else {"usage": "not told, so max_tokens are billed"}
+    if logprobs:
+        notes |= {"logprob": math.fsum(entry["logprob"] for entry in logprobs), "num_logprobs": len(logprobs)}
+    return notes
+
+
+def _server(answer: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Who answered: the model, where it is called otherwise than it was asked for, and what it runs on."""
+    told = {"model": answer.get("model"), "fingerprint": answer.get("system_fingerprint")}
+    texts = {name: _cleaned(value) for name, value in told.items() if isinstance(value, str) and value}
+    return {name: text for name, text in texts.items() if text != model}
+
+
+def _logprobs(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """One entry for each of the provider's tokens, where it gives them."""
+    content = (_table(choice.get("logprobs")) or {}).get("content")
+    entries = [_table(entry) for entry in content] if isinstance(content, list) else []
+    found = [entry for entry in entries if entry is not None]
+    for entry in found:
+        _logprob(entry)
+    return found
+
+
+def _top(entry: Mapping[str, Any]) -> Floats_T:
+    """The top logprobs of one token, its own among them."""
+    own, top = _logprob(entry), entry.get("top_logprobs")
+    others = [_logprob(one) for one in map(_table, top) if one is not None] if isinstance(top, list) else []
+    return np.array(others if own in others else [*others, own], np.float32)
+
+
+def _logprob(entry: Mapping[str, Any]) -> float:
+    value = entry.get("logprob")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value > 1e-3:
+        raise EngineError("bad_logprobs", f"{value!r} of token {entry.get('token')!r:.80}; expected a number up to 0")
+    return float(value)
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _table(value: Any) -> Mapping[str, Any] | None:
+    return value if isinstance(value, dict) else None
+
+
+def _cleaned(value: Any) -> Any:
+    """Plain data whose texts can be encoded."""
+    match value:
+        case str():
+            return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
+        case list():
+            return [_cleaned(item) for item in value]
+        case dict():
+            return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+        case _:
+            return value

@@ -1,0 +1,164 @@
+"""Progress: whether a server still works, by what comes back from it.
+
+A server's own word for its health is not taken: it stays 200 with a dead scheduler behind it (sgl-project/sglang #6624,
+vllm-project/vllm #16259). The clock is: seconds since an answer came, or since the server's count of sampled tokens
+rose. Beyond `silent_s`, and longer for longer contexts in flight, one token is asked for; where none comes either, all
+that is in flight fails with `engine_silent`. It watches only while something is in flight. A server that was paused on
+purpose is not silent.
+"""
+
+import asyncio
+import math
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from ramify.core.errors import EngineError
+
+PROBE_S: Final = 20.0
+"""Time for one token when a server is under suspicion (sglang: SGLANG_HEALTH_CHECK_TIMEOUT)."""
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One request on its way to a server."""
+
+    num_context: int
+    """Tokens of its context: what it may take before its first token grows with them."""
+    _scope: asyncio.Timeout
+    error: EngineError | None = None
+    """Why it was ended from outside; None = it was not."""
+
+    def fail(self, error: EngineError, *, after_s: float = 0.0) -> None:
+        """End it with `error`, unless it ends by itself within `after_s`."""
+        if not self._scope.expired():
+            self.error = error
+            self._scope.reschedule(asyncio.get_running_loop().time() + after_s)
+
+
+class Progress:
+    """The clock of one server. `probe` asks for one token and raises `EngineError` where none comes; `count` is the
+    server's count of sampled tokens so far, None = it has none."""
+
+    def __init__(
+        self,
+        *,
+        silent_s: float,
+        prefill_s: float,
+        probe: Callable[[float], Awaitable[None]],
+        count: Callable[[], Awaitable[float | None]],
+    ) -> None:
+        self._silent_s = silent_s
+        self._prefill_s = prefill_s
+        self._probe = probe
+        self._count = count
+        self._counted: float | None = None
+        self._last = -math.inf
+        self._flights: set[Flight] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._is_paused = False
+
+    @property
+    def num_in_flight(self) -> int:
+        return len(self._flights)
+
+    @property
+    def since_s(self) -> float:
+        """Seconds since something came back."""
+        return asyncio.get_running_loop().time() - self._last
+
+    def beat(self) -> None:
+        """Something came back."""
+        self._last = asyncio.get_running_loop().time()
+
+    def pause(self) -> None:
+        """Expect nothing until `resume`."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self.beat()
+
+    @asynccontextmanager
+    async def watched(self, num_context: int) -> AsyncIterator[Flight]:
+        """Watch over a request with `num_context` tokens of context.
+
+        Raises the `EngineError` it is failed with inside: `engine_silent` when the server is found silent.
+        """
+        if not self._flights:
+            self.beat()
+        scope = asyncio.timeout(None)
+        flight = Flight(num_context, scope)
+        try:
+            async with scope:
+                self._flights.add(flight)
+                self._ensure_watching()
+                try:
+                    yield flight
+                finally:
+                    self._flights.remove(flight)
+        except TimeoutError:
+            if flight.error is None:
+                raise
+            raise flight.error from None
+
+    async def is_working(self) -> bool:
+        """Whether something came back of late; else whether one token comes."""
+        if self._is_paused or self.since_s < self._silent_s:
+            return True
+        return await self._answers()
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _ensure_watching(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._watch(), name="ramify progress clock")
+
+    async def _watch(self) -> None:
+        """Look every third of the time allowed, so that a count that stands still has been read more than once."""
+        while self._flights:
+            await asyncio.sleep(self._silent_s / 3)
+            if self._is_paused or self.since_s < self._silent_s / 3 or await self._has_risen():
+                continue
+            if self.since_s >= self._silent_s + self._longest_prefill_s and not await self._answers():
+                self._fail_all()
+
+    async def _has_risen(self) -> bool:
+        """Whether the server sampled since its count was last read; True counts as something that came back."""
+        before, self._counted = self._counted, await self._count()
+        has_risen = before is not None and self._counted is not None and self._counted > before
+        if has_risen:
+            self.beat()
+        return has_risen
+
+    async def _answers(self) -> bool:
+        """Whether one token comes, or anything else meanwhile."""
+        last = self._last
+        try:
+            await self._probe(PROBE_S + self._longest_prefill_s)
+        except EngineError:
+            return self._last > last
+        self.beat()
+        return True
+
+    def _fail_all(self) -> None:
+        told = f"nothing came back for {self.since_s:.0f} s, and no token when one was asked for"
+        for flight in self._flights:
+            flight.fail(EngineError("engine_silent", told, is_retryable=True))
+
+    @property
+    def _longest_prefill_s(self) -> float:
+        return self._prefill_s * max((flight.num_context for flight in self._flights), default=0)
+
+
+def counted(metrics: bytes, name: str) -> float | None:
+    """Sum of a counter over the lines of a Prometheus page; None = the page has no such counter."""
+    page = metrics.decode(errors="replace")
+    found = re.findall(rf"^{re.escape(name)}(?:\{{[^}}]*\}})? ([-+0-9.eE]+)", page, re.MULTILINE)
+    return sum(map(float, found)) if found else None

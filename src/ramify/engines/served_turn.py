@@ -1,0 +1,257 @@
+"""Served turn: one generation of a server, from what is asked to the tokens that count.
+
+Stop words are found here, over ids, as `StopWatch` finds them in every other engine: a server knows neither the run
+that the context ends with nor more than its own text, so what it calls a stop is only where it came back. Tokens behind
+a stop are cut off and billed; a stop that is none of ours is gone on from by another ask. Refused, by name and never
+repaired: answers with another number of tokens, another prompt, or logprobs that are missing or no numbers.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final
+
+import numpy as np
+
+from ramify.core.cut import first_stop
+from ramify.core.engine import Generation, Request
+from ramify.core.errors import EngineError
+from ramify.core.seeds import child_seed
+from ramify.core.segment import Finish, Floats_T, Sampling, token_array
+
+WIRE_SEED_MASK: Final = (1 << 63) - 1
+"""Servers hold a seed in a signed 64-bit integer."""
+CONTINUED_DRAW: Final = (1 << 40) + 3
+"""Index under which a further ask of one generation draws: the first ask's random numbers are spent."""
+CLAMPED_LOGPROB: Final = -9999.0
+"""What servers send for minus infinity and for what is no number (vllm: `max(logprob, -9999.0)`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One exchange with a server: continue `ids`."""
+
+    ids: list[int]
+    max_tokens: int
+    seed: int
+    """Of 63 bits."""
+    stops: tuple[str, ...]
+    """Texts at which the server may come back."""
+    end_ids: tuple[int, ...]
+    """Tokens at which it must."""
+    sampling: Sampling
+    topk: int
+    """Top logprobs a token; 0 = the sampled token's alone."""
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What a server answered, as it said it."""
+
+    ids: list[int]
+    finish: str
+    """`stop`, `length` or `abort`."""
+    matched: str | None = None
+    """The text it stopped at; None = it stopped at a token, or not at all."""
+    logprobs: Sequence[float | None] | None = None
+    topk: Sequence[Sequence[float]] = ()
+    """For each token: the logprobs returned, in any order."""
+    num_prompt: int | None = None
+    """Tokens of context it counted; None = it was aborted before it counted any."""
+    num_told: int | None = None
+    """Tokens it says it sampled; None = it does not say."""
+    num_cached: int | None = None
+    """Of those, tokens whose keys and values it had; None = it does not say."""
+    versions: tuple[tuple[int, int], ...] = ()
+    """(policy version, number of tokens) in order; empty = it does not say."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One generation on its way. Fed answers until one ends it."""
+
+    request: Request
+    token_bytes: Sequence[bytes]
+    end_ids: tuple[int, ...]
+    room: int
+    """Most tokens: of the request, or fewer where the context has less room."""
+    has_logprobs: bool = True
+    """Whether the server gives any; an answer without is refused then."""
+    ids: list[int] = field(default_factory=list[int])
+    num_billed: int = 0
+    num_cached: int = 0
+    _logprobs: list[float] = field(default_factory=list[float])
+    _topk: list[Floats_T] = field(default_factory=list[Floats_T])
+    _versions: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    def ask(self, request_id: str) -> Ask:
+        """What is asked next."""
+        request, num = self.request, len(self.ids)
+        seed = request.seed if not num else child_seed(request.seed, num, CONTINUED_DRAW)
+        return Ask(
+            ids=[*request.ids.tolist(), *self.ids],
+            max_tokens=self.room - num,
+            seed=seed & WIRE_SEED_MASK,
+            stops=tuple(dict.fromkeys([*request.stops, *completions(self._tail(), request.stops)])),
+            end_ids=self.end_ids,
+            sampling=request.sampling,
+            topk=request.topk if len(self._topk) < request.topk_tokens else 0,
+            request_id=request_id,
+        )
+
+    def hear(self, sampled: Sampled, ask: Ask) -> Finish | None:
+        """Take an answer in; how the generation ends with it, None = the server stopped at no stop word of ours.
+
+        Raises `EngineError` for an answer that is unsound.
+        """
+        self._refuse(sampled, ask)
+        num, finish = self._heard(sampled)
+        if not self.ids:
+            self.num_cached = sampled.num_cached or 0
+        self.num_billed += len(sampled.ids)
+        self._keep(sampled, num, ask)
+        if finish is None and sampled.finish == "abort":
+            return Finish("abort")
+        if finish is None and len(self.ids) == self.room:
+            return Finish("length")
+        if finish is None and sampled.finish != "stop":
+            raise EngineError("wrong_length", f"{len(sampled.ids)} of {ask.max_tokens} tokens, ended by 'length'")
+        if finish is None and sampled.matched is None:
+            raise EngineError(
+                "unknown_end",
+                f"the server ends a sequence at token {sampled.ids[-1]}, the tokenizer's folder at {self.end_ids}; "
+                "name it there: eos_token_id in generation_config.json",
+            )
+        return finish
+
+    def generation(self, finish: Finish) -> Generation:
+        """What it came to."""
+        return Generation(
+            ids=token_array(self.ids),
+            finish=finish,
+            logprobs=np.array(self._logprobs, np.float32) if self.has_logprobs else None,
+            topk=tuple(self._topk),
+            versions=tuple(self._versions),
+            num_billed=self.num_billed,
+            num_cached=self.num_cached,
+            num_prefilled=len(self.request.ids) - self.num_cached,
+        )
+
+    def _heard(self, sampled: Sampled) -> tuple[int, Finish | None]:
+        """How many of the tokens count, and the end that is among them."""
+        ids = sampled.ids
+        num_before_end = len(ids)
+        if not set(self.end_ids).isdisjoint(ids):
+            num_before_end = next(i for i, token in enumerate(ids) if token in self.end_ids)
+        pieces = [self.token_bytes[token] for token in ids[:num_before_end]]
+        tail = self._tail()
+        found = first_stop(tail + b"".join(pieces), self.request.stops, after=len(tail))
+        if found is not None:
+            return _num_up_to(pieces, found[1] - len(tail)), Finish("stop", found[0])
+        if num_before_end < len(ids):
+            return num_before_end + 1, Finish("end_of_sequence")
+        return len(ids), None
+
+    def _tail(self) -> bytes:
+        """The end of the run so far: as many bytes as a stop word can have before its last."""
+        room = max((len(word.encode()) for word in self.request.stops), default=1) - 1
+        if room < 1:
+            return b""
+        run = self.request.ids[len(self.request.ids) - self.request.num_run :]
+        tail = b""
+        for token in chain(reversed(self.ids), reversed(run)):
+            tail = self.token_bytes[token] + tail
+            if len(tail) >= room:
+                break
+        return tail[max(0, len(tail) - room) :]
+
+    def _refuse(self, sampled: Sampled, ask: Ask) -> None:
+        """Raise for what cannot be an answer to `ask`."""
+        num = len(sampled.ids)
+        if sampled.finish not in ("stop", "length", "abort"):
+            raise EngineError("unknown_finish", f"{sampled.finish!r}; expected 'stop', 'length' or 'abort'")
+        if num > ask.max_tokens:
+            raise EngineError("too_many_tokens", f"{num} for max_tokens={ask.max_tokens}")
+        if not num and sampled.finish != "abort":
+            raise EngineError("no_tokens", f"an empty answer that finished by {sampled.finish!r}")
+        if sampled.num_told is not None and sampled.num_told != num:
+            raise EngineError("wrong_count", f"{num} token ids, but the usage counts {sampled.num_told}")
+        if sampled.num_prompt is not None and sampled.num_prompt != len(ask.ids):
+            raise EngineError("other_prompt", f"{len(ask.ids)} context tokens were sent, {sampled.num_prompt} counted")
+        if not 0 <= (sampled.num_cached or 0) <= len(ask.ids):
+            raise EngineError("bad_usage", f"{sampled.num_cached} cached of {len(ask.ids)} context tokens")
+        if num and not 0 <= min(sampled.ids) <= max(sampled.ids) < len(self.token_bytes):
+            raise EngineError(
+                "bad_token_ids",
+                f"{min(sampled.ids)}..{max(sampled.ids)} for a vocabulary of {len(self.token_bytes)}",
+            )
+        if sampled.versions and sum(n for _, n in sampled.versions) != num:
+            raise EngineError("bad_versions", f"spans {sampled.versions} for {num} tokens")
+
+    def _keep(self, sampled: Sampled, num: int, ask: Ask) -> None:
+        """Take the first `num` tokens of an answer over. Mutates."""
+        self.ids += sampled.ids[:num]
+        if self.has_logprobs and sampled.ids:
+            self._logprobs += _sound(sampled.logprobs, len(sampled.ids))[:num]
+        if ask.topk and sampled.ids:
+            if len(sampled.topk) != len(sampled.ids):
+                raise EngineError(
+                    "bad_topk", f"{len(sampled.topk)} lists of top logprobs for {len(sampled.ids)} tokens"
+                )
+            wanted = min(num, self.request.topk_tokens - len(self._topk))
+            self._topk += [np.array(sorted(values, reverse=True), np.float32) for values in sampled.topk[:wanted]]
+        self._versions = merged([*self._versions, *first_of(sampled.versions, num)])
+
+
+def completions(tail: bytes, words: Iterable[str]) -> list[str]:
+    """What would complete a word that may have begun at the end of `tail`, as texts a server can look for."""
+    found: list[str] = []
+    for word in words:
+        needle = word.encode()
+        for n in range(min(len(needle) - 1, len(tail)), 0, -1):
+            if tail.endswith(needle[:n]):
+                rest = needle[n:].decode(errors="ignore")
+                found += [rest] if rest.encode() == needle[n:] else []
+    return found
+
+
+def first_of(spans: Iterable[tuple[int, int]], num: int) -> list[tuple[int, int]]:
+    """The spans (version, number of tokens) of the first `num` tokens."""
+    kept: list[tuple[int, int]] = []
+    for version, length in spans:
+        kept += [(version, min(length, num))] if num > 0 else []
+        num -= length
+    return kept
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same spans, neighbours of one version as one, empty ones left out."""
+    joined: list[tuple[int, int]] = []
+    for version, length in spans:
+        if joined and joined[-1][0] == version:
+            joined[-1] = (version, joined[-1][1] + length)
+        elif length:
+            joined.append((version, length))
+    return joined
+
+
+def _num_up_to(pieces: Sequence[bytes], end: int) -> int:
+    """Number of tokens whose bytes reach byte `end`."""
+    reached = 0
+    for index, piece in enumerate(pieces):
+        reached += len(piece)
+        if reached >= end:
+            return index + 1
+    return len(pieces)
+
+
+def _sound(logprobs: Sequence[float | None] | None, num: int) -> list[float]:
+    """The logprobs of `num` sampled tokens. Raises `EngineError` where one is missing or stands for no number."""
+    if logprobs is None or len(logprobs) != num:
+        raise EngineError("bad_logprobs", f"{0 if logprobs is None else len(logprobs)} logprobs for {num} tokens")
+    values = [value for value in logprobs if value is not None and CLAMPED_LOGPROB < value <= 1e-3]
+    if len(values) != num:
+        odd = next(value for value in logprobs if value is None or not CLAMPED_LOGPROB < value <= 1e-3)
+        raise EngineError("bad_logprobs", f"{odd!r}; a sampled token has one above {CLAMPED_LOGPROB:g} and at most 0")
+    return values

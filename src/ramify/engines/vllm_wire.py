@@ -1,0 +1,204 @@
+"""vLLM's wire: how its two routes for token ids are asked, and what they answer.
+
+`Generate` is `/inference/v1/generate`, which speaks ids alone; `Completions` is `/v1/completions`, which every server
+has. Every sampling parameter is named in the body: what is left out, a server fills from the model's own
+generation_config.json. Answers are decoded into typed structs and not repaired.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from ramify.core.errors import EngineError
+from ramify.engines.served_answer import Span, decoded, version_spans
+from ramify.engines.served_turn import CLAMPED_LOGPROB, Ask, Sampled
+
+A = TypeVar("A")
+
+
+class _Cached(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: _Cached | None = None
+
+
+class _Choice(msgspec.Struct):
+    token_ids: list[int] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    weight_versions: list[Span] | None = None
+
+
+class _Answer(msgspec.Struct):
+    usage: _Usage | None = None
+    model: str | None = None
+
+
+class _Logprobs(msgspec.Struct):
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float | None] | None]
+
+
+class _Completed(_Choice):
+    logprobs: _Logprobs | None = None
+
+
+class _Completion(_Answer, kw_only=True):
+    choices: list[_Completed]
+
+
+class _Candidate(msgspec.Struct):
+    token_id: int
+    logprob: float | None
+
+
+class _Token(_Candidate):
+    top_logprobs: list[_Candidate]
+
+
+class _Tokens(msgspec.Struct):
+    content: list[_Token] | None = None
+
+
+class _Generated(_Choice):
+    logprobs: _Tokens | None = None
+
+
+class _Generation(_Answer, kw_only=True):
+    choices: list[_Generated]
+
+
+COMPLETION: Final = msgspec.json.Decoder(_Completion)
+GENERATION: Final = msgspec.json.Decoder(_Generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Completions:
+    """`POST /v1/completions` for the model called `served`. Top logprobs come by token id, so that none collapse."""
+
+    served: str
+    has_logprobs: bool = True
+    path: str = "/v1/completions"
+
+    def body(self, ask: Ask) -> bytes:
+        return msgspec.json.encode(
+            {
+                "model": self.served,
+                "prompt": ask.ids,
+                "request_id": ask.request_id,
+                "logprobs": ask.topk if self.has_logprobs else None,
+                "return_token_ids": True,
+                "return_tokens_as_token_ids": True,
+                "return_weight_versions": True,
+                **_sampling(ask),
+            }
+        )
+
+    def sampled(self, answer: bytes, ask: Ask) -> Sampled:
+        told = decoded(COMPLETION, answer)
+        choice = _one(told.choices)
+        given = choice.logprobs
+        top = [_numbers(each.values()) if each else [] for each in given.top_logprobs] if given and ask.topk else ()
+        return _sampled(told, choice, self.served, logprobs=given and given.token_logprobs, topk=top)
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """`POST /inference/v1/generate` for the model called `served`."""
+
+    served: str
+    has_logprobs: bool = True
+    path: str = "/inference/v1/generate"
+
+    def body(self, ask: Ask) -> bytes:
+        return msgspec.json.encode(
+            {
+                "model": self.served,
+                "token_ids": ask.ids,
+                "request_id": ask.request_id,
+                "sampling_params": {
+                    **_sampling(ask),
+                    "logprobs": ask.topk if self.has_logprobs else None,
+                    "detokenize": bool(ask.stops),
+                },
+            }
+        )
+
+    def sampled(self, answer: bytes, ask: Ask) -> Sampled:
+        told = decoded(GENERATION, answer)
+        choice = _one(told.choices)
+        given = choice.logprobs and choice.logprobs.content
+        if given is None:
+            return _sampled(told, choice, self.served, logprobs=None, topk=())
+        if [each.token_id for each in given] != choice.token_ids:
+            raise EngineError("bad_logprobs", "they are of other tokens than token_ids")
+        top = [_numbers(each.logprob for each in token.top_logprobs) for token in given] if ask.topk else ()
+        return _sampled(told, choice, self.served, logprobs=[each.logprob for each in given], topk=top)
+
+
+def _sampling(ask: Ask) -> dict[str, Any]:
+    """Every parameter of the law and of the end, so that no default of the server's is left to act."""
+    return {
+        "n": 1,
+        "max_tokens": ask.max_tokens,
+        "min_tokens": 0,
+        "temperature": ask.sampling.temperature,
+        "top_p": ask.sampling.top_p,
+        "top_k": ask.sampling.top_k,
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "seed": ask.seed,
+        "stop": ask.stops,
+        "stop_token_ids": ask.end_ids,
+        "ignore_eos": False,
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+        "include_stop_str_in_output": True,
+    }
+
+
+def _numbers(logprobs: Iterable[float | None]) -> list[float]:
+    """Top logprobs without those that stand for minus infinity."""
+    return [value for value in logprobs if value is not None and value > CLAMPED_LOGPROB]
+
+
+def _one(choices: Sequence[A]) -> A:
+    if len(choices) != 1:
+        raise EngineError("no_choices", f"{len(choices)} choices; one was asked for")
+    return choices[0]
+
+
+def _sampled(
+    told: _Answer,
+    choice: _Choice,
+    served: str,
+    *,
+    logprobs: Sequence[float | None] | None,
+    topk: Sequence[Sequence[float]],
+) -> Sampled:
+    if told.model is not None and told.model != served:
+        raise EngineError("other_model", f"{told.model!r} answered; {served!r} was asked")
+    if choice.token_ids is None:
+        raise EngineError("no_token_ids", "the answer has text only; a server that knows return_token_ids is needed")
+    if told.usage is None:
+        raise EngineError("no_usage", "the answer does not say what it cost")
+    details = told.usage.prompt_tokens_details
+    return Sampled(
+        ids=choice.token_ids,
+        finish=choice.finish_reason or "none",
+        matched=choice.stop_reason if isinstance(choice.stop_reason, str) else None,
+        logprobs=logprobs,
+        topk=topk,
+        num_prompt=told.usage.prompt_tokens,
+        num_told=told.usage.completion_tokens,
+        num_cached=details and details.cached_tokens,
+        versions=version_spans(choice.weight_versions or ()),
+    )

@@ -1,0 +1,247 @@
+"""The `messages` format: chat messages for engines without token ids, such as an OpenAI-compatible endpoint.
+
+Every span it writes carries the message that it renders. Messages are what the model gets, exactly: its own go back as
+they came. The text beside them is for people, judges and the viewer, and nothing is ever read back from it where there
+is a message. Tools are called natively (the engine offers their schemas, the message holds the calls) or by tags in the
+text, whose results are messages of the user.
+
+A turn makes one call, the first; every other call in it is answered by a correction, because servers refuse a
+conversation with a call that has no answer. Image files that a tool returned travel as content parts and are never part
+of the text.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, cast
+
+from ramify.core.branch import Branch
+from ramify.core.errors import ConfigError
+from ramify.core.format import Action, Span, ToolAction
+from ramify.core.problem import Problem
+from ramify.core.tool import ToolResult
+from ramify.formats.calls import CALL, CALL_END, only_text, read_function
+from ramify.formats.tags import OBSERVATIONS, TagFormat, quoted
+
+Calls = Literal["native", "tags"]
+Message = Mapping[str, Any]
+
+IMAGE_SUFFIXES: Final = (".gif", ".jpeg", ".jpg", ".png", ".webp")
+"""Of the attachments that are shown to the model: what chat completions take as images."""
+FILE: Final = "file://"
+"""How a message names a file of this machine; the engine sends what is in it."""
+ANSWER_TAG: Final = TagFormat().answer_tag
+ONE_CALL: Final = (
+    "Error: one call is made in a turn, the first; this one was not made. Wait for a result, then call again"
+)
+
+_RESULT: Final = ("\n<tool_response>\n", "\n</tool_response>\n")
+"""Around a native call's result in the text (Hermes)."""
+_THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesOptions:
+    """What a configuration says of a format of messages. Raises `ConfigError` as `TagFormat` does."""
+
+    system: str | None = None
+    """The system message; None = one that says how tools are called and answers given, '' = there is none."""
+    template: str = "{question}"
+    """The user's message."""
+    calls: Calls | None = None
+    """How tools are called; None = by tags where the task's own format has tags for its tools, which its judges may
+    read, else natively."""
+    answer_tag: str | None = None
+    """The answer stands between these tags, and the closing one ends the path; None = that of the task's own tag
+    format, and the whole last message where it has another format."""
+
+    def __post_init__(self) -> None:
+        TagFormat(template=self.template, answer_tag=ANSWER_TAG if self.answer_tag is None else self.answer_tag)
+
+
+class Messages:
+    """Speaks in chat messages. `schemas` are the tools' (`core.tool.schema_of`).
+
+    `spoken` is the tag format of the task or the configuration: the tags, the observations and the answer are its.
+    None = there is none: calls are native and the last message is the answer, unless the options say otherwise.
+    """
+
+    def __init__(
+        self,
+        spoken: TagFormat | None = None,
+        *,
+        schemas: Sequence[Mapping[str, Any]] = (),
+        options: MessagesOptions = MessagesOptions(),
+    ) -> None:
+        _refuse_bad_schemas(schemas)
+        spoken_tags: Mapping[str, str] = {} if spoken is None else spoken.tags
+        self._calls: Calls = options.calls or ("tags" if spoken_tags else "native")
+        answer_tag = options.answer_tag or (None if spoken is None else spoken.answer_tag)
+        self._has_answer_tag = answer_tag is not None or self._calls == "tags"
+        self._schemas = {str(schema["name"]): schema for schema in schemas}
+        self._tags = replace(
+            spoken or TagFormat(),
+            tags={name: spoken_tags.get(name, name) for name in self._schemas} if self._calls == "tags" else {},
+            template=options.template,
+            answer_tag=answer_tag or ANSWER_TAG,
+            stops_at_answer=self._has_answer_tag and (spoken is None or spoken.stops_at_answer),
+        )
+        self._system = self._explained() if options.system is None else options.system
+
+    @property
+    def schemas(self) -> tuple[Mapping[str, Any], ...]:
+        """The functions that the engine offers: none where calls are tags."""
+        return tuple(self._schemas.values()) if self._calls == "native" else ()
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Closing tags. A native call has no stop word: its server ends the turn."""
+        return self._tags.stops
+
+    def open(self, problem: Problem) -> Sequence[Span]:
+        """The system's message, if there is one, and the user's."""
+        return self._opened(self._tags.open(problem))
+
+    def quote(self, template: str, contexts: Sequence[Branch], problem: Problem) -> Sequence[Span]:
+        """A conversation of its own, whose user cites contexts as `TagFormat.quote` does."""
+        cited = quoted(template, contexts, problem.question, answer=self.answer)
+        return self._opened(cited)
+
+    def read(self, run: str) -> Action | None:
+        """The action at the end of a text, from engines that speak in tokens: calls by tags, and the answer."""
+        return self._tags.read(run) if self.stops else None
+
+    def hear(self, message: Message) -> Action | None:
+        """The first native call, or the action whose closing tag comes last in the text."""
+        calls = tool_calls(message)
+        if self._calls == "native" and calls:
+            parameters = {name: schema["parameters"] for name, schema in self._schemas.items()}
+            return read_function(*_function(calls[0]), parameters)
+        return self.read(text_of(message))
+
+    def observe(self, action: Action, result: ToolResult) -> Sequence[Span]:
+        """What answers an action that came as text: a message of the user."""
+        text = self._tags.observe(action, result)
+        return [Span(text, message={"role": "user", "content": _content(text, result)})]
+
+    def reply(self, message: Message, action: Action, result: ToolResult) -> Sequence[Span]:
+        """What answers an action of `message`: one message for each native call in it, else one of the user."""
+        calls = tool_calls(message)
+        if self._calls == "tags" and not calls:
+            return self.observe(action, result)
+        if not calls:
+            text = _said(action, result)
+            return [Span(text.join(_RESULT), message={"role": "user", "content": text})]
+        texts = [_said(action, result), *[ONE_CALL] * (len(calls) - 1)]
+        spans = [_answer(call, text) for call, text in zip(calls, texts, strict=True)]
+        images = _images(result.attachments)
+        return [*spans, *([Span("", message={"role": "user", "content": images})] if images else [])]
+
+    def answer(self, response: str) -> str | None:
+        """What stands between the last pair of answer tags, or the last message without its thinking; None = there is
+        none, or a call."""
+        if self._has_answer_tag:
+            return self._tags.answer(response)
+        text = _THOUGHT.sub("", response.rpartition(_RESULT[1])[2])
+        return None if CALL in text else text.strip() or None
+
+    def tools(self) -> Mapping[str, str]:
+        return {name: self._tags.tags.get(name, name) for name in self._schemas}
+
+    def _opened(self, question: Sequence[Span]) -> list[Span]:
+        said = {"system": self._system, "user": "".join(span.text for span in question)}
+        return [Span(f"{text}\n\n", message={"role": role, "content": text}) for role, text in said.items() if text]
+
+    def _explained(self) -> str:
+        """How to call tools and answer, in words."""
+        tags = self._tags
+        lines: list[str] = []
+        if self._calls == "tags" and self._schemas:
+            lines += ["You have these tools:", *(self._shown(name) for name in self._schemas)]
+            lines += ["Write one call, then stop: its result comes in the next message."]
+        if self._has_answer_tag:
+            lines += [f"When you know the final answer, write <{tags.answer_tag}>the answer</{tags.answer_tag}>."]
+        return "\n".join(lines)
+
+    def _shown(self, name: str) -> str:
+        """A line about a tool that is called by tags."""
+        schema, tag = self._schemas[name], self._tags.tags[name]
+        content = only_text(schema["parameters"]) or json.dumps(schema["parameters"], ensure_ascii=False)
+        description = schema.get("description")
+        return f"- <{tag}>{content}</{tag}>{f': {description}' if description else ''}"
+
+
+def rendered(message: Message) -> str:
+    """A message of the model as text for people: what it says, then its native calls, their arguments as they came."""
+    blocks = [
+        f'{CALL}\n{{"name": {json.dumps(name)}, "arguments": {arguments or "{}"}}}\n{CALL_END}'
+        for name, arguments in map(_function, tool_calls(message))
+    ]
+    text = text_of(message)
+    return "\n".join([*([text] if text or not blocks else []), *blocks])
+
+
+def text_of(message: Message) -> str:
+    """What a message says in words: its content, the texts of its parts, or else its refusal."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    texts = [part.get("text") for part in _tables(content)]
+    text = "".join(text for text in texts if isinstance(text, str))
+    refusal = message.get("refusal")
+    return text or (refusal if isinstance(refusal, str) else "")
+
+
+def tool_calls(message: Message) -> list[Mapping[str, Any]]:
+    """The native calls of a message."""
+    return _tables(message.get("tool_calls"))
+
+
+def _tables(value: Any) -> list[Mapping[str, Any]]:
+    """The objects of a list; of what is none, nothing."""
+    items = cast("Sequence[Any]", value if isinstance(value, list | tuple) else ())
+    return [cast("Mapping[str, Any]", item) for item in items if isinstance(item, Mapping)]
+
+
+def _function(call: Mapping[str, Any]) -> tuple[str, str]:
+    """Name and arguments of a call; arguments that came as an object are told as JSON."""
+    (function,) = _tables([call.get("function")]) or [{}]
+    name, arguments = function.get("name"), function.get("arguments", "")
+    if not isinstance(arguments, str):
+        arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+    return name if isinstance(name, str) else "", arguments
+
+
+def _answer(call: Mapping[str, Any], text: str) -> Span:
+    message = {"role": "tool", "tool_call_id": call.get("id", ""), "content": text}
+    return Span(text.join(_RESULT), message=message)
+
+
+def _said(action: Action, result: ToolResult) -> str:
+    """What a call's status makes of its result."""
+    tool = action.tool if isinstance(action, ToolAction) else "invalid"
+    status = "empty" if result.status == "ok" and not result.text.strip() else result.status
+    return OBSERVATIONS[status].format(text=result.text, tag=tool)
+
+
+def _content(text: str, result: ToolResult) -> str | list[dict[str, Any]]:
+    """Text alone, or with the images beside it."""
+    images = _images(result.attachments)
+    return [{"type": "text", "text": text}, *images] if images else text
+
+
+def _images(attachments: Iterable[str]) -> list[dict[str, Any]]:
+    """The content parts of those attachments that are image files."""
+    found = [name for name in attachments if name.lower().endswith(IMAGE_SUFFIXES)]
+    return [{"type": "image_url", "image_url": {"url": f"{FILE}{name.removeprefix(FILE)}"}} for name in found]
+
+
+def _refuse_bad_schemas(schemas: Sequence[Mapping[str, Any]]) -> None:
+    for schema in schemas:
+        if not isinstance(schema.get("name"), str) or not isinstance(schema.get("parameters"), Mapping):
+            raise ConfigError(f"the schema of a tool needs a name and parameters, a JSON schema; got {schema!r:.200}")
+        try:
+            json.dumps(schema, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"the schema of tool {schema['name']!r} is no JSON: {error}") from error

@@ -1,0 +1,127 @@
+"""Channel: the host's end of one node's socket.
+
+Reads whole messages under a deadline, with the sender's pid as the kernel names it. A byte that was not asked for and a
+closed socket are the same: the node is lost, `on_lost` is called once, and nothing more is read.
+"""
+
+import array
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ramify.sandbox.protocol import LENGTH_BYTES
+
+_CREDENTIALS: Final = struct.Struct("3i")
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(8 * array.array("i").itemsize)
+_READ_BYTES: Final = 256
+
+
+class Broken(Exception):
+    """The other side is gone, or said what nobody asked for. Private to the sandbox."""
+
+
+class Channel:
+    """A pair of connected sockets; `peer` is the end to hand over, and closed here once it was."""
+
+    def __init__(self, *, max_descriptors: int = 0) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._own, self.peer = socket.socketpair()
+        self._own.setblocking(False)
+        self._own.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._received = bytearray()
+        self._max_descriptors = max_descriptors
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_open = True
+        self.sender_pid = 0
+        """Who sent the last message, in this process's pid namespace."""
+        self.descriptors: list[int] = []
+        """Received and not taken yet."""
+        self.num_expected = 0
+        """Bytes that may still come."""
+        self.on_lost: Callable[[], None] = lambda: None
+        self._loop.add_reader(self._own, self._take)
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    async def message(self, length: int) -> bytes:
+        """The next `length` bytes. Raises `Broken`. One caller at a time, who sets the deadline."""
+        while len(self._received) < length:
+            if not self._is_open:
+                raise Broken
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        message = bytes(self._received[:length])
+        del self._received[:length]
+        return message
+
+    def look(self) -> None:
+        """Read what is there now, so that an end that has come is known before the loop says so."""
+        if self._is_open:
+            self._take()
+
+    def taken(self) -> list[int]:
+        """The descriptors received so far, the caller's from now on."""
+        taken, self.descriptors = self.descriptors, []
+        return taken
+
+    async def send(self, framed: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Everything, the descriptors with the first bytes. Raises `Broken`."""
+        if not self._is_open:
+            raise Broken
+        try:
+            if descriptors:
+                socket.send_fds(self._own, [framed[:LENGTH_BYTES]], list(descriptors))
+                framed = framed[LENGTH_BYTES:]
+            await self._loop.sock_sendall(self._own, framed)
+        except OSError as error:
+            raise Broken from error
+
+    def close(self) -> None:
+        """Hang up. Harmless when repeated."""
+        self.peer.close()
+        if self._is_open:
+            self._is_open = False
+            self._loop.remove_reader(self._own)
+            self._own.close()
+            for descriptor in self.descriptors:
+                os.close(descriptor)
+            self._wake()
+
+    def _take(self) -> None:
+        try:
+            chunk, ancillary, _, _ = self._own.recvmsg(_READ_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk, ancillary = b"", []
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers = array.array("i")
+                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+                self.descriptors += numbers
+            elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+                self.sender_pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
+        self.num_expected -= len(chunk)
+        if not chunk or self.num_expected < 0 or len(self.descriptors) > self._max_descriptors:
+            self._lose()
+        else:
+            self._received += chunk
+            self._wake()
+
+    def _lose(self) -> None:
+        """What was said before is still there for who waits for it."""
+        self.close()
+        lost, self.on_lost = self.on_lost, lambda: None
+        lost()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

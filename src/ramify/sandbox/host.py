@@ -1,0 +1,304 @@
+"""Sandbox: one sandbox as its host sees it.
+
+Owns the steps that run in it. A step has exactly one end, whatever the code in it does: a word on its socket, the
+socket's end, or the deadline. After each of them every process that is neither a state nor part of a running step is
+killed; a sandbox that does not come clean is killed whole. The host decodes nothing that comes out: words are compared,
+text is text. Every wait has a deadline, and no cancellation leaves a process behind. Linux only.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+from ramify.sandbox import protocol
+from ramify.sandbox.channel import Broken
+from ramify.sandbox.leftovers import Leftovers
+from ramify.sandbox.processes import Processes
+from ramify.sandbox.protocol import MESSAGE_BYTES, STARTED
+from ramify.sandbox.running import Running, new_step
+from ramify.sandbox.setup import SandboxConfig
+from ramify.sandbox.shell import Shell
+from ramify.sandbox.state import Ended, Lost, Outcome, State
+from ramify.sandbox.states import States
+from ramify.sandbox.watchdog import watch
+
+START_S: Final = 60.0
+"""Time a new sandbox has, its imports included: sympy took 1 s, and a machine may be busy."""
+FORK_S: Final = 5.0
+"""Time a state has to fork: 0.16 s with 1 GiB of heap."""
+CLOSE_S: Final = 5.0
+REMOVE_S: Final = 10.0
+MAX_SWEEPS, MAX_PAUSE_S = 30, 0.05
+FORK_TRIES, FORK_PAUSE_S = 10, 0.05
+"""A sibling's fork bomb takes all the processes there may be, until the watchdog has seen it."""
+
+
+class Sandbox:
+    """Made by `open`. `is_alive` is false from the moment it is lost; `close` must be awaited all the same."""
+
+    def __init__(self, config: SandboxConfig, shell: Shell, inside: tuple[Processes, Leftovers, State]) -> None:
+        self._config = config
+        self._shell = shell
+        self._processes, self._leftovers, first = inside
+        self.states = States(self._processes, self._leftovers, config.limits, first=first)
+        self._running: dict[int, Running] = {}
+        self._folders: set[str] = set()
+        """Where steps run now."""
+        self._gate = asyncio.Lock()
+        """Held while a state forks and while the sweep looks: a child is nobody's stray before it is known."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._is_lost = False
+        """Whether somebody else ended it: the steps on their way are not to blame."""
+        self.is_alive = True
+        shell.life.on_lost = self._lose
+
+    @classmethod
+    async def open(cls, config: SandboxConfig) -> "Sandbox":
+        """A new sandbox, its first state ready. Raises `ToolError` with the wall that this machine lacks."""
+        shell = Shell(config)
+        try:
+            async with asyncio.timeout(START_S):
+                return cls(config, shell, await shell.greet())
+        except (Broken, TimeoutError, OSError) as error:
+            shell.kill()
+            await shell.end()
+            raise shell.fault() from error
+        except BaseException:
+            shell.kill()
+            await shell.end()
+            raise
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a new session can begin in it."""
+        return self.is_alive and self.states.first.is_alive
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a step is on its way."""
+        return bool(self._running) or self.states.have_steps
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody needs it: no session is in any of its states, and nothing runs."""
+        return not self._running and not self.states.are_used
+
+    @property
+    def keeper_pid(self) -> int:
+        """Its first process, as this machine numbers it; its end is that of all."""
+        return self._shell.keeper_pid
+
+    def use(self, state: State) -> None:
+        """One more session is in `state`."""
+        state.num_users += 1
+
+    def let_go(self, state: State) -> None:
+        """One session less is in `state`; the last one takes it along."""
+        state.num_users -= 1
+        self.states.release(state)
+        self._make_room()
+
+    async def step(self, state: State, code: str, *, number: int, timeout_s: float) -> Ended:
+        """Run `code` from `state`, which stays as it is. Raises `Lost` where it could not begin, or where somebody
+        else ended the sandbox.
+
+        The caller is the first user of the state it gets. Cancelled, this leaves nothing running.
+        """
+        folder = self._free_folder(state.folder)
+        self._folders.add(folder)
+        self.states.touch(state)
+        state.num_steps += 1
+        running: Running | None = None
+        after: State | None = None
+        try:
+            running = await self._begun(state, code, number=number, folder=folder)
+            outcome, after = await self._outcome(running, timeout_s)
+        finally:
+            state.num_steps -= 1
+            self.states.release(state)
+            if running is not None:
+                self._over(running, after)
+            settled = self._spawn(self._settle(running, folder))
+        try:
+            await asyncio.shield(settled)
+        except asyncio.CancelledError:
+            if after is not None:
+                self.let_go(after)
+            raise
+        assert running is not None
+        if after is not None and not after.is_alive:
+            outcome, after = "crashed", None
+        if outcome == "crashed":
+            self._shell.life.look()
+        if self._is_lost:
+            raise Lost
+        return running.told(outcome, after)
+
+    def kill(self) -> None:
+        """End everything in it, now. What it leaves on the host goes with `close`."""
+        self.is_alive = False
+        self._processes.kill_all(self._running)
+        for running in self._running.values():
+            running.stop("its sandbox had to be ended")
+        self.states.end()
+
+    async def close(self) -> None:
+        """Kill it and wait until nothing of it is left. Harmless when repeated."""
+        if self._closing is None:
+            self.kill()
+            self._closing = asyncio.create_task(self._closed())
+        await asyncio.shield(self._closing)
+
+    # -- the parts of a step ------------------------------------------------------------------------------------------
+
+    async def _begun(self, state: State, code: str, *, number: int, folder: str) -> Running:
+        """The child that runs `code`. Raises `Lost`."""
+        if self._processes.look(state.pid) is None:
+            self.states.drop(state)
+        for _ in range(FORK_TRIES):
+            if not self.is_alive or not state.is_alive:
+                break
+            step = new_step(code, number=number, folder=folder, source=state.parked)
+            running = Running(step, self._config.limits, base_bytes=state.rss_bytes)
+            try:
+                word = await self._forked(state, running)
+            except BaseException:
+                running.close()
+                raise
+            if word == STARTED:
+                return running
+            running.close()
+            if word != protocol.NO_PROCESS:
+                break
+            await asyncio.sleep(FORK_PAUSE_S)
+        raise Lost
+
+    async def _forked(self, state: State, running: Running) -> bytes:
+        """The first word on a step's socket. A state that does not fork in time, or is told half a step, is dropped."""
+        async with self._gate:
+            state.go()
+            is_told = False
+            try:
+                async with asyncio.timeout(FORK_S):
+                    await state.channel.send(running.step.packed(), running.ends)
+                    is_told = True
+                    running.handed_over()
+                    message = await running.channel.message(MESSAGE_BYTES)
+            except (Broken, TimeoutError) as error:
+                self.states.drop(state)
+                raise Lost from error
+            except BaseException:
+                if not is_told:
+                    self.states.drop(state)
+                raise
+            finally:
+                state.stop()
+            word = running.step.word(message)
+            if word == STARTED:
+                self._know(running)
+            return word
+
+    def _know(self, running: Running) -> None:
+        """Count the child's processes from now on; one that has ended already has none."""
+        pid = self._processes.inner_pid(running.channel.sender_pid)
+        running.watch()
+        if pid is None or pid in self.states.by_pid or pid in self._running:
+            return
+        running.pid = pid
+        self._running[pid] = running
+        if self._watch is None or self._watch.done():
+            watching = watch(self._processes, self._running, self.states.by_pid, self._config.limits)
+            self._watch = asyncio.create_task(watching)
+
+    async def _outcome(self, running: Running, timeout_s: float) -> tuple[Outcome, State | None]:
+        """How a step ended, and the state behind it. Raises `Lost` where its files found no room."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                message = await running.channel.message(MESSAGE_BYTES)
+        except TimeoutError:
+            return "timeout", None
+        except Broken:
+            return "crashed", None
+        word = running.step.word(message)
+        if word == protocol.NO_ROOM:
+            raise Lost
+        if word == protocol.TOO_MUCH:
+            running.fault = running.fault or "it left more or larger files than a state may keep"
+        if word not in (protocol.OK, protocol.ERROR) or running.fault or not self.is_alive:
+            return "crashed", None
+        state = self.states.adopt(running, busy=self._running.keys() - {running.pid})
+        return ("ok" if word == protocol.OK else "error") if state is not None else "crashed", state
+
+    def _over(self, running: Running, after: State | None) -> None:
+        """The child is no running step any more, so that what it started counts as strays."""
+        self._running.pop(running.pid, None)
+        running.unwatch()
+        if after is None:
+            running.channel.close()
+            if running.pid:
+                self._processes.kill(running.pid)
+
+    async def _settle(self, running: Running | None, folder: str) -> None:
+        """After a step: no stray is left, then its output is whole and its folder free."""
+        try:
+            await self._sweep()
+        finally:
+            self._folders.discard(folder)
+            if running is not None:
+                running.capture.close()
+                self._leftovers.add(running.step.trash)
+
+    async def _sweep(self) -> None:
+        """Kill what is neither a state nor part of a running step, again and again until there is nothing."""
+        for number in range(MAX_SWEEPS):
+            async with self._gate:
+                if not self.is_alive:
+                    return
+                strays = self._processes.groups(self._running, self.states.by_pid).get(0, [])
+                for stray in strays:
+                    self._processes.kill(stray.pid)
+            if not strays:
+                return
+            await asyncio.sleep(min(MAX_PAUSE_S, 0.001 * 2**number))
+        self.kill()
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    async def _closed(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_S)
+        await self._shell.end()
+        self._leftovers.close()
+        self._processes.close()
+
+    def _lose(self) -> None:
+        self._is_lost = True
+        self.kill()
+
+    def _make_room(self) -> None:
+        code = self._leftovers.removal() if self.is_usable else None
+        if code is not None:
+            self._spawn(self._remove(code))
+
+    async def _remove(self, code: str) -> None:
+        with suppress(Lost):
+            ended = await self.step(self.states.first, code, number=0, timeout_s=REMOVE_S)
+            if ended.state is not None:
+                self.let_go(ended.state)
+
+    def _free_folder(self, wanted: str) -> str:
+        """Where the paths that a state remembers are its own again, or the first place where nobody runs."""
+        if wanted not in self._folders:
+            return wanted
+        return next(name for name in map(str, range(len(self._folders) + 1)) if name not in self._folders)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

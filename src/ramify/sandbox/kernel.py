@@ -1,0 +1,80 @@
+"""Kernel: the system calls that Python has no name for. Runs inside the sandbox: standard library only.
+
+Every function raises OSError with the name of what failed.
+"""
+
+# ruff: noqa: PTH123 - paths are text here: pathlib is slow to import and knows no descriptors
+
+import ctypes
+import errno
+import os
+import struct
+from typing import Final
+
+PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 24, 36, 38
+PR_SET_THP_DISABLE, PR_CAP_AMBIENT = 41, 47
+_CLONE_NEWUSER: Final = 0x1000_0000
+_AMBIENT_CLEAR_ALL: Final = 4
+_CAPABILITY_VERSION: Final = 0x2008_0522
+
+_MS_NOSUID, _MS_NODEV = 2, 4
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+_libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def prctl(option: int, first: int = 0, second: int = 0) -> int:
+    """`prctl(option, first, second, 0, 0)`."""
+    return _checked(_libc.prctl(option, first, second, 0, 0), f"prctl {option}")
+
+
+def syscall(number: int, *arguments: int | ctypes.Array[ctypes.c_char] | None) -> int:
+    """A call by its number; buffers are handed over as their addresses."""
+    values = [ctypes.c_long(v) if isinstance(v, int) else v for v in arguments]
+    return _checked(_libc.syscall(ctypes.c_long(number), *values), f"system call {number}")
+
+
+def mount_tmpfs(target: str, options: str) -> None:
+    """A file system in memory, without devices and set-uid files."""
+    flags = _MS_NOSUID | _MS_NODEV
+    _checked(_libc.mount(b"tmpfs", target.encode(), b"tmpfs", flags, options.encode()), f"mount tmpfs on {target}")
+
+
+def drop_bounding_set() -> None:
+    """No program started from here on can gain any capability."""
+    for capability in range(64):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # Beyond the kernel's last one.
+                return
+            raise
+
+
+def drop_capabilities() -> None:
+    """Give every capability back: ambient, inheritable, permitted and effective."""
+    prctl(PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
+    header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION, 0))
+    data = ctypes.create_string_buffer(bytes(24), 24)
+    _checked(_libc.capset(header, data), "capset")
+
+
+def become_alone(uid: int) -> None:
+    """Leave root's place in this user namespace for `uid` in a new one, which owns nothing that was mounted before."""
+    outer_uid, outer_gid = os.geteuid(), os.getegid()
+    _checked(_libc.unshare(_CLONE_NEWUSER), "unshare the user namespace")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {outer_uid} 1"), ("gid_map", f"{uid} {outer_gid} 1")):
+        try:
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+        except OSError as error:
+            raise OSError(error.errno, f"user namespace, {name}: {error.strerror}") from error

@@ -1,0 +1,157 @@
+"""Launcher: the first process of a sandbox. It puts the walls up from inside, then keeps the sandbox alive.
+
+Runs trusted, once, before any foreign code; standard library only. It mounts the file systems with their limits, then
+forks: the child gives up every right it has and becomes the first node; the launcher gives up its own, under another
+uid where it can, and waits for the host to hang up. Its end is the end of every process in the sandbox.
+"""
+
+# ruff: noqa: PTH101, PTH103, PTH123 - paths are text here: pathlib is slow to import and knows no descriptors
+
+import os
+import resource
+import signal
+import socket
+import sys
+from typing import Any, Final
+
+from ramify.sandbox import folders, kernel, landlock, seccomp
+from ramify.sandbox.node import Node, warm_up
+from ramify.sandbox.protocol import Setup
+
+MAX_LOCKED_BYTES: Final = 64 << 10
+KEEPERS: Final = 4
+"""Room among the processes for the launcher and steps about to be counted."""
+
+
+def main(life: int, channel: int, fields: dict[str, Any]) -> None:
+    """Set everything up, tell the host (`life`) and never return. Raises OSError with the wall that failed."""
+    setup = Setup(**fields)
+    kernel.prctl(kernel.PR_SET_THP_DISABLE, 1)
+    for target, options in setup.file_systems.items():
+        kernel.mount_tmpfs(target, options)
+    _make_box(setup)
+    if setup.alone_uid is not None:
+        kernel.become_alone(setup.alone_uid)
+    handles = [os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)]
+    handles += [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in (setup.box, *setup.file_systems)]
+    if os.fork() == 0:
+        for descriptor in (life, *handles):
+            os.close(descriptor)
+        _be_first_node(channel, setup)
+    os.close(channel)
+    _be_keeper(life, handles, setup)
+
+
+def _make_box(setup: Setup) -> None:
+    """Folders that everybody may use and nobody may list."""
+    os.makedirs(f"{setup.box}/{folders.PARKED}", exist_ok=True)
+    for folder in (f"{setup.box}/{folders.PARKED}", setup.box):
+        os.chmod(folder, 0o333)
+        if setup.keeper_uid is not None:
+            os.chown(folder, setup.keeper_uid, setup.keeper_uid)
+
+
+def _be_first_node(channel: int, setup: Setup) -> None:
+    _give_up_rights(setup, setup.uid)
+    _limit(setup)
+    if setup.walls != "none":
+        _close_in(setup)
+    sys.path[:0] = [""]
+    sys.path += setup.paths
+    warm_up(setup.preload)
+    _limit_memory(setup.memory_bytes)
+    node = Node(
+        channel,
+        box=setup.box,
+        max_files=setup.max_files,
+        max_files_bytes=setup.max_files_bytes,
+        has_scopes=setup.walls != "none",
+    )
+    with socket.socket(fileno=channel) as stream:
+        stream.send(b"S")
+        stream.detach()
+    for name in [name for name in sys.modules if name == "ramify" or name.startswith("ramify.")]:
+        del sys.modules[name]
+    node.serve()
+
+
+def _be_keeper(life: int, handles: list[int], setup: Setup) -> None:
+    """Hand the host its views of the sandbox, then wait for its end. Orphans of the sandbox need no reaping."""
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    _give_up_rights(setup, setup.keeper_uid)
+    if setup.walls != "strict":
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    with socket.socket(fileno=life) as stream:
+        socket.send_fds(stream, [b"S"], handles)
+        for handle in handles:
+            os.close(handle)
+        null = os.open("/dev/null", os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        while stream.recv(1):
+            pass
+    if setup.walls != "strict":
+        _end_children()
+    os._exit(0)
+
+
+def _end_children() -> None:
+    """Without a pid namespace nobody else ends what the sandbox started; orphans come to this process."""
+    own = os.getpid()
+    while True:
+        with open(f"/proc/{own}/task/{own}/children") as children:
+            found = [int(pid) for pid in children.read().split()]
+        if not found:
+            return
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _give_up_rights(setup: Setup, uid: int | None) -> None:
+    """Become `uid` with no capability, no way to gain any, and no other process's business to look into."""
+    if setup.walls == "none":
+        return
+    if setup.walls == "strict":
+        kernel.drop_bounding_set()
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    kernel.drop_capabilities()
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+
+
+def _limit(setup: Setup) -> None:
+    limits = {
+        resource.RLIMIT_FSIZE: setup.max_files_bytes,
+        resource.RLIMIT_NOFILE: setup.max_descriptors,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: MAX_LOCKED_BYTES,
+        resource.RLIMIT_MSGQUEUE: 0,
+    }
+    if setup.uid is not None or setup.walls == "strict":  # Else it would count everything its user runs.
+        limits[resource.RLIMIT_NPROC] = setup.max_processes + KEEPERS
+    for kind, value in limits.items():
+        resource.setrlimit(kind, (value, value))
+
+
+def _limit_memory(memory_bytes: int) -> None:
+    """Address space for what foreign code adds to what is there already."""
+    with open("/proc/self/statm") as sizes:
+        there = int(sizes.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (there + memory_bytes, there + memory_bytes))
+
+
+def _close_in(setup: Setup) -> None:
+    """Landlock, where the walls are strict or the kernel has it, then seccomp. Nothing of it can be taken back."""
+    allowed = dict.fromkeys(setup.readable, landlock.READ)
+    allowed |= dict.fromkeys(setup.writable, landlock.ALL) | {"/dev": landlock.DEVICES}
+    try:
+        landlock.confine(allowed)
+    except OSError:
+        if setup.walls == "strict":
+            raise
+    machine = "x86_64" if setup.machine == "x86_64" else "aarch64"
+    seccomp.install(machine, has_sockets=setup.walls == "strict")

@@ -1,0 +1,238 @@
+"""Node: one state of a session, a process that waits. Runs inside the sandbox: standard library only.
+
+Every step runs in a fork of the node. When it is over, the child is a node itself, the state behind the step; its
+parent stays what it was, the state before. The host holds a socket to each. What foreign code does to this module it
+does to its own descendants alone, so nothing here is a wall: it has to work for honest code, and to die otherwise.
+"""
+
+# ruff: noqa: PTH208 - paths are text here: pathlib is slow to import and knows no descriptors
+
+import ast
+import builtins
+import gc
+import io
+import linecache
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from types import ModuleType
+from typing import Any, Final
+
+from ramify.sandbox import folders, kernel, landlock
+from ramify.sandbox.protocol import (
+    ERROR,
+    LENGTH_BYTES,
+    NO_PROCESS,
+    NO_ROOM,
+    OK,
+    STARTED,
+    TOO_MUCH,
+    Step,
+    read_exactly,
+)
+
+# Held by name, so that a program that replaces them in their modules still ends.
+from marshal import loads as _loads  # isort: skip
+from sys import setprofile, settrace  # isort: skip
+from signal import pause  # isort: skip
+from os import _exit, close, dup2, fork, getpid, listdir, waitpid, write  # isort: skip
+
+FAILED: Final = 70
+"""Exit status of a child that could not do its part."""
+NUM_OWN_SCOPES: Final = landlock.MAX_LAYERS - 2
+"""Steps of one path that get a scope of their own; deeper ones share that of the last."""
+_QUIET: Final = (signal.SIGCHLD, signal.SIGHUP)
+"""Ignored by a node that waits: its dead children need no reaping, and it minds no end of a session."""
+
+
+class Node:
+    """The loop of one process. `box` is the folder of all states' files, the limits are those of one state's."""
+
+    def __init__(self, channel: int, *, box: str, max_files: int, max_files_bytes: int, has_scopes: bool) -> None:
+        self._channel = channel
+        self._box = box
+        self._max_files = max_files
+        self._max_files_bytes = max_files_bytes
+        self._main = ModuleType("__main__")
+        self._main.__dict__["__builtins__"] = builtins
+        self._num_scopes = 1 if has_scopes and _has_landlock() else NUM_OWN_SCOPES
+        self._signals: dict[int, Any] = {}
+
+    def serve(self) -> None:
+        """Fork for every step until the host hangs up. Returns never: the child goes on in the same loop."""
+        sys.modules["__main__"] = self._main
+        self._quieten()
+        while True:
+            step, channel, output = self._received()
+            _reap()
+            drawn = random.getstate()  # Its module draws a new seed in every fork.
+            try:
+                is_child = fork() == 0
+            except OSError:
+                _send(channel, NO_PROCESS + step.nonce)
+                is_child = False
+            if is_child:
+                random.setstate(drawn)
+                self._become(step, channel, output)
+            else:
+                close(channel)
+                close(output)
+
+    def _received(self) -> tuple[Step, int, int]:
+        """The next step, with the child's socket and output. Ends the process when the host is gone."""
+        with socket.socket(fileno=self._channel) as stream:
+            try:
+                head, descriptors, _, _ = socket.recv_fds(stream, LENGTH_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+                if len(head) < LENGTH_BYTES or len(descriptors) != 2:
+                    _exit(0)
+                fields = _loads(read_exactly(self._channel, int.from_bytes(head, "little")))
+            except (OSError, EOFError):
+                _exit(0)
+            finally:
+                stream.detach()
+        return Step(*fields), descriptors[0], descriptors[1]
+
+    def _become(self, step: Step, channel: int, output: int) -> None:
+        """Run the step as a child that is the next node afterwards. Nothing may leave this frame but its end."""
+        try:
+            _send(channel, STARTED + step.nonce)
+            close(self._channel)
+            self._channel = channel
+            own = getpid()
+            self._prepare(step, output)
+            word = OK if run(step.code, self._main.__dict__, name=f"<step {step.number}>") else ERROR
+            if getpid() != own:  # A fork that foreign code made and forgot.
+                _exit(0)
+            self._settle(step)
+            _send(channel, word + step.nonce)
+        except BaseException:  # noqa: BLE001 - whatever foreign code raises here, a frame of the parent's must not see it
+            _exit(FAILED)
+
+    def _prepare(self, step: Step, output: int) -> None:
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        if self._num_scopes < NUM_OWN_SCOPES:
+            landlock.enter_scope()
+            self._num_scopes += 1
+        try:
+            folders.take(self._box, step.folder, step.source, trash=step.trash)
+        except OSError:
+            _send(self._channel, NO_ROOM + step.nonce)
+            _exit(0)
+        dup2(output, 1)
+        dup2(output, 2)
+        close(output)
+        _open_streams()
+        for number, handler in self._signals.items():
+            signal.signal(number, handler)
+
+    def _settle(self, step: Step) -> None:
+        """From foreign code back to a process that waits: alone, quiet, its files put away."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._quieten()
+        _reap()
+        _shed_threads()
+        if not folders.park(
+            self._box, step.folder, step.target, max_bytes=self._max_files_bytes, max_files=self._max_files
+        ):
+            _send(self._channel, TOO_MUCH + step.nonce)
+            _exit(0)
+
+    def _quieten(self) -> None:
+        self._signals = {number: signal.signal(number, signal.SIG_IGN) or signal.SIG_DFL for number in _QUIET}
+
+
+def run(code: str, scope: dict[str, Any], *, name: str) -> bool:
+    """Execute `code` as a notebook does its cells: the value of a last expression is shown. False = it raised."""
+    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    try:
+        tree = ast.parse(code, name)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, name, "exec", dont_inherit=True), scope)
+        if isinstance(last, ast.Expr):
+            sys.displayhook(eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), scope))
+    except SystemExit as stop:
+        return _left(stop.code)
+    except BaseException as error:  # noqa: BLE001 - the boundary to foreign code
+        settrace(None)
+        setprofile(None)
+        _report(error)
+        return False
+    finally:
+        settrace(None)  # Nobody follows this module's own steps.
+        setprofile(None)
+    return True
+
+
+def _left(code: object) -> bool:
+    """`exit()` ends a step, not the session; with anything but success it says so as Python does."""
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)  # noqa: T201 - as Python does
+    return code is None or code == 0
+
+
+def _report(error: BaseException) -> None:
+    """The traceback, without the frames of this module."""
+    try:
+        trace = error.__traceback__
+        traceback.print_exception(type(error), error, trace.tb_next if trace is not None else None)
+    except BaseException:  # noqa: BLE001 - exceptions are foreign code too
+        write(2, f"{type(error).__name__}\n".encode(errors="replace"))
+
+
+def _open_streams() -> None:
+    """Standard streams that hide nothing from a reader of the pipe: what was printed before a kill has been written."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        raw = io.FileIO(descriptor, "w", closefd=False)
+        stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)  # pyright: ignore[reportArgumentType]
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # pyright: ignore[reportAttributeAccessIssue]  # noqa: SIM115
+
+
+def _shed_threads() -> None:
+    """Go on in a process that has only this thread: a fork copies no other. The host ends the one that has them all."""
+    if len(listdir("/proc/self/task")) > 1 and fork():
+        while True:
+            pause()
+
+
+def _reap() -> None:
+    with suppress(ChildProcessError):
+        while waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _send(channel: int, message: bytes) -> None:
+    """A socket whose other end is gone says so by a signal otherwise."""
+    stream = socket.socket(fileno=channel)
+    try:
+        stream.send(message, socket.MSG_NOSIGNAL)
+    finally:
+        stream.detach()
+
+
+def _has_landlock() -> bool:
+    try:
+        return landlock.abi() > 0
+    except OSError:
+        return False
+
+
+def warm_up(preload: Sequence[str]) -> None:
+    """Import what every state shall have, and make what it draws repeatable."""
+    for name in preload:
+        __import__(name)
+    random.seed(0)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(0)
+    gc.collect()
+    gc.freeze()
+    assert threading.active_count() == 1
+    sys.setrecursionlimit(1000)

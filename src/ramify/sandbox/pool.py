@@ -1,0 +1,112 @@
+"""Pool: the sandboxes of one tool, with spares that are warm when they are asked for.
+
+Owns how many there are and how many start at once. It is empty as long as nobody uses it: the last session's end closes
+the spares too, so a tool needs no closing of its own. Beyond `max_sandboxes` the least recently used idle one is ended;
+whoever was in it replays.
+"""
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+from ramify.core.errors import ToolError
+from ramify.sandbox.host import Sandbox
+from ramify.sandbox.selftest import passed
+from ramify.sandbox.setup import SandboxConfig
+
+MAX_STARTS: Final = max(2, os.cpu_count() or 2)
+"""Sandboxes that start at once: each needs a core."""
+
+
+class Pool:
+    """Of one tool, in one event loop at a time."""
+
+    def __init__(self, config: SandboxConfig, *, max_sandboxes: int, num_spares: int) -> None:
+        self.config = config
+        self._max_sandboxes = max_sandboxes
+        self._num_spares = num_spares
+        self._num_users = 0
+        self._used: dict[Sandbox, None] = {}
+        """The least recently used first."""
+        self._spares: list[Sandbox] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starts = asyncio.Semaphore(MAX_STARTS)
+        self._tested = asyncio.Lock()
+
+    def enter(self) -> None:
+        """One more session may ask for sandboxes."""
+        if not self._num_users:
+            self._starts, self._tested = asyncio.Semaphore(MAX_STARTS), asyncio.Lock()
+        self._num_users += 1
+
+    async def leave(self) -> None:
+        """One session less; the last one closes everything."""
+        self._num_users -= 1
+        if self._num_users:
+            return
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        sandboxes, self._spares, self._used = [*self._spares, *self._used], [], {}
+        for sandbox in sandboxes:
+            sandbox.kill()
+        await asyncio.gather(*tasks, *(sandbox.close() for sandbox in sandboxes), return_exceptions=True)
+
+    async def take(self) -> Sandbox:
+        """A sandbox nobody was in. Raises `ToolError` where this machine lacks a wall."""
+        async with self._tested:
+            await passed(self.config)
+        while self._spares:
+            sandbox = self._spares.pop()
+            if sandbox.is_usable:
+                break
+            self._close_soon(sandbox)
+        else:
+            sandbox = await self._started()
+        self.touch(sandbox)
+        self._evict()
+        if self._num_spares:
+            self._soon(self._refill())
+        return sandbox
+
+    def touch(self, sandbox: Sandbox) -> None:
+        """It was used just now."""
+        self._used.pop(sandbox, None)
+        self._used[sandbox] = None
+
+    async def give_back(self, sandbox: Sandbox) -> None:
+        """Close it if nobody needs it any more: what foreign code was in is never used for another."""
+        if sandbox in self._used and (sandbox.is_idle or not sandbox.is_alive):
+            del self._used[sandbox]
+            await sandbox.close()
+
+    async def _started(self) -> Sandbox:
+        async with self._starts:
+            return await Sandbox.open(self.config)
+
+    async def _refill(self) -> None:
+        """Spares are a matter of speed: one that does not start is missed by nobody."""
+        with suppress(ToolError, OSError):
+            if len(self._spares) < self._num_spares:
+                sandbox = await self._started()
+                if self._num_users and len(self._spares) < self._num_spares:
+                    self._spares.append(sandbox)
+                else:
+                    await sandbox.close()
+
+    def _evict(self) -> None:
+        idle = [sandbox for sandbox in self._used if not sandbox.is_running]
+        for sandbox in idle[: max(0, len(self._used) - self._max_sandboxes)]:
+            del self._used[sandbox]
+            self._close_soon(sandbox)
+
+    def _close_soon(self, sandbox: Sandbox) -> None:
+        sandbox.kill()
+        self._soon(sandbox.close())
+
+    def _soon(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

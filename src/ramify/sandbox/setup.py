@@ -1,0 +1,129 @@
+"""Setup: what a sandbox is to be, and what its launcher is told about it.
+
+Owns the kinds of walls, the uids that are nobody's, and the bundle of modules that goes inside: code without a file, so
+that no path of the project exists there.
+"""
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal
+
+from ramify.sandbox import bubblewrap
+from ramify.sandbox.interpreter import PACKAGES, outside
+from ramify.sandbox.limits import SandboxLimits
+from ramify.sandbox.protocol import Setup, framed
+from ramify.sandbox.seccomp import ARCHES
+
+Walls = Literal["strict", "process", "none"]
+MODULES: Final = ("syscalls", "kernel", "protocol", "seccomp", "landlock", "folders", "node", "launcher")
+"""What goes inside, each after those it imports."""
+UID_BASE, NUM_UIDS = 0x7000_0000, 1 << 28
+"""Uids that no user has (systemd, UIDS-GIDS: 1879048192…2147483647 are unused)."""
+TMP_BYTES, TMP_FILES = 64 << 20, 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxConfig:
+    """What a sandbox is to be: its walls, its limits, what it has imported before anything runs."""
+
+    walls: Walls = "strict"
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+    preload: tuple[str, ...] = ("numpy",)
+
+
+def bundle(setup: Setup) -> bytes:
+    """All that the launcher reads: its modules, and its orders."""
+    return framed((_modules(), setup.packed()))
+
+
+def strict_setup(config: SandboxConfig) -> Setup:
+    """All walls, with file systems of its own."""
+    uid = UID_BASE + 2 * secrets.randbelow(NUM_UIDS // 2) if os.geteuid() == 0 else None
+    owner = f",uid={uid},gid={uid}" if uid is not None else ""
+    limits = config.limits
+    shared = f"size={TMP_BYTES},nr_inodes={TMP_FILES},mode=1777"
+    return _setup(
+        config,
+        box=bubblewrap.BOX,
+        uid=uid,
+        file_systems={
+            bubblewrap.BOX: f"size={limits.box_bytes},nr_inodes={limits.box_files},mode=0755",
+            bubblewrap.TMP: shared + owner,
+            bubblewrap.SHM: shared + owner,
+        },
+        readable=bubblewrap.READABLE,
+        writable=(bubblewrap.BOX, bubblewrap.TMP, bubblewrap.SHM),
+        paths=(PACKAGES,),
+    )
+
+
+def bare_setup(config: SandboxConfig, box: str) -> Setup:
+    """The host's file system, and `box` for its own files."""
+    is_root = os.geteuid() == 0 and config.walls == "process"
+    paths = outside(config.preload)
+    return _setup(
+        config,
+        box=box,
+        uid=UID_BASE + 2 * secrets.randbelow(NUM_UIDS // 2) if is_root else None,
+        file_systems={},
+        readable=(*bubblewrap.READABLE, sys.base_prefix, *paths),
+        writable=(box,),
+        paths=paths,
+    )
+
+
+def _setup(
+    config: SandboxConfig,
+    *,
+    box: str,
+    uid: int | None,
+    file_systems: Mapping[str, str],
+    readable: tuple[str, ...],
+    writable: tuple[str, ...],
+    paths: tuple[str, ...],
+) -> Setup:
+    limits = config.limits
+    return Setup(
+        walls=config.walls,
+        machine=machine(),
+        box=box,
+        uid=uid,
+        alone_uid=bubblewrap.USER_UID if config.walls == "strict" and os.geteuid() != 0 else None,
+        keeper_uid=uid + 1 if uid is not None and config.walls == "strict" else uid,
+        file_systems=file_systems,
+        readable=readable,
+        writable=writable,
+        memory_bytes=limits.memory_bytes,
+        max_processes=limits.all_processes,
+        max_descriptors=limits.max_descriptors,
+        max_files=limits.max_files,
+        max_files_bytes=limits.max_files_bytes,
+        paths=paths,
+        preload=config.preload,
+    )
+
+
+def machine() -> str:
+    """As the filters know it."""
+    name = os.uname().machine
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+
+
+def is_known_machine() -> bool:
+    return machine() in ARCHES
+
+
+@cache
+def _modules() -> tuple[tuple[str, object], ...]:
+    """Name and code of all that goes inside; packages have none."""
+    folder = Path(__file__).parent
+    found: list[tuple[str, object]] = [("ramify", None), ("ramify.sandbox", None)]
+    for name in MODULES:
+        full = f"ramify.sandbox.{name}"
+        found.append((full, compile((folder / f"{name}.py").read_text("utf-8"), f"<{full}>", "exec")))
+    return tuple(found)

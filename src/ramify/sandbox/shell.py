@@ -1,0 +1,186 @@
+"""Shell: the outermost processes of a sandbox, from their start to their end.
+
+Owns the host's child, the launcher it becomes, and the socket whose end is the sandbox's. The interpreter is this one;
+it is started with an empty environment, without `site`, and reads its code from that socket.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from ramify.core.errors import ToolError
+from ramify.sandbox import bubblewrap
+from ramify.sandbox.capture import Capture
+from ramify.sandbox.channel import Broken, Channel
+from ramify.sandbox.interpreter import Interpreter, interpreter
+from ramify.sandbox.leftovers import Leftovers
+from ramify.sandbox.processes import Processes
+from ramify.sandbox.protocol import STARTED, Setup
+from ramify.sandbox.setup import SandboxConfig, bare_setup, bundle, strict_setup
+from ramify.sandbox.state import State
+
+REAP_S, END_S = 2.0, 5.0
+
+_BOOT: Final = """
+import marshal, os, sys, types
+life, channel = int(sys.argv[1]), int(sys.argv[2])
+size, text = int.from_bytes(os.read(life, 4), "little"), b""
+while len(text) < size:
+    text += os.read(life, size - len(text)) or os._exit(1)
+modules, setup = marshal.loads(text)
+for name, code in modules:
+    module = sys.modules[name] = types.ModuleType(name)
+    if code is None:
+        module.__path__ = []
+    else:
+        exec(code, module.__dict__)
+module.main(life, channel, setup)
+"""
+_FLAGS: Final = ("-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOT)
+
+
+class Shell:
+    """Made where it is to start, in the thread of the event loop: the kernel ends it with the thread that made it."""
+
+    def __init__(self, config: SandboxConfig) -> None:
+        self.life = Channel(max_descriptors=8)
+        """The launcher's socket; its end is that of the sandbox."""
+        self._config = config
+        self._channel = Channel()
+        self._said = Capture(max_bytes=1 << 14, killed_bytes=1 << 20, on_flood=lambda: None)
+        self._box: str | None = None
+        try:
+            self._setup, command, environment = self._planned()
+            inner = [str(end.fileno()) for end in (self.life.peer, self._channel.peer)]
+            self._process = _spawned([*command, *inner], environment, self._said.written, map(int, inner))
+        except BaseException:
+            self._close_ends()
+            raise
+        self._pidfds = [os.pidfd_open(self._process.pid)]
+        self._said.close_written()
+
+    @property
+    def keeper_pid(self) -> int:
+        """The launcher, as this machine numbers it."""
+        return self.life.sender_pid
+
+    async def greet(self) -> tuple[Processes, Leftovers, State]:
+        """Tell the launcher what to do, and wait until it and the first state are ready. Raises `Broken`, `OSError`."""
+        life, channel = self.life, self._channel
+        life.num_expected = channel.num_expected = len(STARTED)
+        life.peer.close()
+        channel.peer.close()
+        await life.send(bundle(self._setup))
+        await life.message(len(STARTED))
+        procfs, box, *others = life.taken()
+        for descriptor in others:
+            os.close(descriptor)
+        leftovers = Leftovers(box, self._setup.box)
+        has_namespace = self._config.walls == "strict"
+        processes = Processes(procfs, keeper=1 if has_namespace else self.keeper_pid, has_namespace=has_namespace)
+        self._pidfds.append(os.pidfd_open(self.keeper_pid))
+        await channel.message(len(STARTED))
+        return processes, leftovers, _first(processes, channel)
+
+    def fault(self) -> ToolError:
+        """Why it is not there any more: the wall that could not be put up."""
+        self._said.close()
+        lines = [line for line in self._said.text.splitlines() if line.strip()] or [""]
+        if self._config.walls == "strict" and lines[-1].startswith("bwrap:"):
+            wall = bubblewrap.missing_wall(lines[-1])
+        else:
+            wall = lines[-1] or "its first process ended without a word"
+        return ToolError("tool_gave_up", f"isolation={self._config.walls!r} cannot be had here, missing: {wall}")
+
+    def kill(self) -> None:
+        """End the outermost process, and with it all the others that have a namespace of their own."""
+        with suppress(OSError):
+            signal.pidfd_send_signal(self._pidfds[0], signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Wait for the end of what was killed, and close all of it."""
+        self.life.on_lost = lambda: None
+        self._close_ends()
+        for pidfd in reversed(self._pidfds):  # The outermost reaps the launcher, and ends by itself then.
+            if not await _gone(pidfd, REAP_S):
+                self.kill()
+                await _gone(pidfd, END_S)
+            os.close(pidfd)
+        self._process.poll()
+        if self._box is not None:
+            shutil.rmtree(self._box, ignore_errors=True)
+
+    def _planned(self) -> tuple[Setup, list[str], Mapping[str, str]]:
+        """What the launcher is told, how it is called, and the environment of that call."""
+        config = self._config
+        python = interpreter(config.preload)
+        if config.walls == "strict":
+            return strict_setup(config), bubblewrap.command(python, _FLAGS), {}
+        _check_reach(config, python)
+        self._box = tempfile.mkdtemp(prefix="ramify-")
+        environment = bubblewrap.ENVIRONMENT | {"HOME": self._box}
+        return bare_setup(config, self._box), [_own_executable(python), *_FLAGS], environment
+
+    def _close_ends(self) -> None:
+        self._said.close()
+        self._channel.close()
+        self.life.close()
+
+
+def _first(processes: Processes, channel: Channel) -> State:
+    """The state without any step. Raises `Broken` if it is gone already."""
+    pid = processes.inner_pid(channel.sender_pid)
+    look = processes.look(pid) if pid is not None else None
+    held = processes.hold(pid) if pid is not None else None
+    if pid is None or look is None or held is None:
+        raise Broken
+    return State(pid, held, channel, look.rss_bytes)
+
+
+def _spawned(
+    command: list[str], environment: Mapping[str, str], errors: int, descriptors: Iterable[int]
+) -> subprocess.Popen[bytes]:
+    """A session of its own, so that the terminal's Ctrl-C is the host's alone to act on."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        env=dict(environment),
+        cwd="/",
+        pass_fds=tuple(descriptors),
+        start_new_session=True,
+    )
+
+
+def _check_reach(config: SandboxConfig, python: Interpreter) -> None:
+    """Raises `ToolError` where a uid of its own could not even read the standard library."""
+    closed = [path for path in (python.prefix, *python.prefix.parents) if not path.stat().st_mode & 0o005]
+    if config.walls == "process" and os.geteuid() == 0 and closed:
+        said = f"{closed[-1]} is closed to other users, and this Python lives in {python.prefix}"
+        what = f"isolation='process' cannot be had here, missing: an interpreter that another uid can read ({said})"
+        raise ToolError("tool_gave_up", f"{what}. Use a Python that is installed for all users, or isolation='strict'.")
+
+
+def _own_executable(python: Interpreter) -> str:
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return str(python.prefix / "bin" / version)
+
+
+async def _gone(pidfd: int, seconds: float) -> bool:
+    """Whether a process has ended within `seconds`."""
+    loop = asyncio.get_running_loop()
+    gone = loop.create_future()
+    loop.add_reader(pidfd, lambda: gone.done() or gone.set_result(None))
+    try:
+        done, _ = await asyncio.wait([gone], timeout=seconds)
+    finally:
+        loop.remove_reader(pidfd)
+    return bool(done)

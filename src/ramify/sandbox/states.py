@@ -1,0 +1,107 @@
+"""States: all that wait in one sandbox.
+
+Owns which states there are and for how long: one is let go with its last user, and the least recently used are dropped
+where there are too many of them or where they hold too much memory. Whoever was in a dropped state replays.
+"""
+
+from typing import Final
+
+from ramify.sandbox.leftovers import Leftovers
+from ramify.sandbox.limits import SandboxLimits
+from ramify.sandbox.processes import GONE, PAGE_BYTES, Processes
+from ramify.sandbox.running import Running
+from ramify.sandbox.state import State
+
+HELD_STEPS: Final = 2
+"""States that wait may hold the memory of this many steps together."""
+
+
+class States:
+    """By pid, the least recently used first. `first` is the one without any step, and stays."""
+
+    def __init__(self, processes: Processes, leftovers: Leftovers, limits: SandboxLimits, *, first: State) -> None:
+        self._processes = processes
+        self._leftovers = leftovers
+        self._limits = limits
+        self._unmeasured_bytes = 0
+        """At most this much more is held than when it was measured."""
+        self.first = first
+        self.by_pid: dict[int, State] = {}
+        self._keep(first)
+
+    @property
+    def are_used(self) -> bool:
+        return any(state.num_users or state.num_steps for state in self.by_pid.values())
+
+    @property
+    def have_steps(self) -> bool:
+        """Whether a step that began in one of them is on its way."""
+        return any(state.num_steps for state in self.by_pid.values())
+
+    def touch(self, state: State) -> None:
+        """It was used just now."""
+        if self.by_pid.pop(state.pid, None) is state:
+            self.by_pid[state.pid] = state
+
+    def adopt(self, running: Running, *, busy: set[int]) -> State | None:
+        """The finished child of a step as the state it now is. None = it is not what a finished child must be: there,
+        alone with itself, and neither another state nor one of the `busy` pids."""
+        pid = self._processes.inner_pid(running.channel.sender_pid)
+        if pid is None or pid in self.by_pid or pid in busy or not running.channel.is_open:
+            return None
+        look = self._processes.look(pid)
+        held = self._processes.hold(pid)
+        if held is None:
+            return None
+        step = running.step
+        state = State(pid, held, running.channel, 0, step.target, step.folder, num_users=1)
+        if look is None or look.state in GONE or look.num_threads != 1:
+            state.end()
+            return None
+        state.rss_bytes = look.rss_bytes
+        self._unmeasured_bytes += min(look.rss_bytes, look.num_faults * PAGE_BYTES)
+        self._keep(state)
+        return state
+
+    def release(self, state: State) -> None:
+        """Drop it if nobody needs it any more."""
+        if state.num_users <= 0 and not state.num_steps and state is not self.first:
+            self.drop(state)
+
+    def drop(self, state: State) -> None:
+        """End it. Harmless when repeated."""
+        if self.by_pid.get(state.pid) is state:
+            del self.by_pid[state.pid]
+        if state.is_alive:
+            state.end()
+            if state.parked:
+                self._leftovers.add(state.parked)
+
+    def end(self) -> None:
+        """End all of them; their files go with the sandbox."""
+        for state in self.by_pid.values():
+            state.end()
+        self.by_pid.clear()
+
+    def _keep(self, state: State) -> None:
+        state.stop()
+        state.channel.on_lost = lambda: self.drop(state)
+        self.by_pid[state.pid] = state
+        self._evict()
+
+    def _evict(self) -> None:
+        """The newest and the first stay."""
+        while len(self.by_pid) > self._limits.max_nodes + 1 and self._drop_oldest():
+            pass
+        most_bytes = HELD_STEPS * self._limits.memory_bytes
+        while self._unmeasured_bytes > most_bytes:
+            self._unmeasured_bytes = sum(self._processes.fair_bytes(pid) or 0 for pid in self.by_pid)
+            if self._unmeasured_bytes <= most_bytes or not self._drop_oldest():
+                return
+
+    def _drop_oldest(self) -> bool:
+        *older, _ = self.by_pid.values()
+        found = next((state for state in older if state is not self.first and not state.num_steps), None)
+        if found is not None:
+            self.drop(found)
+        return found is not None

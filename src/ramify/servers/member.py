@@ -1,0 +1,228 @@
+"""Member: one server of a pool, from being started to being stopped, and started again after that.
+
+Owns its address, its process and the connection it is asked by. It is ready when it answers that it is there and has
+generated a token; it is down when its process has ended, or when it was silent several times in a row. Whether to start
+it again is the pool's to say.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from ramify.core.errors import ConfigError, EngineError
+from ramify.engines.http import Http
+from ramify.servers.ports import Address, Ports
+from ramify.servers.probe import Probe
+from ramify.servers.process import GRACE_S, Command, ServerProcess, tail
+
+MAX_MOVES: Final = 3
+LAST_LOOK_S: Final = 1.0
+IN_USE: Final = re.compile(
+    r"address (is )?already in use|EADDRINUSE|errno[ :]*98\b|port \S+ is (already )?in use", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Care:
+    """How servers are waited for, watched and started again."""
+
+    start_s: float = 600.0
+    """Until ready (vllm-project/vllm: VLLM_ENGINE_READY_TIMEOUT_S)."""
+    every_s: float = 5.0
+    """How often it is asked whether it is there."""
+    health_s: float = 20.0
+    """For that answer (sgl-project/sglang: HEALTH_CHECK_TIMEOUT)."""
+    probe_s: float = 60.0
+    """For one generated token, behind whatever the server is busy with."""
+    max_silent: int = 3
+    """So many silent answers in a row and it is down (Kubernetes: failureThreshold of a liveness probe)."""
+    max_restarts: int = 5
+    """In a row (systemd: StartLimitBurst)."""
+    base_s: float = 1.0
+    """Pause before the first restart; it doubles each time."""
+    cap_s: float = 60.0
+    steady_s: float = 600.0
+    """Up for so long, and the restarts before are forgotten (Kubernetes: the back-off of a crash loop)."""
+    grace_s: float = GRACE_S
+    """Between being asked to end and being killed."""
+
+    def __post_init__(self) -> None:
+        times = (self.start_s, self.every_s, self.health_s, self.probe_s)
+        if min(times) <= 0 or min(self.base_s, self.cap_s, self.steady_s, self.grace_s) < 0:
+            raise ConfigError(f"impossible care {self!r}: times above 0, pauses not below")
+        if self.max_silent < 1 or self.max_restarts < 0:
+            raise ConfigError(f"impossible care {self!r}: max_silent >= 1, max_restarts >= 0")
+
+    def pause_s(self, num_restarts: int) -> float:
+        """Pause before the restart after so many others in a row."""
+        return min(self.cap_s, self.base_s * 2**num_restarts)
+
+
+CARE: Final = Care()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """Where servers live."""
+
+    logs: Path
+    """Folder of their logs."""
+    host: str = "127.0.0.1"
+    """Address they listen at."""
+    port: int | None = None
+    """None = any, and a server that finds its port in use moves to another one."""
+
+    def of(self, index: int) -> "Home":
+        """That of one server of several: a port that was named is the first one's, the others follow it."""
+        return self if self.port is None else replace(self, port=self.port + index)
+
+
+class Member:
+    """One server. `command` says how it is started at an address. Its logs are NAME.START.log: one file a start."""
+
+    def __init__(
+        self,
+        command: Callable[[Address], Command],
+        *,
+        name: str,
+        probe: Probe,
+        care: Care,
+        ports: Ports,
+        home: Home,
+    ) -> None:
+        self.name = name
+        self.address = ports.address(home.port)
+        self._command = command
+        self._probe = probe
+        self._care = care
+        self._ports = ports
+        self._home = home
+        self._num_starts = 0
+        self._process: ServerProcess | None = None
+        self._http: Http | None = None
+        self._fault: EngineError | None = None
+        """Why it was not ready when it was asked last."""
+        self._doubt = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """Its process; None = it is down."""
+        return None if self._process is None else self._process.pid
+
+    def suspect(self) -> None:
+        """Somebody waited in vain for it: it is asked to generate at once."""
+        self._doubt.set()
+
+    async def up(self) -> None:
+        """Start it and wait until it is ready. Raises `EngineError` or `ConfigError` where it does not get there; what
+        was started is stopped then."""
+        try:
+            for _ in range(MAX_MOVES):
+                try:
+                    return await self._started()
+                except EngineError as error:
+                    if self._home.port is not None or not IN_USE.search(str(error)):
+                        raise
+                await self.down()
+                self.address = self._ports.moved(self.address)
+            await self._started()
+        except BaseException:
+            await self.down()
+            raise
+
+    async def until_down(self) -> str:
+        """Wait until it is down; says why."""
+        process, http = self._process, self._http
+        assert process is not None and http is not None, "watched before it was up"
+        num_silent = 0
+        while num_silent < self._care.max_silent:
+            # Where it was silent just now, doubt is no reason to ask again at once.
+            await self._look(process, () if num_silent else (self._doubt,))
+            if not process.is_running:
+                break
+            try:
+                await self._asked(http)
+                num_silent = 0
+            except EngineError as error:
+                self._fault = error
+                num_silent += 1
+        # One that has just died is silent for a moment before that is known.
+        await self._look(process, (), seconds=LAST_LOOK_S)
+        if process.is_running:
+            return f"it is silent: {self._fault}{_told(process.log)}"
+        return f"it ended with exit code {await process.wait()}{_told(process.log)}"
+
+    async def down(self) -> None:
+        """Stop it. Harmless when it is down."""
+        process, self._process = self._process, None
+        http, self._http = self._http, None
+        try:
+            if process is not None:
+                await process.stop(grace_s=self._care.grace_s)
+        finally:
+            if http is not None:
+                await http.close()
+
+    def kill(self) -> None:
+        """Kill it and do not wait for it."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def _started(self) -> None:
+        self._num_starts += 1
+        self._fault = None
+        self._doubt.clear()
+        log = self._home.logs / f"{self.name}.{self._num_starts}.log"
+        self._http = Http(self.address.url)
+        self._process = process = await ServerProcess.started(self._command(self.address), log=log)
+        answering = asyncio.create_task(self._until_ready(self._http))
+        ended = asyncio.create_task(process.wait())
+        try:
+            done, _ = await asyncio.wait(
+                {answering, ended}, timeout=self._care.start_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            await _cancelled((answering, ended))
+        if ended in done:
+            raise EngineError("server_ended", f"{self.name}: exit code {ended.result()} at its start{_told(log)}")
+        if answering not in done:
+            said = f"not ready in {self._care.start_s:g} s ({self._fault})"
+            raise EngineError("server_slow", f"{self.name}: {said}{_told(log)}")
+
+    async def _until_ready(self, http: Http) -> None:
+        def keep(fault: EngineError) -> None:
+            self._fault = fault
+
+        await self._probe.until_ready(http, health_s=self._care.health_s, probe_s=self._care.probe_s, tell=keep)
+
+    async def _look(
+        self, process: ServerProcess, waits: Iterable[asyncio.Event], *, seconds: float | None = None
+    ) -> None:
+        """Wait until it has ended, one of `waits` comes to be, or it is time to ask again."""
+        tasks = [asyncio.create_task(process.wait()), *(asyncio.create_task(event.wait()) for event in waits)]
+        try:
+            await asyncio.wait(tasks, timeout=seconds or self._care.every_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancelled(tasks)
+
+    async def _asked(self, http: Http) -> None:
+        await self._probe.is_there(http, deadline_s=self._care.health_s)
+        if self._doubt.is_set():
+            await self._probe.generates(http, deadline_s=self._care.probe_s)
+            self._doubt.clear()
+
+
+async def _cancelled(tasks: Iterable["asyncio.Task[object]"]) -> None:
+    """Cancel tasks and wait for them."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _told(log: Path) -> str:
+    """Where the log is, and its end."""
+    lines = tail(log)
+    return f"; its log {log} ends so:\n{lines}" if lines else f"; its log {log} is empty"

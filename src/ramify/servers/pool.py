@@ -1,0 +1,190 @@
+"""Pool: several servers of one model, started together and kept up until they are stopped.
+
+Owns every server it started, and no other: whatever is reached by an address alone is asked and never killed
+(`attached.py`). A server that dies or falls silent is started again after a pause, at its address where it can be had,
+a limited number of times in a row. Observers are told, in the event loop, where each server is now; they must not
+raise. Invariant: when `stop` has returned, or `start` has raised, none of the servers is left.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ramify.core.errors import ConfigError, RamifyError
+from ramify.servers.member import CARE, Care, Home, Member
+from ramify.servers.ports import Address, Ports
+from ramify.servers.probe import Probe
+from ramify.servers.process import Command
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A server is ready."""
+
+    index: int
+    url: str
+    """Not always where it was before."""
+    seconds: float
+    """From its start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """A server is not there any more. It will be started again."""
+
+    index: int
+    url: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A server went down too often in a row. It stays down."""
+
+    index: int
+    url: str
+    reason: str
+
+
+Event = Up | Down | GivenUp
+
+
+class ServerPool:
+    """`count` servers, each started as `command` says for its address; they are called NAME-INDEX."""
+
+    def __init__(
+        self,
+        command: Callable[[Address], Command],
+        *,
+        count: int,
+        probe: Probe,
+        home: Home,
+        name: str = "server",
+        care: Care = CARE,
+        observe: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        if count < 1:
+            raise ConfigError(f"count = {count!r}: at least 1 server")
+        self._command = command
+        self._count = count
+        self._probe = probe
+        self._home = home
+        self._name = name
+        self._care = care
+        self._observe = observe
+        self._ports = Ports(home.host)
+        self._members: list[Member] = []
+        self._watches: list[asyncio.Task[None]] = []
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where the servers are, or were last."""
+        return tuple(member.address.url for member in self._members)
+
+    @property
+    def pids(self) -> tuple[int | None, ...]:
+        """Their processes; None = it is down."""
+        return tuple(member.pid for member in self._members)
+
+    async def start(self) -> tuple[str, ...]:
+        """Start all servers together and wait until they are ready; returns their addresses.
+
+        Raises `ConfigError` where one cannot be started, a port is taken for example, and `EngineError` with the end of
+        its log where one died or was not ready in time; nothing is left running then.
+        """
+        try:
+            for index in range(self._count):
+                self._members.append(self._member(index))
+            await _all(self._up(index) for index in range(self._count))
+        except BaseException:
+            await self.stop()
+            raise
+        self._watches = [asyncio.create_task(self._keep_up(index)) for index in range(self._count)]
+        return self.urls
+
+    async def stop(self) -> None:
+        """Stop all servers: SIGTERM, a grace, SIGKILL. Cancelled, it kills them at once. Harmless when repeated."""
+        watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.cancel()
+        try:
+            await asyncio.gather(*watches, return_exceptions=True)
+            await _each(member.down() for member in self._members)
+        except asyncio.CancelledError:
+            self.kill()
+            await _each(member.down() for member in self._members)
+            raise
+        finally:
+            self._members = []
+            self._ports.close()
+
+    def kill(self) -> None:
+        """Kill all servers and do not wait for it."""
+        for member in self._members:
+            member.kill()
+
+    def suspect(self, index: int) -> None:
+        """Somebody waited in vain for this server: it is asked to generate a token at once."""
+        self._members[index].suspect()
+
+    def _member(self, index: int) -> Member:
+        return Member(
+            self._command,
+            name=f"{self._name}-{index}",
+            probe=self._probe,
+            care=self._care,
+            ports=self._ports,
+            home=self._home.of(index),
+        )
+
+    async def _up(self, index: int) -> None:
+        began = asyncio.get_running_loop().time()
+        await self._members[index].up()
+        self._observe(Up(index, self._members[index].address.url, asyncio.get_running_loop().time() - began))
+
+    async def _keep_up(self, index: int) -> None:
+        """Start a server again whenever it is down, until it was so too often."""
+        member, num_restarts, loop = self._members[index], 0, asyncio.get_running_loop()
+        while True:
+            since = loop.time()
+            reason = await _reason(member.until_down())
+            if loop.time() - since >= self._care.steady_s:
+                num_restarts = 0
+            while reason is not None:
+                await _reason(member.down())
+                if num_restarts == self._care.max_restarts:
+                    self._observe(GivenUp(index, member.address.url, reason))
+                    return
+                self._observe(Down(index, member.address.url, reason))
+                await asyncio.sleep(self._care.pause_s(num_restarts))
+                num_restarts += 1
+                reason = await _reason(self._up(index))
+
+
+async def _reason(work: Coroutine[Any, Any, str | None]) -> str | None:
+    """What `work` returns, or the error it ended with as text."""
+    try:
+        return await work
+    except RamifyError as error:
+        return str(error)
+
+
+async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Carry all out together. The first error stops the others, which are waited for, and is raised."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+async def _each(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Carry all out together, to the end whatever one of them raises; then raise the first error."""
+    results = await asyncio.gather(*works, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

@@ -1,0 +1,211 @@
+"""Process: one server that was started here, and that never outlives us.
+
+Owns the command, the guardian that watches over it (`guardian.py`) and the log file. The server has a session of its
+own, so that Ctrl-C at a terminal reaches us and not it. Its environment is what the command says and nothing else of
+ours. Invariant: once `wait` or `stop` returned, or this process is gone, nothing that stems from the server is left.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ramify.core.errors import ConfigError, EngineError
+
+GUARDIAN: Final = Path(__file__).with_name("guardian.py")
+GRACE_S: Final = 15.0
+"""Between SIGTERM and SIGKILL. vLLM on CPU took 1-4 s, SGLang waits up to 5 s for its children."""
+GUARDIAN_S: Final = 15.0
+"""After the grace: the guardian has 10 s to see killed processes go, then it is killed itself."""
+TAIL_LINES: Final = 40
+TAIL_BYTES: Final = 8000
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is run, and its whole environment."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        if not self.argv or not self.argv[0]:
+            raise ConfigError(f"argv = {self.argv!r}: a program is needed")
+        odd = [part for part in (*self.argv, *self.environment, *self.environment.values()) if "\0" in part]
+        if odd:
+            raise ConfigError(f"command: {odd[0]!r} holds a zero byte")
+
+
+class ServerProcess:
+    """One server. Made by `started`."""
+
+    def __init__(self, line: "Line", *, pid: int, log: Path) -> None:
+        self.pid = pid
+        self.log = log
+        self._line = line
+        self._ended = asyncio.create_task(self._end())
+
+    @classmethod
+    async def started(cls, command: Command, *, log: Path) -> "ServerProcess":
+        """Start a server whose output is appended to `log`.
+
+        Raises `ConfigError` where servers cannot be started or the program is not there.
+        """
+        if sys.platform != "linux":
+            raise ConfigError(f"servers are started on Linux only, this is {sys.platform}; start them, name --base-url")
+        line = await Line.to_guardian(command, log)
+        try:
+            word, _, rest = (await line.heard()).partition(" ")
+            if word != "started":
+                raise ConfigError(f"{command.argv[0]!r} cannot be started: {rest or tail(log) or 'its guardian died'}")
+        except BaseException:
+            await line.let_go()
+            raise
+        return cls(line, pid=int(rest), log=log)
+
+    @property
+    def is_running(self) -> bool:
+        return not self._ended.done()
+
+    async def wait(self) -> int:
+        """The exit code, as `subprocess` has it, once nothing of the server is left."""
+        return await asyncio.shield(self._ended)
+
+    async def stop(self, *, grace_s: float = GRACE_S) -> int:
+        """Ask the server to end, and kill after `grace_s` what has not; returns the exit code. Cancelled, it kills at
+        once and waits for that; cancelled again, it does not wait. Raises `EngineError` where something cannot be
+        killed. Harmless when repeated."""
+        try:
+            self._line.say(f"stop {grace_s}\n")
+            await asyncio.wait({self._ended}, timeout=grace_s + GUARDIAN_S)
+        except asyncio.CancelledError:
+            self.kill()
+            await asyncio.wait({self._ended}, timeout=GUARDIAN_S)
+            raise
+        if self.is_running:
+            self._line.kill_guardian()
+        return await self.wait()
+
+    def kill(self) -> None:
+        """Kill the server and all that stems from it, and do not wait for it."""
+        self._line.hang_up()
+
+    async def _end(self) -> int:
+        """The exit code the guardian tells. A guardian that was killed tells none: its session is killed then."""
+        word, _, rest = (await self._line.heard()).partition(" ")
+        await self._line.let_go()
+        if word != "ended":
+            await _kill_session(self.pid)
+            return -signal.SIGKILL
+        code, *left = rest.split()
+        if left:
+            raise EngineError("server_stuck", f"processes {' '.join(left)} of a server cannot be killed")
+        return int(code)
+
+
+class Line:
+    """The line to a guardian: a socket that is its standard input and output. It ends when either of us does."""
+
+    def __init__(
+        self, guardian: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._guardian = guardian
+        self._reader = reader
+        self._writer = writer
+        self._is_hung_up = False
+
+    @classmethod
+    async def to_guardian(cls, command: Command, log: Path) -> "Line":
+        """Start a guardian, which starts `command`."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        argv = (sys.executable, "-I", "-S", str(GUARDIAN), str(os.getpid()), *command.argv)
+        ours, its = socket.socketpair()
+        with its:
+            try:
+                reader, writer = await asyncio.open_connection(sock=ours)
+            except BaseException:
+                ours.close()
+                raise
+            # From here on nothing waits until the guardian has an owner. Starting it takes a millisecond or two.
+            try:
+                with log.open("ab") as file:
+                    guardian = subprocess.Popen(  # noqa: ASYNC220
+                        argv,
+                        stdin=its.fileno(),
+                        stdout=its.fileno(),
+                        stderr=file,
+                        env=dict(command.environment),
+                        start_new_session=True,
+                    )
+            except OSError:
+                writer.close()
+                raise
+        return cls(guardian, reader, writer)
+
+    async def heard(self) -> str:
+        """The next line; '' = it is gone."""
+        with contextlib.suppress(ConnectionError):
+            return (await self._reader.readline()).decode().strip()
+        return ""
+
+    def say(self, text: str) -> None:
+        if not self._is_hung_up and not self._writer.is_closing():
+            self._writer.write(text.encode())
+
+    def hang_up(self) -> None:
+        """Shut the line for good, at which the guardian kills everything and ends. What it says still can be heard."""
+        if not self._is_hung_up and not self._writer.is_closing():
+            self._writer.write_eof()
+        self._is_hung_up = True
+
+    def kill_guardian(self) -> None:
+        self._guardian.kill()
+
+    async def let_go(self) -> None:
+        """Close the line and wait until the guardian has ended."""
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+        await asyncio.to_thread(self._guardian.wait)
+
+
+def tail(log: Path, *, num_lines: int = TAIL_LINES) -> str:
+    """The last lines of a log, for people; '' where there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(text.rstrip().splitlines()[-num_lines:])
+
+
+async def _kill_session(session: int) -> None:
+    """Kill every process of a session. For a server whose guardian is gone; the server itself is dead already."""
+    while left := [process for process in _processes() if _is_alive_in(session, process)]:
+        for process in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        await asyncio.sleep(0.01)
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _is_alive_in(session: int, process: int) -> bool:
+    """Whether a process is of a session. A dead one that nobody has asked about is not: it may stay for ever."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return False
+    # The name of the program, in parentheses, may hold anything.
+    state, _, _, its_session = stat.rpartition(")")[2].split()[:4]
+    return int(its_session) == session and state not in "ZX"

@@ -1,0 +1,102 @@
+"""Router: one address in front of several workers (sgl-project/sgl-router), kept up as they are.
+
+Owns the router's process and tells it where the workers are. A router that was started elsewhere is attached to, with
+`PROBE`. sglang-router 0.3.2 takes vLLM's servers as workers but reads `/v1/completions` by its own rules, in which a
+prompt is text: one of token ids is refused (422), so token engines need it over SGLang's servers or not at all.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from ramify.core.errors import EngineError
+from ramify.engines.http import Http
+from ramify.servers.launch import RouterLaunch, router_command
+from ramify.servers.member import Care, Home
+from ramify.servers.pool import Event, ServerPool
+from ramify.servers.ports import Address
+from ramify.servers.probe import POLL_S, Probe
+from ramify.servers.process import Command
+
+PROBE: Final = Probe(health="/readiness")
+"""200 once a worker is healthy; `/health` says 200 without any."""
+CARE: Final = Care(start_s=60.0)
+"""A router that finds its workers up was ready in 1.1 s (measured with 0.3.2 on two cores)."""
+ORDER_S: Final = 10.0
+
+
+class Router:
+    """A router over `workers`, the addresses of servers that are ready. `ours` is our own environment."""
+
+    def __init__(
+        self,
+        launch: RouterLaunch,
+        workers: Sequence[str],
+        *,
+        home: Home,
+        ours: Mapping[str, str],
+        care: Care = CARE,
+        observe: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        self._launch = launch
+        self._workers = list(workers)
+        self._care = care
+        self._ours = ours
+        self._pool = ServerPool(
+            self._command,
+            count=1,
+            probe=PROBE,
+            home=home,
+            name="router",
+            care=care,
+            observe=observe,
+        )
+
+    @property
+    def url(self) -> str:
+        return self._pool.urls[0]
+
+    async def start(self) -> str:
+        """Start it and wait until it has a healthy worker; returns its address. Raises as `ServerPool.start` does."""
+        return (await self._pool.start())[0]
+
+    async def replace(self, index: int, worker: str) -> None:
+        """Worker `index` is at another address now: wait until the router has it, and let it forget the old one.
+
+        Raises `EngineError` where the router does not do so. Harmless where nothing changed.
+        """
+        old, self._workers[index] = self._workers[index], worker
+        if old == worker:
+            return
+        http = Http(self.url)
+        try:
+            async with asyncio.timeout(self._care.start_s):
+                # The answer is an acceptance; the router looks at the worker afterwards.
+                await http.post("/workers", json.dumps({"url": worker}).encode(), deadline_s=ORDER_S)
+                listed = await _listed(http)
+                while worker not in listed:
+                    await asyncio.sleep(POLL_S)
+                    listed = await _listed(http)
+                if old in listed and old not in self._workers:
+                    await http.delete(f"/workers/{listed[old]}", deadline_s=ORDER_S)
+        except TimeoutError:
+            raise EngineError("router_slow", f"{self.url} did not take {worker} in {self._care.start_s:g} s") from None
+        finally:
+            await http.close()
+
+    async def stop(self) -> None:
+        await self._pool.stop()
+
+    def _command(self, address: Address) -> Command:
+        return router_command(self._launch, address, workers=self._workers, ours=self._ours)
+
+
+async def _listed(http: Http) -> dict[str, str]:
+    """Address -> id of every worker the router has."""
+    answer = await http.get("/workers", deadline_s=ORDER_S)
+    try:
+        said: Any = json.loads(answer)
+        return {worker["url"]: worker["id"] for worker in said["workers"]}
+    except (ValueError, KeyError, TypeError):
+        raise EngineError("not_a_router", f"{http.base_url}/workers answered without a list of workers") from None

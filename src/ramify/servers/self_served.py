@@ -1,0 +1,140 @@
+"""Self-served: an engine that brings its servers along.
+
+Its servers start when it connects and stop when it closes, however a run ends. Before that it is an engine of no
+server, so that a run can be checked, and a saved one read, without any. A server that was started again, wherever, is
+put in the place of the old one, and is looked at before it is given requests (`engines/replicas.py`).
+"""
+
+import asyncio
+import functools
+import os
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from ramify.core.engine import Engine, Generation, Request
+from ramify.core.errors import ContractError
+from ramify.engines.in_front import InFront
+from ramify.engines.placement import PlacementName
+from ramify.engines.replicas import Replicas
+from ramify.servers.installed import settled
+from ramify.servers.launch import Launch, command
+from ramify.servers.member import Care, Home
+from ramify.servers.pool import Event, ServerPool, Up
+
+NOWHERE: Final = "http://127.0.0.1:9"
+"""The port of the discard service: an address for an engine that has no server yet."""
+LOOK_S: Final = 5.0
+"""How often replicas that are out of service are looked for."""
+
+
+class SelfServed(InFront):
+    """`build` makes the engine of a server by its address. `pool` makes the servers, given whom to tell about them; it
+    is asked when they are to be started."""
+
+    def __init__(
+        self,
+        build: Callable[[str], Engine],
+        pool: Callable[[Callable[[Event], None]], Awaitable[ServerPool]],
+        *,
+        placement: PlacementName = "prefix",
+    ) -> None:
+        super().__init__(build(NOWHERE))
+        self._build = build
+        self._placement: PlacementName = placement
+        self._moves: asyncio.Queue[Up] = asyncio.Queue()
+        self._pool = pool
+        self._servers: ServerPool | None = None
+        self._replicas: Replicas | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._connecting = asyncio.Lock()
+
+    async def connect(self) -> None:
+        """Start the servers, wait until they are ready, and ask them what they are. Raises as `ServerPool.start` and
+        the engines do. Harmless when repeated."""
+        async with self._connecting:
+            if self._replicas is None:
+                await self._start()
+
+    async def generate(self, request: Request) -> Generation:
+        if self._replicas is None:
+            raise ContractError("an engine that brings its servers along was asked before it was connected")
+        return await self._replicas.generate(request)
+
+    async def close(self) -> None:
+        """Close the engines and stop the servers. Cancelled, it kills them. Harmless when repeated."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.engine.close()
+        except asyncio.CancelledError:
+            if self._servers is not None:
+                self._servers.kill()
+            await self.engine.close()
+            raise
+        finally:
+            if self._servers is not None:
+                await self._servers.stop()
+
+    async def _start(self) -> None:
+        self._servers = await self._pool(self._observe)
+        urls = await self._servers.start()
+        while not self._moves.empty():
+            self._moves.get_nowait()  # Their first addresses are known.
+        nowhere = self.engine
+        engines = [self._build(url) for url in urls]
+        names = [f"server-{index}" for index in range(len(urls))]
+        self.engine = replicas = Replicas(engines, placement=self._placement, names=names)
+        await nowhere.close()
+        try:
+            await replicas.connect()
+        except BaseException:
+            await self.close()
+            raise
+        self._replicas = replicas
+        self._tasks = [
+            asyncio.create_task(self._follow(replicas)),
+            asyncio.create_task(_doubt(replicas, self._servers)),
+        ]
+
+    def _observe(self, event: Event) -> None:
+        if isinstance(event, Up):
+            self._moves.put_nowait(event)
+
+    async def _follow(self, replicas: Replicas) -> None:
+        """Put a server that was started again in the place of the old one."""
+        while True:
+            moved = await self._moves.get()
+            await replicas.replace(moved.index, self._build(moved.url))
+
+
+async def _doubt(replicas: Replicas, servers: ServerPool) -> None:
+    """Have a server that is there, and whose replica is out of service all the same, asked to generate."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        for index, stats in enumerate(replicas.stats):
+            if stats.state == "suspect":
+                servers.suspect(index)
+
+
+def self_served(
+    build: Callable[[str], Engine], launch: Launch, *, count: int, placement: PlacementName = "prefix"
+) -> SelfServed:
+    """An engine over `count` servers of `launch`, on this machine."""
+
+    async def pool(observe: Callable[[Event], None]) -> ServerPool:
+        ready = await asyncio.to_thread(settled, launch, ours=os.environ)
+        logs = ready.config.logs or await asyncio.to_thread(tempfile.mkdtemp, prefix="ramify-servers-")
+        return ServerPool(
+            functools.partial(command, ready, ours=os.environ),
+            count=count,
+            probe=ready.probe,
+            home=Home(logs=Path(logs)),
+            care=Care(start_s=ready.config.start_s),
+            observe=observe,
+        )
+
+    return SelfServed(build, pool, placement=placement)

@@ -1,0 +1,87 @@
+"""Ledgers: orders to carry out on a ledger in a Python session, each told once the one before it is done.
+
+A coding agent's problem in small: the answer is a value built up over three calls or more, and what is to be done next
+depends on what the session holds. So a branch is right only if its interpreter is its own: one that sees a sibling's
+variables is told other orders, and answers something else. The gold answer is secret and only the judge, an oracle,
+sees it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from ramify.core.branch import Branch
+from ramify.core.errors import ConfigError
+from ramify.core.format import Format
+from ramify.core.judge import Judge
+from ramify.core.problem import Problem
+from ramify.core.tool import Tool
+from ramify.formats.arpo import arpo
+from ramify.judges.exact import ANSWER, Exact, is_same_answer
+from ramify.tasks.ledgers_book import MAX_ORDERS, MIN_ORDERS, SPLITS, Book, generate
+from ramify.tasks.ledgers_python import LedgerPython, told
+from ramify.tools.python import Python
+
+FORMAT: Final = replace(
+    arpo({"python": "python"}),
+    template=(
+        "<|user|>Write Python between <python> and </python>: it runs in your session, whose variables stay, and you "
+        "are shown what it prints. Write the answer between <answer> and </answer>.\n{question}<|end|><|assistant|>"
+    ),
+)
+"""ARPO's, with an opening that says how to act."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledgers:
+    """The task: books of three to five orders, a Python session, ARPO's tags.
+
+    `num_orders` fixes how many orders a book has (3 to 5); None = all of these. `python` holds options of the tool
+    `python`, such as `isolation`; `tool` takes its place.
+    """
+
+    num_orders: int | None = None
+    python: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tool: Tool | None = None
+    format: Format = FORMAT
+    judges: Sequence[Judge] = (Exact(FORMAT),)
+
+    def __post_init__(self) -> None:
+        if self.num_orders is not None and not MIN_ORDERS <= self.num_orders <= MAX_ORDERS:
+            raise ConfigError(f"num_orders = {self.num_orders!r}: a book has {MIN_ORDERS} to {MAX_ORDERS} orders")
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """Raises `ConfigError` where this machine cannot run a sandbox; problems can be had all the same."""
+        return (LedgerPython(Python(**self.python)) if self.tool is None else self.tool,)
+
+    def problems(self, split: str, num_problems: int, seed: int) -> list[Problem]:
+        """Distinct problems of one side of the hash split, the same ones for one seed."""
+        if split not in SPLITS:
+            raise ConfigError(f"split {split!r}: ledgers has {' and '.join(map(repr, SPLITS))}")
+        return [
+            Problem(
+                book.key,
+                question(book),
+                {"ledger": book.ledger, "num_orders": book.num_orders},
+                {ANSWER: str(book.answer)},
+                split,
+            )
+            for book in generate(split, num_problems, seed, num_orders=self.num_orders)
+        ]
+
+    def prune(self, branch: Branch) -> str | None:
+        """Nothing that a session shows is a certain dead end."""
+        return None
+
+    def is_same_answer(self, one: str, other: str) -> bool:
+        return is_same_answer(one, other)
+
+
+def question(book: Book) -> str:
+    """The user's turn."""
+    return (
+        f"Your Python session holds ledger = {book.ledger!r}. Carry out {book.num_orders} orders on it, one a call: "
+        "each is told when the one before it is done, and depends on what the ledger then holds. At the end the book "
+        f"is closed and you are told what to answer.\n{told(book, 0, book.ledger)}"
+    )

@@ -1,0 +1,150 @@
+"""Made-up books for a coding agent: accounts, and orders to carry out on them one after the other.
+
+Owns the problems, their split and the one right answer. What is ordered next follows from a hash of the problem and of
+all that the accounts hold, so that whoever carried out one order wrongly is ordered something else from there on, and
+nobody can know an order before the one before it is carried out. Pure: nothing here runs code.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Split = Literal["train", "heldout"]
+SPLITS: Final[tuple[Split, ...]] = ("train", "heldout")
+Verb = Literal["add", "take", "move", "double", "swap"]
+
+NAMES: Final = ("ann", "bob", "cid", "dan", "eve", "fay")
+NUM_ACCOUNTS: Final = 3
+MIN_ORDERS: Final = 3
+MAX_ORDERS: Final = 5
+"""With one call for each and one for the answer, the six calls that a path has by default."""
+HELDOUT_PERCENT: Final = 20
+
+Ledger = Mapping[str, int]
+"""Account -> what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One thing to do; carrying it out always changes the ledger it was made for."""
+
+    verb: Verb
+    one: str
+    other: str = ""
+    """'' where only one account takes part."""
+    amount: int = 0
+
+    @property
+    def text(self) -> str:
+        """What the agent is told, e.g. `move 7 from ann to bob`."""
+        match self.verb:
+            case "add":
+                return f"add {self.amount} to {self.one}"
+            case "take":
+                return f"take {self.amount} from {self.one}"
+            case "move":
+                return f"move {self.amount} from {self.one} to {self.other}"
+            case "double":
+                return f"double {self.one}"
+            case "swap":
+                return f"swap {self.one} and {self.other}"
+
+    def done(self, ledger: Ledger) -> dict[str, int]:
+        """The ledger once it is carried out."""
+        one, other = ledger[self.one], ledger.get(self.other, 0)
+        match self.verb:
+            case "add":
+                return {**ledger, self.one: one + self.amount}
+            case "take":
+                return {**ledger, self.one: one - self.amount}
+            case "move":
+                return {**ledger, self.one: one - self.amount, self.other: other + self.amount}
+            case "double":
+                return {**ledger, self.one: 2 * one}
+            case "swap":
+                return {**ledger, self.one: other, self.other: one}
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """One problem: what the accounts hold at first, and how many orders follow."""
+
+    accounts: tuple[tuple[str, int], ...]
+    num_orders: int
+
+    @property
+    def key(self) -> str:
+        """Canonical key, e.g. `ann 12 bob 40 eve 7: 4`."""
+        return f"{' '.join(f'{name} {held}' for name, held in sorted(self.accounts))}: {self.num_orders}"
+
+    @property
+    def ledger(self) -> dict[str, int]:
+        """What the accounts hold at first."""
+        return dict(self.accounts)
+
+    def order(self, number: int, ledger: Ledger) -> Order:
+        """Order `number`, from 0, for whoever has this ledger then."""
+        rng = random.Random(f"ledgers {self.key} {number} {sorted(ledger.items())}")
+        one, other = rng.sample(sorted(ledger), 2)
+        verbs: list[Verb] = ["add", "take", "move"]
+        if ledger[one]:
+            verbs.append("double")
+        if ledger[one] != ledger[other]:
+            verbs.append("swap")
+        verb = rng.choice(verbs)
+        return Order(
+            verb,
+            one,
+            other if verb in ("move", "swap") else "",
+            rng.randint(2, 19) if verb in ("add", "take", "move") else 0,
+        )
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """Account -> how often it counts in the answer."""
+        names = sorted(self.ledger)
+        weights = list(range(1, len(names) + 1))
+        random.Random(f"ledgers {self.key}").shuffle(weights)
+        return dict(zip(names, weights, strict=True))
+
+    @property
+    def asked(self) -> str:
+        """What the answer is, once the book is closed, e.g. `2*ann + 3*bob + 1*eve`."""
+        return " + ".join(f"{weight}*{name}" for name, weight in self.weights.items())
+
+    def result(self, ledger: Ledger) -> int:
+        """What `asked` comes to."""
+        return sum(weight * ledger[name] for name, weight in self.weights.items())
+
+    @property
+    def answer(self) -> int:
+        """The one right answer: that of whoever carries out every order as it is told."""
+        ledger: Ledger = self.ledger
+        for number in range(self.num_orders):
+            ledger = self.order(number, ledger).done(ledger)
+        return self.result(ledger)
+
+
+def split_of(key: str) -> Split:
+    """Which side of the split a book is on; a function of its canonical key alone."""
+    digest = hashlib.sha256(f"ledgers {key}".encode()).digest()
+    return "heldout" if int.from_bytes(digest[:8], "big") % 100 < HELDOUT_PERCENT else "train"
+
+
+def draw_book(rng: random.Random, num_orders: int | None = None) -> Book:
+    """A book from either split. Consumes `rng`."""
+    accounts = tuple((name, rng.randint(10, 99)) for name in sorted(rng.sample(NAMES, NUM_ACCOUNTS)))
+    return Book(accounts, num_orders or rng.randint(MIN_ORDERS, MAX_ORDERS))
+
+
+def generate(split: Split, num_books: int, seed: int, *, num_orders: int | None = None) -> Iterator[Book]:
+    """Yield distinct books of one split, the same ones for one seed."""
+    rng = random.Random(f"ledgers {split} {seed}")
+    seen: set[str] = set()
+    while len(seen) < num_books:
+        book = draw_book(rng, num_orders)
+        if book.key not in seen and split_of(book.key) == split:
+            seen.add(book.key)
+            yield book

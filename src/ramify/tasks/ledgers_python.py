@@ -1,0 +1,128 @@
+"""The Python session of `ledgers`: it begins with the problem's ledger, and tells the next order behind every call.
+
+An order stands until the ledger in the session changes; then the next one is told. It is chosen out here, from what the
+ledger has come to, so that no code in the session can know it before. The state of a branch is its interpreter and the
+page its book is open at, and a fork has both of its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from ramify.core.errors import ToolError
+from ramify.core.problem import Problem
+from ramify.core.segment import ToolStatus
+from ramify.core.tool import Branching, Isolated, Lasting, Tool, ToolResult, ToolSession, text_schema
+from ramify.tasks.ledgers_book import Book, Ledger
+
+READ: Final = 'print("\\n" + __import__("json").dumps(ledger))'
+"""Has the session show its ledger, in the last line."""
+ANSWERED: Final = frozenset({"ok", "empty", "error"})
+"""Statuses of a call behind which the session goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPython:
+    """`python` with the ledger of the problem in every session. Branches as it does."""
+
+    python: Tool
+    name: str = "python"
+
+    @property
+    def branching(self) -> Branching:
+        return self.python.branching
+
+    @property
+    def isolation(self) -> str:
+        return self.python.isolation if isinstance(self.python, Isolated) else "none"
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        return text_schema(self.name, "Run Python in your session, where `ledger` is.", parameter="code")
+
+    async def open(self, problem: Problem) -> "LedgerSession":
+        """Raises `ToolError` where the problem is none of `ledgers`, or the session cannot be begun."""
+        book = _book(problem)
+        python = await self.python.open(problem)
+        begun = await python.call(f"ledger = {book.ledger!r}")
+        if begun.status not in ("ok", "empty"):
+            await python.close()
+            raise ToolError("not_begun", f"the session did not take its ledger: {begun.text[:200]}")
+        return LedgerSession(python, book, book.ledger)
+
+    async def let_go(self) -> None:
+        """Let go of what the Python tool holds for the run, if it holds anything."""
+        if isinstance(self.python, Lasting):
+            await self.python.let_go()
+
+
+@dataclass(slots=True)
+class LedgerSession:
+    """One branch's interpreter, and its book: open at page `num_done`, told with `ledger`."""
+
+    python: ToolSession
+    book: Book
+    ledger: Ledger
+    """As it was when the order that stands was told."""
+    num_done: int = 0
+
+    async def call(self, arguments: str) -> ToolResult:
+        """Run the code; behind what it printed stands the order to carry out next."""
+        result = await self.python.call(arguments)
+        if result.status not in ANSWERED:
+            return result
+        shown = await self.python.call(READ)
+        if shown.status not in ANSWERED:
+            return shown
+        ledger = _ledger(shown.text, self.book)
+        if ledger is None:
+            names = ", ".join(self.book.ledger)
+            return _with(result, f"error: `ledger` must hold a whole number for each of {names}", status="error")
+        if ledger != self.ledger and self.num_done < self.book.num_orders:
+            self.num_done += 1
+        self.ledger = ledger
+        line = told(self.book, self.num_done, self.ledger)
+        return _with(result, line, status="error" if result.status == "error" else "ok")
+
+    async def fork(self) -> "LedgerSession":
+        return replace(self, python=await self.python.fork())
+
+    async def close(self) -> None:
+        await self.python.close()
+
+
+def told(book: Book, num_done: int, ledger: Ledger) -> str:
+    """What is to be done with a ledger once so many orders are done."""
+    if num_done == book.num_orders:
+        return f"the book is closed: answer {book.asked}"
+    return f"order {num_done + 1} of {book.num_orders}: {book.order(num_done, ledger).text}"
+
+
+def _with(result: ToolResult, line: str, *, status: ToolStatus) -> ToolResult:
+    """The result with one more line."""
+    text = result.text.rstrip("\n")
+    return replace(result, text=f"{text}\n{line}" if text else line, status=status)
+
+
+def _book(problem: Problem) -> Book:
+    try:
+        columns = msgspec.convert(dict(problem.public), _Columns)
+        return Book(tuple(sorted(columns.ledger.items())), columns.num_orders)
+    except msgspec.ValidationError as error:
+        raise ToolError("tool_gave_up", f"problem {problem.uid!r} is none of `ledgers`: {error}") from error
+
+
+class _Columns(msgspec.Struct):
+    ledger: dict[str, int]
+    num_orders: int
+
+
+def _ledger(shown: str, book: Book) -> Ledger | None:
+    """The ledger a session has shown; None = it is none of this book."""
+    try:
+        ledger = msgspec.json.decode(shown.rstrip().rpartition("\n")[2], type=dict[str, int])
+    except msgspec.DecodeError:
+        return None
+    return ledger if set(ledger) == set(book.ledger) else None

@@ -1,0 +1,99 @@
+"""Arguments: what the text of a call stands for by the schema of its tool, and why a call is not made.
+
+Chat formats hand over a JSON object, or the text itself for a tool of one text; formats of tags hand over what stands
+between the tags. What does not fit is answered in words for the model, and no tool is called.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ramify.core.tool import Checked, Described, Tool
+from ramify.formats.calls import only_text
+from ramify.tools.schema import listed_in, misfit, shown
+
+MAX_WHOLE: Final = 1 << 53
+
+
+def fault_of(tool: Tool, arguments: str) -> str | None:
+    """Why `arguments` cannot be meant for `tool`, in words for the model; None = they can, or it is the tool's to say.
+
+    A tool that checks its own is asked. Of any other one the schema counts, where a JSON object came: formats of tags
+    hand over the text as it was written, and what that means only the tool knows.
+    """
+    if isinstance(tool, Checked):
+        return tool.fault(arguments)
+    if not isinstance(tool, Described) or only_text(tool.schema["parameters"]) is not None:
+        return None
+    try:
+        given = object_in(arguments)
+    except ValueError:
+        return None
+    return misfit(given, tool.schema["parameters"])
+
+
+def read_arguments(text: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a call's text stands for. Raises `ValueError` with words for the model where they do not fit.
+
+    The text is a JSON object, but for a tool of one text, which takes it as it is; where a text is all that must be
+    given, what does not look like an object is that text.
+    """
+    given = _given(text, parameters)
+    if (fault := misfit(given, parameters)) is not None:
+        raise ValueError(fault)
+    return given
+
+
+def _given(text: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    if (only := only_text(parameters)) is not None:
+        return {only: text}
+    try:
+        return object_in(text)
+    except ValueError:
+        name = _needed_text(parameters)
+        if name is None or text.lstrip().startswith("{"):  # an object that went wrong is no text
+            raise
+        return {name: text}
+
+
+def _needed_text(parameters: Mapping[str, Any]) -> str | None:
+    """The text that is all that must be given."""
+    required, known = listed_in(parameters.get("required")), parameters.get("properties")
+    if len(required) != 1 or not isinstance(known, Mapping):
+        return None
+    schema = known.get(required[0])
+    return required[0] if isinstance(schema, Mapping) and schema.get("type") == "string" else None
+
+
+def object_in(arguments: str) -> dict[str, Any]:
+    """The JSON object that a text is. Raises `ValueError` with words for the model where it is none."""
+    try:
+        given = json.loads(
+            arguments, object_pairs_hook=_without_repeats, parse_constant=_no_constant, parse_float=_number
+        )
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the arguments are no JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError("the arguments are nested too deeply") from error
+    if not isinstance(given, dict):
+        raise ValueError(f"the arguments must be a JSON object, not {shown(given)}")
+    return given
+
+
+def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError(f"a name is given twice among {', '.join(repr(name) for name, _ in pairs)}")
+    return found
+
+
+def _no_constant(spelling: str) -> Any:
+    raise ValueError(f"{spelling} is no JSON")
+
+
+def _number(spelling: str) -> int | float:
+    """`3.0` is a whole number to JSON schemas, so that it is one to functions as well."""
+    value = float(spelling)
+    if not math.isfinite(value):
+        raise ValueError(f"{spelling} is too large a number")
+    return int(value) if value.is_integer() and abs(value) < MAX_WHOLE else value

@@ -1,0 +1,269 @@
+"""Tools of an MCP server, started here and spoken to on its standard input and output, or reached by a URL.
+
+Each of the server's tools is a tool. One that only reads (`readOnlyHint`) is shared: all branches call it through one
+session of the run. Tools that change something act on one state together, a session of the server for each branch, and
+the most careful of them says how it branches: `replay` where all may be repeated (`idempotentHint`), else `refuse`.
+What reads is then of that state too, because it is to see what the branch has done. `branching` overrides each.
+
+A run that was recorded knows its tools: the server is not asked again to read it.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from ramify.core.errors import ConfigError, ToolError, nearest
+from ramify.core.problem import Problem
+from ramify.core.tool import Tool, ToolResult, ToolSession
+from ramify.tools.arguments import read_arguments
+
+if TYPE_CHECKING:
+    from mcp_types import Tool as ServersTool
+
+    from ramify.tools.mcp_client import Connection, Server
+
+McpBranching = Literal["share", "replay", "refuse"]
+"""The state of a server cannot be copied."""
+CAREFUL: Final[tuple[McpBranching, ...]] = ("refuse", "replay", "share")
+"""The most careful first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a server says of one of its tools."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    branching: McpBranching
+    """What its annotations come to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mcp:
+    """Options of one server, and the set of its tools. Asking for `tools` asks the server, unless it was `listed`."""
+
+    name: str = "mcp"
+    """What messages call the server."""
+    command: str | None = None
+    """A program to start the server; or `url`."""
+    args: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables the server is given. They are kept with the run: keys belong in `env_from`."""
+    env_from: Sequence[str] = ()
+    """Names of our own variables that it is given; of no other it learns but HOME, LOGNAME, PATH, SHELL, TERM, USER."""
+    cwd: str | None = None
+    """Folder the server works in; None = ours."""
+    url: str | None = None
+    """Of a server that speaks streamable HTTP."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Header -> name of our variable that holds its value."""
+    only: Sequence[str] | None = None
+    """Names of the server's tools that are used; None = all."""
+    rename: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The server's name of a tool -> what the model calls it."""
+    branching: Mapping[str, McpBranching] = field(default_factory=dict[str, McpBranching])
+    """The server's name of a tool -> how it branches, where its annotations do not say so, or not truly."""
+    attachments: str | None = None
+    """Folder for images and other files that tools return; None = a temporary one."""
+    start_s: float = 30.0
+    """Time the server has to start and to say what it is (the SDK's own limit for a connection)."""
+    listed: str | None = None
+    """What the server listed when the run began, filled in then."""
+
+    def __post_init__(self) -> None:
+        if (self.command is None) == (self.url is None):
+            raise ConfigError(f"command = {self.command!r}, url = {self.url!r}: name one of them")
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise ConfigError(f"url = {self.url!r}: it begins with http:// or https://")
+        for key in ("args", "env", "env_from", "cwd") if self.url is not None else ("headers",):
+            if given := asdict(self)[key]:
+                raise ConfigError(f"{key} = {given!r}: a server of a {'url' if self.url else 'command'} takes none")
+        for name, kind in self.branching.items():
+            if kind not in CAREFUL:
+                raise ConfigError(f"branching.{name} = {kind!r}: allowed are {', '.join(map(repr, CAREFUL))}")
+        if not self.start_s > 0:
+            raise ConfigError(f"start_s = {self.start_s!r}: it must be above 0")
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The server's tools. Raises `ConfigError` where it cannot be asked, or lists what the options do not fit."""
+        tools = self._chosen(self._listing())
+        branching: dict[str, McpBranching] = {t.name: self.branching.get(t.name, t.branching) for t in tools}
+        source = Source(self)
+        state = _most_careful(branching.values())
+        made: list[Tool] = []
+        for tool in tools:
+            is_shared = self.branching.get(tool.name) == "share" or state == "share"
+            name = self.rename.get(tool.name, tool.name)
+            made.append(McpTool(name, tool, "share" if is_shared else state, source))
+        return made
+
+    def recorded(self) -> Mapping[str, Any]:
+        """The options that make the same tools again, with nobody asked, from any folder."""
+        folders = {"attachments": self.attachments, "cwd": "." if self.cwd is None and self.url is None else self.cwd}
+        absolute = {key: str(Path(folder).resolve()) for key, folder in folders.items() if folder is not None}
+        return {"listed": msgspec.json.encode(self._listing()).decode(), **absolute}
+
+    def server(self) -> "Server":
+        """The server's sessions; none is open yet. Raises `ConfigError` without the package mcp."""
+        from ramify.tools.mcp_client import Address, Server
+
+        return Server(
+            Address(
+                command=self.command,
+                args=self.args,
+                env=self.env,
+                env_from=self.env_from,
+                cwd=self.cwd,
+                url=self.url,
+                headers=self.headers,
+                start_s=self.start_s,
+            )
+        )
+
+    def _listing(self) -> list[Listed]:
+        if self.listed is not None:
+            return msgspec.json.decode(self.listed, type=list[Listed])
+        from ramify.tools.mcp_client import listed_by
+
+        try:
+            return [_listed(tool) for tool in listed_by(self.server().address)]
+        except ConfigError as error:
+            raise ConfigError(f"MCP server {self.name!r}: {error}") from error
+
+    def _chosen(self, listing: Sequence[Listed]) -> list[Listed]:
+        """The tools that are used, in the server's order."""
+        names = [tool.name for tool in listing]
+        for key, named in (("only", self.only or ()), ("rename", self.rename), ("branching", self.branching)):
+            if unknown := [name for name in named if name not in names]:
+                raise ConfigError(
+                    f"MCP server {self.name!r}: {key} names the tool {unknown[0]!r}, which it does not list; "
+                    f"{nearest(unknown[0], names)}"
+                )
+        chosen = [tool for tool in listing if self.only is None or tool.name in self.only]
+        called = [self.rename.get(tool.name, tool.name) for tool in chosen]
+        if twice := [name for name in called if called.count(name) > 1]:
+            raise ConfigError(f"MCP server {self.name!r}: two of its tools are called {twice[0]!r}; a name calls one")
+        if not chosen:
+            raise ConfigError(f"MCP server {self.name!r} offers no tools")
+        return chosen
+
+
+@dataclass(slots=True)
+class Source:
+    """The server behind a set of tools. Nothing of it is needed before the first session is opened."""
+
+    options: Mcp
+    _server: "Server | None" = None
+
+    @property
+    def server(self) -> "Server":
+        if self._server is None:
+            self._server = self.options.server()
+        return self._server
+
+    async def let_go(self) -> None:
+        if self._server is not None:
+            await self._server.let_go()
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """One tool of a server."""
+
+    name: str
+    listed: Listed
+    branching: McpBranching
+    source: Source
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        return {"name": self.name, "description": self.listed.description, "parameters": self.listed.parameters}
+
+    @property
+    def state(self) -> str:
+        """That of the server on a branch, or of its session of the run; no other server's and the name of no tool."""
+        return f"MCP server {self.source.options.name} ({id(self.source)}), {self.branching}"
+
+    def on(self, session: ToolSession) -> ToolSession:
+        assert isinstance(session, McpSession)
+        return replace(session, tool=self)
+
+    def fault(self, arguments: str) -> str | None:
+        """What is wrong with the arguments; None = they fit what the server said of them."""
+        try:
+            read_arguments(arguments, self.listed.parameters)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    async def open(self, problem: Problem) -> "McpSession":
+        """Raises `ToolError` where the server does not answer."""
+        server = self.source.server
+        if self.branching == "share":
+            return McpSession(self, None)
+        connection = server.connect()
+        try:
+            await connection.ready()
+        except BaseException:
+            connection.end()
+            raise
+        return McpSession(self, connection)
+
+    async def let_go(self) -> None:
+        await self.source.let_go()
+
+
+@dataclass(frozen=True, slots=True)
+class McpSession:
+    """A session with the server, as one of its tools calls it."""
+
+    tool: McpTool
+    connection: "Connection | None"
+    """None = that of the run."""
+
+    async def call(self, arguments: str) -> ToolResult:
+        """What the server answers. Raises `ToolError` where it fails."""
+        from ramify.tools.mcp_content import Folder, result_of
+
+        listed, source = self.tool.listed, self.tool.source
+        try:
+            given = read_arguments(arguments, listed.parameters)
+        except ValueError as error:
+            return ToolResult(str(error), "error")
+        connection = source.server.shared() if self.connection is None else self.connection
+        said = await connection.call(listed.name, given)
+        folder = source.options.attachments
+        return result_of(said, Folder(None if folder is None else Path(folder)))
+
+    async def fork(self) -> "McpSession":
+        if self.connection is not None:
+            raise ToolError("tool_gave_up", "the state of an MCP server cannot be copied")
+        return self
+
+    async def close(self) -> None:
+        if self.connection is not None:
+            await self.connection.close()
+
+
+def _most_careful(kinds: Collection[McpBranching]) -> McpBranching:
+    for kind in CAREFUL:
+        if kind in kinds:
+            return kind
+    return "share"
+
+
+def _listed(tool: "ServersTool") -> Listed:
+    """What annotations come to; one that says nothing may do anything."""
+    hints = tool.annotations
+    is_reader = hints is not None and hints.read_only_hint is True
+    is_repeatable = hints is not None and hints.idempotent_hint is True
+    branching: McpBranching = "share" if is_reader else "replay" if is_repeatable else "refuse"
+    parameters = {"type": "object", "properties": {}, **tool.input_schema}
+    if not isinstance(parameters["properties"], Mapping):
+        parameters["properties"] = {}
+    return Listed(tool.name, tool.description or "", parameters, branching)

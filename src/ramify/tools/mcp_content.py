@@ -1,0 +1,109 @@
+"""What an MCP server says, as a `ToolResult`: its texts, its structured content as metadata, its files as attachments.
+
+An image, a sound or another file is kept in a folder under the hash of its content, so that the same file is one; the
+model is shown its kind and size in its place. Bytes never enter a text, metadata or ids.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import mimetypes
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import mcp_types as types
+
+from ramify.core.errors import ToolError
+from ramify.core.tool import ToolResult
+from ramify.tools.output import made_safe
+
+MAX_METADATA_BYTES: Final = 65536
+"""Of structured content, which goes into the journal: as much as a result's text (`tools.max_result_bytes`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Where files are kept. Made when the first one comes."""
+
+    path: Path | None = None
+    """None = one for all runs of a user on this machine, which lasts as long as temporary files do."""
+
+    def keep(self, data: bytes, mime_type: str) -> str:
+        """Write a file, unless it is there. Returns its path, which ends in the hash of its content."""
+        name = hashlib.sha256(data).hexdigest() + (mimetypes.guess_extension(mime_type) or ".bin")
+        folder = self._temporary() if self.path is None else self.path
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / name
+        if not file.exists():
+            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
+                part.write(data)
+            os.replace(part.name, file)  # noqa: PTH105 - what another run is writing is never seen half
+        return str(file)
+
+    def _temporary(self) -> Path:
+        folder = Path(tempfile.gettempdir()) / f"ramify-attachments-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise ToolError("tool_gave_up", f"{folder} is somebody else's; name a folder by the option `attachments`")
+        return folder
+
+
+@dataclass(slots=True)
+class _Parts:
+    """A result in the making."""
+
+    folder: Folder
+    texts: list[str] = field(default_factory=list[str])
+    files: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def add(self, block: types.ContentBlock) -> None:
+        match block:
+            case types.TextContent():
+                self.texts.append(block.text)
+            case types.ImageContent() | types.AudioContent():
+                self._keep(block.data, block.mime_type)
+            case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
+                self.texts.append(resource.text)
+            case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
+                self._keep(resource.blob, resource.mime_type or "application/octet-stream", uri=str(resource.uri))
+            case types.ResourceLink():
+                self.texts.append(
+                    " ".join(filter(None, (block.title or block.name, str(block.uri), block.description)))
+                )
+            case _:
+                self.texts.append(f"[{block.type}]")
+
+    def _keep(self, encoded: str, mime_type: str, *, uri: str | None = None) -> None:
+        try:
+            data = base64.b64decode(encoded, validate=True)
+        except binascii.Error as error:
+            raise ToolError("tool_gave_up", f"the server sent {mime_type} that is no base64: {error}") from error
+        file = {"name": self.folder.keep(data, mime_type), "mime_type": mime_type, "num_bytes": len(data)}
+        self.files.append(file if uri is None else {**file, "uri": uri})
+        self.texts.append(f"[{mime_type}, {len(data)} bytes]")
+
+
+def result_of(said: types.CallToolResult, folder: Folder) -> ToolResult:
+    """The result of one call. Writes files to `folder`. Raises `ToolError` for a file that cannot be read."""
+    parts = _Parts(folder)
+    for block in said.content:
+        parts.add(block)
+    metadata: dict[str, Any] = {"files": parts.files} if parts.files else {}
+    structured = said.structured_content
+    if structured is not None:
+        text = json.dumps(structured, ensure_ascii=False)
+        metadata |= _kept(structured, len(text.encode(errors="replace")))
+        parts.texts = parts.texts or [text]
+    attachments = tuple(file["name"] for file in parts.files)
+    return ToolResult("\n".join(parts.texts), "error" if said.is_error else "ok", metadata, attachments)
+
+
+def _kept(structured: Any, num_bytes: int) -> dict[str, Any]:
+    """Structured content as metadata; of what no journal could hold, its size."""
+    kept = {"structured": structured}
+    is_plain = made_safe(ToolResult("", metadata=kept), max_bytes=0).status != "crashed"
+    return kept if is_plain and num_bytes <= MAX_METADATA_BYTES else {"structured_bytes": num_bytes}

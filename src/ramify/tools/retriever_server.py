@@ -1,0 +1,177 @@
+"""Retriever server: a search index behind Search-R1's protocol, for this library, Search-R1's trainer or anybody.
+
+`POST /retrieve {"queries": [text, …], "topk": k or null, "return_scores": bool}` is answered by `{"result": [[…], …]}`,
+a list a query in their order: of `{"document": {…}, "score": s}`, or, without scores, of documents alone, where the
+published server fails. A document has `contents` (title, newline, text), and `id` if the corpus had ids. `GET /health`
+says how many passages there are. What is wrong with a request is a 400 whose body is `{"error": …}`. Searches run in
+threads, so that nobody waits for another's slow query. Reads the index and nothing else; binds to loopback unless it is
+told otherwise, and asks nobody who they are.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from ramify.core.errors import ConfigError
+from ramify.engines.http import INSTALL
+from ramify.tools.function import DaemonThreads
+from ramify.tools.output import valid
+from ramify.tools.passages import MAX_PARALLEL, Hit, Index, Passage
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+USAGE: Final = 'a request is {"queries": [text, …], "topk": k or null, "return_scores": true or false}'
+
+Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What one request may ask for, and how long the end of the server may take."""
+
+    max_queries: int = 8192
+    """Of a request; Search-R1's trainer sends one for all of a step's rows, 2,560 in its script."""
+    max_top_k: int = 100
+    max_body_bytes: int = 16 << 20
+    stop_s: float = 10.0
+    """How long requests under way are waited for when the server stops."""
+
+    def __post_init__(self) -> None:
+        if min(self.max_queries, self.max_top_k, self.max_body_bytes) < 1 or self.stop_s < 0:
+            raise ConfigError(f"impossible limits {self!r}: 1 or more of each, and 0 s or more")
+
+
+class _Asked(msgspec.Struct):
+    queries: list[str]
+    topk: int | None = None
+    return_scores: bool = False
+
+
+class RetrieverServer:
+    """Serves `index` while it is entered (`async with`), at `url`.
+
+    `port` 0 is one that the system gives; `top_k` is for requests that name none. Raises `ConfigError` where the extra
+    `http` is missing, and on entering where the address cannot be had. The index stays open behind it.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        *,
+        top_k: int = 3,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: ServerLimits = ServerLimits(),
+    ) -> None:
+        try:
+            from aiohttp import web
+        except ImportError as error:
+            raise ConfigError(f"a server needs aiohttp: {INSTALL} ({error})") from error
+        if not 1 <= top_k <= limits.max_top_k:
+            raise ConfigError(f"top_k = {top_k!r}: a page shows 1 to {limits.max_top_k} passages")
+        if not 0 <= port < 1 << 16:
+            raise ConfigError(f"port = {port!r}: 0 to 65535, and 0 is one that the system gives")
+        self._web = web
+        self._index: Final = index
+        self._top_k: Final = top_k
+        self._address: Final = (host, port)
+        self._limits: Final = limits
+        self._threads: Final = DaemonThreads(MAX_PARALLEL)
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it serves; to be asked for while it does."""
+        assert self._runner is not None, "the server is not entered"
+        host, port, *_ = self._runner.addresses[0]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def __aenter__(self) -> "RetrieverServer":
+        @self._web.middleware
+        async def refusing(request: "web.Request", handler: Handler) -> "web.StreamResponse":
+            return await self._refusing(request, handler)
+
+        app = self._web.Application(client_max_size=self._limits.max_body_bytes, middlewares=[refusing])
+        app.router.add_post("/retrieve", self._retrieve)
+        app.router.add_get("/health", self._health)
+        runner = self._web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=self._limits.stop_s, handler_cancellation=True
+        )
+        await runner.setup()
+        host, port = self._address
+        try:
+            await self._web.TCPSite(runner, host, port).start()
+        except (OSError, UnicodeError) as error:
+            await runner.cleanup()
+            raise ConfigError(f"{host}:{port} cannot be served at: {error}") from error
+        self._runner = runner
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Take no more requests, finish those under way, and close every connection."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _refusing(self, request: "web.Request", handler: Handler) -> "web.StreamResponse":
+        """Whatever is refused is told as JSON, in the words of the one that refused."""
+        try:
+            return await handler(request)
+        except self._web.HTTPRequestEntityTooLarge:
+            return self._refused(413, f"the request is longer than {self._limits.max_body_bytes} bytes")
+        except self._web.HTTPException as error:
+            known = "POST /retrieve and GET /health are served"
+            return self._refused(error.status, f"{request.method} {request.path}: {error.reason}; {known}")
+
+    async def _health(self, request: "web.Request") -> "web.Response":
+        return self._said({"status": "ok", "passages": self._index.num_passages})
+
+    async def _retrieve(self, request: "web.Request") -> "web.Response":
+        try:
+            asked = self._checked(msgspec.json.decode(await request.read(), type=_Asked))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return self._refused(400, f"{error}; {USAGE}")
+        top_k = self._top_k if asked.topk is None else asked.topk
+        found = await asyncio.gather(*(self._found(query, top_k) for query in asked.queries))
+        told = _scored if asked.return_scores else _unscored
+        return self._said({"result": [told(hits) for hits in found]})
+
+    def _checked(self, asked: _Asked) -> _Asked:
+        if len(asked.queries) > self._limits.max_queries:
+            raise msgspec.ValidationError(
+                f"{len(asked.queries)} queries in one request; at most {self._limits.max_queries} are allowed"
+            )
+        if asked.topk is not None and not 1 <= asked.topk <= self._limits.max_top_k:
+            raise msgspec.ValidationError(f"topk = {asked.topk}; 1 to {self._limits.max_top_k} or null is allowed")
+        return asked
+
+    async def _found(self, query: str, top_k: int) -> Sequence[Hit]:
+        if not self._index.is_blocking:
+            return self._index.search(query, top_k)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._index.search, query, top_k)
+
+    def _said(self, values: dict[str, Any], status: int = HTTPStatus.OK) -> "web.Response":
+        return self._web.Response(body=msgspec.json.encode(values), status=status, content_type="application/json")
+
+    def _refused(self, status: int, why: str) -> "web.Response":
+        return self._said({"error": valid(why)}, status)
+
+
+def _scored(hits: Sequence[Hit]) -> list[dict[str, Any]]:
+    return [{"document": _document(hit.passage), "score": hit.score} for hit in hits]
+
+
+def _unscored(hits: Sequence[Hit]) -> list[dict[str, Any]]:
+    return [_document(hit.passage) for hit in hits]
+
+
+def _document(passage: Passage) -> dict[str, Any]:
+    """A passage as Search-R1 has it: whoever reads `contents` takes its first line for the title."""
+    title = " ".join(passage.title.splitlines())
+    contents = {"contents": f"{title}\n{passage.text}"}
+    return {"id": passage.uid, **contents} if passage.uid else contents

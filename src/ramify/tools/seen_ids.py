@@ -1,0 +1,56 @@
+"""SeenIds: which ids a long file has used, and in which line first, in little memory.
+
+A table of 64-bit digests with open addressing: 21 to 43 bytes an id, where a dictionary takes 150. Two different ids
+have one digest about once in a hundred thousand files of 20 million ids; the second would be called a duplicate.
+"""
+
+import hashlib
+from array import array
+from typing import Final
+
+SMALLEST: Final = 1024
+"""Places of an empty table; a power of two."""
+
+
+class SeenIds:
+    """Ids and the lines they came in first."""
+
+    def __init__(self) -> None:
+        self._digests = _zeros(SMALLEST)
+        """0 = a free place."""
+        self._lines = _zeros(SMALLEST)
+        self._num_ids = 0
+
+    def __len__(self) -> int:
+        return self._num_ids
+
+    def first_line(self, uid: str, line: int) -> int:
+        """The line that `uid` came in first: `line` itself if it is new, and that is remembered."""
+        if 4 * self._num_ids >= 3 * len(self._digests):
+            self._grow()
+        digest = int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=8).digest(), "big") or 1
+        place = self._place(digest)
+        if not self._digests[place]:
+            self._digests[place], self._lines[place] = digest, line
+            self._num_ids += 1
+        return self._lines[place]
+
+    def _place(self, digest: int) -> int:
+        """Where a digest stands, or the free place it would take."""
+        last = len(self._digests) - 1
+        place = digest & last
+        while self._digests[place] not in (0, digest):
+            place = (place + 1) & last
+        return place
+
+    def _grow(self) -> None:
+        digests, lines = self._digests, self._lines
+        self._digests, self._lines = _zeros(2 * len(digests)), _zeros(2 * len(digests))
+        for digest, line in zip(digests, lines, strict=True):
+            if digest:
+                place = self._place(digest)
+                self._digests[place], self._lines[place] = digest, line
+
+
+def _zeros(number: int) -> "array[int]":
+    return array("Q", bytes(8 * number))

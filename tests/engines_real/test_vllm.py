@@ -1,0 +1,113 @@
+"""Engine `vllm` against real servers: what every engine promises, and that it is the same model as `builtin`."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.contracts import test_engines as contract
+from tests.engines_real.replicas import Served
+
+from ramify.cli.check import checked_run
+from ramify.config.configure import resolve
+from ramify.core.engine import Engine
+from ramify.core.segment import Floats_T
+from ramify.core.tree import Tree
+from ramify.engines.replicas import Replicas
+from ramify.engines.vllm import Vllm
+from ramify.runner.api import Rollout, begin, rollout_sync
+
+pytestmark = pytest.mark.engines
+
+FACTS = [fact for name, fact in vars(contract).items() if name.startswith("test_")]
+GREEDY = {"actions.policy.sampling.temperature": 0.0, "strategy.options": {"n": 1}}
+
+
+def one(replicas: Served) -> Engine:
+    return Vllm(replicas.model, base_url=replicas.urls[0])
+
+
+def both(replicas: Served) -> Engine:
+    return Replicas([Vllm(replicas.model, base_url=url) for url in replicas.urls])
+
+
+@pytest.mark.parametrize("build", [one, both], ids=["one server", "two replicas"])
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.__name__)
+def test_the_engine_contract_holds(
+    fact: Callable[[Callable[[], Engine]], None], build: Callable[[Served], Engine], replicas: Served
+) -> None:
+    fact(lambda: build(replicas))
+
+
+def trees(rollout: Rollout) -> list[Tree]:
+    assert not rollout.report.failed_trees
+    return list(rollout.trees)
+
+
+def grown(preset: str, flags: dict[str, Any], **others: Any) -> Rollout:
+    return rollout_sync(config=resolve(preset=preset, flags={**flags, **others}).config)
+
+
+def logprobs(tree: Tree) -> Floats_T:
+    return np.concatenate([tree.branch(leaf).logprobs for leaf in tree.leaves()])
+
+
+def ids(tree: Tree) -> list[list[int]]:
+    return [tree.branch(leaf).ids.tolist() for leaf in tree.leaves()]
+
+
+def test_greedy_trees_are_those_of_the_built_in_engine(replicas: Served) -> None:
+    flags = {"prompts": 48, "seed": 3, **GREEDY}
+    ours = trees(grown("chains", flags))
+    theirs = trees(grown("chains", flags, **replicas.flags()))
+    # Sums come in another order, so two tokens that are nearly as likely as each other may change places.
+    same = [pair for pair in zip(ours, theirs, strict=True) if ids(pair[0]) == ids(pair[1])]
+    assert len(same) >= len(ours) - 2
+    assert max(float(np.nanmax(abs(logprobs(one) - logprobs(other)))) for one, other in same) < 1e-3
+
+
+def test_rewards_and_lengths_are_those_of_the_built_in_engine(replicas: Served) -> None:
+    flags = {"prompts": 64, "seed": 4, "strategy.options": {"n": 8}}
+    ours = trees(grown("chains", flags))
+    theirs = trees(grown("chains", flags, **replicas.flags()))
+    for measure in (mean_reward, mean_length):
+        gaps = [measure(one) - measure(other) for one, other in zip(ours, theirs, strict=True)]
+        assert abs(fmean(gaps)) < 3 * stdev(gaps) / len(gaps) ** 0.5
+
+
+def mean_reward(tree: Tree) -> float:
+    return fmean(tree.reward(leaf) or 0.0 for leaf in tree.leaves())
+
+
+def mean_length(tree: Tree) -> float:
+    return fmean(len(tree.branch(leaf)) for leaf in tree.leaves())
+
+
+def test_no_id_differs_between_the_run_and_what_the_servers_sampled(replicas: Served, tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    flags = {"prompts": 24, "seed": 5, "engine.placement": "round_robin", "engine.log": str(log)}
+    begin(resolve(preset="treepo", flags={**replicas.flags(), **flags}).config, tmp_path / "run")
+    checked = checked_run(tmp_path / "run", log)
+    assert checked.against is not None
+    assert (checked.breaches, checked.against.differences, checked.against.only_in_log) == ([], [], 0)
+    assert checked.against.turns > 500
+
+
+def test_a_server_that_is_killed_costs_no_tree_and_comes_back(replicas: Served) -> None:
+    flags = {**replicas.flags(), "prompts": 48, "seed": 6, "strategy.options": {"n": 8}}
+    whole = trees(grown("chains", flags))
+    killed: list[int] = []
+
+    def kill(event: object) -> None:
+        if not killed:
+            killed.append(replicas.pids[0])
+            os.kill(replicas.pids[0], signal.SIGKILL)
+
+    found = rollout_sync(config=resolve(preset="chains", flags=flags).config, observers=[kill])
+    assert killed
+    assert len(trees(found)) == len(whole)
+    assert all(len(tree.leaves()) == 8 for tree in found.trees)

@@ -1,0 +1,233 @@
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.servers.programs import PROBE, QUICK, ask, is_alive, program, tell, until
+
+from ramify.core.errors import ConfigError, EngineError
+from ramify.servers.attached import attach
+from ramify.servers.member import Home
+from ramify.servers.pool import Down, Event, GivenUp, ServerPool, Up
+from ramify.servers.ports import Address
+from ramify.servers.process import Command
+
+
+class Told:
+    """What a pool's observer was told."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def of(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def pool(logs: Path, told: Told, **how: Any) -> ServerPool:
+    home = Home(logs=logs, port=how.pop("port", None))
+    options = {"count": 1, "probe": PROBE, "care": QUICK, "home": home, "observe": told.events.append, **how}
+    return ServerPool(options.pop("command", None) or program(), **options)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@asynccontextmanager
+async def running(logs: Path, **how: Any) -> AsyncIterator[tuple[ServerPool, Told]]:
+    told = Told()
+    servers = pool(logs, told, **how)
+    await servers.start()
+    pids = servers.pids
+    try:
+        yield servers, told
+    finally:
+        await servers.stop()
+        assert not any(is_alive(pid) for pid in pids if pid is not None)
+
+
+@pytest.mark.covers("S3.2")
+async def test_servers_are_ready_together_at_ports_of_their_own(tmp_path: Path):
+    async with running(tmp_path, count=3) as (servers, told):
+        assert len(set(servers.urls)) == 3
+        assert sorted(event.index for event in told.of(Up)) == [0, 1, 2]
+        pids = [(await ask(url))["pid"] for url in servers.urls]
+        assert pids == list(servers.pids)
+        assert names(tmp_path) == [f"server-{index}.1.log" for index in range(3)]
+
+
+async def test_named_ports_are_those_from_the_first_on(tmp_path: Path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    async with running(tmp_path, port=port) as (servers, _):
+        assert servers.urls == (f"http://127.0.0.1:{port}",)
+
+
+async def test_a_named_port_that_is_taken_is_said_before_anything_starts(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        servers = pool(tmp_path, Told(), port=taken.getsockname()[1])
+        with pytest.raises(ConfigError, match=r"port \d+ of 127\.0\.0\.1 cannot be had"):
+            await servers.start()
+    assert not names(tmp_path)
+
+
+async def test_a_server_that_dies_at_its_start_fails_all_with_the_end_of_its_log(tmp_path: Path):
+    commands = iter([program(), program(dies="gpt-7"), program()])
+
+    def command(address: Address) -> Command:
+        return next(commands)(address)
+
+    servers = pool(tmp_path, Told(), count=3, command=command)
+    with pytest.raises(
+        EngineError, match=r"(?s)server-1: exit code 1 at its start.*server-1\.1\.log.*no such model: gpt-7"
+    ):
+        await servers.start()
+    assert servers.pids == ()
+
+
+async def test_a_server_that_is_never_ready_is_stopped_at_the_deadline(tmp_path: Path):
+    servers = pool(tmp_path, Told(), command=program(html=True), care=replace(QUICK, start_s=0.5))
+    with pytest.raises(EngineError, match=r"server-0: not ready in 0\.5 s \(.*; its log .*server-0\.1\.log"):
+        await servers.start()
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path):
+    servers = pool(tmp_path, Told(), count=2, command=program(crowd=str(tmp_path / "pids"), html=True))
+    starting = asyncio.create_task(servers.start())
+    await until((tmp_path / "pids").exists)
+    family = json.loads((tmp_path / "pids").read_text())
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not any(map(is_alive, family))
+
+
+async def test_a_dead_server_is_started_again_at_its_address(tmp_path: Path):
+    async with running(tmp_path, count=2) as (servers, told):
+        urls, pids = servers.urls, servers.pids
+        await tell(urls[1], "/die")
+        await until(lambda: len(told.of(Up)) == 3)
+        (down,) = told.of(Down)
+        assert down.index == 1
+        assert "exit code 7" in down.reason and "I was told to die" in down.reason
+        assert servers.urls == urls
+        assert servers.pids[0] == pids[0] and servers.pids[1] != pids[1]
+        assert (tmp_path / "server-1.2.log").exists()
+
+
+async def test_a_silent_server_is_killed_and_started_again(tmp_path: Path):
+    async with running(tmp_path, command=program(deaf=True), care=replace(QUICK, grace_s=0.1)) as (servers, told):
+        (pid,) = servers.pids
+        await tell(servers.urls[0], "/hang")
+        await until(lambda: len(told.of(Up)) == 2)
+        assert "it is silent: timeout" in told.of(Down)[0].reason
+        assert pid is not None and not is_alive(pid)
+
+
+async def test_a_server_that_is_there_and_cannot_generate_is_found_out_when_it_is_suspected(tmp_path: Path):
+    async with running(tmp_path) as (servers, told):
+        await tell(servers.urls[0], "/numb")
+        servers.suspect(0)
+        await until(lambda: len(told.of(Up)) == 2)
+        assert "the engine is dead" in told.of(Down)[0].reason
+
+
+async def test_a_suspicion_that_is_wrong_costs_nothing(tmp_path: Path):
+    async with running(tmp_path) as (servers, told):
+        for _ in range(5):
+            servers.suspect(0)
+            await ask(servers.urls[0])
+        assert not told.of(Down)
+
+
+async def test_a_server_that_goes_down_too_often_stays_down(tmp_path: Path):
+    command = program(starts=str(tmp_path / "starts"), good_starts=1)
+    async with running(tmp_path / "logs", command=command) as (servers, told):
+        await tell(servers.urls[0], "/die")
+        await until(lambda: told.of(GivenUp))
+        assert len(told.of(Down)) == QUICK.max_restarts
+        assert "this time it does not start" in told.of(GivenUp)[0].reason
+        assert servers.pids == (None,)
+        assert (tmp_path / "starts").read_text() == "x" * (2 + QUICK.max_restarts - 1)
+
+
+async def test_restarts_are_forgotten_when_a_server_was_up_for_long(tmp_path: Path):
+    async with running(tmp_path, care=replace(QUICK, max_restarts=1, steady_s=0)) as (servers, told):
+        for number in range(3):
+            await tell(servers.urls[0], "/die")
+            await until(lambda number=number: len(told.of(Up)) == number + 2)
+        assert not told.of(GivenUp)
+
+
+def test_pauses_double_up_to_a_limit():
+    care = replace(QUICK, base_s=1, cap_s=60)
+    assert [care.pause_s(number) for number in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+@pytest.mark.parametrize("options", [{"shares_nothing": True}, {"loses_port": "lost"}])
+async def test_an_address_in_use_costs_a_move_and_no_failure(tmp_path: Path, options: dict[str, Any]):
+    if "loses_port" in options:
+        options = {"loses_port": str(tmp_path / "lost")}
+    async with running(tmp_path / "logs", command=program(**options)) as (servers, told):
+        assert (await ask(servers.urls[0]))["pid"] == servers.pids[0]
+        assert names(tmp_path / "logs") == ["server-0.1.log", "server-0.2.log"]
+        assert len(told.events) == 1
+
+
+async def test_stopping_stops_servers_that_are_being_started_again(tmp_path: Path):
+    async with running(tmp_path, care=replace(QUICK, base_s=60, cap_s=60)) as (servers, told):
+        await tell(servers.urls[0], "/die")
+        await until(lambda: told.of(Down))
+
+
+async def test_a_stop_that_is_cancelled_kills_at_once(tmp_path: Path):
+    told = Told()
+    servers = pool(tmp_path, told, command=program(deaf=True), care=replace(QUICK, grace_s=60))
+    await servers.start()
+    (pid,) = servers.pids
+    stopping = asyncio.create_task(servers.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert pid is not None and not is_alive(pid)
+
+
+async def test_servers_that_run_already_are_asked_and_never_stopped(tmp_path: Path):
+    async with running(tmp_path) as (servers, _):
+        assert await attach([f"{servers.urls[0]}/"], probe=PROBE, care=QUICK) == servers.urls
+        assert (await ask(servers.urls[0]))["pid"] == servers.pids[0]
+
+
+async def test_a_server_that_is_not_there_cannot_be_attached_to():
+    with pytest.raises(EngineError, match=r"not ready in 0\.1 s \(unreachable"):
+        await attach(["http://127.0.0.1:9"], probe=PROBE, care=replace(QUICK, start_s=0.1))
+    with pytest.raises(ConfigError, match="no servers to attach to"):
+        await attach([], probe=PROBE)
+
+
+async def test_no_file_is_left_open(tmp_path: Path):
+    async with running(tmp_path):
+        pass
+    before = names(Path("/proc/self/fd"))
+    for _ in range(3):
+        async with running(tmp_path, count=2):
+            pass
+    assert len(names(Path("/proc/self/fd"))) <= len(before)
+
+
+@pytest.mark.parametrize("wrong", [{"start_s": 0}, {"max_silent": 0}, {"base_s": -1}, {"max_restarts": -1}])
+def test_impossible_care_is_refused(wrong: dict[str, float]):
+    with pytest.raises(ConfigError, match="impossible care"):
+        replace(QUICK, **wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_pool_has_a_server(tmp_path: Path):
+    with pytest.raises(ConfigError, match="at least 1 server"):
+        pool(tmp_path, Told(), count=0)

@@ -1,0 +1,138 @@
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.servers.engine_folders import engine_python
+from tests.servers.programs import PROBE, QUICK, ask, program, tell, until
+
+from ramify.core.errors import EngineError
+from ramify.servers.attached import attach
+from ramify.servers.launch import RouterLaunch
+from ramify.servers.member import Home
+from ramify.servers.pool import Down, Event, ServerPool, Up
+from ramify.servers.router import PROBE as ROUTER_PROBE
+from ramify.servers.router import Router
+from ramify.servers.site import Site
+
+
+def launch(tmp_path: Path) -> RouterLaunch:
+    return RouterLaunch(python=engine_python(tmp_path / "engine", ["sglang_router"]), policy="round_robin")
+
+
+def home_of(tmp_path: Path) -> Home:
+    return Home(logs=tmp_path / "logs")
+
+
+def site(tmp_path: Path, said: list[str]) -> Site:
+    router = launch(tmp_path)
+    return Site(
+        lambda observe: ServerPool(
+            program(), count=2, probe=PROBE, care=QUICK, home=home_of(tmp_path), observe=observe
+        ),
+        lambda workers, observe: Router(
+            router, workers, home=home_of(tmp_path), ours=os.environ, care=QUICK, observe=observe
+        ),
+        say=said.append,
+    )
+
+
+@pytest.mark.covers("S3.3")
+async def test_a_router_is_started_over_its_workers_and_goes_before_them(tmp_path: Path):
+    said: list[str] = []
+    served = site(tmp_path, said)
+    await served.start()
+    try:
+        assert served.base_url == served.router_url
+        urls = served.urls
+        own = {(await ask(url))["pid"] for url in urls}
+        assert {(await ask(served.base_url))["pid"] for _ in range(4)} == own
+        assert await attach([served.base_url], probe=ROUTER_PROBE, care=QUICK) == (served.base_url,)
+    finally:
+        await served.stop()
+    for url in urls:
+        with pytest.raises(EngineError):
+            await attach([url], probe=PROBE, care=replace(QUICK, start_s=0.1))
+    assert [line.split()[0] for line in said] == ["server", "server", "router"]
+
+
+async def test_a_router_that_dies_is_started_again_over_the_workers_of_now(tmp_path: Path):
+    events: list[Event] = []
+    pool = ServerPool(program(), count=1, probe=PROBE, care=QUICK, home=home_of(tmp_path))
+    (worker,) = await pool.start()
+    router = Router(
+        launch(tmp_path),
+        [worker],
+        home=home_of(tmp_path),
+        ours=os.environ,
+        care=QUICK,
+        observe=events.append,
+    )
+    try:
+        url = await router.start()
+        before = (await ask(url))["pid"]
+        await tell(worker, "/die")
+        await tell(url, "/die")
+        await until(lambda: [e for e in events if isinstance(e, Up)])
+        await until(lambda: pool.pids[0] not in (None, before))
+        assert await router_answers(url) == pool.pids[0]
+        assert not [e for e in events if isinstance(e, Down) and e.index]
+    finally:
+        await router.stop()
+        await pool.stop()
+
+
+async def router_answers(url: str) -> object:
+    await attach([url], probe=ROUTER_PROBE, care=QUICK)
+    return (await ask(url))["pid"]
+
+
+async def test_a_worker_that_moved_takes_the_place_of_the_old_one(tmp_path: Path):
+    pool = ServerPool(program(), count=2, probe=PROBE, care=QUICK, home=home_of(tmp_path))
+    first, second = await pool.start()
+    router = Router(launch(tmp_path), [first], home=home_of(tmp_path), ours=os.environ, care=QUICK)
+    try:
+        url = await router.start()
+        await router.replace(0, first)
+        assert await workers(url) == [first]
+        await router.replace(0, second)
+        assert await workers(url) == [second]
+        assert (await ask(url))["pid"] == pool.pids[1]
+    finally:
+        await router.stop()
+        await pool.stop()
+
+
+async def workers(url: str) -> list[str]:
+    listed = (await ask(url, "/workers"))["workers"]
+    assert isinstance(listed, list)
+    return [worker["url"] for worker in listed]
+
+
+async def test_a_router_without_a_healthy_worker_is_not_ready(tmp_path: Path):
+    router = Router(
+        launch(tmp_path),
+        ["http://127.0.0.1:9"],
+        home=home_of(tmp_path),
+        ours=os.environ,
+        care=replace(QUICK, start_s=1),
+    )
+    with pytest.raises(EngineError, match="router-0: not ready in 1 s"):
+        await router.start()
+
+
+async def test_a_site_whose_servers_are_all_given_up_is_over(tmp_path: Path):
+    said: list[str] = []
+    command = program(starts=str(tmp_path / "starts"), good_starts=1)
+    served = Site(
+        lambda observe: ServerPool(command, count=1, probe=PROBE, care=QUICK, home=home_of(tmp_path), observe=observe),
+        say=said.append,
+    )
+    await served.start()
+    try:
+        assert served.router_url is None and served.base_url == served.urls[0]
+        await tell(served.base_url, "/die")
+        await until(served.over.is_set)
+        assert said[-1].startswith("server 0 at http://127.0.0.1:") and "it went down too often" in said[-1]
+    finally:
+        await served.stop()
