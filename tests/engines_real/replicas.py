@@ -46,16 +46,16 @@ def served(*arguments: str, count: int = 2) -> Iterator[Served]:
     """Start `count` servers, wait for them, and stop them behind the block."""
     with TemporaryDirectory() as folder:
         model = longer(Path(folder) / "builtin")
-        process = subprocess.Popen(_command(model, count, arguments), stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line, f"`ramify serve` ended with {process.wait()}; what it said is above"
-            told = json.loads(line)
-            yield Served(model, tuple(told["urls"]), tuple(told["pids"]))
-        finally:
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=60) == 0
+        with subprocess.Popen(_command(model, count, arguments), stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline()
+                assert line, f"`ramify serve` ended with {process.wait()}; what it said is above"
+                told = json.loads(line)
+                yield Served(model, tuple(told["urls"]), tuple(told["pids"]))
+            finally:
+                process.send_signal(signal.SIGINT)
+                assert process.wait(timeout=60) == 0
 
 
 def longer(folder: Path) -> Path:

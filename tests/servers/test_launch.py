@@ -52,7 +52,8 @@ def test_vllm_without_a_card():
         *("-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(folder), "--served-model-name", "builtin"),
         *("--host", "127.0.0.1", "--port", "8000"),
-        *("--enable-prompt-tokens-details", "--disable-uvicorn-access-log", "--enforce-eager"),
+        *("--enable-prompt-tokens-details", "--disable-uvicorn-access-log"),
+        *("--enforce-eager", "--no-enable-chunked-prefill"),
         *("--dtype", "bfloat16", "--max-model-len", "512", "--max-num-seqs", "64"),
     )
     assert made.environment["VLLM_CPU_KVCACHE_SPACE"] == "1"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.servers.programs import is_alive, kill, program, until, wait_until
 
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, EngineError
 from ramify.servers.guardian import MAX_LOG_BYTES
 from ramify.servers.ports import Ports
 from ramify.servers.process import Command, ServerProcess, tail
@@ -61,6 +61,12 @@ async def test_output_exit_code_and_environment_are_the_servers_own(tmp_path: Pa
 async def test_a_program_that_is_not_there_is_named(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"'/no/such/python' cannot be started: No such file or directory"):
         await ServerProcess.started(Command(("/no/such/python",)), log=tmp_path / "log")
+
+
+async def test_a_log_that_cannot_be_written_is_named(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(EngineError, match=r"server_not_started: .*log .*/file/log: "):
+        await ServerProcess.started(python("pass"), log=tmp_path / "file" / "log")
 
 
 @pytest.mark.covers("S3.2")

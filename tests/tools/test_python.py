@@ -1,6 +1,8 @@
+import asyncio
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -135,7 +137,7 @@ async def test_crowded_sessions_go_on_as_if_nothing_had_happened() -> None:
     box = Toolbox([Python(preload=(), num_spares=0)], ToolsConfig(max_parked=1), problems={"t": PROBLEM})
     calls: list[ToolCall] = []
     for _ in range(3):
-        calls.append(await answer(box, "x = globals().get('x', 0) + 1; x", *calls))  # noqa: PERF401 - each sees the last
+        calls.append(await answer(box, "x = globals().get('x', 0) + 1; x", *calls))
     assert [call.result for call in calls] == ["1\n", "2\n", "3\n"]
     await box.close()
 
@@ -147,3 +149,11 @@ def test_it_is_had_by_name() -> None:
     config = ToolConfig(options={"preload": ["math"], "timeout_s": 3})
     tool = plugins.build("tool", "python", **config.options)
     assert isinstance(tool, Python) and tool.preload == ("math",)
+
+
+@needs_bubblewrap
+async def test_the_example_of_the_page_runs() -> None:
+    page = Path(__file__).parents[2] / "docs" / "sandbox.md"
+    example = page.read_text("utf-8").partition("```py\n")[2].partition("```")[0]
+    done = await asyncio.create_subprocess_exec(sys.executable, "-W", "error", "-c", example)
+    assert await done.wait() == 0

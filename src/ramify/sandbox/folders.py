@@ -24,14 +24,14 @@ _CHUNK_BYTES: Final = 1 << 20
 def take(box: str, folder: str, source: str, *, trash: str) -> None:
     """Make `folder` a copy of the files parked as `source` and go where the parent stood in it.
 
-    Raises OSError where the copy finds no room. Whatever was there before is moved to `trash`.
+    Raises OSError where they are gone or the copy finds no room. Whatever was there before is moved to `trash`.
     """
     live = f"{box}/{folder}"
     inner = _stand_in(f"{box}/{PARKED}/{source}") if source else WORK
     with suppress(FileNotFoundError):
         os.rename(live, f"{box}/{PARKED}/{trash}")
     os.mkdir(live, 0o700)
-    if source and _is_folder(f"{box}/{PARKED}/{source}"):
+    if source:
         _copy_all(f"{box}/{PARKED}/{source}", live)
         _reopen(f"{box}/{PARKED}/{source}/", live)
     for name in (WORK, TMP):
@@ -137,7 +137,8 @@ def _is_within(top: str, *, max_bytes: int, max_files: int) -> bool:
     """Whether what is under `top` may be kept. Holes and second links count in full: a copy has neither."""
     num_bytes = 0
     for num_files, (_, entry) in enumerate(_walk(top), 1):
-        num_bytes += entry.stat(follow_symlinks=False).st_size
+        if not entry.is_dir(follow_symlinks=False):
+            num_bytes += entry.stat(follow_symlinks=False).st_size
         if num_bytes > max_bytes or num_files > max_files:
             return False
     return True

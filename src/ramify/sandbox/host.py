@@ -29,6 +29,8 @@ FORK_S: Final = 5.0
 """Time a state has to fork: 0.16 s with 1 GiB of heap."""
 CLOSE_S: Final = 5.0
 REMOVE_S: Final = 10.0
+NUM_DESCRIPTORS: Final = 8
+"""Of a sandbox without any state."""
 MAX_SWEEPS, MAX_PAUSE_S = 30, 0.05
 FORK_TRIES, FORK_PAUSE_S = 10, 0.05
 """A sibling's fork bomb takes all the processes there may be, until the watchdog has seen it."""
@@ -85,6 +87,11 @@ class Sandbox:
     def is_idle(self) -> bool:
         """Whether nobody needs it: no session is in any of its states, and nothing runs."""
         return not self._running and not self.states.are_used
+
+    @property
+    def num_descriptors(self) -> int:
+        """That it holds open in this process, about."""
+        return NUM_DESCRIPTORS + 2 * len(self.states.by_pid) + 4 * len(self._running)
 
     @property
     def keeper_pid(self) -> int:

@@ -43,10 +43,10 @@ def main(life: int, channel: int, fields: dict[str, Any]) -> None:
 
 
 def _make_box(setup: Setup) -> None:
-    """Folders that everybody may use and nobody may list."""
+    """Folders that everybody may use and nobody may list; only its owner may move what is in them."""
     os.makedirs(f"{setup.box}/{folders.PARKED}", exist_ok=True)
     for folder in (f"{setup.box}/{folders.PARKED}", setup.box):
-        os.chmod(folder, 0o333)
+        os.chmod(folder, 0o1333)
         if setup.keeper_uid is not None:
             os.chown(folder, setup.keeper_uid, setup.keeper_uid)
 

@@ -17,7 +17,6 @@ import random
 import signal
 import socket
 import sys
-import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -234,5 +233,3 @@ def warm_up(preload: Sequence[str]) -> None:
         numpy.random.seed(0)
     gc.collect()
     gc.freeze()
-    assert threading.active_count() == 1
-    sys.setrecursionlimit(1000)

@@ -7,6 +7,7 @@ whoever was in it replays.
 
 import asyncio
 import os
+import resource
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
@@ -66,15 +67,15 @@ class Pool:
         else:
             sandbox = await self._started()
         self.touch(sandbox)
-        self._evict()
         if self._num_spares:
             self._soon(self._refill())
         return sandbox
 
     def touch(self, sandbox: Sandbox) -> None:
-        """It was used just now."""
+        """It is used now; those that were not for the longest time make room where there is too little."""
         self._used.pop(sandbox, None)
         self._used[sandbox] = None
+        self._evict()
 
     async def give_back(self, sandbox: Sandbox) -> None:
         """Close it if nobody needs it any more: what foreign code was in is never used for another."""
@@ -97,10 +98,16 @@ class Pool:
                     await sandbox.close()
 
     def _evict(self) -> None:
-        idle = [sandbox for sandbox in self._used if not sandbox.is_running]
-        for sandbox in idle[: max(0, len(self._used) - self._max_sandboxes)]:
-            del self._used[sandbox]
-            self._close_soon(sandbox)
+        """End idle sandboxes beyond their number, or where they hold half of this process's descriptors."""
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        held = sum(sandbox.num_descriptors for sandbox in self._used)
+        for sandbox in [*self._used][:-1]:
+            if len(self._used) <= self._max_sandboxes and held <= most:
+                return
+            if not sandbox.is_running:
+                held -= sandbox.num_descriptors
+                del self._used[sandbox]
+                self._close_soon(sandbox)
 
     def _close_soon(self, sandbox: Sandbox) -> None:
         sandbox.kill()

@@ -56,11 +56,15 @@ class ServerProcess:
     async def started(cls, command: Command, *, log: Path) -> "ServerProcess":
         """Start a server whose output is appended to `log`.
 
-        Raises `ConfigError` where servers cannot be started or the program is not there.
+        Raises `ConfigError` where servers cannot be started or the program is not there, `EngineError` where the system
+        has no room for it or for its log.
         """
         if sys.platform != "linux":
             raise ConfigError(f"servers are started on Linux only, this is {sys.platform}; start them, name --base-url")
-        line = await Line.to_guardian(command, log)
+        try:
+            line = await Line.to_guardian(command, log)
+        except OSError as error:
+            raise EngineError("server_not_started", f"{command.argv[0]!r}, log {log}: {error}") from error
         try:
             word, _, rest = (await line.heard()).partition(" ")
             if word != "started":
