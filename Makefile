@@ -1,6 +1,6 @@
 # Every target sets up what it needs, once, into this folder: .venv (no torch), .venv-model (with torch) for `make model`
 # and `make test-hf`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
-.PHONY: demo test test-engines test-faults test-hf lint format types bench model requirements setup clean
+.PHONY: demo test test-engines test-faults test-hf bubblewrap lint format types bench model requirements setup clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,6 +11,7 @@ MODEL_READY := .venv-model/.ready
 ENGINES_BIN := .venv-engines/bin
 ENGINES_READY := .venv-engines/.ready
 MODEL_OUT ?= build/model
+APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get -qq
 PIP := pip --disable-pip-version-check --quiet --no-input
 comma := ,
 BENCHES := $(sort $(wildcard bench/*.py))
@@ -28,10 +29,10 @@ endef
 demo: $(READY)
 	@$(BIN)/ramify demo
 
-test: $(READY)
+test: $(READY) bubblewrap
 	@$(BIN)/python -m pytest -q
 
-test-faults: $(READY)
+test-faults: $(READY) bubblewrap
 	@$(BIN)/python -m pytest -q -m slow
 
 test-hf: $(MODEL_READY)
@@ -51,7 +52,7 @@ format: $(READY)
 types: $(READY)
 	@$(BIN)/pyright --project pyproject.toml
 
-requirements: $(READY)
+requirements: $(READY) bubblewrap
 	@$(BIN)/python -m tests.requirements
 
 bench: $(READY)
@@ -60,7 +61,12 @@ bench: $(READY)
 model: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m ramify.data.train --out $(MODEL_OUT)
 
-setup: $(READY)
+setup: $(READY) bubblewrap
+
+# The outermost wall of the tool `python`, which its tests need; `ramify doctor` says what else is missing.
+bubblewrap:
+	@command -v bwrap > /dev/null || { echo "installing bubblewrap ..." >&2; $(APT) install -y bubblewrap > /dev/null \
+		|| { $(APT) update > /dev/null && $(APT) install -y bubblewrap > /dev/null; }; }
 
 clean:
 	rm -rf $(VENV) .venv-model .venv-engines build

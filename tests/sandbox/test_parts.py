@@ -34,7 +34,7 @@ def test_a_copy_keeps_files_modes_and_links_and_nothing_else(tmp_path: Path, mon
     (work / "d" / "run").chmod(0o750)
     (work / "shadow").symlink_to("/etc/shadow")
     os.mkfifo(work / "pipe")
-    assert folders.park(box, "0", "one", max_bytes=10, max_files=8)
+    assert folders.park(box, "0", "one", max_bytes=20, max_files=8)
     folders.take(box, "1", "one", trash="t")
     copy = tmp_path / "1" / folders.WORK
     assert sorted(path.name for path in copy.rglob("*")) == ["d", "run", "shadow"]

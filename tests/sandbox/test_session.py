@@ -400,3 +400,46 @@ async def test_a_host_that_is_killed_takes_its_sandboxes_along() -> None:
     host.wait()
     host.stdout.close()
     await until(lambda: not any(map(is_there, pids)))
+
+
+STARTING = """
+import asyncio, sys
+from ramify.core.problem import Problem
+from ramify.tools.python import Python
+
+async def main():
+    tool = Python(preload=(), num_spares=0)
+    await tool.open(Problem("p", "q"))
+    print("ready", flush=True)
+    while True:
+        session = await tool.open(Problem("p", "q"))
+        await session.close()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_a_host_that_is_killed_while_it_starts_sandboxes_leaves_none() -> None:
+    def launched() -> set[int]:
+        return {
+            pid
+            for pid in map(int, (path.name for path in Path("/proc").iterdir() if path.name.isdigit()))
+            if is_launched(pid)
+        }
+
+    def is_launched(pid: int) -> bool:
+        try:
+            return b"module.main(life" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return False
+
+    before = launched()
+    for number in range(30):
+        host = subprocess.Popen([sys.executable, "-c", STARTING], stdout=subprocess.PIPE)  # noqa: ASYNC220
+        assert host.stdout is not None
+        await asyncio.to_thread(host.stdout.readline)
+        await asyncio.sleep(0.005 * number)
+        host.kill()
+        host.wait()
+        host.stdout.close()
+    await until(lambda: launched() <= before)

@@ -1,8 +1,9 @@
 """Bubblewrap: the command line of the outermost wall.
 
 New pid, mount, network, ipc, uts and cgroup namespaces, and a user namespace for whoever is not root. Of the host there
-is `/usr` and the interpreter, read only, and nothing else. Root is left four rights, for the launcher to mount with and
-to become somebody else by; the launcher is pid 1 and gives them up.
+is `/usr` and the interpreter, read only, and nothing else. Root is left a few rights, for the launcher to mount with and
+to become somebody else by; the launcher is pid 1 and gives them up. `--die-with-parent` is not used: it leaves pid 1
+behind for ever where the parent dies just after the clone, and it kills with a thread. The launcher watches the host.
 """
 
 import os
@@ -53,7 +54,7 @@ def found() -> str:
 def command(python: Interpreter, inner: Sequence[str]) -> list[str]:
     """`inner`, a call of the interpreter, as pid 1 of a world of its own."""
     rights = _ROOT_RIGHTS if os.geteuid() == 0 else _USER_RIGHTS
-    arguments = [found(), "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--hostname", "sandbox"]
+    arguments = [found(), "--new-session", "--as-pid-1", "--clearenv", "--hostname", "sandbox"]
     arguments += [f"--unshare-{name}" for name in _NAMESPACES]
     if os.geteuid() != 0:
         arguments += ["--unshare-user", "--uid", "0", "--gid", "0"]

@@ -65,11 +65,9 @@ class Sandbox:
             async with asyncio.timeout(START_S):
                 return cls(config, shell, await shell.greet())
         except (Broken, TimeoutError, OSError) as error:
-            shell.kill()
             await shell.end()
             raise shell.fault() from error
         except BaseException:
-            shell.kill()
             await shell.end()
             raise
 

@@ -9,6 +9,7 @@ uid where it can, and waits for the host to hang up. Its end is the end of every
 
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -23,8 +24,11 @@ KEEPERS: Final = 4
 """Room among the processes for the launcher and steps about to be counted."""
 
 
-def main(life: int, channel: int, fields: dict[str, Any]) -> None:
-    """Set everything up, tell the host (`life`) and never return. Raises OSError with the wall that failed."""
+def main(life: int, channel: int, host: int, fields: dict[str, Any]) -> None:
+    """Set everything up, tell the host by `life` and never return. `host` is a pidfd of it.
+
+    Raises OSError with the wall that failed.
+    """
     setup = Setup(**fields)
     kernel.prctl(kernel.PR_SET_THP_DISABLE, 1)
     for target, options in setup.file_systems.items():
@@ -35,11 +39,11 @@ def main(life: int, channel: int, fields: dict[str, Any]) -> None:
     handles = [os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)]
     handles += [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in (setup.box, *setup.file_systems)]
     if os.fork() == 0:
-        for descriptor in (life, *handles):
+        for descriptor in (life, host, *handles):
             os.close(descriptor)
         _be_first_node(channel, setup)
     os.close(channel)
-    _be_keeper(life, handles, setup)
+    _be_keeper(life, host, handles, setup)
 
 
 def _make_box(setup: Setup) -> None:
@@ -75,8 +79,9 @@ def _be_first_node(channel: int, setup: Setup) -> None:
     node.serve()
 
 
-def _be_keeper(life: int, handles: list[int], setup: Setup) -> None:
-    """Hand the host its views of the sandbox, then wait for its end. Orphans of the sandbox need no reaping."""
+def _be_keeper(life: int, host: int, handles: list[int], setup: Setup) -> None:
+    """Hand the host its views of the sandbox, then wait for its end, or for its side of the socket, of which others may
+    have copies. Orphans of the sandbox need no reaping."""
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     _give_up_rights(setup, setup.keeper_uid)
@@ -89,8 +94,10 @@ def _be_keeper(life: int, handles: list[int], setup: Setup) -> None:
         null = os.open("/dev/null", os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
-        while stream.recv(1):
-            pass
+        watch = select.poll()
+        watch.register(life, select.POLLIN)
+        watch.register(host, select.POLLIN)
+        watch.poll()
     if setup.walls != "strict":
         _end_children()
     os._exit(0)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -29,11 +29,18 @@ from ramify.sandbox.state import State
 REAP_S, END_S = 2.0, 5.0
 
 _BOOT: Final = """
-import marshal, os, sys, types
-life, channel = int(sys.argv[1]), int(sys.argv[2])
-size, text = int.from_bytes(os.read(life, 4), "little"), b""
+import marshal, os, select, sys, types
+life, channel, host = map(int, sys.argv[1:])
+watch = select.poll()
+watch.register(life, select.POLLIN)
+watch.register(host, select.POLLIN)
+def read(size):
+    if any(descriptor == host for descriptor, _ in watch.poll()):
+        os._exit(1)
+    return os.read(life, size) or os._exit(1)
+size, text = int.from_bytes(read(4), "little"), b""
 while len(text) < size:
-    text += os.read(life, size - len(text)) or os._exit(1)
+    text += read(size - len(text))
 modules, setup = marshal.loads(text)
 for name, code in modules:
     module = sys.modules[name] = types.ModuleType(name)
@@ -41,13 +48,13 @@ for name, code in modules:
         module.__path__ = []
     else:
         exec(code, module.__dict__)
-module.main(life, channel, setup)
+module.main(life, channel, host, setup)
 """
 _FLAGS: Final = ("-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOT)
 
 
 class Shell:
-    """Made where it is to start, in the thread of the event loop: the kernel ends it with the thread that made it."""
+    """Started when it is made. It ends by itself when its socket closes, or when this process does."""
 
     def __init__(self, config: SandboxConfig) -> None:
         self.life = Channel(max_descriptors=8)
@@ -58,8 +65,7 @@ class Shell:
         self._box: str | None = None
         try:
             self._setup, command, environment = self._planned()
-            inner = [str(end.fileno()) for end in (self.life.peer, self._channel.peer)]
-            self._process = _spawned([*command, *inner], environment, self._said.written, map(int, inner))
+            self._process = self._spawned(command, environment)
         except BaseException:
             self._close_ends()
             raise
@@ -99,18 +105,14 @@ class Shell:
             wall = lines[-1] or "its first process ended without a word"
         return ToolError("tool_gave_up", f"isolation={self._config.walls!r} cannot be had here, missing: {wall}")
 
-    def kill(self) -> None:
-        """End the outermost process, and with it all the others that have a namespace of their own."""
-        with suppress(OSError):
-            signal.pidfd_send_signal(self._pidfds[0], signal.SIGKILL)
-
     async def end(self) -> None:
-        """Wait for the end of what was killed, and close all of it."""
+        """Hang up, wait for the end of all of it, and close what it had on the host."""
         self.life.on_lost = lambda: None
         self._close_ends()
         for pidfd in reversed(self._pidfds):  # The outermost reaps the launcher, and ends by itself then.
             if not await _gone(pidfd, REAP_S):
-                self.kill()
+                with suppress(OSError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 await _gone(pidfd, END_S)
             os.close(pidfd)
         self._process.poll()
@@ -128,6 +130,24 @@ class Shell:
         environment = bubblewrap.ENVIRONMENT | {"HOME": self._box}
         return bare_setup(config, self._box), [_own_executable(python), *_FLAGS], environment
 
+    def _spawned(self, command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        """A session of its own, so that the terminal's Ctrl-C is the host's alone to act on."""
+        host = os.pidfd_open(os.getpid())
+        descriptors = (self.life.peer.fileno(), self._channel.peer.fileno(), host)
+        try:
+            return subprocess.Popen(
+                [*command, *map(str, descriptors)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._said.written,
+                env=dict(environment),
+                cwd="/",
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+        finally:
+            os.close(host)
+
     def _close_ends(self) -> None:
         self._said.close()
         self._channel.close()
@@ -142,22 +162,6 @@ def _first(processes: Processes, channel: Channel) -> State:
     if pid is None or look is None or held is None:
         raise Broken
     return State(pid, held, channel, look.rss_bytes)
-
-
-def _spawned(
-    command: list[str], environment: Mapping[str, str], errors: int, descriptors: Iterable[int]
-) -> subprocess.Popen[bytes]:
-    """A session of its own, so that the terminal's Ctrl-C is the host's alone to act on."""
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        env=dict(environment),
-        cwd="/",
-        pass_fds=tuple(descriptors),
-        start_new_session=True,
-    )
 
 
 def _check_reach(config: SandboxConfig, python: Interpreter) -> None:
