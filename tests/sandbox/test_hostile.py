@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -15,10 +14,7 @@ from ramify.core.problem import Problem
 from ramify.sandbox.session import Answer, Session
 from ramify.tools.python import Python
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap: apt-get install bubblewrap"),
-]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 STEP_S = 2.0
 LATE_S = 8.0

@@ -152,11 +152,6 @@ def test_the_command_binds_nothing_but_the_system_and_the_interpreter() -> None:
     assert "--bind" not in command and "--dev-bind" not in command and "--share-net" not in command
 
 
-test_the_command_binds_nothing_but_the_system_and_the_interpreter = pytest.mark.skipif(
-    not Path("/usr/bin/bwrap").exists(), reason="needs bubblewrap"
-)(test_the_command_binds_nothing_but_the_system_and_the_interpreter)
-
-
 @pytest.mark.parametrize(
     ("said", "named"),
     [

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,10 +17,7 @@ from ramify.core.problem import Problem
 from ramify.sandbox.session import Session
 from ramify.tools.python import Python, open_session
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap: apt-get install bubblewrap"),
-]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PROBLEM = Problem("p", "q")
 WAIT_S = 20.0

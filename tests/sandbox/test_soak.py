@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ import pytest
 from ramify.core.problem import Problem
 from ramify.sandbox.session import Session
 from ramify.tools.python import Python
-
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap: apt-get install bubblewrap")
 
 FAULTS = {
     "timeout": "while True: pass",

@@ -1,6 +1,5 @@
 import asyncio
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -19,9 +18,6 @@ from ramify.runner.tools import isolation_of
 from ramify.tools.python import Python, check, open_session
 
 PROBLEM = Problem("p", "q")
-needs_bubblewrap = pytest.mark.skipif(
-    shutil.which("bwrap") is None, reason="needs bubblewrap: apt-get install bubblewrap"
-)
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
 
 
@@ -39,7 +35,6 @@ def outcome(call: ToolCall) -> tuple[str, str]:
     return call.status, call.result
 
 
-@needs_bubblewrap
 def test_a_tool_says_what_it_takes_and_behind_which_walls() -> None:
     tool: Tool = Python(timeout_s=5)
     assert (tool.name, tool.branching) == ("python", "fork")
@@ -89,7 +84,6 @@ async def test_without_walls_steps_still_end_in_time_and_say_what_they_are() -> 
         await fork.close()
 
 
-@needs_bubblewrap
 async def test_every_wall_holds_on_this_machine() -> None:
     await check()
 
@@ -102,7 +96,6 @@ async def test_process_walls_hold_or_are_refused_by_name() -> None:
         assert "isolation='process'" in str(error)  # noqa: PT017 - either is right, by machine
 
 
-@needs_bubblewrap
 async def test_a_toolbox_forks_the_state_for_every_call_and_replays_it_from_a_store() -> None:
     box = Toolbox([Python(preload=(), num_spares=0)], problems={"t": PROBLEM})
     first = await answer(box, "x = [1]")
@@ -123,7 +116,6 @@ async def test_a_toolbox_forks_the_state_for_every_call_and_replays_it_from_a_st
     await box.close()
 
 
-@needs_bubblewrap
 async def test_siblings_apart_move_on_and_are_replayed() -> None:
     box = Toolbox([Python(preload=(), num_spares=0, siblings="apart")], problems={"t": PROBLEM})
     first = await answer(box, "x = 1; open('/tmp/f', 'w').write('1')")
@@ -132,7 +124,6 @@ async def test_siblings_apart_move_on_and_are_replayed() -> None:
     await box.close()
 
 
-@needs_bubblewrap
 async def test_crowded_sessions_go_on_as_if_nothing_had_happened() -> None:
     box = Toolbox([Python(preload=(), num_spares=0)], ToolsConfig(max_parked=1), problems={"t": PROBLEM})
     calls: list[ToolCall] = []
@@ -142,7 +133,6 @@ async def test_crowded_sessions_go_on_as_if_nothing_had_happened() -> None:
     await box.close()
 
 
-@needs_bubblewrap
 def test_it_is_had_by_name() -> None:
     from ramify import plugins
 
@@ -151,7 +141,6 @@ def test_it_is_had_by_name() -> None:
     assert isinstance(tool, Python) and tool.preload == ("math",)
 
 
-@needs_bubblewrap
 async def test_the_example_of_the_page_runs() -> None:
     page = Path(__file__).parents[2] / "docs" / "sandbox.md"
     example = page.read_text("utf-8").partition("```py\n")[2].partition("```")[0]

@@ -1,7 +1,7 @@
 """Bubblewrap: the command line of the outermost wall.
 
 New pid, mount, network, ipc, uts and cgroup namespaces, and a user namespace for whoever is not root. Of the host there
-is `/usr` and the interpreter, read only, and nothing else. Root is left a few rights, for the launcher to mount with and
+is `/usr` and the interpreter, read only, and nothing else. Root keeps a few rights, for the launcher to mount with and
 to become somebody else by; the launcher is pid 1 and gives them up. `--die-with-parent` is not used: it leaves pid 1
 behind for ever where the parent dies just after the clone, and it kills with a thread. The launcher watches the host.
 """
