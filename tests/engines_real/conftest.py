@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.engines_real.replicas import Served, served
+from bench.real_replicas import Served, served
 
 
 @pytest.fixture(scope="session")

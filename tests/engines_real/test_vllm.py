@@ -1,5 +1,6 @@
 """Engine `vllm` against real servers: what every engine promises, and that it is the same model as `builtin`."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -9,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench.real_replicas import Served
 from tests.contracts import test_engines as contract
-from tests.engines_real.replicas import Served
 
 from ramify.cli.check import checked_run
 from ramify.config.configure import resolve
 from ramify.core.engine import Engine
+from ramify.core.errors import ExportError
 from ramify.core.segment import Floats_T
 from ramify.core.tree import Tree
 from ramify.engines.replicas import Replicas
@@ -111,3 +113,35 @@ def test_a_server_that_is_killed_costs_no_tree_and_comes_back(replicas: Served) 
     assert killed
     assert len(trees(found)) == len(whole)
     assert all(len(tree.leaves()) == 8 for tree in found.trees)
+
+
+def test_a_paused_server_goes_on_where_it_was(replicas: Served) -> None:
+    async def main() -> tuple[list[int], list[int]]:
+        engine = Vllm(replicas.model, base_url=replicas.urls[0])
+        request = contract.ask(engine, max_tokens=16, measures=frozenset())
+        try:
+            await engine.connect()
+            before = await engine.generate(request)
+            await engine.pause()
+            waiting = asyncio.create_task(engine.generate(request))
+            done, _ = await asyncio.wait({waiting}, timeout=1.0)
+            assert not done
+            await engine.resume()
+            return before.ids.tolist(), (await waiting).ids.tolist()
+        finally:
+            await engine.close()
+
+    before, behind = asyncio.run(main())
+    assert behind == before
+
+
+def test_the_same_servers_answer_as_an_endpoint(replicas: Served) -> None:
+    urls = ",".join(f"{url}/v1" for url in replicas.urls)
+    flags = {"engine.name": "openai", "engine.model": replicas.model.name, "engine.base_url": urls}
+    found = grown("chains", {"prompts": 8, "seed": 7, "strategy.options": {"n": 4}, **flags})
+    for tree in trees(found):
+        assert len(tree.leaves()) == 4
+        assert all(tree.reward(leaf) is not None for leaf in tree.leaves())
+        assert all(tree.branch(leaf).messages[-1]["role"] == "assistant" for leaf in tree.leaves())
+    with pytest.raises(ExportError, match="bytes"):
+        found.rows()
