@@ -8,7 +8,11 @@ built-in model plays the last leg.
 Exits 1 on any difference or other breach, if a turn is missing from the run that its engine had handed on (but for
 those that a kill lost, which must be there once again), and if there were fewer turns than asked for.
 
-Run: python bench/no_drift.py [--turns N]
+With RAMIFY_ENGINES_PYTHON (see `make test-engines`) further legs are played on two real vLLM servers of the built-in
+model, 10,000 turns of them: over forks, splits, kills, deadlines and changes of the replica. That log holds what the
+servers sampled up to where a turn ends.
+
+Run: python bench/no_drift.py [--turns N] [--real-turns N]
 """
 
 import argparse
@@ -20,10 +24,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from real_replicas import PYTHON, served
 from scribe import CODEC, REMAINDERS, SPOILT
 
 from ramify.cli.check import checked_run
@@ -40,6 +45,7 @@ from ramify.store.records import Shut
 from ramify.store.store import FolderStore, stream
 
 TURNS = 100_000
+REAL_TURNS = 10_000
 NUM_KILLS = 12
 RECORDS_A_TURN = 1.2
 """Measured; how far apart the kills are follows from it."""
@@ -156,6 +162,16 @@ LEGS = (
     Leg("builtin model", "arpo", 54, share=0.3, flags={"engine.name": "builtin"}),
 )
 
+REAL_LEGS = (
+    Leg("vllm: arpo", "arpo", 54),
+    Leg("vllm: segments", "treepo", 60, flags={"strategy.options.segment_tokens": 6}),
+    Leg("vllm: anywhere", "chains", 60, flags=ANYWHERE),
+    Leg("vllm: resume", "offline", 16, grow=killed_again_and_again),
+    Leg("vllm: replicas", "arpo", 54, flags={"engine.placement": "round_robin"}),
+    Leg("vllm: deadlines", "arpo", 20, share=0.5, flags={"run_limits.seconds": 3.0, "max_trees": 64}),
+)
+"""Turns a tree as the built-in model takes them."""
+
 # -- the table --------------------------------------------------------------------------------------------------------
 
 
@@ -239,22 +255,33 @@ def is_drifting(ids: list[int]) -> bool:
     return CODEC.encode(CODEC.decode(ids), allow_special=True) != ids
 
 
+def play(legs: Sequence[Leg], num_turns: int) -> tuple[Result, int]:
+    """Play all legs and print a line each; the sum, and how `ramify check` ended on the last."""
+    total, weights = Result(), sum(leg.share for leg in legs)
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [Path(folder) / str(number) for number in range(len(legs))]
+        for leg, run in zip(legs, runs, strict=True):
+            result = played(leg, run, num_turns * leg.share / weights)
+            print(result.line(leg.name), flush=True)
+            total += result
+        print(total.line("all"), "\n\nramify check RUN --against LOG, the last leg:")
+        return total, ramify(["check", str(runs[-1]), "--against", str(log_of(runs[-1]))])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Every id that runs fed and sampled against their engines' own logs.")
     parser.add_argument("--turns", type=int, default=TURNS, help=f"at least so many in all; default {TURNS:,}")
-    num_turns = parser.parse_args(arguments).turns
+    parser.add_argument("--real-turns", type=int, default=REAL_TURNS, help=f"on real servers; default {REAL_TURNS:,}")
+    options = parser.parse_args(arguments)
     print(" " * 18 + "".join(f"{heading:>13}" for heading in HEADINGS))
-    total, weights = Result(), sum(leg.share for leg in LEGS)
-    with tempfile.TemporaryDirectory() as folder:
-        runs = [Path(folder) / str(number) for number in range(len(LEGS))]
-        for leg, run in zip(LEGS, runs, strict=True):
-            result = played(leg, run, num_turns * leg.share / weights)
-            print(result.line(leg.name))
-            total += result
-        print(total.line("all"), "\n\nramify check RUN --against LOG, the last leg:")
-        is_command_sound = ramify(["check", str(runs[-1]), "--against", str(log_of(runs[-1]))]) == 0
-    print(*total.faults, sep="\n")
-    return 0 if is_command_sound and not total.faults and total.turns >= num_turns else 1
+    sums = [(*play(LEGS, options.turns), options.turns)] if options.turns else []
+    if PYTHON in os.environ:
+        with served() as site:
+            legs = [replace(leg, flags={**site.flags(), **leg.flags}) for leg in REAL_LEGS]
+            sums.append((*play(legs, options.real_turns), options.real_turns))
+    for total, _, _ in sums:
+        print(*total.faults, sep="\n")
+    return int(any(code or total.faults or total.turns < wanted for total, code, wanted in sums))
 
 
 if __name__ == "__main__":
