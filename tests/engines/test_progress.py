@@ -136,6 +136,16 @@ def test_one_request_can_be_failed_from_outside() -> None:
         run(suspect, use())
 
 
+def test_failing_a_request_that_has_ended_changes_nothing() -> None:
+    async def main() -> None:
+        async with Suspect().progress.watched(10) as flight:
+            pass
+        flight.fail(EngineError("aborted"), after_s=5.0)
+        assert flight.error is None
+
+    run_virtual(main())
+
+
 def test_a_time_out_of_its_own_is_no_silence() -> None:
     suspect = Suspect(is_alive=True)
 

@@ -30,10 +30,11 @@ class Flight:
     _scope: asyncio.Timeout
     error: EngineError | None = None
     """Why it was ended from outside; None = it was not."""
+    is_over: bool = False
 
     def fail(self, error: EngineError, *, after_s: float = 0.0) -> None:
-        """End it with `error`, unless it ends by itself within `after_s`."""
-        if not self._scope.expired():
+        """End it with `error`, unless it has ended or ends by itself within `after_s`."""
+        if not self.is_over and not self._scope.expired():
             self.error = error
             self._scope.reschedule(asyncio.get_running_loop().time() + after_s)
 
@@ -99,6 +100,7 @@ class Progress:
                     yield flight
                 finally:
                     self._flights.remove(flight)
+                    flight.is_over = True
         except TimeoutError:
             if flight.error is None:
                 raise
