@@ -31,7 +31,7 @@ def held() -> tuple[int, int]:
 async def test_ten_thousand_steps_with_faults_leave_nothing() -> None:
     rng = random.Random(SEED)
     before = held()
-    tool = Python(preload=(), max_nodes=16)
+    tool = Python(preload=(), max_nodes=64)
     sessions: list[tuple[Session, int]] = [(await tool.open(Problem("p", "q")), 0)]
     most = 0
     for number in range(10_000):
