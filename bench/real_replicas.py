@@ -1,5 +1,7 @@
 """Two vLLM servers of the built-in model on this machine's CPU, as `ramify serve` starts and stops them."""
 
+import asyncio
+import ctypes
 import json
 import os
 import shutil
@@ -8,12 +10,16 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ramify.engines.builtin import FOLDER
+from ramify.servers.attached import attach
+from ramify.servers.guardian import PR_SET_PDEATHSIG
+from ramify.servers.launch import Launch
+from ramify.servers.member import Care
 
 PYTHON = "RAMIFY_ENGINES_PYTHON"
 """Environment variable with the interpreter that has vLLM; `make test-engines` sets it."""
@@ -21,6 +27,9 @@ MAX_MODEL_LEN = 2048
 """Beyond what the built-in model was trained for, so that a preamble fits; what it says there makes no sense."""
 BLOCK = 128
 """Tokens a block of the prefix cache: vLLM's default on CPUs."""
+LIBC = ctypes.CDLL(None)
+AGAIN_S = 300.0
+"""Time for a server that was killed to be up again: 70 to 100 s on a machine with nothing else to do."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,7 @@ class Served:
     """The built-in model's folder, with a longer context."""
     urls: tuple[str, ...]
     pids: tuple[int, ...]
+    """As they were started; one that was started again has another."""
 
     @property
     def base_url(self) -> str:
@@ -40,13 +50,24 @@ class Served:
         """Settings of a run by these servers."""
         return {"engine.name": "vllm", "engine.model": str(self.model), "engine.base_url": self.base_url, **others}
 
+    def wait_until_all_answer(self) -> None:
+        """Wait until every server says what it serves and generates a token. Raises `EngineError` after `AGAIN_S`."""
+        probe = replace(Launch(model=str(self.model)).probe, health="/v1/models")
+        asyncio.run(attach(self.urls, probe=probe, care=Care(start_s=AGAIN_S)))
+
 
 @contextmanager
 def served(*arguments: str, count: int = 2) -> Iterator[Served]:
     """Start `count` servers, wait for them, and stop them behind the block."""
     with TemporaryDirectory() as folder:
         model = longer(Path(folder) / "builtin")
-        with subprocess.Popen(_command(model, count, arguments), stdout=subprocess.PIPE, text=True) as process:
+        command = _command(model, count, arguments)
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=_goes_with_us,  # noqa: PLW1509
+        ) as process:
             try:
                 assert process.stdout is not None
                 line = process.stdout.readline()
@@ -56,6 +77,12 @@ def served(*arguments: str, count: int = 2) -> Iterator[Served]:
             finally:
                 process.send_signal(signal.SIGINT)
                 assert process.wait(timeout=60) == 0
+
+
+def _goes_with_us() -> None:
+    """Have the kernel stop `ramify serve` when we are killed: nobody else would, and it holds its servers. Runs between
+    fork and exec, where a lock of another thread is never let go: one system call, and nothing is loaded for it."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def longer(folder: Path) -> Path:

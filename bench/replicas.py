@@ -38,10 +38,11 @@ from ramify.engines.retrying import Retrying
 from ramify.engines.served_turn import Ask
 from ramify.engines.vllm import Vllm
 from ramify.engines.vllm_wire import Completions
+from ramify.runner import loop
 
 PREAMBLE, OWN, WRITTEN, SAMPLED = 512, 200, 96, 24
 NUM_TREES, DEPTH = 24, 4
-NUM_REQUESTS, IN_FLIGHT, REPEATS = 768, 64, 3
+NUM_REQUESTS, IN_FLIGHT, REPEATS = 768, 256, 3
 
 
 # -- placement --------------------------------------------------------------------------------------------------------
@@ -152,7 +153,7 @@ async def ours(site: Served) -> int:
 def timed(work: Callable[[Served], Awaitable[int]], site: Served) -> tuple[float, float]:
     """Tokens a second, and CPU milliseconds a request of this process."""
     wall, cpu = time.perf_counter(), time.process_time()
-    num_tokens = asyncio.run(work(site))  # type: ignore[arg-type]
+    num_tokens = loop.run(work(site))
     return num_tokens / (time.perf_counter() - wall), 1e3 * (time.process_time() - cpu) / NUM_REQUESTS
 
 
@@ -174,7 +175,7 @@ def main() -> None:
         print(f"{NUM_TREES} trees, preamble {PREAMBLE}, blocks of {BLOCK} tokens")
         placements: tuple[PlacementName, ...] = ("prefix", "round_robin")
         for placement in placements:
-            found = asyncio.run(placed(both, placement))
+            found = loop.run(placed(both, placement))
             share = found.cached / found.forkable
             print(
                 f"{placement:12} {share:7.1%} of {found.forkable:,} forkable tokens cached, {found.requests} requests"

@@ -145,6 +145,8 @@ def config_class(strategy: Any) -> type[Any]:
 
 def unknown_keywords(target: Any, options: Mapping[str, Any]) -> dict[str, str]:
     """Option -> what is wrong, for every option that the constructor of `target` does not take."""
+    if not callable(target):
+        return {key: f"unknown key {key!r}; it is no class, so it takes no options" for key in options}
     parameters = inspect.signature(target).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return {}
@@ -152,12 +154,12 @@ def unknown_keywords(target: Any, options: Mapping[str, Any]) -> dict[str, str]:
     return {key: f"unknown key {key!r}; {nearest(key, names)}" for key in options if key not in names}
 
 
-def path_options(target: Any) -> frozenset[str]:
-    """Options that a class takes as paths: their annotation is `Path`, alone or beside others."""
+def options_of(target: Any, kind: type[Any]) -> frozenset[str]:
+    """Options that a class takes as `kind`: it is their annotation, alone or beside others."""
     if not inspect.isclass(target):
         return frozenset()
     parameters = inspect.signature(target).parameters.values()
-    return frozenset(p.name for p in parameters if Path in (p.annotation, *get_args(p.annotation)))
+    return frozenset(p.name for p in parameters if kind in (p.annotation, *get_args(p.annotation)))
 
 
 def anchored(name: str) -> str:

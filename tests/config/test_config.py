@@ -13,6 +13,8 @@ from ramify.core.action import ActionConfig
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
 from ramify.core.segment import Sampling
+from ramify.engines.patience import Patience
+from ramify.engines.tries import RetryPolicy
 
 STRATEGY = """
 from dataclasses import dataclass
@@ -120,6 +122,15 @@ def test_a_data_file_chooses_the_data_task_unless_a_task_is_named(tmp_path: Path
     assert resolve(flags={"data.path": str(path), "task.name": "countdown"}).config.task.name == "countdown"
 
 
+def test_the_retry_policy_is_a_setting_of_each_engine(tmp_path: Path):
+    path = written(tmp_path, '[engines.critic]\nname = "scripted"\n[engines.critic.retry.patience]\nstart_s = 5\n')
+    config = resolve(files=[path], overrides=["engine.retry.max_down_s=60", "engine.retry.max_tries=2"]).config
+    assert config.engine.retry == RetryPolicy(max_down_s=60.0, max_tries=2)
+    assert config.engines["critic"].retry == RetryPolicy(patience=Patience(start_s=5.0))
+    assert from_toml(to_toml(config)) == config
+    assert resolve().config.engine.retry == RetryPolicy()
+
+
 def test_another_action_leaves_the_policy_action_in_place():
     config = resolve(overrides=["actions.critique.role=critique"]).config
     assert set(config.actions) == {"policy", "critique"}
@@ -157,6 +168,23 @@ BAD = {
     "unknown task option": ({"overrides": ["task.options.leve=1"]}, ["task.options.leve: unknown key 'leve'"]),
     "unknown engine": ({"flags": {"engine.name": "vlm"}}, ["engine.name: unknown engine 'vlm'; did you mean 'vllm'?"]),
     "unknown engine option": ({"overrides": ["engine.options.x=1"]}, ["engine.options.x: unknown key 'x'"]),
+    "an option of the engine that the retry policy sets": (
+        {"overrides": ["engine.name=openai", "engine.options.patience.start_s=3"]},
+        ["engine.options.patience: it is set by engine.retry.patience"],
+    ),
+    "unknown retry setting": (
+        {"overrides": ["engine.retry.max_try=3"]},
+        ["--set engine.retry.max_try=3: engine.retry.max_try: unknown key; did you mean 'max_tries'"],
+    ),
+    "an impossible retry policy": (
+        {"overrides": ["engine.retry.max_tries=0"]},
+        ["engine.retry: impossible retry policy", "at least 1 try"],
+    ),
+    "a wait without end": ({"overrides": ["engine.retry.max_down_s=inf"]}, ["nothing without end"]),
+    "impossible patience": (
+        {"overrides": ["engine.retry.patience.start_s=0"]},
+        ["engine.retry.patience: impossible patience"],
+    ),
     "unknown format": ({"overrides": ["format=arp"]}, ["format: unknown format 'arp'; did you mean 'arpo'?"]),
     "unknown credit": ({"overrides": ["credit=leaf_grop"]}, ["credit: unknown credit 'leaf_grop'; did you mean"]),
     "unknown prune rule": ({"overrides": ["growth.prune=dead"]}, ["growth.prune: unknown prune 'dead'"]),

@@ -27,6 +27,8 @@ class Breakable:
         self.looks: list[float] = []
         """When it was asked what it is."""
         self._life = 0
+        self._speaks = asyncio.Event()
+        self._speaks.set()
 
     @property
     def codec(self) -> Codec:
@@ -42,6 +44,11 @@ class Breakable:
 
     def come_back(self, *, version: int | None = None) -> None:
         self.down, self.inner.version = None, version
+        self._speaks.set()
+
+    def fall_silent(self) -> None:
+        """Take requests, answer none and say that all is well, until it comes back."""
+        self._speaks.clear()
 
     async def generate(self, request: Request) -> Generation:
         life = self._life
@@ -51,6 +58,7 @@ class Breakable:
         while self.is_paused:  # noqa: ASYNC110 - a server holds requests that way
             await asyncio.sleep(0.1)
         generation = await self.inner.generate(request)
+        await self._speaks.wait()
         if self._life != life:
             raise EngineError("disconnected", "the server died", is_retryable=True)
         return generation

@@ -163,6 +163,11 @@ class FaultServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
+    @property
+    def num_open(self) -> int:
+        """Connections that are open now."""
+        return len(self._open)
+
     async def __aenter__(self) -> "FaultServer":
         await self.up()
         return self

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ramify.engines.batching import Stats
+from ramify.engines.batching_stats import Stats
 from ramify.engines.slot_model import Chunk, Rows
 
 TOKENIZER = Path(__file__).parents[2] / "src" / "ramify" / "data" / "builtin"

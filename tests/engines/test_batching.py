@@ -408,6 +408,26 @@ async def test_a_failing_step_fails_its_requests_and_not_the_loop():
     await loop.close()
 
 
+async def test_a_copy_that_fails_fails_its_request_and_keeps_neither_its_slot_nor_the_queue():
+    class Full(HashModel):
+        def copy(self, source: int, target: int, length: int) -> None:
+            raise MemoryError("no room for a copy")
+
+    model = Full(num_slots=2)
+    loop = loop_of(model)
+    context = random_ids(np.random.default_rng(9), 20)
+    siblings = [asyncio.create_task(loop.generate(request_of(context, max_tokens=30, seed=n))) for n in range(4)]
+    async with asyncio.timeout(5):
+        results = await asyncio.gather(*siblings, return_exceptions=True)
+    assert isinstance(results[0], Generation)
+    for result in results[1:]:
+        assert isinstance(result, EngineError) and (result.reason, "no room" in str(result)) == ("model_error", True)
+    assert loop.num_active == loop.num_waiting == 0
+    request = request_of(random_ids(np.random.default_rng(10), 20), max_tokens=3)
+    assert (await loop.generate(request)).ids.tolist() == alone(model, request)
+    await loop.close()
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 async def test_logits_that_are_no_numbers_are_refused_at_the_door(value: float):
     class Broken(HashModel):

@@ -1,6 +1,7 @@
 """Requests to a real server that breaks every rule: what each failure is called, and that nothing leaks or hangs."""
 
 import asyncio
+import json
 import socket
 import sys
 import traceback
@@ -30,7 +31,7 @@ from tests.engines.fault_server import (
 )
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.engines.http import Http, HttpLimits
+from ramify.engines.http import MAX_REFUSAL_BYTES, Http, HttpLimits
 
 BODY = b'{"ids": [1, 2, 3]}'
 KEY = "sk-very-secret-0123456789"
@@ -83,6 +84,14 @@ async def test_a_good_answer_is_its_whole_body_and_headers_go_along() -> None:
 async def test_any_status_of_success_is_a_good_answer() -> None:
     async with talking(always(Status(202, b"queued"))) as (_, http):
         assert await http.post("/workers", BODY, deadline_s=5) == b"queued"
+
+
+async def test_a_body_of_any_length_is_sent_without_a_warning() -> None:
+    async with talking() as (server, http):
+        body = b"x" * 3_000_000
+        assert await http.post("/generate", body, deadline_s=5) == body
+        assert server.received[0].headers["content-length"] == "3000000"
+        assert server.received[0].headers["content-type"] == "application/json"
 
 
 @pytest.mark.parametrize("fault", [Chunked(), Late(0.05), Drip(0.0001), Hangup()])
@@ -163,6 +172,12 @@ async def test_each_failure_has_its_name_and_is_asked_once(fault: Fault, reason:
         assert len(server.received) == 1
         assert http.stats.failures == {reason: 1}
         assert (http.stats.num_requests, http.stats.num_failed, http.places.num) == (1, 1, 0)
+
+
+async def test_a_get_that_nobody_began_to_answer_goes_out_once_more() -> None:
+    async with talking(first(1, Cut(0))) as (server, http):
+        await http.get("/health", deadline_s=5)
+        assert len(server.received) == 2
 
 
 async def test_an_answer_cut_at_any_byte_is_no_answer() -> None:
@@ -291,6 +306,9 @@ async def test_a_busy_server_halves_what_is_in_flight_and_good_answers_open_it_a
         ({"Retry-After": "0"}, 0.0),
         ({"Retry-After": " 2.5 "}, 2.5),
         ({"Retry-After": "100000"}, 60.0),
+        ({"Retry-After": "9" * 400}, 60.0),
+        ({"Retry-After": "1e3"}, 1.0),
+        ({"Retry-After": ""}, 1.0),
         ({"Retry-After": "-3"}, 1.0),
         ({"Retry-After": "nan"}, 1.0),
         ({"Retry-After": "soon"}, 1.0),
@@ -298,6 +316,9 @@ async def test_a_busy_server_halves_what_is_in_flight_and_good_answers_open_it_a
         ({"Retry-After": "Sun, 06 Nov 1994 08:49:57 GMT", "Date": "Sun, 06 Nov 1994 08:49:37 GMT"}, 20.0),
         ({"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT", "Date": "Sun, 06 Nov 1994 08:50:00 GMT"}, 0.0),
         ({"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT"}, 1.0),
+        ({"Retry-After": f"Sun, 06 Nov {10**30} 08:49:37 GMT", "Date": "Sun, 06 Nov 1994 08:49:37 GMT"}, 1.0),
+        ({"Retry-After": "Sun, 06 Nov 1994 08:49:37 -0000", "Date": "Sun, 06 Nov 1994 08:49:37 GMT"}, 1.0),
+        ({"Retry-After": f"Sun, 06 Nov 1994 08:49:37 +{10**30}", "Date": "Sun, 06 Nov 1994 08:49:37 GMT"}, 1.0),
     ],
 )
 @pytest.mark.parametrize("status", [429, 503])
@@ -380,6 +401,14 @@ async def test_an_error_page_of_any_length_is_told_by_its_beginning() -> None:
         assert len(str(error)) < 400
 
 
+@pytest.mark.parametrize("page", [b"<", b"<script ", b"<script>", b'{"a":'])
+async def test_an_error_page_of_tags_that_never_end_holds_nobody_up(page: bytes) -> None:
+    async with talking(always(Status(500, page * (MAX_REFUSAL_BYTES // len(page))))) as (_, http):
+        began = asyncio.get_running_loop().time()
+        assert (await refused(http)).reason == "http_500"
+        assert asyncio.get_running_loop().time() - began < 2
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -394,6 +423,9 @@ async def test_an_error_page_of_any_length_is_told_by_its_beginning() -> None:
         (b"Internal Server Error", "Internal Server Error"),
         (b"\xff\xfe\x00", "��\x00"),
         (b"[" * 60_000, "[" * 300),
+        (b"[" * 900 + b"]" * 900, "[" * 300),
+        (b"a < b <i>or</i>", "a < b or"),
+        (b'{"message": "\\ud800 odd"}', "? odd"),
         (b"", ""),
     ],
 )
@@ -418,6 +450,47 @@ async def test_no_key_is_in_any_error(fault: Fault | None) -> None:
         chain = [error.__context__, error.__cause__]
         assert chain == [None, None]
         assert KEY not in whole + repr(error) + repr(error.__dict__)
+
+
+SPELLED_KEY = 'sk-a/b+c"d\\e_0123456789'
+SPELLINGS = [
+    json.dumps(SPELLED_KEY),
+    json.dumps(SPELLED_KEY).replace("/", "\\/"),
+    json.dumps(SPELLED_KEY).replace("+", "\\u002b").replace("/", "\\u002F").replace('\\"', "\\u0022"),
+]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+async def test_a_key_is_struck_out_of_what_a_server_says_however_it_spells_it(spelling: str) -> None:
+    body = f'{{"message": {spelling}, "header": "Bearer {spelling[1:]}}}'.encode()
+    async with FaultServer(plan=first(1, Status(200, body, {}))) as server:
+        http = Http(server.url, headers={"Authorization": f"Bearer {SPELLED_KEY}"})
+        told = await http.post("/generate", BODY, deadline_s=5)
+        assert json.loads(told) == {"message": "***", "header": "Bearer ***"}
+        server.plan = always(Status(400, body))
+        assert str(await refused(http)).endswith("answered 400: ***")
+        await http.close()
+
+
+async def test_what_goes_along_with_one_request_is_no_secret() -> None:
+    async with talking(always(Status(400, b"request 0/0123456789 is none"))) as (_, http):
+        with pytest.raises(EngineError, match="request 0/0123456789 is none"):
+            await http.post("/generate", BODY, deadline_s=5, headers={"X-Request-Id": "0/0123456789"})
+
+
+async def test_a_header_that_cannot_be_sent_is_no_fault_of_the_server() -> None:
+    async with talking() as (server, http):
+        with pytest.raises(EngineError) as caught:
+            await http.post("/generate", BODY, deadline_s=5, headers={"X-Request-Id": "two\r\nlines"})
+        assert (caught.value.reason, caught.value.is_retryable) == ("unsendable", False)
+        assert (server.received, http.places.num) == ([], 0)
+
+
+@pytest.mark.parametrize("value", [f"Bearer {KEY}\n", f"{KEY}\0", f"é{KEY}"])
+def test_a_header_that_can_never_be_sent_is_refused_and_not_repeated(value: str) -> None:
+    with pytest.raises(ConfigError, match="header 'Authorization' cannot be sent") as caught:
+        Http("http://127.0.0.1:1", headers={"Authorization": value})
+    assert KEY not in str(caught.value)
 
 
 async def test_no_key_is_in_the_error_of_a_server_that_is_not_there() -> None:
@@ -448,7 +521,11 @@ async def test_redirects_are_not_followed() -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["", "localhost:8000", "ftp://a", "http://", "http://a b", "http://a:99999", "http://a?b", "http://a#b"]
+    "address",
+    [
+        *("", "localhost:8000", "ftp://a", "http://", "http://a b", "http://a:99999", "http://a?b", "http://a#b"),
+        *("http://:8000", "http://a..b", "http://[::1", f"http://{'a' * 64}.com"),
+    ],
 )
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="an address such as"):

@@ -2,12 +2,18 @@
 
 import base64
 import json
+import math
+import os
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.engines.endpoint import Endpoint, Reply, call, calling, said
 from tests.engines.fault_server import FaultServer, Hang, always
 
@@ -15,7 +21,10 @@ from ramify.core.engine import Generation, Request, checked
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.segment import Finish, Sampling, token_array
 from ramify.engines.openai import OpenAI
+from ramify.engines.openai_answer import generation_of
+from ramify.engines.patience import Patience
 from ramify.engines.retrying import Retrying
+from ramify.store.packing import pack_data
 
 KEY = "sk-secret-0123456789abcdef"
 USER = {"role": "user", "content": "make 8 from 7 1"}
@@ -108,6 +117,8 @@ async def test_messages_go_back_exactly_as_they_came():
 async def test_an_image_is_sent_as_its_data_and_nothing_else_of_the_machine_is(tmp_path: Path):
     (tmp_path / "a.png").write_bytes(PNG)
     (tmp_path / "secret.png").write_text("password", "utf-8")
+    (tmp_path / "sound.webp").write_bytes(b"RIFF\0\0\0\0WAVEfmt ")
+    os.mkfifo(tmp_path / "pipe.png")
 
     def showing(name: str, role: str = "user") -> Request:
         parts = [
@@ -119,12 +130,20 @@ async def test_an_image_is_sent_as_its_data_and_nothing_else_of_the_machine_is(t
     with Endpoint(lambda _: said("hm")) as endpoint:
         await asked(endpoint, showing("a.png"))
         await asked(endpoint, showing("a.png", role="assistant"))
-        for name in ("secret.png", "none.png"):
+        for name in ("secret.png", "none.png", "sound.webp", "pipe.png", "nul\0.png"):
             with pytest.raises(EngineError, match="bad_attachment"):
                 await asked(endpoint, showing(name))
     first, second = (sent["messages"][0]["content"][1]["image_url"]["url"] for sent in endpoint.requests)
     assert first == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
     assert second.startswith("file://"), "a file that the model's own message names is never read"
+
+
+def nested(depth: int) -> Any:
+    """Lists in one another."""
+    value: Any = "x"
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 # -- what comes back ------------------------------------------------------------------------------------------------
@@ -178,8 +197,33 @@ async def test_calls_are_rendered_with_their_arguments_as_they_came():
 async def test_a_call_without_an_id_gets_one_that_it_can_be_answered_by():
     generation = await answered(calling({"function": {"name": "a", "arguments": {"x": "é"}}}, content=""))
     assert generation.message is not None
-    assert [c["id"] for c in generation.message["tool_calls"]] == ["call_0"]
+    assert [c["id"] for c in generation.message["tool_calls"]] == ["call_1_0"]
     assert text(generation) == '<tool_call>\n{"name": "a", "arguments": {"x": "é"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("ids", "kept"),
+    [
+        (["a", "b"], ["a", "b"]),
+        (["a", "a"], ["a", "call_1_1"]),
+        ([None, ""], ["call_1_0", "call_1_1"]),
+        ([7, "a"], ["call_1_0", "a"]),
+    ],
+)
+async def test_every_call_of_a_turn_can_be_answered_by_its_own_id(ids: list[Any], kept: list[str]):
+    generation = await answered(calling(*({**call("f", "{}"), "id": one} for one in ids)))
+    assert generation.message is not None
+    assert [c["id"] for c in generation.message["tool_calls"]] == kept
+
+
+async def test_numbers_of_any_size_go_back_as_they_came():
+    came = calling({"id": "a", "function": {"name": "f", "arguments": {"n": 10**30, "x": 0.1}}})
+    with Endpoint(lambda _: came) as endpoint:
+        generation = await asked(endpoint)
+        assert generation.message is not None
+        await asked(endpoint, request(messages=(USER, generation.message)))
+    sent = endpoint.requests[1]["messages"][1]
+    assert sent["tool_calls"][0]["function"]["arguments"] == {"n": 10**30, "x": 0.1}
 
 
 @pytest.mark.parametrize("finish", ["length", "max_tokens", "model_length"])
@@ -210,8 +254,10 @@ async def test_a_turn_that_thought_until_it_was_cut_says_nothing_and_is_billed()
         (said("So", finish=None), "So", ENDS, {}),
         (said([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]), "ab", ENDS, {}),
         (said("a\ud800b\0"), "a\ufffdb\0", ENDS, {}),
+        (Reply(b"\xef\xbb\xbf" + json.dumps(said("a")).encode()), "a", ENDS, {}),
+        (said("a", **{"\ud800": "x"}), "a", ENDS, {}),
     ],
-    ids=["null", "refusal", "filter", "other-word", "no-word", "parts", "surrogate"],
+    ids=["null", "refusal", "filter", "other-word", "no-word", "parts", "surrogate", "mark", "odd-key"],
 )
 async def test_unusual_turns(answer: Mapping[str, Any], shown: str, finish: Finish, notes: Mapping[str, Any]):
     generation = await answered(answer)
@@ -230,7 +276,24 @@ async def test_unusual_turns(answer: Mapping[str, Any], shown: str, finish: Fini
         ({"choices": []}, "no_choices", True),
         ({"error": {"message": "upstream is ill"}}, "no_choices", True),
         ({"choices": [{"finish_reason": "stop"}]}, "bad_message", False),
+        ({"choices": [*said("a")["choices"], *said("b")["choices"]]}, "many_choices", False),
+        (Reply(b'data: {"choices": [{"delta": {"content": "a"}}]}\n\ndata: [DONE]\n\n'), "bad_body", True),
         (said("a", usage=(7, 51)), "too_many_tokens", False),
+        (said(5), "bad_message", False),
+        (said({"text": "a"}), "bad_message", False),
+        (said("a", tool_calls={"id": "a"}), "bad_message", False),
+        (said("a", tool_calls=[call("f", "{}"), "g"]), "bad_message", False),
+        (said("a", extra=math.nan), "bad_message", False),
+        (Reply(json.dumps(said("a", extra="X")).replace('"X"', "-1e999").encode()), "bad_message", False),
+        (said("a", extra=nested(33)), "bad_message", False),
+        (said("a", extra=nested(400)), "bad_message", False),
+        ({"choices": [{"message": nested(400)}]}, "bad_message", False),
+        ({"error": nested(400)}, "bad_message", False),
+        (said("a", finish={"type": "stop"}), "unknown_finish", False),
+        (said("a", choice_logprobs={"content": [{"token": "a", "logprob": -(10**400)}]}), "bad_logprobs", False),
+        (said("a", choice_logprobs={"content": [{"token": "a", "logprob": -1e308}] * 2}), "bad_logprobs", False),
+        (said("a", choice_logprobs={"content": [{"token": "a", "logprob": math.nan}]}), "bad_logprobs", False),
+        (said("a", choice_logprobs={"content": [None]}), "bad_logprobs", False),
         (said("a", choice_logprobs={"content": [{"token": "a", "logprob": 0.5}]}), "bad_logprobs", False),
         (Reply(b'{"error": {"message": "no such model"}}', 404), "http_404", False),
         (Reply(b"slow down", 429, {"Retry-After": "0"}), "busy", True),
@@ -241,6 +304,41 @@ async def test_an_answer_that_is_none_has_a_name(answer: Any, reason: str, is_re
     with pytest.raises(EngineError) as caught:
         await answered(answer)
     assert (caught.value.reason, caught.value.is_retryable) == (reason, is_retryable)
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=3)
+    | st.sampled_from(["stop", "length", "abort", *STOPS, "<search>", 10**400, "\ud800"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["text", "id", "function"]), inner),
+    max_leaves=4,
+)  # fmt: skip
+LOGPROBS = {"content": [{"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "b", "logprob": -2.0}]}]}
+
+
+def spoilt(value: Any, data: st.DataObject) -> Any:
+    """`value` with something odd in a place of it."""
+    keys = [*value] if isinstance(value, dict) else [*range(len(value))] if isinstance(value, list) else []
+    if not keys or data.draw(st.integers(0, 4)) == 0:
+        return data.draw(ODD)
+    key = data.draw(st.sampled_from(keys))
+    value[key] = spoilt(value[key], data)
+    return value
+
+
+@given(st.data())
+def test_an_answer_spoilt_anywhere_is_refused_by_name_or_can_be_kept_and_sent_back(data: st.DataObject):
+    answer = deepcopy(calling(call("f", "{}"), call("g", "{"), content="<search>", choice_logprobs=LOGPROBS))
+    for _ in range(data.draw(st.integers(1, 3))):
+        answer = spoilt(answer, data)
+    asking = request(topk=2)
+    try:
+        generation = generation_of(json.dumps(answer).encode(), asking, model="m")
+        checked(generation, asking, 257)
+    except EngineError as error:
+        str(error).encode()
+    else:
+        assert pack_data(generation.message) is not None and pack_data(dict(generation.notes)) is not None
+        msgspec.json.encode(generation.message)
 
 
 @pytest.mark.parametrize(
@@ -277,6 +375,9 @@ async def test_a_turn_that_the_server_gave_up_is_asked_again():
         (None, 50, 0, 0),
         ({"prompt_tokens": 0, "completion_tokens": 0}, 50, 0, 0),
         ({"prompt_tokens": "9", "completion_tokens": -1}, 50, 0, 0),
+        ({"prompt_tokens": 10**30, "completion_tokens": 10**30}, 50, 0, 0),
+        ({"prompt_tokens": 9, "completion_tokens": 3.5}, 50, 0, 9),
+        ([9, 4], 50, 0, 0),
     ],
 )
 async def test_a_server_that_tells_no_usage_is_billed_all_that_was_allowed(
@@ -303,6 +404,15 @@ async def test_logprobs_are_of_the_provider_s_tokens_so_no_id_has_one():
     assert np.allclose(first, [-0.1, -2.5]) and np.allclose(second, [-0.1, -2.5, -9999.0])
 
 
+async def test_top_logprobs_that_were_asked_for_do_not_fail_to_come_in_silence():
+    turns = [said("a", choice_logprobs=None), calling(call("f", "{}")), said("a", finish="abort")]
+    with Endpoint(lambda _: turns.pop(0)) as endpoint:
+        with pytest.raises(EngineError, match="no_logprobs"):
+            await asked(endpoint, request(topk=2), max_topk=2)
+        assert not (await asked(endpoint, request(topk=2), max_topk=2)).topk
+        assert (await asked(endpoint, request(topk=2), max_topk=2)).finish.kind == "abort"
+
+
 async def test_who_answered_is_noted_where_it_is_another_one():
     generation = await answered({**said("a"), "model": "m-2025-01-01", "system_fingerprint": "fp_1"})
     assert generation.notes == {"model": "m-2025-01-01", "fingerprint": "fp_1"}
@@ -310,7 +420,7 @@ async def test_who_answered_is_noted_where_it_is_another_one():
 
 async def test_a_server_that_hangs_is_given_up_at_the_request_s_own_deadline():
     async with FaultServer(plan=always(Hang())) as server:
-        engine = OpenAI("m", base_url=server.url, patience={"start_s": 0.2, "prefill_s": 0.0, "token_s": 0.0})
+        engine = OpenAI("m", base_url=server.url, patience=Patience(start_s=0.2, prefill_s=0.0, token_s=0.0))
         assert engine.capabilities.keeps_deadlines
         with pytest.raises(EngineError) as caught:
             await engine.generate(request())
@@ -358,6 +468,31 @@ async def test_a_model_that_the_server_lists_not_is_refused():
         await connected(endpoint, "gpt-5-mni")
 
 
+@pytest.mark.parametrize(
+    ("listed", "model", "is_there"),
+    [
+        ("qwen:7b", "qwen:7b", True),
+        ("qwen:7b", "qwen", True),
+        ("qwen", "qwen:nitro", True),
+        ("qwen:7b", "qwen:70b", False),
+    ],
+)
+async def test_two_variants_of_a_model_are_two_models(listed: str, model: str, is_there: bool):
+    with Endpoint(lambda _: said("a"), models=[{"id": listed}]) as endpoint:
+        if is_there:
+            await connected(endpoint, model)
+        else:
+            with pytest.raises(ConfigError, match=f"has no model '{model}'"):
+                await connected(endpoint, model)
+
+
+async def test_a_list_of_models_that_is_none_is_believed():
+    async with FaultServer(lambda received: b"[" * 100_000) as server:
+        engine = OpenAI("m", base_url=server.url)
+        await engine.connect()
+        await engine.close()
+
+
 async def test_a_key_is_needed_where_openai_is_asked(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     engine = OpenAI("m")
@@ -381,7 +516,7 @@ async def test_a_server_that_is_not_there_is_named():
         ({"context_length": 0}, "context_length = 0"),
         ({"extra_body": {"stream": True}}, "extra_body: stream of a request"),
         ({"max_tokens_as": "limit"}, "max_tokens_as = 'limit'"),
-        ({"patience": {"start": 3}}, "it has start_s, prefill_s and token_s"),
+        ({"unsent": "seed"}, "unsent = 'seed' must be a list of names"),
         ({"base_url": "127.0.0.1:80"}, "an address such as"),
     ],
 )

@@ -161,3 +161,4 @@ def test_a_counter_is_the_sum_over_its_lines() -> None:
     page = b'# HELP a:b_total x\na:b_total{engine="0"} 5.0\na:b_total{engine="1"} 1e3\na:b_total_created 7\n'
     assert counted(page, "a:b_total") == 1005
     assert counted(page, "c") is None
+    assert counted(b"c +Inf\nc eggs\nc -\nc 1e\n", "c") is None

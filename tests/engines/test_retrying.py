@@ -189,6 +189,16 @@ def test_no_engine_is_waited_for_longer_than_a_minute_at_a_time_or_ten_in_all() 
     assert planned.times == [60.0 * number for number in range(11)]
 
 
+def test_only_the_pauses_count_as_waiting_for_a_busy_engine() -> None:
+    class Slow(Planned):
+        async def generate(self, request: Request) -> Generation:
+            await asyncio.sleep(60.0)
+            return await super().generate(request)
+
+    planned = Slow(lambda number, now: busy(60.0) if number < 10 else None)
+    assert answer(Retrying(planned, ONE_TRY))[1] == 11 * 60 + 10 * 60
+
+
 def test_an_engine_that_was_away_costs_no_try() -> None:
     planned = Planned(lambda number, now: away() if now < 100 else None)
     retrying = Retrying(planned, ONE_TRY)
@@ -218,6 +228,21 @@ def test_how_long_an_engine_is_away_is_counted_for_all_requests_together() -> No
         assert second == pytest.approx(300, abs=31)
 
     run_virtual(main(Retrying(Planned(lambda number, now: away()))))
+
+
+def test_time_in_which_nobody_waited_is_not_counted_as_time_away() -> None:
+    planned = Planned(lambda number, now: away() if now < 50 or 1000 <= now < 1010 else None)
+
+    async def main() -> None:
+        retrying = Retrying(planned)
+        first = asyncio.create_task(retrying.generate(REQUEST))
+        await asyncio.sleep(20)
+        first.cancel()
+        await asyncio.sleep(980)
+        await retrying.generate(REQUEST)
+        assert 1010 <= asyncio.get_running_loop().time() < 1041
+
+    run_virtual(main())
 
 
 def test_an_answer_of_any_kind_shows_that_the_engine_is_there() -> None:
@@ -351,6 +376,36 @@ def test_a_request_somebody_aborts_returns_what_it_has_and_wastes_nothing() -> N
     run_virtual(main())
 
 
+@pytest.mark.parametrize("error", [busy(50.0), away()])
+def test_a_request_somebody_aborts_in_a_pause_ends_there_with_nothing(error: EngineError) -> None:
+    async def main() -> None:
+        planned = Planned(lambda number, now: error)
+        retrying = Retrying(planned)
+        going = asyncio.create_task(retrying.generate(replace(REQUEST, request_id="3/00ff")))
+        other = asyncio.create_task(retrying.generate(replace(REQUEST, request_id="3/0100")))
+        await asyncio.sleep(20)
+        num_calls = len(planned.calls)
+        await retrying.abort("3/00ff")
+        said = await going
+        assert (len(said.ids), said.finish.kind, len(planned.calls)) == (0, "abort", num_calls)
+        assert asyncio.get_running_loop().time() == 20.0
+        assert not other.done()
+        other.cancel()
+
+    run_virtual(main())
+
+
+def test_an_abort_that_came_too_early_is_forgotten() -> None:
+    inner, retrying = engine(Fault("abort", calls=(0,)))
+
+    async def main() -> Generation:
+        await retrying.abort("3/00ff")
+        return await retrying.generate(replace(REQUEST, request_id="3/00ff"))
+
+    assert run_virtual(main()).finish.kind == "end_of_sequence"
+    assert (inner.num_calls, retrying.num_wasted) == (2, 3)
+
+
 def test_a_request_cancelled_before_its_deadline_leaves_nothing_behind() -> None:
     inner = Scripted(delay=Delay(call_s=100.0))
 
@@ -402,6 +457,7 @@ def test_an_engine_is_not_tried_again_twice_over() -> None:
     once = Retrying(Scripted(), ONE_TRY)
     assert retrying_of(once) is once
     assert retrying_of(once.engine).engine is once.engine
+    assert retrying_of(once, RetryPolicy(max_tries=2)) is once
 
 
 # -- pauses -----------------------------------------------------------------------------------------------------------
@@ -417,8 +473,23 @@ def test_pauses_grow_have_a_cap_and_follow_from_the_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"max_tries": 0}, {"max_same_500": 0}, {"base_s": -1}, {"max_down_s": -1}, {"max_retry_share": 1.5}]
+    "fields",
+    [
+        {"max_tries": 0},
+        {"max_same_500": 0},
+        {"base_s": -1},
+        {"max_down_s": -1},
+        {"max_busy_s": float("inf")},
+        {"cap_s": float("nan")},
+        {"max_retry_share": 1.5},
+    ],
 )
 def test_an_impossible_policy_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="impossible retry policy"):
         RetryPolicy(**fields)
+
+
+@pytest.mark.parametrize("fields", [{"start_s": 0}, {"token_s": -1}, {"prefill_s": float("inf")}])
+def test_an_impossible_patience_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="impossible patience"):
+        Patience(**fields)

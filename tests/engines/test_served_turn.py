@@ -137,10 +137,11 @@ def test_an_unsound_answer_is_refused_by_name(spoilt: Sampled, reason: str) -> N
     assert (caught.value.reason, caught.value.is_retryable) == (reason, False)
 
 
-def test_top_logprobs_that_were_asked_for_must_come() -> None:
+@pytest.mark.parametrize("topk", [(), [[-0.25]], [[-0.25], []], [[-0.25], [-0.25, 7.0]]])
+def test_top_logprobs_that_were_asked_for_must_come(topk: list[list[float]]) -> None:
     turn = turn_of(replace(REQUEST, topk=3))
     with pytest.raises(EngineError, match="bad_topk"):
-        turn.hear(answer([*b"bc"], "stop", matched="c"), turn.ask("id."))
+        turn.hear(answer([*b"bc"], "stop", matched="c", topk=topk), turn.ask("id."))
 
 
 def test_an_abort_without_tokens_is_an_abort() -> None:

@@ -2,28 +2,19 @@
 in its source, release 0.5.23."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.engines.token_servers import CODEC, FakeSglang, ids_of, serving, until
+from tests.engines.token_servers import CODEC, REQUEST, FakeSglang, failure, served, until
 
 from ramify import plugins
-from ramify.core.engine import Abortable, EngineControl, Remote, Request, checked
-from ramify.core.errors import ConfigError, EngineError
-from ramify.core.segment import Finish, Sampling, token_array
+from ramify.core.engine import Abortable, EngineControl, Remote, checked
+from ramify.core.errors import ConfigError
+from ramify.core.segment import Finish, Sampling
 from ramify.engines.builtin import FOLDER
 from ramify.engines.sglang import Sglang
-
-REQUEST = Request(
-    token_array(ids_of("<|user|>make 8 from 7 1<|end|><|assistant|>")),
-    max_tokens=40,
-    seed=2**64 - 1,
-    stops=("</calc>", "</answer>"),
-    request_id="tree/00ff",
-)
 
 GENERATE_FIELDS = frozenset(
     "rid text input_ids stream sampling_params return_logprob logprob_start_len top_logprobs_num token_ids_logprob "
@@ -39,20 +30,8 @@ SAMPLING_FIELDS = frozenset(
 """The fields of `sglang.srt.sampling.sampling_params.SamplingParams` that callers set."""
 
 
-@asynccontextmanager
-async def engine(fake: FakeSglang, **options: Any) -> AsyncIterator[Sglang]:
-    async with serving(fake) as url:
-        sglang = Sglang(options.pop("model", FOLDER), base_url=url, **options)
-        try:
-            yield sglang
-        finally:
-            await sglang.close()
-
-
-async def failure(sglang: Sglang, request: Request = REQUEST) -> EngineError:
-    with pytest.raises(EngineError) as caught:
-        await sglang.generate(request)
-    return caught.value
+def engine(fake: FakeSglang, **options: Any) -> AbstractAsyncContextManager[Sglang]:
+    return served(fake, Sglang, **options)
 
 
 def test_making_one_asks_nobody() -> None:
@@ -116,12 +95,6 @@ async def test_a_generation_holds_what_the_server_counted() -> None:
     assert generation.num_cached + generation.num_prefilled == len(REQUEST.ids)
 
 
-async def test_the_end_of_a_sequence_is_among_the_ids() -> None:
-    async with engine(FakeSglang(script=lambda _: ids_of("so<|end|>more"))) as sglang:
-        generation = await sglang.generate(REQUEST)
-    assert (CODEC.decode(generation.ids), generation.finish.kind) == ("so<|end|>", "end_of_sequence")
-
-
 async def test_sampling_whose_logprobs_would_be_another_laws_is_refused() -> None:
     truncated = replace(REQUEST, sampling=Sampling(top_p=0.9))
     async with engine(FakeSglang()) as sglang:
@@ -174,7 +147,12 @@ async def test_an_abort_ends_one_request_and_no_other_whose_number_begins_alike(
 async def test_an_abort_in_the_queue_says_neither_tokens_nor_cost() -> None:
     def queued(answer: dict[str, Any]) -> dict[str, Any]:
         finish = {"type": "abort", "message": "Abort in waiting queue"}
-        meta = {"id": "x", "finish_reason": finish, "weight_version": "default", "completion_tokens": 0}
+        meta = {
+            "id": answer["meta_info"]["id"],
+            "finish_reason": finish,
+            "weight_version": "default",
+            "completion_tokens": 0,
+        }
         return {"text": "", "output_ids": [], "meta_info": {**meta, "output_token_logprobs": []}}
 
     async with engine(FakeSglang(change=queued)) as sglang:

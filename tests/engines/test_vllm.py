@@ -2,45 +2,24 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.token_servers import CODEC, FakeVllm, ids_of, serving, until
+from tests.engines.token_servers import CODEC, REQUEST, FakeVllm, failure, ids_of, on_its_way, served, until
 
 from ramify import plugins
-from ramify.core.engine import Abortable, EngineControl, Remote, Request, checked
+from ramify.core.engine import Abortable, EngineControl, Remote, checked
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.segment import Finish, Sampling, token_array
 from ramify.engines.builtin import FOLDER
 from ramify.engines.vllm import Vllm
 
-REQUEST = Request(
-    token_array(ids_of("<|user|>make 8 from 7 1<|end|><|assistant|>")),
-    max_tokens=40,
-    seed=2**64 - 1,
-    stops=("</calc>", "</answer>"),
-    request_id="tree/00ff",
-)
 
-
-@asynccontextmanager
-async def engine(fake: FakeVllm, **options: Any) -> AsyncIterator[Vllm]:
-    async with serving(fake) as url:
-        vllm = Vllm(options.pop("model", FOLDER), base_url=url, **options)
-        try:
-            yield vllm
-        finally:
-            await vllm.close()
-
-
-async def failure(vllm: Vllm, request: Request = REQUEST) -> EngineError:
-    with pytest.raises(EngineError) as caught:
-        await vllm.generate(request)
-    return caught.value
+def engine(fake: FakeVllm, **options: Any) -> AbstractAsyncContextManager[Vllm]:
+    return served(fake, Vllm, **options)
 
 
 # -- what it is -------------------------------------------------------------------------------------------------------
@@ -186,12 +165,6 @@ async def test_a_stop_word_may_begin_in_the_context_and_a_false_rest_is_gone_on_
         assert (CODEC.decode(generation.ids), generation.finish) == ("calc>", Finish("stop", "</calc>"))
 
 
-async def test_the_end_of_a_sequence_is_among_the_ids() -> None:
-    async with engine(FakeVllm(script=lambda _: ids_of("so<|end|>more"))) as vllm:
-        generation = await vllm.generate(REQUEST)
-    assert (CODEC.decode(generation.ids), generation.finish.kind) == ("so<|end|>", "end_of_sequence")
-
-
 async def test_a_request_that_cannot_be_served_never_leaves() -> None:
     fake = FakeVllm()
     async with engine(fake) as vllm:
@@ -233,6 +206,8 @@ def changed(answer: dict[str, Any], **choice: Any) -> dict[str, Any]:
         (lambda a: changed(a, logprobs={"token_logprobs": [None], "top_logprobs": [None]}), "bad_logprobs"),
         (lambda a: changed(a, weight_versions=[{"version": "0", "start": 1, "end": 2}]), "bad_versions"),
         (lambda a: changed(a, weight_versions=[{"version": "today", "start": 0, "end": 2}]), "bad_versions"),
+        (lambda a: changed(a, weight_versions=[{"version": "9" * 5000, "start": 0, "end": 2}]), "bad_versions"),
+        (lambda a: b'{"choices": [], "deep": ' + b"[" * 100_000, "bad_answer"),
     ],
 )
 async def test_an_answer_that_is_none_is_refused_by_name(change: Any, reason: str) -> None:
@@ -245,12 +220,9 @@ async def test_an_answer_that_is_none_is_refused_by_name(change: Any, reason: st
 
 @pytest.mark.parametrize("status", [0, 403])
 async def test_an_aborted_request_comes_back_with_what_it_had(status: int) -> None:
-    fake = FakeVllm(is_holding=True, refused={"/inference/v1/generate": status})
+    fake = FakeVllm(refused={"/inference/v1/generate": status})
     async with engine(fake) as vllm:
-        await vllm.connect()
-        fake.came.clear()
-        asked = asyncio.create_task(vllm.generate(REQUEST))
-        await fake.came.wait()
+        asked = await on_its_way(vllm, fake)
         await vllm.abort("another")
         await vllm.abort(REQUEST.request_id)
         generation = await asked
@@ -270,24 +242,20 @@ async def test_a_request_is_aborted_at_its_deadline() -> None:
 
 async def test_without_a_route_for_it_an_abort_closes_the_connection() -> None:
     lacking = dict.fromkeys(("/inference/v1/abort_requests", "/abort_requests"), 404)
-    fake = FakeVllm(is_holding=True, refused=lacking)
+    fake = FakeVllm(refused=lacking)
     async with engine(fake) as vllm:
-        await vllm.connect()
-        fake.came.clear()
-        asked = asyncio.create_task(failure(vllm))
-        await fake.came.wait()
+        asked = await on_its_way(vllm, fake)
         await vllm.abort(REQUEST.request_id)
-        assert ((await asked).reason, (await asked).is_retryable) == ("aborted", False)
+        with pytest.raises(EngineError) as caught:
+            await asked
+        assert (caught.value.reason, caught.value.is_retryable) == ("aborted", False)
         await until(lambda: fake.num_gone == 1)
 
 
 async def test_a_cancelled_request_closes_its_connection() -> None:
-    fake = FakeVllm(is_holding=True)
+    fake = FakeVllm()
     async with engine(fake) as vllm:
-        await vllm.connect()
-        fake.came.clear()
-        asked = asyncio.create_task(vllm.generate(REQUEST))
-        await fake.came.wait()
+        asked = await on_its_way(vllm, fake)
         asked.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asked
@@ -315,9 +283,7 @@ async def test_a_server_that_reads_and_sleeps_is_found_silent() -> None:
 async def test_a_slow_server_that_still_gives_a_token_is_waited_for() -> None:
     fake = FakeVllm()
     async with engine(fake, silent_s=0.03) as vllm:
-        await vllm.connect()
-        fake.is_holding = True
-        asked = asyncio.create_task(vllm.generate(REQUEST))
+        asked = await on_its_way(vllm, fake)
         probes = len(fake.aborted)
         await until(lambda: len(fake.aborted) > probes + 3)
         assert await vllm.is_healthy()
@@ -388,15 +354,12 @@ async def test_a_generation_whose_version_changes_has_a_span_each() -> None:
 async def test_a_change_in_the_middle_that_no_span_tells_of_is_refused() -> None:
     fake = FakeVllm()
     async with engine(fake) as vllm:
-        await vllm.connect()
-        fake.is_holding = True
-        fake.came.clear()
-        asked = asyncio.create_task(failure(vllm))
-        await fake.came.wait()
+        asked = await on_its_way(vllm, fake)
         await vllm.update_weights("/weights/1", 1)
         fake.go_on.set()
-        error = await asked
-        assert (error.reason, error.is_retryable) == ("mixed_versions", True)
+        with pytest.raises(EngineError) as caught:
+            await asked
+        assert (caught.value.reason, caught.value.is_retryable) == ("mixed_versions", True)
 
 
 async def test_a_refused_order_names_its_route_and_what_it_needs() -> None:

@@ -9,13 +9,20 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from ramify.core.engine import Engine, Generation, Request
+from ramify.core.errors import EngineError
+from ramify.core.segment import token_array
 from ramify.engines.builtin import FOLDER
+from ramify.engines.served import Served
 from ramify.engines.tokenizer import TokenizerFile
+
+E = TypeVar("E", bound=Served)
 
 CODEC = TokenizerFile(FOLDER / "tokenizer.json")
 Script = Callable[[list[int]], list[int]]
@@ -24,6 +31,15 @@ Script = Callable[[list[int]], list[int]]
 
 def ids_of(text: str) -> list[int]:
     return CODEC.encode(text, allow_special=True)
+
+
+REQUEST = Request(
+    token_array(ids_of("<|user|>make 8 from 7 1<|end|><|assistant|>")),
+    max_tokens=40,
+    seed=2**64 - 1,
+    stops=("</calc>", "</answer>"),
+    request_id="tree/00ff",
+)
 
 
 @dataclass
@@ -69,21 +85,44 @@ class Fake:
     orders: list[str] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
     """Path -> status."""
+    unanswered: set[str] = field(default_factory=set)
+    """Paths of orders that are carried out, and answered by status 500."""
     is_holding: bool = False
     """Whether requests for tokens get no answer until `go_on` is set, or an abort."""
     holds_probes: bool = False
     num_gone: int = 0
     """Requests whose client left."""
+    is_paused: bool = False
+    """Whether nothing is sampled: requests for tokens wait."""
+    model: str = str(FOLDER)
+    """Folder of the model it runs."""
     version: str = "default"
-    num_tokens: int = 0
+    counted: str = "0.0"
+    """Its count of sampled tokens, as its metrics have it."""
+    is_loading: bool = False
+    loads: asyncio.Event = field(default_factory=asyncio.Event)
+    """Unless it is set, weights are loading for ever."""
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     came: asyncio.Event = field(default_factory=asyncio.Event)
     aborted: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.loads.set()
+
+    async def load(self, request: web.Request) -> web.Response:
+        """New weights; what they are called is in the order itself, or in the next one."""
+        told = await request.json()
+        self.is_loading = True
+        await self.loads.wait()
+        self.version = told.get("weight_version", self.version)
+        return web.json_response({"success": True, "message": "ok", "num_paused_requests": 0})
 
     async def held(self, wire_id: str) -> bool:
         """Wait as long as answers are held; whether the request was aborted meanwhile."""
         mark = self.aborted.setdefault(wire_id, asyncio.Event())
         self.came.set()
+        while self.is_paused:  # noqa: ASYNC110 - a test may set it as well as an order
+            await asyncio.sleep(0.002)
         is_probe = wire_id.startswith("probe:")
         if not (self.holds_probes if is_probe else self.is_holding):
             return False
@@ -98,6 +137,14 @@ class Fake:
                 wait.cancel()
         return mark.is_set()
 
+    async def pause(self, request: web.Request) -> web.Response:
+        self.is_paused = True
+        return web.json_response({})
+
+    async def resume(self, request: web.Request) -> web.Response:
+        self.is_paused = False
+        return web.json_response({})
+
     def answer(self, value: dict[str, Any], *, is_probe: bool) -> web.Response:
         changed = value if is_probe else self.change(value)
         body = changed if isinstance(changed, bytes) else json.dumps(changed).encode()
@@ -109,7 +156,8 @@ class Fake:
             return web.json_response({"error": {"message": f"no {request.path} here"}}, status=status)
         if request.method == "POST" and request.path not in TOKEN_ROUTES:
             self.orders.append(str(request.rel_url))
-        return await handler(request)
+        answer = await handler(request)
+        return web.json_response({}, status=500) if request.path in self.unanswered else answer
 
 
 TOKEN_ROUTES = {"/v1/completions", "/inference/v1/generate", "/generate"}
@@ -132,25 +180,28 @@ class FakeVllm(Fake):
                 web.post("/inference/v1/generate", self._generate),
                 web.post("/inference/v1/abort_requests", self._abort),
                 web.post("/update_weight_version", self._rename),
+                web.post("/finish_weight_update", self._rename),
                 web.post("/reset_prefix_cache", _said(lambda: {"success": True})),
-                *(web.post(path, _said(dict)) for path in ("/collective_rpc", "/start_weight_update")),
-                *(web.post(path, _said(dict)) for path in ("/update_weights", "/finish_weight_update")),
-                *(web.post(path, _said(dict)) for path in ("/pause", "/resume", "/sleep", "/wake_up")),
+                web.post("/collective_rpc", self.load),
+                web.post("/start_weight_update", _said(dict)),
+                web.post("/update_weights", _said(dict)),
+                *(web.post(path, _said(dict)) for path in ("/sleep", "/wake_up")),
+                web.post("/pause", self.pause),
+                web.post("/resume", self.resume),
                 web.post("/release_kv_cache_memory", _said(dict)),
             ]
         )
         return app
 
-    is_paused = False
-
     async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "builtin", "root": str(FOLDER), "max_model_len": 512}]})
+        return web.json_response({"data": [{"id": "builtin", "root": self.model, "max_model_len": 512}]})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=f'vllm:generation_tokens_total{{engine="0"}} {float(self.num_tokens)}\nother 5\n')
+        return web.Response(text=f'vllm:generation_tokens_total{{engine="0"}} {self.counted}\nother 5\n')
 
     async def _rename(self, request: web.Request) -> web.Response:
-        self.version = (await request.json())["new_version"]
+        told = await request.json()
+        self.version = told.get("new_version") or told["weight_version"]
         return web.json_response({"success": True})
 
     async def _abort(self, request: web.Request) -> web.Response:
@@ -189,7 +240,12 @@ class FakeVllm(Fake):
             ],
         }
         choice = {**self._choice(said), "text": "", "logprobs": logprobs}
-        answer = {"id": "cmpl-x", "model": body["model"], "choices": [choice], "usage": self._usage(asked, said)}
+        answer = {
+            "id": f"cmpl-{body['request_id']}",
+            "model": body["model"],
+            "choices": [choice],
+            "usage": self._usage(asked, said),
+        }
         return self.answer(answer, is_probe=body["request_id"].startswith("probe:"))
 
     async def _generate(self, request: web.Request) -> web.Response:
@@ -208,7 +264,8 @@ class FakeVllm(Fake):
         ]
         spans = [{"version": self.version, "start": 0, "end": len(said.ids)}]
         choice = {**self._choice(said), "logprobs": {"content": content}, "weight_versions": spans}
-        answer = {"request_id": "x", "model": body["model"], "choices": [choice], "usage": self._usage(asked, said)}
+        told = {"request_id": f"generate-tokens-{body['request_id']}", "model": body["model"]}
+        answer = {**told, "choices": [choice], "usage": self._usage(asked, said)}
         return self.answer(answer, is_probe=body["request_id"].startswith("probe:"))
 
 
@@ -219,28 +276,27 @@ class FakeSglang(Fake):
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self.refuse])
-        info = {"model_path": str(FOLDER), "served_model_name": "builtin"}
         app.add_routes(
             [
-                web.get("/model_info", _said(lambda: {**info, "weight_version": self.version})),
+                web.get("/model_info", _said(self._model_info)),
                 web.get("/server_info", _said(self._server_info)),
                 web.get("/v1/models", _said(lambda: {"data": [{"id": "builtin", "max_model_len": 512}]})),
                 web.post("/generate", self._generate),
                 web.post("/abort_request", self._abort),
-                web.post("/update_weights_from_disk", self._load),
-                *(web.post(path, _said(dict)) for path in ("/pause_generation", "/continue_generation")),
+                web.post("/update_weights_from_disk", self.load),
+                web.post("/pause_generation", self.pause),
+                web.post("/continue_generation", self.resume),
                 *(web.post(f"/{verb}_memory_occupation", _said(dict)) for verb in ("release", "resume")),
             ]
         )
         return app
 
+    def _model_info(self) -> dict[str, Any]:
+        return {"model_path": self.model, "served_model_name": "builtin", "weight_version": self.version}
+
     def _server_info(self) -> dict[str, Any]:
         deterministic = self.is_deterministic
         return {"version": "0.5.23", "max_req_input_len": 506, "enable_deterministic_inference": deterministic}
-
-    async def _load(self, request: web.Request) -> web.Response:
-        self.version = (await request.json())["weight_version"]
-        return web.json_response({"success": True, "message": "ok", "num_paused_requests": 0})
 
     async def _abort(self, request: web.Request) -> web.Response:
         named = (await request.json())["rid"]
@@ -294,7 +350,36 @@ async def serving(fake: FakeVllm | FakeSglang) -> AsyncIterator[str]:
         yield str(server.make_url("")).rstrip("/")
     finally:
         fake.go_on.set()
+        fake.loads.set()
+        fake.is_paused = False
         await server.close()
+
+
+@asynccontextmanager
+async def served(fake: FakeVllm | FakeSglang, kind: type[E], **options: Any) -> AsyncIterator[E]:
+    """An engine of this kind in front of a fake server, while both run."""
+    async with serving(fake) as url:
+        engine = kind(options.pop("model", FOLDER), base_url=url, **options)
+        try:
+            yield engine
+        finally:
+            await engine.close()
+
+
+async def failure(engine: Engine, request: Request = REQUEST) -> EngineError:
+    with pytest.raises(EngineError) as caught:
+        await engine.generate(request)
+    return caught.value
+
+
+async def on_its_way(engine: Served, fake: Fake, request: Request = REQUEST) -> asyncio.Task[Generation]:
+    """A request that the server has and holds."""
+    await engine.connect()
+    fake.is_holding = True
+    num = len(fake.asked)
+    task = asyncio.create_task(engine.generate(request))
+    await until(lambda: len(fake.asked) > num)
+    return task
 
 
 async def until(happened: Callable[[], bool]) -> None:

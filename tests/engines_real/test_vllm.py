@@ -113,6 +113,7 @@ def test_a_server_that_is_killed_costs_no_tree_and_comes_back(replicas: Served) 
     assert killed
     assert len(trees(found)) == len(whole)
     assert all(len(tree.leaves()) == 8 for tree in found.trees)
+    replicas.wait_until_all_answer()
 
 
 def test_a_paused_server_goes_on_where_it_was(replicas: Served) -> None:

@@ -13,27 +13,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.engines import fault_server as net
 from tests.engines.distant import Distant, Said, spoken_by
-from tests.engines.fault_server import (
-    Chunked,
-    Cut,
-    Drip,
-    Fault,
-    FaultServer,
-    Garbage,
-    Hang,
-    Hangup,
-    Late,
-    Plan,
-    Received,
-    Status,
-    Twice,
-    always,
-    drawn,
-    first,
-    message,
-    on_calls,
-)
 from tests.runner.parts import OneChain, Small, problems
 
 from ramify.config.configure import resolve
@@ -62,16 +43,16 @@ REQUEST = Request(token_array(list(b"make 3")), max_tokens=20, seed=5, stops=("<
 
 @asynccontextmanager
 async def asked(
-    plan: Plan = lambda received: None,
+    plan: net.Plan = lambda received: None,
     *,
     scripted: Scripted | None = None,
     policy: RetryPolicy = QUICK,
     limits: HttpLimits = LIMITS,
     patience: Patience = PATIENCE,
-) -> AsyncIterator[tuple[FaultServer, Retrying]]:
+) -> AsyncIterator[tuple[net.FaultServer, Retrying]]:
     """A server that speaks a script, and the engine in front of it."""
     inner = scripted or Scripted(lambda turn: "<answer>3</answer>")
-    async with FaultServer(spoken_by(inner), plan) as server:
+    async with net.FaultServer(spoken_by(inner), plan) as server:
         engine = Retrying(Distant(server.url, limits=limits, patience=patience), policy)
         try:
             yield server, engine
@@ -91,23 +72,23 @@ async def failure(engine: Retrying, request: Request = REQUEST) -> EngineError:
 
 # -- faults that pass, and faults that do not -------------------------------------------------------------------------
 
-PASSING: list[Fault] = [
-    Status(500),
-    Status(502, b"<html><h1>Bad Gateway</h1></html>"),
-    Status(429, b"", {"Retry-After": "0"}),
-    Status(503, b"", {"Retry-After": "0"}),
-    Cut(0),
-    Cut(30),
-    Cut(150),
-    Chunked(has_last=False),
-    Garbage(),
+PASSING: list[net.Fault] = [
+    net.Status(500),
+    net.Status(502, b"<html><h1>Bad Gateway</h1></html>"),
+    net.Status(429, b"", {"Retry-After": "0"}),
+    net.Status(503, b"", {"Retry-After": "0"}),
+    net.Cut(0),
+    net.Cut(30),
+    net.Cut(150),
+    net.Chunked(has_last=False),
+    net.Garbage(),
 ]
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=str)
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_fault_that_passes_is_not_seen(fault: Fault, times: int) -> None:
-    async with asked(first(times, fault)) as (server, engine):
+async def test_a_fault_that_passes_is_not_seen(fault: net.Fault, times: int) -> None:
+    async with asked(net.first(times, fault)) as (server, engine):
         assert await text(engine) == "<answer>3</answer>"
         assert len(server.received) == times + 1
         assert len({received.body for received in server.received}) == 1
@@ -116,18 +97,18 @@ async def test_a_fault_that_passes_is_not_seen(fault: Fault, times: int) -> None
 @pytest.mark.parametrize(
     ("fault", "reason", "num_tries"),
     [
-        (Status(500), "http_500", 3),
-        (Status(502), "http_502", 4),
-        (Cut(40), "disconnected", 4),
-        (Garbage(), "disconnected", 4),
-        (Status(400), "http_400", 1),
-        (Status(404), "http_404", 1),
-        (Status(200, b"not json"), "bad_answer", 1),
+        (net.Status(500), "http_500", 3),
+        (net.Status(502), "http_502", 4),
+        (net.Cut(40), "disconnected", 4),
+        (net.Garbage(), "disconnected", 4),
+        (net.Status(400), "http_400", 1),
+        (net.Status(404), "http_404", 1),
+        (net.Status(200, b"not json"), "bad_answer", 1),
     ],
     ids=str,
 )
-async def test_a_fault_that_does_not_pass_ends_in_one_error(fault: Fault, reason: str, num_tries: int) -> None:
-    async with asked(always(fault)) as (server, engine):
+async def test_a_fault_that_does_not_pass_ends_in_one_error(fault: net.Fault, reason: str, num_tries: int) -> None:
+    async with asked(net.always(fault)) as (server, engine):
         assert (await failure(engine)).reason == reason
         assert len(server.received) == num_tries
 
@@ -135,22 +116,22 @@ async def test_a_fault_that_does_not_pass_ends_in_one_error(fault: Fault, reason
 async def test_an_answer_cut_anywhere_is_asked_for_again_and_never_taken_for_whole() -> None:
     async with asked(policy=replace(QUICK, min_retries=1000, base_s=0.0)) as (server, engine):
         whole = await text(engine)
-        length = len(message(await spoken_by(Scripted(lambda turn: whole))(server.received[0])))  # type: ignore[misc]
+        length = len(net.message(await spoken_by(Scripted(lambda turn: whole))(server.received[0])))  # type: ignore[misc]
         for num_bytes in range(0, length, 3):
-            server.plan = on_calls({len(server.received): Cut(num_bytes)})
+            server.plan = net.on_calls({len(server.received): net.Cut(num_bytes)})
             assert await text(engine) == whole
         assert engine.num_retries == len(range(0, length, 3)) > 100
 
 
 async def test_an_answer_that_comes_twice_counts_once() -> None:
-    async with asked(always(Twice())) as (server, engine):
+    async with asked(net.always(net.Twice())) as (server, engine):
         for seed in range(10):
             assert await text(engine, replace(REQUEST, seed=seed)) == "<answer>3</answer>"
         assert len(server.received) == 10 + engine.num_retries
 
 
 async def test_an_answer_that_was_lost_on_the_way_is_made_again_under_the_same_id() -> None:
-    async with asked(first(2, Cut(20))) as (server, engine):
+    async with asked(net.first(2, net.Cut(20))) as (server, engine):
         assert await text(engine) == "<answer>3</answer>"
         assert {received.json["request_id"] for received in server.received} == {"0/05"}
 
@@ -166,21 +147,21 @@ class Bucket:
         self.tokens, self.last = per_s / 10, 0.0
         self.num_refused = 0
 
-    def __call__(self, received: Received) -> Fault | None:
+    def __call__(self, received: net.Received) -> net.Fault | None:
         self.tokens = min(self.per_s / 10, self.tokens + (received.at - self.last) * self.per_s)
         self.last = received.at
         if self.tokens < 1:
             self.num_refused += 1
-            return Status(429, b'{"error": "slow down"}', {"Retry-After": self.retry_after})
+            return net.Status(429, b'{"error": "slow down"}', {"Retry-After": self.retry_after})
         self.tokens -= 1
-        return Late(0.005)
+        return net.Late(0.005)
 
 
 async def test_a_server_with_a_limit_of_its_own_answers_everybody_in_the_end() -> None:
-    bucket = Bucket(per_s=200)
+    bucket = Bucket(per_s=100)
     async with asked(bucket, policy=replace(QUICK, max_tries=1), limits=HttpLimits(max_in_flight=16)) as it:
         server, engine = it
-        texts = await asyncio.gather(*(text(engine, replace(REQUEST, seed=seed)) for seed in range(200)))
+        texts = await asyncio.gather(*(text(engine, replace(REQUEST, seed=seed)) for seed in range(100)))
         assert set(texts) == {"<answer>3</answer>"}
         assert bucket.num_refused > 0
         assert server.most_active <= 16
@@ -188,9 +169,9 @@ async def test_a_server_with_a_limit_of_its_own_answers_everybody_in_the_end() -
 
 
 async def test_a_server_that_is_busy_for_a_while_is_not_hammered_meanwhile() -> None:
-    def plan(received: Received) -> Fault | None:
+    def plan(received: net.Received) -> net.Fault | None:
         began.append(received.at)
-        return Status(503, b"", {"Retry-After": "0.2"}) if received.at < began[0] + 1.0 else None
+        return net.Status(503, b"", {"Retry-After": "0.2"}) if received.at < began[0] + 1.0 else None
 
     began: list[float] = []
     async with asked(plan, policy=replace(QUICK, max_tries=1)) as (server, engine):
@@ -203,24 +184,24 @@ async def test_a_server_that_is_busy_for_a_while_is_not_hammered_meanwhile() -> 
 
 async def test_a_server_that_hangs_costs_its_deadline_and_a_try() -> None:
     patience = Patience(start_s=0.2, prefill_s=0.0, token_s=0.0)
-    async with asked(on_calls({0: Hang()}), patience=patience) as (server, engine):
+    async with asked(net.on_calls({0: net.Hang()}), patience=patience) as (server, engine):
         assert await text(engine) == "<answer>3</answer>"
         assert (engine.num_retries, server.num_given_up) == (1, 1)
-    async with asked(always(Hang()), patience=patience) as (server, engine):
+    async with asked(net.always(net.Hang()), patience=patience) as (server, engine):
         assert (await failure(engine)).reason == "timeout"
         assert len(server.received) == 4
 
 
 async def test_a_long_prompt_that_takes_its_time_is_no_hang() -> None:
     patience = Patience(start_s=0.2, prefill_s=0.01, token_s=0.0)
-    async with asked(always(Late(0.6)), patience=patience) as (server, engine):
+    async with asked(net.always(net.Late(0.6)), patience=patience) as (server, engine):
         assert await text(engine, replace(REQUEST, ids=token_array([65] * 200))) == "<answer>3</answer>"
         assert len(server.received) == 1
 
 
 async def test_an_answer_that_drips_ends_at_the_total_deadline() -> None:
     patience = Patience(start_s=0.3, prefill_s=0.0, token_s=0.0)
-    async with asked(on_calls({0: Drip(0.02)}), patience=patience) as (server, engine):
+    async with asked(net.on_calls({0: net.Drip(0.02)}), patience=patience) as (server, engine):
         assert await text(engine) == "<answer>3</answer>"
         assert (len(server.received), server.num_given_up) == (2, 1)
 
@@ -237,7 +218,7 @@ async def test_at_a_deadline_a_server_returns_what_it_has_by_abort() -> None:
 
 
 async def test_a_server_that_answers_no_abort_is_left_and_notices() -> None:
-    async with asked(always(Hang())) as (server, engine):
+    async with asked(net.always(net.Hang())) as (server, engine):
         now = asyncio.get_running_loop().time()
         assert (await failure(engine, replace(REQUEST, deadline=now + 0.2))).reason == "deadline"
         assert asyncio.get_running_loop().time() - now < 3
@@ -267,12 +248,12 @@ SPOILT: list[tuple[Callable[[Said], dict[str, Any]], str]] = [
 async def test_what_is_unsound_is_refused_and_never_repaired(spoil: Any, reason: str) -> None:
     speak = spoken_by(Scripted(lambda turn: "<answer>3</answer>"))
 
-    async def answer(received: Received) -> bytes:
+    async def answer(received: net.Received) -> bytes:
         said = msgspec.json.decode(await speak(received), type=Said)  # type: ignore[misc,arg-type]
         fields = {name: getattr(said, name) for name in said.__struct_fields__} | spoil(said)
         return msgspec.json.encode(fields)
 
-    async with FaultServer(answer) as server:
+    async with net.FaultServer(answer) as server:
         engine = Retrying(Distant(server.url), QUICK)
         assert (await failure(engine)).reason == reason
         assert len(server.received) == 1
@@ -281,7 +262,7 @@ async def test_what_is_unsound_is_refused_and_never_repaired(spoil: Any, reason:
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity"])
 async def test_numbers_that_json_does_not_have_are_refused(number: bytes) -> None:
-    async with asked(always(Status(200, b'{"ids": [1], "logprobs": [%b]}' % number))) as (_, engine):
+    async with asked(net.always(net.Status(200, b'{"ids": [1], "logprobs": [%b]}' % number))) as (_, engine):
         assert (await failure(engine)).reason == "bad_answer"
 
 
@@ -320,7 +301,7 @@ def run_config(**flags: Any) -> RunConfig:
     return resolve(preset="offline", flags={name.replace("__", "."): value for name, value in flags.items()}).config
 
 
-async def grown(server: FaultServer, *, policy: RetryPolicy = QUICK, **flags: Any) -> Rollout:
+async def grown(server: net.FaultServer, *, policy: RetryPolicy = QUICK, **flags: Any) -> Rollout:
     engine = Retrying(Distant(server.url, patience=Patience(1.0, 0.0, 0.0)), policy)
     try:
         return await rollout(config=run_config(prompts=2, **flags), engine=engine)
@@ -335,7 +316,8 @@ def exported(result: Rollout) -> bytes:
 async def shuffled(seed: int) -> bytes:
     """A run whose server answers in an order of its own."""
     draw = random.Random(seed)
-    async with FaultServer(spoken_by(Scripted(block_size=0)), lambda received: Late(draw.uniform(0, 0.01))) as server:
+    speak = spoken_by(Scripted(block_size=0))
+    async with net.FaultServer(speak, lambda received: net.Late(draw.uniform(0, 0.01))) as server:
         return exported(await grown(server))
 
 
@@ -350,21 +332,21 @@ async def test_whatever_is_answered_first_the_rows_are_the_same_bytes_a_hundred_
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_faults_that_pass_leave_the_rows_as_they_are(seed: int) -> None:
-    faults = [*PASSING, Hangup(), Twice(), Chunked(), Late(0.02)]
-    async with FaultServer(spoken_by(Scripted(block_size=0))) as server:
+    faults = [*PASSING, net.Hangup(), net.Twice(), net.Chunked(), net.Late(0.02)]
+    async with net.FaultServer(spoken_by(Scripted(block_size=0))) as server:
         calm = exported(await grown(server))
-    plan = drawn(seed, faults, share=0.2)
-    async with FaultServer(spoken_by(Scripted(block_size=0)), plan) as server:
+    plan = net.drawn(seed, faults, share=0.2)
+    async with net.FaultServer(spoken_by(Scripted(block_size=0)), plan) as server:
         policy = replace(QUICK, min_retries=10_000)
         assert exported(await grown(server, policy=policy)) == calm
         assert any(received.num_before for received in server.received)
 
 
 async def test_a_run_waits_for_engines_that_come_back() -> None:
-    async with FaultServer(spoken_by(Scripted(block_size=0))) as server:
+    async with net.FaultServer(spoken_by(Scripted(block_size=0))) as server:
         calm = exported(await grown(server))
 
-    async with FaultServer(spoken_by(Scripted(block_size=0)), always(Late(0.005))) as server:
+    async with net.FaultServer(spoken_by(Scripted(block_size=0)), net.always(net.Late(0.005))) as server:
         running = asyncio.create_task(grown(server))
         async with asyncio.timeout(10):
             while len(server.received) < 5:  # noqa: ASYNC110 - what a socket's other end sees has no event
@@ -377,7 +359,7 @@ async def test_a_run_waits_for_engines_that_come_back() -> None:
 
 
 async def test_a_run_whose_engines_stay_away_stops_and_leaves_nothing_behind() -> None:
-    async with FaultServer(spoken_by(Scripted(block_size=0)), always(Late(0.005))) as server:
+    async with net.FaultServer(spoken_by(Scripted(block_size=0)), net.always(net.Late(0.005))) as server:
         running = asyncio.create_task(grown(server, policy=replace(QUICK, max_down_s=0.3)))
         async with asyncio.timeout(10):
             while len(server.received) < 5:  # noqa: ASYNC110 - what a socket's other end sees has no event
@@ -390,7 +372,7 @@ async def test_a_run_whose_engines_stay_away_stops_and_leaves_nothing_behind() -
 
 async def test_a_deadline_of_the_run_keeps_what_the_server_had() -> None:
     inner = Scripted(lambda turn: "x" * 1000, delay=Delay(token_s=0.01))
-    async with FaultServer(spoken_by(inner)) as server:
+    async with net.FaultServer(spoken_by(inner)) as server:
         engine = Retrying(Distant(server.url), QUICK)
         config = RunConfig(limits=Limits(seconds=0.4), preset=None)
         result = await rollout(problems(2), config=config, strategy=OneChain, engine=engine, task=Small())
@@ -432,14 +414,14 @@ def rows_on_disk(path: Path) -> bytes:
 async def test_a_run_whose_engines_died_is_saved_exits_with_75_and_goes_on_to_the_same_rows(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
 
-    def dies(received: Received) -> Fault | None:
+    def dies(received: net.Received) -> net.Fault | None:
         if received.number > 8 and not is_up_again:
             doomed.set()
-            return Hang()
+            return net.Hang()
         return None
 
     doomed, is_up_again = asyncio.Event(), list[bool]()
-    async with FaultServer(spoken_by(Scripted(block_size=0)), dies) as server:
+    async with net.FaultServer(spoken_by(Scripted(block_size=0)), dies) as server:
         flags = ["--preset", "offline", "--engine", f"{tmp_path / 'mine.py'}:Mine", "--prompts", 3]
         flags += ["--set", f"engine.options.address={server.url}", "--set", "growth.max_response_tokens=120", "-q"]
         running = asyncio.create_task(command("rollout", *flags, "--out", tmp_path / "cut"))

@@ -230,6 +230,14 @@ def test_a_generation_whose_line_has_no_room_on_the_disk_is_not_handed_on(tmp_pa
     assert [entry.request_id for entry in read_log(log)] == [request_id("0", seed) for seed in (1, 3)]
 
 
+def test_a_generation_whose_log_is_gone_is_not_handed_on(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    engine = Logged(Scripted(chains(1)), tmp_path / "folder" / "log")
+    (tmp_path / "folder").rmdir()
+    with pytest.raises(EngineError, match="log_failed"):
+        run_virtual(answered(engine, *requests(1)))
+
+
 def test_another_file_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("dear diary")
     with pytest.raises(ConfigError, match="is no engine's log"):

@@ -13,18 +13,21 @@ import pytest
 from tests.runner.parts import OneChain, Plan, Small, grown, problems
 
 from ramify.config.configure import resolve
-from ramify.config.run_config import RunConfig
+from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.core.command import Command, Grow
-from ramify.core.errors import ConfigError, ContractError, StoreError
+from ramify.core.errors import ConfigError, ContractError, EngineError, StoreError
 from ramify.core.tree import ROOT, Tree
 from ramify.engines.faults import Delay, Fault
+from ramify.engines.patience import Patience
 from ramify.engines.policies import chains
+from ramify.engines.replicas import Replicas
 from ramify.engines.scripted import Scripted
 from ramify.rows.jsonl import write
-from ramify.runner.api import Saved, Watched, begin, resume, rollout, rollout_sync, steps
+from ramify.runner.api import Saved, Watched, begin, build_engine, resume, rollout, rollout_sync, steps
 from ramify.runner.clock import run_virtual
 from ramify.runner.driver import Delivery
 from ramify.runner.events import CommandsAsked, Event, OutcomeTold, StepGrown, TreeClosed, TreeOpened
+from ramify.runner.run import Run
 from ramify.runner.scheduler import TooManyFailures
 
 # -- rollout ----------------------------------------------------------------------------------------------------------
@@ -281,6 +284,124 @@ def test_a_run_folder_is_never_begun_twice(tmp_path: Path) -> None:
     begin(config(), tmp_path / "run")
     with pytest.raises(StoreError, match="holds a run already"):
         begin(config(), tmp_path / "run")
+
+
+def test_the_retry_policy_of_the_configuration_is_the_run_s() -> None:
+    for max_tries in (1, 3):
+        engine = Scripted(chains(1), faults=[Fault("error", share=1.0, reason="http_502")])
+        settings: dict[str, Any] = {"engine__retry": {"max_tries": max_tries, "base_s": 0.0}}
+        rollout_sync(problems(1), engine=engine, strategy=OneChain, **settings)
+        assert engine.num_calls == max_tries
+
+
+PATIENT = """
+import asyncio
+from ramify.engines.patience import Patience
+from ramify.engines.scripted import Scripted
+
+
+class Mine(Scripted):
+    def __init__(self, base_url: str = "", *, patience: Patience = Patience()):
+        super().__init__()
+        self.patience = patience
+"""
+
+
+@pytest.mark.parametrize("base_url", [None, "http://127.0.0.1:9", "http://127.0.0.1:9,http://127.0.0.1:10"])
+def test_engines_and_replicas_are_handed_the_patience_of_the_retry_policy(tmp_path: Path, base_url: str | None) -> None:
+    (tmp_path / "mine.py").write_text(PATIENT)
+    flags = {
+        "engine.name": f"{tmp_path / 'mine.py'}:Mine",
+        "engine.base_url": base_url,
+        "engine.retry": {"max_tries": 2},
+    }
+    flags["engine.retry"]["patience"] = {"start_s": 7}  # type: ignore[index]
+    config = resolve(flags=flags).config
+    engine: Any = build_engine(config.engine)
+    engines = [replica.engine for replica in engine._fleet.replicas] if isinstance(engine, Replicas) else [engine]
+    assert {each.patience for each in engines} == {Patience(start_s=7.0)}
+
+
+ABSENT = """
+from ramify.core.errors import ConfigError, EngineError
+from ramify.engines.scripted import Scripted
+
+
+class Mine(Scripted):
+    async def connect(self):
+        raise FAULT
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [("EngineError('unreachable', is_retryable=True)", EngineError), ("ConfigError('another model')", ConfigError)],
+)
+def test_a_run_whose_engine_is_not_there_leaves_no_folder(tmp_path: Path, fault: str, kind: type[Exception]) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(ABSENT.replace("FAULT", fault))
+    with pytest.raises(kind):
+        begin(config(**{"engine.name": f"{file}:Mine"}), tmp_path / "runs" / "run")
+    assert list(tmp_path.glob("runs*")) == []
+
+
+def test_a_folder_that_is_taken_is_refused_before_any_engine_is_asked(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(ABSENT.replace("FAULT", "AssertionError('it was asked')"))
+    begin(config(), tmp_path / "run")
+    with pytest.raises(StoreError, match="holds a run already"):
+        begin(config(**{"engine.name": f"{file}:Mine"}), tmp_path / "run")
+
+
+class Knocking(Scripted):
+    """Notes how its connecting ended, which takes a second or fails."""
+
+    def __init__(self, fault: EngineError | None = None) -> None:
+        super().__init__(chains(1))
+        self.fault = fault
+        self.num_asked = 0
+        self.was_cancelled = False
+
+    async def connect(self) -> None:
+        self.num_asked += 1
+        if self.fault is not None:
+            raise self.fault
+        try:
+            await asyncio.sleep(1)
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+
+
+def knocking(fault: EngineError | None) -> tuple[Run, Knocking, Knocking]:
+    slow, other = Knocking(), Knocking(fault)
+    engines = {"other": EngineConfig(name="scripted")}
+    made = RunConfig(engines=engines)
+    return Run(made, task=Small(), engine=slow, engines={"other": other}, problems=problems(1)), slow, other
+
+
+def test_an_engine_that_is_not_there_ends_the_waiting_for_the_others() -> None:
+    run, slow, _ = knocking(EngineError("unreachable"))
+
+    async def main() -> None:
+        with pytest.raises(EngineError, match="unreachable"):
+            await run.connect()
+        assert slow.was_cancelled
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_virtual(main())
+
+
+def test_engines_are_asked_once() -> None:
+    run, slow, other = knocking(None)
+
+    async def main() -> None:
+        await run.connect()
+        await run.connect()
+        await run.grow([])
+
+    run_virtual(main())
+    assert (slow.num_asked, other.num_asked) == (1, 1)
 
 
 ENGINE = """

@@ -13,6 +13,7 @@ import pytest
 from tests.engines.endpoint import Endpoint, Model, Reply, call, calling, said
 from tests.runner.parts import OneChain, Plan, Small, only_leaf, tip
 
+from ramify.cli.main import main
 from ramify.config.run_config import EngineConfig, GrowthConfig, RunConfig, StrategyConfig, TaskConfig
 from ramify.core.action import ActionConfig
 from ramify.core.branch import Branch
@@ -420,6 +421,24 @@ def test_a_run_is_read_back_with_its_messages(tmp_path: Path):
         messages = tree.branch(tree.leaves()[0]).messages
         assert messages[2] == {"role": "assistant", "content": "<calc>1+</calc>", "reasoning": "caf\u00e9 \U0001d11e"}
         assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant"]
+
+
+@pytest.mark.covers("S3.9")
+def test_a_run_becomes_supervised_examples_of_its_messages_and_of_no_ids(tmp_path: Path):
+    run, file = tmp_path / "run", tmp_path / "sft.jsonl"
+
+    def model(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return turns(said("<calc>1+2", reasoning="Hm."), said(f"<answer>{body['seed'] % 7}"))(body)
+
+    with Endpoint(model) as endpoint:
+        begin(RunConfig(engine=at(endpoint), prompts=2, strategy=StrategyConfig(options={"n": 3})), run)
+    assert main(["export", str(run), "--to", "sft", "--out", str(file)]) == 0
+    made = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    spoken = [[dict(m) for m in t.branch(leaf).messages] for t in Saved.open(run).trees() for leaf in t.leaves()]
+    assert [example["messages"] for example in made] == spoken
+    assert len(spoken) == 6
+    assert {*made[0]} == {"uid", "leaf", "reward", "messages", "public"}
+    assert main(["export", str(run), "--to", "jsonl", "--out", str(tmp_path / "rows.jsonl")]) == 2
 
 
 def test_a_run_that_was_cut_off_goes_on_with_the_messages_it_had(tmp_path: Path):

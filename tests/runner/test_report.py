@@ -1,16 +1,24 @@
 """A report is the sum of what the trees of a run came to, and says where it does not know."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
+from tests.engines.breakable import Breakable
 from tests.runner.parts import OneChain, Right, Small, grown, problems
 
-from ramify.config.run_config import StrategyConfig
+from ramify.cli.running import summary
+from ramify.config.run_config import EngineConfig, StrategyConfig
+from ramify.core.action import ActionConfig
 from ramify.core.limits import Limits
 from ramify.core.tree import Tree
 from ramify.engines.faults import Fault
+from ramify.engines.logged import Logged
 from ramify.engines.policies import chains
+from ramify.engines.replicas import Replicas
 from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import ScriptedTurn
+from ramify.runner.clock import run_virtual
 from ramify.runner.events import TreeClosed
 from ramify.runner.report import RunReport
 
@@ -92,6 +100,48 @@ def test_a_report_is_plain_data_without_its_private_sums() -> None:
     assert {"leaves", "decode_tokens", "prefill_cached", "prefill_uncached", "tool_calls"} < set(again)
     assert {"mean_reward", "stop_words", "seconds", "tools", "faults"} < set(again)
     assert not [name for name in again if name.startswith("_")]
+
+
+# -- engines ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_of_one_engine_says_nothing_more_of_it() -> None:
+    report = grown(OneChain).report
+    assert report.engines == {}
+    assert not [line for line in summary(report) if "requests" in line]
+
+
+def test_what_each_replica_did_is_in_the_report(tmp_path: Path) -> None:
+    lost = Breakable(chains(2), faults=[Fault("error", share=1.0, reason="disconnected")])
+    replicas = Replicas([lost, Breakable(chains(2))], placement="round_robin", names=["left", "right"])
+    engine = Logged(replicas, tmp_path / "log")
+    report = grown(None, engine, questions=problems(4), strategy=four_chains()).report
+    run_virtual(engine.close())
+    policy = report.engines["policy"]
+    assert (policy.actions, policy.requests, policy.retries) == (("policy",), report.engine_calls, 0)
+    left, right = policy.replicas
+    assert (left.name, left.state, left.num_failed) == ("left", "suspect", left.num_requests)
+    assert policy.waits == left.num_failed > 0
+    assert right.num_requests == report.engine_calls
+    assert (right.prefill_cached, right.prefill_uncached) == (report.prefill_cached, report.prefill_uncached)
+    said = [line for line in summary(report) if "requests" in line]
+    assert [line.split(":")[0] for line in said] == ["engine policy", "  left", "  right"]
+    assert "; suspect: disconnected: planned for call" in said[1]
+    assert said[2].endswith("cached")
+    as_json = msgspec.json.decode(msgspec.json.encode(report.as_dict()))
+    assert as_json["engines"]["policy"]["replicas"][1]["num_requests"] == right.num_requests
+
+
+def test_several_engines_are_told_apart_with_the_actions_that_sample_from_them() -> None:
+    actions = {name: ActionConfig(engine=engine) for name, engine in (("policy", "policy"), ("second", "other"))}
+    report = grown(
+        OneChain, questions=problems(2), engines={"other": EngineConfig(name="scripted")}, actions=actions
+    ).report
+    assert {name: (each.actions, each.requests) for name, each in report.engines.items()} == {
+        "policy": (("policy",), report.engine_calls),
+        "other": (("second",), 0),
+    }
+    assert "engine other (second): 0 requests, 0 tried again, 0 waits" in summary(report)
 
 
 @pytest.mark.parametrize("reason", ["done", "stopped"])

@@ -166,6 +166,21 @@ def test_a_replay_that_fails_is_no_observation_of_the_next_call() -> None:
     run(main())
 
 
+def test_a_replay_whose_sandbox_is_lost_is_tried_again() -> None:
+    lost = iter([True, False])
+
+    async def lose(arguments: str) -> None:
+        if arguments == "5" and next(lost):
+            raise ToolError("sandbox_lost")
+
+    async def main() -> list[ToolCall]:
+        past = [ToolCall("adder", "5", "ok", "5")]
+        return await chain(toolbox(Recorder("fork", act=lose)), "adder", "7", on=past)
+
+    (call,) = run(main())
+    assert (call.status, call.result, call.num_retries) == ("ok", "12", 1)
+
+
 def test_a_session_that_moved_on_is_replayed_for_the_sibling() -> None:
     async def main() -> None:
         box = toolbox(Notebook())

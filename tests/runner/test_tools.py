@@ -198,6 +198,12 @@ def test_arguments_that_do_not_fit_are_corrected_and_the_path_goes_on(tools_file
     assert tree.spent()["policy"].tool_calls == 1, "only what was carried out is a call"
 
 
+def test_two_tools_of_a_task_with_one_name_are_refused(tools_file: str) -> None:
+    task = Small(tools=(Calculator(), Calculator()))
+    with pytest.raises(ConfigError, match="two tools are called 'calculator'"):
+        rollout_sync(config=RunConfig(), engine=Scripted(), task=task, strategy=OneChain)
+
+
 # -- configuration ----------------------------------------------------------------------------------------------------
 
 

@@ -20,13 +20,14 @@ sys.argv = [sys.argv[0], known.host, known.port, os.environ.get("TEST_OPTIONS", 
 """
 
 ROUTER = """
-import argparse, itertools, json, threading, time, urllib.request
+import argparse, itertools, json, os, threading, time, urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--host", required=True)
 parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--worker-urls", nargs="+", required=True)
+parser.add_argument("--refuses")
 known, _ = parser.parse_known_args()
 ids = map(str, itertools.count())
 workers = {next(ids): url for url in known.worker_urls}
@@ -41,7 +42,9 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self):
-        if self.path == "/workers":
+        if self.path == "/liveness":
+            self.say(200, {})
+        elif self.path == "/workers":
             self.say(200, {"workers": [{"id": i, "url": url, "is_healthy": True} for i, url in workers.items()]})
         elif self.path == "/readiness":
             self.say(200 if any(map(is_healthy, workers.values())) else 503, {})
@@ -52,6 +55,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         url = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["url"]
+        if known.refuses and not os.path.exists(known.refuses):
+            open(known.refuses, "w").close()
+            return self.say(500, {"error": "not now"})
         threading.Timer(0.1, workers.__setitem__, (next(ids), url)).start()
         self.say(202, {"status": "accepted"})
 

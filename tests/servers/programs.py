@@ -15,7 +15,7 @@ from urllib.request import urlopen
 from ramify.servers.member import Care
 from ramify.servers.ports import Address
 from ramify.servers.probe import Probe
-from ramify.servers.process import Command
+from ramify.servers.process import Command, ServerProcess
 
 SERVER = """
 import json, os, signal, socket, subprocess, sys, time
@@ -107,14 +107,36 @@ def program(**options: object) -> Callable[[Address], Command]:
 
     def command(address: Address) -> Command:
         argv = (sys.executable, "-I", "-S", "-c", SERVER, address.host, str(address.port), json.dumps(options))
-        return Command(argv, {"PATH": os.defpath})
+        return Command(argv, {"PATH": os.defpath, "TEST_MARK": str(options.get("mark", ""))})
 
     return command
+
+
+def python(code: str, **environment: str) -> Command:
+    return Command((sys.executable, "-I", "-S", "-c", code), environment)
+
+
+def marked(mark: object) -> list[int]:
+    """Every process that has `mark` in its environment: those of a program, however they went their own ways."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and str(mark).encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def told(url: str, path: str = "/health") -> dict[str, object]:
     with urlopen(f"{url}{path}", timeout=DEADLINE_S) as answer:
         return json.load(answer)
+
+
+def guardian_of(server: ServerProcess) -> int:
+    return int(Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 async def ask(url: str, path: str = "/health") -> dict[str, object]:

@@ -1,6 +1,9 @@
 import asyncio
 import json
+import os
 import socket
+import subprocess
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,13 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.servers.programs import PROBE, QUICK, ask, is_alive, program, tell, until
+from tests.servers.programs import (
+    PROBE,
+    QUICK,
+    ask,
+    children_of,
+    is_alive,
+    kill,
+    marked,
+    program,
+    python,
+    tell,
+    until,
+    wait_until,
+)
 
 from ramify.core.errors import ConfigError, EngineError
 from ramify.servers.attached import attach
-from ramify.servers.member import Home
+from ramify.servers.member import MAX_LOGS, Home, log_folder
 from ramify.servers.pool import Down, Event, GivenUp, ServerPool, Up
-from ramify.servers.ports import Address
+from ramify.servers.ports import Address, listeners
 from ramify.servers.process import Command
 
 
@@ -166,8 +182,30 @@ async def test_restarts_are_forgotten_when_a_server_was_up_for_long(tmp_path: Pa
 
 
 def test_pauses_double_up_to_a_limit():
-    care = replace(QUICK, base_s=1, cap_s=60)
-    assert [care.pause_s(number) for number in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    care = replace(QUICK, base_s=1.0, cap_s=60)
+    assert [care.pause_s(number) for number in (*range(8), 2000)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_logs_need_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"/file' is a file; name a folder"):
+        log_folder(tmp_path / "file")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    with pytest.raises(EngineError, match=r"server_not_started: no folder for logs: .*; name one"):
+        log_folder(None)
+
+
+async def test_a_key_that_a_server_writes_to_its_log_is_in_no_error(tmp_path: Path):
+    code = "import os; print('my key is', os.environ['HF_TOKEN'], 'in', os.environ['HOME'])"
+    command = python(code, HF_TOKEN="hf-secret", HOME="/home/mine")
+    with pytest.raises(EngineError, match=r"my key is \$HF_TOKEN in /home/mine$"):
+        await pool(tmp_path, Told(), command=lambda address: command).start()
+
+
+async def test_a_folder_that_takes_no_logs_is_named(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(EngineError, match=r"server-0: no log in .*/file/logs: "):
+        await pool(tmp_path / "file" / "logs", Told()).start()
 
 
 @pytest.mark.parametrize("options", [{"shares_nothing": True}, {"loses_port": "lost"}])
@@ -178,6 +216,70 @@ async def test_an_address_in_use_costs_a_move_and_no_failure(tmp_path: Path, opt
         assert (await ask(servers.urls[0]))["pid"] == servers.pids[0]
         assert names(tmp_path / "logs") == ["server-0.1.log", "server-0.2.log"]
         assert len(told.events) == 1
+
+
+async def test_a_stranger_that_took_the_port_is_not_taken_for_the_server(tmp_path: Path):
+    strangers: list[subprocess.Popen[bytes]] = []
+
+    def command(address: Address) -> Command:
+        made = program()(address)
+        if not strangers:
+            strangers.append(subprocess.Popen(made.argv))
+            wait_until(lambda: listeners(address.port))
+        return made
+
+    try:
+        async with running(tmp_path, command=command) as (servers, told):
+            assert (await ask(servers.urls[0]))["pid"] == servers.pids[0] != strangers[0].pid
+            assert names(tmp_path) == ["server-0.1.log", "server-0.2.log"] and len(told.events) == 1
+        assert strangers[0].poll() is None
+    finally:
+        strangers[0].kill()
+        strangers[0].wait()
+
+
+async def test_pools_that_share_a_folder_share_no_log(tmp_path: Path):
+    async with running(tmp_path), running(tmp_path):
+        assert names(tmp_path) == ["server-0.1.log", "server-0.2.log"]
+    async with running(tmp_path):
+        assert len(names(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("num", [MAX_LOGS + 1, pytest.param(200, marks=pytest.mark.slow)])
+async def test_restarts_leave_neither_files_nor_processes_nor_logs_without_end(tmp_path: Path, num: int):
+    async with running(tmp_path, care=replace(QUICK, steady_s=0)) as (servers, told):
+        before = len(names(Path("/proc/self/fd")))
+        (tmp_path / "server-0.1.log.old").touch()
+        for number in range(num):
+            await tell(servers.urls[0], "/die")
+            await until(lambda number=number: len(told.of(Up)) == number + 2)
+        assert sorted(names(tmp_path)) == sorted(f"server-0.{num + 1 - age}.log" for age in range(MAX_LOGS))
+        (guardian,) = children_of(os.getpid())
+        assert children_of(guardian) == [servers.pids[0]]
+        await until(lambda: len(names(Path("/proc/self/fd"))) <= before)
+
+
+@pytest.mark.parametrize("moment", ["starting", "up", "stopping"])
+async def test_a_guardian_that_is_killed_at_any_moment_leaves_nothing(tmp_path: Path, moment: str):
+    options = {"starting": {"html": True}, "up": {}, "stopping": {"deaf": True}}[moment]
+    told = Told()
+    command = program(mark=str(tmp_path), **options)
+    servers = pool(tmp_path / "logs", told, command=command, care=replace(QUICK, grace_s=60))
+    starting = asyncio.create_task(servers.start())
+    if moment == "starting":
+        await until(lambda: len(marked(tmp_path)) == 2)
+        (guardian,) = children_of(os.getpid())
+        kill(guardian)
+        with pytest.raises(EngineError, match="exit code -9 at its start"):
+            await starting
+    else:
+        await starting
+        stopping = asyncio.create_task(servers.stop()) if moment == "stopping" else None
+        (guardian,) = children_of(os.getpid())
+        kill(guardian)
+        await (stopping or until(lambda: len(told.of(Up)) == 2))
+    await servers.stop()
+    assert not marked(tmp_path)
 
 
 async def test_stopping_stops_servers_that_are_being_started_again(tmp_path: Path):

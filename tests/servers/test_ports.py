@@ -1,10 +1,11 @@
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from ramify.core.errors import ConfigError
-from ramify.servers.ports import BLOCK, FIRST_PORT, RANGE, Address, Ports
+from ramify.servers.ports import BLOCK, FIRST_PORT, RANGE, Address, Ports, listeners
 
 
 @pytest.fixture
@@ -86,7 +87,26 @@ def test_a_host_of_another_machine_is_refused():
         Ports("192.0.2.1").address()
 
 
-@pytest.mark.parametrize("port", [-1, 1 << 16])
+def test_a_named_port_is_one_pools_alone(ports: Ports):
+    port = ports.address().port
+    ports.close()
+    ports.address(port)
+    others = Ports()
+    with pytest.raises(ConfigError, match=rf"port {port} of 127\.0\.0\.1 cannot be had .*in use"):
+        others.address(port)
+    ports.close()
+    assert others.address(port).port == port
+    others.close()
+
+
+def test_who_listens_at_a_port_is_told_by_the_system():
+    with listening(0) as server:
+        (name,) = listeners(server.getsockname()[1])
+        assert Path(f"/proc/self/fd/{server.fileno()}").readlink() == Path(name)
+    assert not listeners(9)
+
+
+@pytest.mark.parametrize("port", [-1, 0, 1 << 16])
 def test_a_number_that_is_no_port_is_refused(ports: Ports, port: int):
     with pytest.raises(ConfigError, match="cannot be had"):
         ports.address(port)

@@ -2,16 +2,27 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.servers.programs import is_alive, kill, program, until, wait_until
+from tests.servers.programs import (
+    children_of,
+    guardian_of,
+    is_alive,
+    kill,
+    marked,
+    program,
+    python,
+    until,
+    wait_until,
+)
 
 from ramify.core.errors import ConfigError, EngineError
 from ramify.servers.guardian import MAX_LOG_BYTES
-from ramify.servers.ports import Ports
+from ramify.servers.ports import Ports, listeners
 from ramify.servers.process import Command, ServerProcess, tail
 
 PARENT = """
@@ -26,10 +37,14 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def python(code: str, **environment: str) -> Command:
-    return Command((sys.executable, "-I", "-S", "-c", code), environment)
+LISTENS_APART = """
+import os, socket, time
+if not os.fork():
+    os.setsid()
+    listening = socket.create_server(("127.0.0.1", 0))
+    print(listening.getsockname()[1], flush=True)
+time.sleep(60)
+"""
 
 
 def crowd(tmp_path: Path) -> Command:
@@ -131,14 +146,6 @@ def test_a_parent_that_is_killed_takes_everything_with_it(tmp_path: Path, repeat
     wait_until(lambda: not any(map(is_alive, pids)))
 
 
-def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def guardian_of(server: ServerProcess) -> int:
-    return int(Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 async def test_a_guardian_that_is_killed_takes_its_server_with_it(tmp_path: Path):
     code = (
         "import subprocess, sys, time; subprocess.Popen(['/bin/sleep', '60']); print('up', flush=True); time.sleep(60)"
@@ -156,6 +163,30 @@ async def test_a_guardian_told_to_end_stops_its_server(tmp_path: Path):
     os.kill(guardian_of(server), signal.SIGTERM)
     assert await server.wait() == -signal.SIGKILL
     assert not is_alive(server.pid)
+
+
+@pytest.mark.covers("S3.2")
+def test_an_event_loop_that_ends_takes_its_servers_with_it(tmp_path: Path):
+    command = python("import time; time.sleep(60)", TEST_MARK=str(tmp_path))
+    server = asyncio.run(ServerProcess.started(command, log=tmp_path / "log"))
+    assert not marked(tmp_path) and not server.is_running
+
+
+async def test_a_listening_socket_is_known_to_be_the_servers_own(tmp_path: Path):
+    server = await ServerProcess.started(python(LISTENS_APART), log=tmp_path / "log")
+    await until(lambda: tail(server.log))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        assert not server.owns(listeners(other.getsockname()[1]))
+    its = listeners(int(tail(server.log)))
+    assert len(its) == 1 and server.owns(its)
+    await server.stop()
+
+
+def test_keys_are_not_shown_with_a_command():
+    command = Command(("/bin/server",), {"HF_TOKEN": "hf-secret"})
+    assert "hf-secret" not in repr(command)
+    with pytest.raises(ConfigError, match="'HF_TOKEN' holds a zero byte"):
+        Command(("/bin/server",), {"HF_TOKEN": "hf-secret\0"})
 
 
 async def test_a_server_is_out_of_reach_of_a_terminals_interrupt(tmp_path: Path):

@@ -1,3 +1,4 @@
+import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -16,19 +17,20 @@ from ramify.servers.router import Router
 from ramify.servers.site import Site
 
 
-def launch(tmp_path: Path) -> RouterLaunch:
-    return RouterLaunch(python=engine_python(tmp_path / "engine", ["sglang_router"]), policy="round_robin")
+def launch(tmp_path: Path, *arguments: str) -> RouterLaunch:
+    python = engine_python(tmp_path / "engine", ["sglang_router"])
+    return RouterLaunch(python=python, policy="round_robin", arguments=arguments)
 
 
 def home_of(tmp_path: Path) -> Home:
     return Home(logs=tmp_path / "logs")
 
 
-def site(tmp_path: Path, said: list[str]) -> Site:
-    router = launch(tmp_path)
+def site(tmp_path: Path, said: list[str], *arguments: str, **options: object) -> Site:
+    router = launch(tmp_path, *arguments)
     return Site(
         lambda observe: ServerPool(
-            program(), count=2, probe=PROBE, care=QUICK, home=home_of(tmp_path), observe=observe
+            program(**options), count=2, probe=PROBE, care=QUICK, home=home_of(tmp_path), observe=observe
         ),
         lambda workers, observe: Router(
             router, workers, home=home_of(tmp_path), ours=os.environ, care=QUICK, observe=observe
@@ -87,6 +89,26 @@ async def router_answers(url: str) -> object:
     return (await ask(url))["pid"]
 
 
+async def test_a_router_whose_workers_are_all_down_waits_for_them(tmp_path: Path):
+    workers: list[Event] = []
+    events: list[Event] = []
+    care = replace(QUICK, base_s=1)
+    pool = ServerPool(program(), count=1, probe=PROBE, care=care, home=home_of(tmp_path), observe=workers.append)
+    (worker,) = await pool.start()
+    router = Router(
+        launch(tmp_path), [worker], home=home_of(tmp_path), ours=os.environ, care=QUICK, observe=events.append
+    )
+    try:
+        url = await router.start()
+        await tell(worker, "/die")
+        await until(lambda: len([event for event in workers if isinstance(event, Up)]) == 2)
+        assert (await ask(url))["pid"] == pool.pids[0]
+        assert len(events) == 1
+    finally:
+        await router.stop()
+        await pool.stop()
+
+
 async def test_a_worker_that_moved_takes_the_place_of_the_old_one(tmp_path: Path):
     pool = ServerPool(program(), count=2, probe=PROBE, care=QUICK, home=home_of(tmp_path))
     first, second = await pool.start()
@@ -101,6 +123,24 @@ async def test_a_worker_that_moved_takes_the_place_of_the_old_one(tmp_path: Path
     finally:
         await router.stop()
         await pool.stop()
+
+
+async def test_what_a_router_did_not_take_is_told_again(tmp_path: Path):
+    """One server moves, which the router refuses to hear; then another one comes up again."""
+    said: list[str] = []
+    (tmp_path / "lost").touch()
+    served = site(tmp_path, said, "--refuses", str(tmp_path / "refused"), loses_port=str(tmp_path / "lost"))
+    await served.start()
+    try:
+        first, second = served.urls
+        (tmp_path / "lost").unlink()
+        await tell(first, "/die")
+        await until(lambda: any(line.startswith("the router was not told of http") for line in said))
+        assert served.urls[0] != first and set(await workers(served.base_url)) == {first, second}
+        await tell(second, "/die")
+        await until(lambda: asyncio.run(workers(served.base_url)) == [second, served.urls[0]])
+    finally:
+        await served.stop()
 
 
 async def workers(url: str) -> list[str]:

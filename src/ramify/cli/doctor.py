@@ -26,7 +26,7 @@ from ramify.cli.terminal import Terminal
 from ramify.core.errors import ConfigError, RamifyError
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
-    "http": ("aiohttp",),
+    "http": ("aiohttp", "tokenizers"),
     "chat": ("jinja2",),
     "hf": ("jinja2", "torch", "transformers"),
     "search": ("tantivy",),
@@ -138,19 +138,24 @@ def sandbox() -> Iterator[Finding]:
 def engines(python: str, *, folder: Path | None = None) -> Iterator[Finding]:
     """What `python` could start servers of, and whether there is room here for an environment with what it lacks."""
     from ramify.servers.installed import NEEDED_BYTES, install_line, installed, uninstall_line
+    from ramify.servers.launch import Kind
 
     folder = folder or Path.cwd()
     free = shutil.disk_usage(folder).free
+
+    def line(kind: Kind) -> str:
+        room = f"; too little: {free / 1e9:.1f} GB free in {folder}" if free < NEEDED_BYTES[kind] else ""
+        return install_line(kind) + room
+
     try:
         found = installed(python, ours=os.environ)
     except ConfigError as error:
-        yield Finding("engines", "missing", str(error))
+        yield Finding("engines", "missing", f"{error}, or make one: {line('vllm')}")
         return
-    for kind, needed in NEEDED_BYTES.items():
+    for kind in NEEDED_BYTES:
         version = found.version(kind)
         if version is None:
-            room = f"; too little: {free / 1e9:.1f} GB free in {folder}" if free < needed else ""
-            yield Finding(kind, "missing", f"not in {python}: {install_line(kind)}{room}")
+            yield Finding(kind, "missing", f"not in {python}: {line(kind)}")
         elif kind == "vllm" and found.misfits:
             yield Finding(kind, "missing", uninstall_line(found))
         else:

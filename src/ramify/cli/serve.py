@@ -10,7 +10,6 @@ import functools
 import os
 import shlex
 import signal
-import tempfile
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,11 +17,11 @@ from typing import Any, Final, get_args
 
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
-from ramify.cli.terminal import Terminal
-from ramify.core.errors import ConfigError
+from ramify.cli.terminal import Terminal, visible
 from ramify.servers.launch import Kind, Launch, Policy, RouterLaunch, command
-from ramify.servers.member import Care, Home
+from ramify.servers.member import Care, Home, cancelled, log_folder
 from ramify.servers.pool import Event, ServerPool
+from ramify.servers.router import CARE as ROUTER_CARE
 from ramify.servers.router import Router
 from ramify.servers.server_config import Device, ServerConfig
 from ramify.servers.site import Site
@@ -76,17 +75,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.runner import loop
-    from ramify.servers.installed import settled
 
     order = ordered(options)
-    order = replace(order, launch=settled(order.launch, ours=os.environ))
     if order.router is not None and order.launch.kind == "vllm":
         terminal.say(TEXT_ONLY)
     return loop.run(serve(order, terminal, is_json=options.json))
 
 
 def ordered(options: argparse.Namespace) -> Order:
-    """What the command line asks for. Raises `ConfigError`."""
+    """What the command line asks for. Raises `ConfigError`, also where the environment has no such engine."""
+    from ramify.servers.installed import settled
+
     given: Sequence[str] = options.env
     launch = Launch(
         model=options.model,
@@ -105,10 +104,10 @@ def ordered(options: argparse.Namespace) -> Order:
     )
     router = RouterLaunch(python=options.router_python or options.python or "", policy=options.policy)
     return Order(
-        launch=launch,
+        launch=settled(launch, ours=os.environ),
         router=None if options.router == "none" else router,
         count=options.replicas,
-        home=Home(logs=_logs(options.logs), host=options.host, port=options.port),
+        home=Home(logs=log_folder(options.logs), host=options.host, port=options.port),
     )
 
 
@@ -132,6 +131,8 @@ def site(order: Order, say: Callable[[str], None]) -> Site:
             workers,
             home=order.home,
             ours=os.environ,
+            # One that is started again may find all servers starting.
+            care=replace(ROUTER_CARE, start_s=max(ROUTER_CARE.start_s, order.launch.config.start_s)),
             observe=observe,
         )
 
@@ -144,17 +145,28 @@ async def serve(order: Order, terminal: Terminal, *, is_json: bool) -> ExitCode:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _asked_to_stop, loop, asked)
-    served = site(order, terminal.say)
-    terminal.say(f"starting {order.count} x {order.launch.name} ({order.launch.kind}); logs in {order.home.logs}")
+    say = functools.partial(_say, terminal)
+    served = site(order, say)
+    say(f"starting {order.count} x {order.launch.name} ({order.launch.kind}); logs in {order.home.logs}")
     try:
         if not await _before(served.start(), asked):
             return ExitCode.INTERRUPTED
         _tell(order, served, terminal, is_json=is_json)
+        say("Ctrl-C stops everything")
         is_over = await _before(served.over.wait(), asked)
-        terminal.say("no server is left" if is_over else "stopping")
+        say("no server is left" if is_over else "stopping")
         return ExitCode.ENVIRONMENT if is_over else ExitCode.DONE
     finally:
         await served.stop()
+
+
+def _say(terminal: Terminal, text: str) -> None:
+    """Tell people, if anybody listens: no server goes down because nobody reads what becomes of it. There may be a log
+    in `text`, which holds whatever a server wrote."""
+    try:
+        terminal.say(visible(text, keep="\n"))
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), terminal.err.file.fileno())
 
 
 def _asked_to_stop(loop: asyncio.AbstractEventLoop, asked: asyncio.Event) -> None:
@@ -179,9 +191,7 @@ async def _before(work: Coroutine[Any, Any, object], asked: asyncio.Event) -> bo
             return True
         return False
     finally:
-        for task in (working, asking):
-            task.cancel()
-        await asyncio.gather(working, asking, return_exceptions=True)
+        await cancelled((working, asking))
 
 
 def _tell(order: Order, served: Site, terminal: Terminal, *, is_json: bool) -> None:
@@ -202,7 +212,6 @@ def _tell(order: Order, served: Site, terminal: Terminal, *, is_json: bool) -> N
         lines = [*served.urls, *([f"router {served.router_url}"] if served.router_url else []), _flags(order, served)]
         terminal.out.print("\n".join(lines), markup=False, soft_wrap=True)
         terminal.out.file.flush()
-    terminal.say("Ctrl-C stops everything")
 
 
 def _flags(order: Order, served: Site) -> str:
@@ -210,11 +219,3 @@ def _flags(order: Order, served: Site) -> str:
     if order.router is not None and order.launch.kind == "vllm":
         return f"--engine openai --model {shlex.quote(order.launch.name)} --base-url {served.base_url}"
     return f"--engine {order.launch.kind} --model {shlex.quote(order.launch.path)} --base-url {served.base_url}"
-
-
-def _logs(folder: Path | None) -> Path:
-    if folder is None:
-        return Path(tempfile.mkdtemp(prefix="ramify-serve-"))
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--logs {str(folder)!r}: a folder is needed")
-    return folder.resolve()

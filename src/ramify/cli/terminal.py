@@ -4,6 +4,7 @@ Whatever comes from a model, a tool or a data file is untrusted: it is shown thr
 direction or markup character act on the terminal.
 """
 
+import errno
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,8 +82,14 @@ def _spelt(character: str) -> str:
     return f"<{name}+{code:04X}>"
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to who prints: rich would end the process, and shut stdout where it is stderr that has no reader."""
+        raise BrokenPipeError(errno.EPIPE, "nobody reads it any more")
+
+
 def _console(*, is_err: bool, has_color: bool) -> Console:
-    console = Console(stderr=is_err, no_color=True if not has_color else None, highlight=False, emoji=False)
+    console = _Console(stderr=is_err, no_color=True if not has_color else None, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = MAX_WIDTH_WITHOUT_TERMINAL
     return console

@@ -22,6 +22,7 @@ from ramify.config.toml import toml_text
 from ramify.config.tool_options import option_faults
 from ramify.core.errors import ConfigError, nearest
 from ramify.credit import NAMES
+from ramify.engines.patience import Patience
 from ramify.formats.chat import ChatOptions
 from ramify.formats.messages import MessagesOptions
 from ramify.strategies import choose, sample
@@ -149,7 +150,7 @@ def _anchored_tool(name: str, tool: ToolConfig) -> ToolConfig:
     """The tool with its file, and the options that its class takes as paths, made absolute."""
     kind = tool.kind and plugins.anchored(tool.kind)
     try:
-        paths = plugins.path_options(plugins.find("tool", kind or name))
+        paths = plugins.options_of(plugins.find("tool", kind or name), Path)
     except ConfigError:
         return tool  # what is wrong with it is said where it is checked
     options = {k: _absolute(v) if k in paths and isinstance(v, str) else v for k, v in tool.options.items()}
@@ -221,10 +222,13 @@ def _constructor_faults(
 ) -> list[Fault]:
     """Faults of a name, and of options that the constructor behind it does not take."""
     try:
-        unknown = plugins.unknown_keywords(plugins.find(kind, name), options)
+        found = plugins.find(kind, name)
+        messages = plugins.unknown_keywords(found, options)
     except ConfigError as error:
         return [Fault(f"{path or kind}.name", str(error))]
-    return [Fault(f"{path or kind}.options.{key}", message) for key, message in unknown.items()]
+    set_elsewhere = plugins.options_of(found, Patience) & set(options)
+    messages |= dict.fromkeys(set_elsewhere, f"it is set by {path or kind}.retry.patience")
+    return [Fault(f"{path or kind}.options.{key}", message) for key, message in messages.items()]
 
 
 def _register(kind: Literal["choose", "sample"], name: object, rules: MutableMapping[str, Any]) -> None:

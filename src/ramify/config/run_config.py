@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ramify.core.action import ActionConfig
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
+from ramify.engines.tries import POLICY, RetryPolicy
 from ramify.servers.server_config import ServerConfig
 from ramify.tasks.data import DataConfig
 
@@ -75,6 +76,8 @@ class EngineConfig:
     """File that the engine appends every generation to, for `ramify check RUN --against`; None = it keeps no log."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the engine's class."""
+    retry: RetryPolicy = POLICY
+    """When its calls are given up and when they are tried again."""
     server: ServerConfig = ServerConfig()
     """How the `replicas` are started."""
 

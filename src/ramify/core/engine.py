@@ -157,6 +157,18 @@ class EngineControl(Protocol):
     async def is_healthy(self) -> bool: ...
 
 
+def room_for(request: Request, *, context_length: int, vocab_size: int) -> int:
+    """Most tokens that `request` can be continued by. Raises `EngineError` for one that nobody could carry out."""
+    num, ids = len(request.ids), request.ids
+    if num < 1 or request.max_tokens < 1:
+        raise EngineError("empty_request", f"{num} context ids, max_tokens={request.max_tokens}; at least 1 each")
+    if num >= context_length:
+        raise EngineError("context_full", f"{num} tokens for a context of {context_length}")
+    if ids.min() < 0 or ids.max() >= vocab_size:
+        raise EngineError("bad_token_ids", f"{ids.min()}..{ids.max()} for a vocabulary of {vocab_size}")
+    return min(request.max_tokens, context_length - num)
+
+
 def checked(generation: Generation, request: Request, vocab_size: int) -> Generation:
     """Return `generation` if every field is sound; else raise `EngineError` naming what is not."""
     ids, logprobs = generation.ids, generation.logprobs

@@ -15,6 +15,10 @@ A message says what was wrong, the value with `!r`, what was allowed and what to
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
+
+MAX_NAMED: Final = 50
+"""Names that a message lists; a server may offer thousands of tools."""
 
 
 class RamifyError(Exception):
@@ -73,4 +77,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, options, n=3)
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"
-    return f"known: {', '.join(options) or 'none'}"
+    more = [f"… and {len(options) - MAX_NAMED} more"] if len(options) > MAX_NAMED else []
+    return f"known: {', '.join([*options[:MAX_NAMED], *more]) or 'none'}"

@@ -7,12 +7,14 @@ compared, or `refuse`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolStatus
 
 Branching = Literal["share", "fork", "replay", "refuse"]
+STATEFUL: Final[frozenset[ToolStatus]] = frozenset({"ok", "empty", "error"})
+"""Statuses after which a tool's state is that behind the call; after the others it is that before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,21 @@ class Isolated(Protocol):
     @property
     def isolation(self) -> str:
         """`strict`, `process` or `none`; kept with the run."""
+        ...
+
+
+@runtime_checkable
+class Sandboxed(Isolated, Protocol):
+    """An isolated tool whose walls this machine has to give; it is made, and its saved runs are read, without them."""
+
+    @property
+    def timeout_s(self) -> float:
+        """Of a call, which then leaves the state before it; below the deadline of all tools."""
+        ...
+
+    async def try_walls(self) -> None:
+        """Try every wall; asked before a run grows anything. Raises `ToolError` with the one that is missing and what
+        supplies it, `ConfigError` for an option that this machine makes wrong."""
         ...
 
 

@@ -6,7 +6,8 @@ not touch weights. What kind of model it is and how its weights are replaced, mo
 
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Generation, Request
-from ramify.engines.batching import MEASURES, BatchingLoop, Stats
+from ramify.engines.batching import MEASURES, BatchingLoop
+from ramify.engines.batching_stats import Stats
 
 
 class Batched:

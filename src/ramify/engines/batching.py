@@ -13,83 +13,30 @@ rest computed in chunks, decoded a token a step, finished; its slot then stays r
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ramify.core.codec import Codec
-from ramify.core.engine import Generation, Request
+from ramify.core.engine import Generation, Request, room_for
 from ramify.core.errors import ConfigError, EngineError
-from ramify.core.segment import Finish, Floats_T, token_array
+from ramify.core.segment import Finish, token_array
+from ramify.engines.batching_run import Run
+from ramify.engines.batching_stats import Stats
 from ramify.engines.sampling import RAW, Law, uniforms
 from ramify.engines.slot_model import Chunk, Indices, Rows, SlotModel
 from ramify.engines.slots import SlotTable
 from ramify.engines.stop_watch import StopWatch
 
+T = TypeVar("T")
+
 MEASURES = frozenset({"entropy"})
 """What the loop can measure on any model."""
 NOTHING: Final = Generation(token_array(()), Finish("abort"), logprobs=np.empty(0, np.float32))
 """Of a request that was ended before it had a slot."""
-
-
-@dataclass(slots=True)
-class Stats:
-    """What a loop has done so far. Mutable; read it at any time."""
-
-    num_steps: int = 0
-    """Model steps."""
-    num_decoded: int = 0
-    """Tokens sampled."""
-    num_sampling_steps: int = 0
-    """Model steps in which at least one token was sampled."""
-    prefill_cached: int = 0
-    """Context tokens whose keys and values were continued or copied."""
-    prefill_uncached: int = 0
-    """Context tokens computed."""
-    num_copies: int = 0
-    """Prefixes copied from one slot to another."""
-    num_evictions: int = 0
-    """Slots whose tokens were given up for another context."""
-    recomputed_after_eviction: int = 0
-    """Of `prefill_uncached`: tokens that a slot had held before an eviction."""
-    recomputed_after_update: int = 0
-    """Tokens of running requests computed again because the weights changed; not part of `prefill_uncached`."""
-
-    @property
-    def mean_batch(self) -> float:
-        """Tokens sampled a sampling step."""
-        return self.num_decoded / max(1, self.num_sampling_steps)
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    """One request on its way."""
-
-    request: Request
-    future: asyncio.Future[Generation]
-    watch: StopWatch
-    max_tokens: int
-    """Of the request, or fewer where the context has less room."""
-    is_raw: bool
-    """Whether tokens are drawn from the raw law."""
-    slot: int = -1
-    """-1 = not seated."""
-    num_cached: int = 0
-    num_sampled: int = 0
-    topk: list[Floats_T] = field(default_factory=list[Floats_T])
-    versions: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """(version, number of tokens sampled before it began), in order."""
-
-    @property
-    def num_context(self) -> int:
-        return len(self.request.ids)
-
-    @property
-    def wants_topk(self) -> bool:
-        return self.request.topk > 0 and self.num_sampled < self.request.topk_tokens
 
 
 class BatchingLoop:
@@ -115,8 +62,8 @@ class BatchingLoop:
         self._uniforms = np.zeros(shape)
         self._logprobs = np.zeros(shape, np.float32)
         self._entropies = np.zeros(shape, np.float32)
-        self._waiting: deque[_Run] = deque()
-        self._active: dict[int, _Run] = {}
+        self._waiting: deque[Run] = deque()
+        self._active: dict[int, Run] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_paused = False
@@ -143,12 +90,11 @@ class BatchingLoop:
 
     async def generate(self, request: Request) -> Generation:
         """Carry one request out. Cancelled, it gives its slot back at once. Raises `EngineError`."""
-        self._check(request)
+        room = self._room(request)
         future = asyncio.get_running_loop().create_future()
         latest_first = request.ids[::-1][: request.num_run].tolist()
         watch = StopWatch(request.stops, (self._bytes[token] for token in latest_first))
-        room = self._model.context_length - len(request.ids)
-        run = _Run(request, future, watch, min(request.max_tokens, room), is_raw=request.sampling == RAW)
+        run = Run(request, future, watch, room, is_raw=request.sampling == RAW)
         self._ensure_running()
         if self._table.is_continued_by(request.ids):
             self._seat(run)
@@ -198,21 +144,14 @@ class BatchingLoop:
             if run.versions[-1][0] != version:
                 run.versions.append((version, run.num_sampled))
 
-    def _check(self, request: Request) -> None:
-        num, most = len(request.ids), self._model.context_length
-        unknown = request.measures - MEASURES
+    def _room(self, request: Request) -> int:
+        """Most tokens of a request. Raises `EngineError` for one that cannot be carried out."""
         if self._is_closed:
             raise EngineError("closed", "the engine was closed")
-        if num < 1 or request.max_tokens < 1:
-            raise EngineError("empty_request", f"{num} context ids, max_tokens={request.max_tokens}; at least 1 each")
-        if num >= most:
-            raise EngineError("context_full", f"{num} tokens for a context of {most}")
-        if request.ids.min() < 0 or request.ids.max() >= len(self._bytes):
-            raise EngineError(
-                "bad_token_ids", f"{request.ids.min()}..{request.ids.max()} for a vocabulary of {len(self._bytes)}"
-            )
-        if unknown:
+        room = room_for(request, context_length=self._model.context_length, vocab_size=len(self._bytes))
+        if unknown := request.measures - MEASURES:
             raise EngineError("unknown_measure", f"{sorted(unknown)}; known: {sorted(MEASURES)}")
+        return room
 
     def _ensure_running(self) -> None:
         if self._task is None or self._task.done():
@@ -240,23 +179,26 @@ class BatchingLoop:
             return
         rows, chunks = self._due()
         slots = np.array([*rows.slots, *(chunk.slot for chunk in chunks)], np.intp)
-        try:
-            logits = self._model.forward(rows, chunks)
-        except Exception as error:  # noqa: BLE001 - boundary: a model's fault fails this step's requests, not the loop
-            self._fail_step(slots, f"{type(error).__name__}: {error}")
+        logits = self._by_model(lambda: self._model.forward(rows, chunks), slots)
+        if logits is None:
             return
         self.stats.num_steps += 1
         self._advance(slots, chunks, logits)
 
-    def _fail_step(self, slots: Indices, fault: str) -> None:
-        """Fail the requests of a step; nothing that it may have touched is used again."""
-        self._table.held[slots] = 0
-        for slot in slots.tolist():
-            self._fail(self._active[slot], EngineError("model_error", fault))
+    def _by_model(self, compute: Callable[[], T], slots: Indices) -> T | None:
+        """What the model computes. Boundary: its fault fails the requests of these slots, and not the loop; None then,
+        and nothing that it may have touched is used again."""
+        try:
+            return compute()
+        except Exception as error:  # noqa: BLE001
+            self._table.held[slots] = 0
+            for slot in slots.tolist():
+                self._fail(self._active[slot], EngineError("model_error", f"{type(error).__name__}: {error}"))
+            return None
 
     def _seat_waiting(self) -> None:
         """Give waiting requests slots, in order; what waits for another's prefix stays at the head of the queue."""
-        held_back: list[_Run] = []
+        held_back: list[Run] = []
         while self._waiting and self._table.num_open > len(held_back):
             run = self._waiting.popleft()
             if self._table.is_being_computed(run.request.ids):
@@ -265,11 +207,8 @@ class BatchingLoop:
                 self._seat(run)
         self._waiting.extendleft(reversed(held_back))
 
-    def _seat(self, run: _Run) -> None:
+    def _seat(self, run: Run) -> None:
         seat = self._table.take(run.request.ids)
-        if seat.num_cached and seat.source != seat.slot:
-            self._model.copy(seat.source, seat.slot, seat.num_cached)
-            self.stats.num_copies += 1
         run.slot, run.num_cached = seat.slot, seat.num_cached
         run.versions.append((self.version, 0))
         self._active[seat.slot] = run
@@ -279,6 +218,10 @@ class BatchingLoop:
         self.stats.prefill_uncached += run.num_context - seat.num_cached
         self.stats.num_evictions += seat.is_eviction
         self.stats.recomputed_after_eviction += seat.num_recomputed
+        if seat.num_cached and seat.source != seat.slot:
+            self.stats.num_copies += 1
+            copy = partial(self._model.copy, seat.source, seat.slot, seat.num_cached)
+            self._by_model(copy, np.array([seat.slot]))
 
     def _due(self) -> tuple[Rows, list[Chunk]]:
         """What the next step computes: every slot that lacks one token, and chunks of those that lack more."""
@@ -325,11 +268,11 @@ class BatchingLoop:
         self.stats.num_sampling_steps += 1
         self.stats.num_decoded += len(runs)
         for run, token in zip(runs, ids.tolist(), strict=True):
-            finish = self._heard(run, token)
+            finish = run.hear(None if token in self._end_ids else self._bytes[token])
             if finish is not None:
                 self._finish(run, finish)
 
-    def _measure_top(self, runs: Sequence[_Run], law: Law, slots: Indices) -> None:
+    def _measure_top(self, runs: Sequence[Run], law: Law, slots: Indices) -> None:
         wanted = [row for row, run in enumerate(runs) if run.wants_topk]
         if not wanted:
             return
@@ -340,17 +283,7 @@ class BatchingLoop:
             first = values[: run.request.topk].copy()
             run.topk.append(first if own >= first[-1] else np.append(first, own))
 
-    def _heard(self, run: _Run, token: int) -> Finish | None:
-        """Count a sampled token; how the request ends with it, None = it goes on. Mutates `run`."""
-        run.num_sampled += 1
-        if token in self._end_ids:
-            return Finish("end_of_sequence")
-        word = run.watch.hear(self._bytes[token])
-        if word is not None:
-            return Finish("stop", word)
-        return Finish("length") if run.num_sampled == run.max_tokens else None
-
-    def _finish(self, run: _Run, finish: Finish) -> None:
+    def _finish(self, run: Run, finish: Finish) -> None:
         start, slot = run.num_context, run.slot
         span = slice(start, start + run.num_sampled)
         num_held = min(int(self._table.held[slot]), run.num_context)
@@ -360,7 +293,7 @@ class BatchingLoop:
             logprobs=self._logprobs[slot, span].copy(),
             measures={"entropy": self._entropies[slot, span].copy()} if "entropy" in run.request.measures else {},
             topk=tuple(run.topk),
-            versions=_spans(run.versions, run.num_sampled),
+            versions=run.spans,
             num_billed=run.num_sampled,
             num_cached=run.num_cached,
             num_prefilled=max(0, num_held - run.num_cached),
@@ -371,26 +304,20 @@ class BatchingLoop:
         if not run.future.done():
             run.future.set_result(generation)
 
-    def _fail(self, run: _Run, error: EngineError) -> None:
+    def _fail(self, run: Run, error: EngineError) -> None:
         self._release(run)
         if not run.future.done():
             run.future.set_exception(error)
 
-    def _release(self, run: _Run) -> None:
+    def _release(self, run: Run) -> None:
         """Give the slot back, if the request has one."""
         if run.slot >= 0:
             self._table.release(run.slot)
             del self._active[run.slot]
             run.slot = -1
 
-    def _withdraw(self, run: _Run) -> None:
+    def _withdraw(self, run: Run) -> None:
         """Drop a request that nobody waits for any more; nothing to do for one that is over."""
         self._release(run)
         if (not run.future.done() or run.future.cancelled()) and run in self._waiting:
             self._waiting.remove(run)
-
-
-def _spans(marks: Sequence[tuple[int, int]], num: int) -> tuple[tuple[int, int], ...]:
-    """(version, number of tokens) from (version, first token) and the number of tokens; empty spans left out."""
-    ends = [start for _, start in marks[1:]] + [num]
-    return tuple((version, end - start) for (version, start), end in zip(marks, ends, strict=True) if end > start)

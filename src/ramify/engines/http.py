@@ -4,13 +4,15 @@ Owns connections, the number of requests in flight, deadlines, and what each kin
 try: trying again is `Retrying`'s for engines and the toolbox's for tools, so nothing is ever retried twice over. What
 comes back is the whole body of a good answer or an `EngineError`; an answer that was cut anywhere is never taken for
 one. A server's own limit (429, 503) halves what is in flight at once (`Places`). A cancelled call closes its
-connection, at which servers abort the work behind it. Nothing of a request's headers ever appears in an error.
+connection, at which servers abort the work behind it. What goes along as headers is struck out of all that comes back.
 """
 
 import asyncio
+import io
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -32,10 +34,15 @@ BUSY_S: Final = 1.0
 MAX_RETRY_AFTER_S: Final = 60.0
 MAX_REFUSAL_BYTES: Final = 64 << 10
 """Of an answer that is no good one, read; the rest is given up with its connection."""
+REFUSAL_S: Final = 1.0
+"""Time for that: what such an answer means, its status has said."""
+MAX_AT_ONCE_BYTES: Final = 1 << 20
+"""Of a request, written at once; what is longer goes in pieces, between which others get on (aiohttp's own bound)."""
 MAX_TOLD_CHARS: Final = 300
 """Of an error's body, in the message about it."""
 MIN_SECRET_CHARS: Final = 8
-"""Values of headers from this length on are struck out of what a server says; shorter ones are no secrets."""
+"""Values of headers from this length on, without a scheme such as `Bearer`, are struck out of what a server says;
+shorter ones are no secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +71,12 @@ class HttpStats:
 
 
 class Http:
-    """Requests to the server at `base_url`. Opens its connections at the first request, in that request's event loop.
+    """Requests to the server at `base_url`. Connections are opened in the event loop of a request and end with it.
 
     `headers` go along with every request and are never told to anybody. Proxies of the environment are not used, and
-    redirects are not followed. Raises `ConfigError` where the extra `http` is missing or the address is none.
+    redirects are not followed. A GET or DELETE whose connection ends before its answer begins goes out once more, as
+    aiohttp has it. Raises `ConfigError` where the extra `http` is missing, the address is none, or a header is no
+    header.
     """
 
     def __init__(
@@ -83,7 +92,10 @@ class Http:
         self.places = Places(limits.max_in_flight)
         self._limits = limits
         self._headers = dict(headers or {})
+        self._secrets = _secrets(self._headers)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._life: AsyncGenerator[aiohttp.ClientSession, None] | None = None
         self._is_closed = False
 
     async def post(
@@ -92,7 +104,7 @@ class Http:
         """The body of a good answer to one POST of JSON. `deadline_s` counts from when the request has its place.
 
         Raises `EngineError`: `unreachable`, `disconnected`, `timeout`, `busy` (with `retry_after_s`), `body_too_long`,
-        `tls_refused`, `closed`, or `http_STATUS`.
+        `tls_refused`, `unsendable`, `closed`, or `http_STATUS`.
         """
         era = await self.places.acquire()
         try:
@@ -122,8 +134,9 @@ class Http:
     async def close(self) -> None:
         """Close every connection; what is on its way fails. Harmless when repeated."""
         self._is_closed = True
-        if self._session is not None:
-            await self._session.close()
+        life, self._life = self._life, None
+        if life is not None:
+            await life.aclose()
 
     async def _exchange(
         self, method: str, path: str, body: bytes | None, *, deadline_s: float, headers: Mapping[str, str] | None
@@ -146,16 +159,17 @@ class Http:
         It is raised outside of the handlers, since aiohttp's errors hold the request with its headers.
         """
         where = f"{self.base_url}{path}"
+        data = io.BytesIO(body) if body is not None and len(body) > MAX_AT_ONCE_BYTES else body
         fault: EngineError
         try:
+            session = await self._opened()
             async with (
                 asyncio.timeout(deadline_s),
-                self._opened().request(method, where, data=body, headers=headers, allow_redirects=False) as response,
+                session.request(method, where, data=data, headers=headers, allow_redirects=False) as response,
             ):
                 if 200 <= response.status < 300:
                     return await self._body(response, where)
-                said = await _beginning(response, MAX_REFUSAL_BYTES)
-                fault = self._refusal(response, said, where, headers or {})
+                fault = await self._refusal(response, where)
         except self._aiohttp.ConnectionTimeoutError:
             fault = EngineError(
                 "unreachable", f"{where}: no connection in {self._limits.connect_s:g} s", is_retryable=True
@@ -166,40 +180,56 @@ class Http:
             fault = EngineError("tls_refused", f"{where}: {error.strerror or type(error).__name__}")
         except self._aiohttp.ClientConnectorError as error:
             fault = EngineError("unreachable", f"{where}: {error.strerror or error}", is_retryable=True)
+        except ValueError as error:
+            fault = EngineError("unsendable", f"{where}: {error}")
         except (self._aiohttp.ClientError, OSError) as error:
             fault = EngineError("disconnected", f"{where}: {type(error).__name__}", is_retryable=True)
         raise fault
 
     async def _body(self, response: "aiohttp.ClientResponse", where: str) -> bytes:
         """The whole body. aiohttp raises where it is shorter than its head says, or its last chunk is missing."""
-        body = await _beginning(response, self._limits.max_body_bytes)
+        body = bytearray()
+        await _read(response, body, max_bytes=self._limits.max_body_bytes)
         if len(body) > self._limits.max_body_bytes:
             raise EngineError("body_too_long", f"{where}: more than {self._limits.max_body_bytes} bytes")
-        return body
+        return self._struck(body)
 
-    def _refusal(
-        self, response: "aiohttp.ClientResponse", body: bytes, where: str, headers: Mapping[str, str]
-    ) -> EngineError:
-        """What an answer that is no good one means."""
+    async def _refusal(self, response: "aiohttp.ClientResponse", where: str) -> EngineError:
+        """What an answer that is no good one means, also where its body does not come to an end."""
+        body = bytearray()
+        with suppress(self._aiohttp.ClientError, TimeoutError):
+            async with asyncio.timeout(REFUSAL_S):
+                await _read(response, body, max_bytes=MAX_REFUSAL_BYTES)
         status = response.status
-        told = _without(_told(body), [*self._headers.values(), *headers.values()])[:MAX_TOLD_CHARS]
         hint = " (redirects are not followed)" if 300 <= status < 400 else ""
-        said = f"{where} answered {status}{hint}: {told}"
+        said = f"{where} answered {status}{hint}: {_told(self._struck(body))[:MAX_TOLD_CHARS]}"
         if status in BUSY:
             wait_s = _retry_after_s(response.headers.get("Retry-After"), response.headers.get("Date"))
             return EngineError("busy", said, is_retryable=True, retry_after_s=wait_s)
         return EngineError(f"http_{status}", said, is_retryable=status in RETRYABLE)
 
-    def _opened(self) -> "aiohttp.ClientSession":
-        if self._session is None:
-            self._session = self._aiohttp.ClientSession(
-                connector=self._aiohttp.TCPConnector(limit=0, keepalive_timeout=self._limits.keepalive_s),
-                timeout=self._aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_s),
-                headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **self._headers},
-                cookie_jar=self._aiohttp.DummyCookieJar(),
-                trust_env=False,
-            )
+    def _struck(self, body: bytearray) -> bytes:
+        """What a server said, without the secrets it was sent."""
+        return bytes(body) if self._secrets is None else self._secrets.sub(b"***", body)
+
+    async def _opened(self) -> "aiohttp.ClientSession":
+        """The session of the running loop. That of a loop before it has ended with that loop."""
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._loop is not loop:
+            self._loop, self._life = loop, self._living()
+            self._session = await anext(self._life)
         return self._session
+
+    async def _living(self) -> AsyncGenerator["aiohttp.ClientSession", None]:
+        """One session. It closes when the generator does, which a loop that ends sees to for those begun in it."""
+        async with self._aiohttp.ClientSession(
+            connector=self._aiohttp.TCPConnector(limit=0, keepalive_timeout=self._limits.keepalive_s),
+            timeout=self._aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_s),
+            headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **self._headers},
+            cookie_jar=self._aiohttp.DummyCookieJar(),
+            trust_env=False,
+        ) as session:
+            yield session
 
 
 def _address(base_url: str) -> str:
@@ -207,7 +237,9 @@ def _address(base_url: str) -> str:
     if "@" in base_url:
         raise ConfigError("base_url names a user or a key (before an @); keys belong in the engine's own options")
     try:
-        is_address = re.fullmatch(r"https?://[^/\s?#]+(/[^\s?#]*)?", base_url) and urlsplit(base_url).port != 0
+        parts = urlsplit(base_url)
+        has_host = parts.port != 0 and bool((parts.hostname or "").encode("idna"))
+        is_address = has_host and re.fullmatch(r"https?://[^/\s?#]+(/[^\s?#]*)?", base_url)
     except ValueError:
         is_address = False
     if not is_address:
@@ -215,14 +247,12 @@ def _address(base_url: str) -> str:
     return base_url.rstrip("/")
 
 
-async def _beginning(response: "aiohttp.ClientResponse", max_bytes: int) -> bytes:
-    """The body, or, if it is longer than `max_bytes`, a beginning of it that is longer too."""
-    body = bytearray()
+async def _read(response: "aiohttp.ClientResponse", body: bytearray, *, max_bytes: int) -> None:
+    """Add what comes of an answer to `body`, up to its end or until there is more than `max_bytes`."""
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > max_bytes:
-            break
-    return bytes(body)
+            return
 
 
 def _retry_after_s(retry_after: str | None, date: str | None) -> float:
@@ -232,7 +262,7 @@ def _retry_after_s(retry_after: str | None, date: str | None) -> float:
         return min(float(text), MAX_RETRY_AFTER_S)
     try:
         wait_s = (parsedate_to_datetime(text) - parsedate_to_datetime(date or "")).total_seconds()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, ArithmeticError, LookupError):
         return BUSY_S
     return min(max(wait_s, 0.0), MAX_RETRY_AFTER_S)
 
@@ -242,17 +272,26 @@ def _told(body: bytes) -> str:
     text = body.decode("utf-8", errors="replace")
     try:
         said: Any = json.loads(text)
+        for key in ("error", "message", "detail"):
+            said = said[key] if isinstance(said, dict) and key in said else said
+        text = said if isinstance(said, str) else json.dumps(said)
     except (ValueError, RecursionError):
-        words = re.sub(r"(?is)<(script|style)\b.*?</\1>|<[^>]*>", " ", text)
-        return " ".join(words.split())
-    for key in ("error", "message", "detail"):
-        said = said[key] if isinstance(said, dict) and key in said else said
-    return " ".join((said if isinstance(said, str) else json.dumps(said)).split())
+        seen = " ".join(re.split(r"(?i)</?(?:script|style)\b[^<>]*>", text)[::2])
+        text = re.sub(r"<[^<>]*>", " ", seen)
+    return " ".join(text.encode("utf-8", errors="replace").decode().split())
 
 
-def _without(text: str, values: list[str]) -> str:
-    """`text` without what stands in headers: a server may say back whatever it was sent."""
-    words = {word for value in values for word in (value, value.rpartition(" ")[2]) if len(word) >= MIN_SECRET_CHARS}
-    for word in sorted(words, key=len, reverse=True):
-        text = text.replace(word, "***")
-    return text
+def _secrets(headers: Mapping[str, str]) -> re.Pattern[bytes] | None:
+    """What finds the secrets among headers in what a server says; None = there are none. Raises `ConfigError` for a
+    header that cannot be sent, without its value."""
+    for name, value in headers.items():
+        if not (value.isascii() and value.isprintable()):
+            raise ConfigError(f"header {name!r} cannot be sent: its value must be printable ASCII")
+    words = {value.split(" ", 1)[-1] for value in headers.values()}
+    found = sorted((word for word in words if len(word) >= MIN_SECRET_CHARS), key=len, reverse=True)
+    return re.compile("|".join("".join(map(_spelled, word)) for word in found).encode()) if found else None
+
+
+def _spelled(char: str) -> str:
+    """A pattern of a character in all the ways in which servers write it in JSON: none spells letters and digits."""
+    return char if char.isalnum() else rf"(?:\\?{re.escape(char)}|\\u00(?i:{ord(char):02x}))"

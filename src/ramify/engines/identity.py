@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields, replace
 
 from ramify.core.codec import Codec
-from ramify.core.engine import Capabilities, Engine, Remote
+from ramify.core.engine import Capabilities, Engine
 from ramify.core.errors import ConfigError
 
 
@@ -34,12 +34,3 @@ class Identity:
                     f"{name} has {field.name} = {has!r}, the others have {others!r}; replicas are servers of one "
                     "model, started alike"
                 )
-
-
-async def ask_what_it_is(engine: Engine, name: str) -> None:
-    """Have an engine ask its server, if it has one. Raises `EngineError`, or `ConfigError`, which names the replica."""
-    if isinstance(engine, Remote):
-        try:
-            await engine.connect()
-        except ConfigError as error:
-            raise ConfigError(f"{name}: {error}") from error

@@ -4,9 +4,12 @@ Whatever the inner engine has besides `generate` goes through: asking its server
 not is refused by name, so that nothing is skipped in silence.
 """
 
+import numpy as np
+
 from ramify.core.codec import Codec
-from ramify.core.engine import Abortable, Capabilities, Engine, EngineControl, Remote
+from ramify.core.engine import Abortable, Capabilities, Engine, EngineControl, Generation, Remote, Request
 from ramify.core.errors import ConfigError
+from ramify.core.segment import Finish, token_array
 
 
 class InFront:
@@ -61,3 +64,21 @@ class InFront:
         if not isinstance(self.engine, EngineControl):
             raise ConfigError(f"engine {self.capabilities.name!r} has no control side: it is not an EngineControl")
         return self.engine
+
+
+def innermost(engine: Engine) -> Engine:
+    """The engine behind all that stands in front of it."""
+    while isinstance(engine, InFront):
+        engine = engine.engine
+    return engine
+
+
+def nothing(request: Request, engine: Engine) -> Generation:
+    """What a request comes to that was ended before its first token, or whose engine cannot tell what it had."""
+    empty = np.zeros(0, np.float32)
+    return Generation(
+        ids=token_array([]),
+        finish=Finish("abort"),
+        logprobs=None if engine.capabilities.logprobs is None else empty,
+        measures=dict.fromkeys(request.measures, empty),
+    )

@@ -57,14 +57,17 @@ class Logged(InFront):
 
     def _write(self, line: bytes) -> None:
         """Append a line, whole or not at all."""
-        if self._file is None:
-            self._file = _opened(self._path)
-        end = self._file.seek(0, os.SEEK_END)
         try:
-            while line:
-                line = line[self._file.write(line) :]
+            if self._file is None:
+                self._file = _opened(self._path)
+            end = self._file.seek(0, os.SEEK_END)
+            try:
+                while line:
+                    line = line[self._file.write(line) :]
+            except OSError:
+                self._file.truncate(end)
+                raise
         except OSError as error:
-            self._file.truncate(end)
             raise EngineError("log_failed", f"{self._path}: {error.strerror}") from error
 
 
@@ -78,8 +81,9 @@ def _opened(path: Path) -> FileIO:
     """The file to append to, without the line that a kill tore: its generation was never handed on."""
     file = path.open("a+b", buffering=0)
     end = file.seek(0, os.SEEK_END)
-    if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
-        file.truncate(path.read_bytes().rfind(b"\n") + 1)
+    while end and os.pread(file.fileno(), 1, end - 1) != b"\n":
+        end -= 1
+    file.truncate(end)
     return file
 
 

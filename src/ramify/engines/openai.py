@@ -3,7 +3,7 @@
 Such a server takes messages and says messages: no token ids go in or come out, so ids are those of the byte codec, the
 exact messages travel beside them, and a turn is whole or it is nothing (`can_continue_turn` is false). One call is one
 try with a deadline of its own. The key comes from the environment variable that is named, goes into the header of
-requests and nowhere else: it is struck out of whatever a server says.
+requests and nowhere else: `Http` strikes it out of whatever a server says.
 """
 
 import base64
@@ -19,9 +19,9 @@ import msgspec
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import ConfigError, EngineError, nearest
-from ramify.engines.http import MIN_SECRET_CHARS, Http, HttpLimits
+from ramify.engines.http import Http, HttpLimits
 from ramify.engines.openai_answer import CODEC, generation_of
-from ramify.engines.patience import Patience
+from ramify.engines.patience import PATIENCE, Patience
 from ramify.formats.messages import FILE
 
 BASE_URL: Final = "https://api.openai.com/v1"
@@ -31,14 +31,18 @@ MAX_STOPS: Final = 4
 """OpenAI's limit; others take more."""
 MAX_TOPK: Final = 20
 """OpenAI's limit on `top_logprobs`."""
-PATIENCE: Final = Patience()
 MODELS_S: Final = 30.0
 """Time for the question what models there are."""
 MAX_SEED: Final = 1 << 31
 """Seeds are sent below it: some servers take 32 bits, with a sign."""
 MAX_IMAGE_BYTES: Final = 20 << 20
-IMAGES: Final = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp"}
-"""First bytes of a file -> what it is: nothing else is ever read from a file and sent."""
+IMAGES: Final = {
+    "png": rb"\x89PNG\r\n\x1a\n",
+    "jpeg": rb"\xff\xd8\xff",
+    "gif": rb"GIF8[79]a",
+    "webp": rb"(?s)RIFF....WEBP",
+}
+"""What is sent of files, and how such a file begins: nothing else is."""
 OURS: Final = frozenset({"messages", "model", "n", "stop", "stream", "tools"})
 """Fields of a request that only the run says."""
 CONTEXT_FIELDS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
@@ -73,7 +77,7 @@ class OpenAI:
         extra_body: Mapping[str, Any] | None = None,
         unsent: Sequence[str] = (),
         max_in_flight: int = HttpLimits().max_in_flight,
-        patience: Patience | Mapping[str, float] = PATIENCE,
+        patience: Patience = PATIENCE,
     ) -> None:
         if not model:
             raise ConfigError("engine 'openai' needs the name of a model: engine.model = ...")
@@ -86,14 +90,17 @@ class OpenAI:
             raise ConfigError(f"max_tokens_as = {max_tokens_as!r}: it is max_tokens or max_completion_tokens")
         if ours := sorted(OURS & set(extra_body or {})):
             raise ConfigError(f"extra_body: {', '.join(ours)} of a request are the run's own; take them out")
-        self._key_name, self._key = api_key_env, _key(api_key_env)
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        if isinstance(unsent, str):
+            raise ConfigError(f"engine 'openai': unsent = {unsent!r} must be a list of names: [{unsent!r}]")
+        key = _key(api_key_env)
+        self._key_name, self._has_key = api_key_env, bool(key)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = Http(base_url, limits=HttpLimits(max_in_flight=max_in_flight), headers=headers)
         self._model = model
         self._max_tokens_as = max_tokens_as
         self._extra_body = dict(extra_body or {})
         self._unsent = frozenset(unsent)
-        self._patience = patience if isinstance(patience, Patience) else _patience(patience)
+        self._patience = patience
         self._capabilities = Capabilities(
             name=f"openai:{model}",
             context_length=context_length or CONTEXT_LENGTH,
@@ -118,13 +125,12 @@ class OpenAI:
 
         Raises `ConfigError` where the key is refused or missing, or the model is not listed.
         """
-        if not self._key and self._http.base_url == BASE_URL:
+        if not self._has_key and self._http.base_url == BASE_URL:
             raise ConfigError(f"{BASE_URL} needs a key: set the environment variable {self._key_name}")
         listed = _listed(await self._models())
         if not listed:
             return
-        name = _bare(self._model)
-        if not any("*" in one or _bare(one) == name for one in listed):
+        if not any("*" in one or _is_same(one, self._model) for one in listed):
             raise ConfigError(f"{self._http.base_url} has no model {self._model!r}; {nearest(self._model, listed)}")
         told = listed.get(self._model) or 0
         known = self._capabilities.context_length
@@ -148,7 +154,7 @@ class OpenAI:
             if error.reason in TOO_LONG and _TOO_LONG.search(str(error)):
                 raise EngineError("context_full", str(error)) from None
             raise
-        return generation_of(self._struck(answer), request, model=self._model)
+        return generation_of(answer, request, model=self._model)
 
     async def close(self) -> None:
         await self._http.close()
@@ -196,10 +202,6 @@ class OpenAI:
             return {**sent, "content": ""} if says_nothing else sent
         return {**message, "content": [_inlined(part) for part in content]} if isinstance(content, list) else message
 
-    def _struck(self, body: bytes) -> bytes:
-        """What a server said, without the key; errors have been rid of it by `Http`."""
-        return body.replace(self._key.encode(), b"***") if len(self._key) >= MIN_SECRET_CHARS else body
-
 
 def _key(name: str) -> str:
     """The key in an environment variable; '' = there is none."""
@@ -209,18 +211,11 @@ def _key(name: str) -> str:
     return key
 
 
-def _patience(seconds: Mapping[str, float]) -> Patience:
-    try:
-        return Patience(**seconds)
-    except TypeError as error:
-        raise ConfigError(f"patience = {dict(seconds)!r}: it has start_s, prefill_s and token_s ({error})") from None
-
-
 def _listed(body: bytes) -> dict[str, int | None]:
     """Models of a list with the context each has; empty = this is no list, or none of anything."""
     try:
         answer = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     entries: Any = answer.get("data") if isinstance(answer, dict) else None
     found = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
@@ -232,9 +227,10 @@ def _context(entry: Mapping[str, Any]) -> int | None:
     return next((value for value in told if isinstance(value, int) and value > 0), None)
 
 
-def _bare(model: str) -> str:
-    """A model's name without what gateways put around it: `models/` in front, `:free` behind."""
-    return model.removeprefix("models/").partition(":")[0]
+def _is_same(listed: str, model: str) -> bool:
+    """Whether two names are of one model: gateways put `models/` in front of a name, and `:free` behind it."""
+    (first, _, variant), (second, _, other) = (name.removeprefix("models/").partition(":") for name in (listed, model))
+    return first == second and (variant == other or not variant or not other)
 
 
 def _inlined(part: Any) -> Any:
@@ -244,11 +240,13 @@ def _inlined(part: Any) -> Any:
         return part
     path = Path(url.removeprefix(FILE))
     try:
+        if not path.is_file():  # to open a named pipe is to wait for its writer
+            raise EngineError("bad_attachment", f"{path} is no file")
         with path.open("rb") as file:
             data = file.read(MAX_IMAGE_BYTES + 1)
     except OSError as error:
         raise EngineError("bad_attachment", f"{path} cannot be read: {error.strerror}") from None
-    kind = next((kind for magic, kind in IMAGES.items() if data.startswith(magic)), None)
+    kind = next((kind for kind, beginning in IMAGES.items() if re.match(beginning, data)), None)
     if kind is None or len(data) > MAX_IMAGE_BYTES:
         raise EngineError("bad_attachment", f"{path} is no PNG, JPEG, GIF or WebP image of at most 20 MiB")
     encoded = base64.b64encode(data).decode()

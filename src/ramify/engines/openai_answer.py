@@ -1,8 +1,9 @@
 """OpenAI answer: what the body of a chat completion says, as a generation of the byte codec.
 
-The message is kept as it came but for three things: fields that say nothing (null, empty) are left out, half surrogate
-pairs become U+FFFD, and a stop word that the server cut off is put back, which a note of the generation says. Ids are
-the bytes of its rendering (`formats.messages.rendered`), behind which the end stands where the model ended its turn.
+The message is kept as it came but for four things: fields that say nothing (null, empty) are left out, half surrogate
+pairs become U+FFFD, a call that no answer could name gets an id, and a stop word that the server cut off is put back,
+which a note of the generation says. What is no message of this kind is refused by name. Ids are the bytes of its
+rendering (`formats.messages.rendered`), behind which the end stands where the model ended its turn.
 
 Logprobs are of the provider's tokens, which are not the ids: their sum is a note, and no id has one. A server that says
 nothing of its usage is billed all that was allowed, so that no budget is overrun; another note says so.
@@ -34,6 +35,12 @@ USUAL: Final = frozenset({None, "stop", "tool_calls", *CUT})
 FILTERED: Final = "content_filter"
 STOP_FIELDS: Final = ("stop_reason", "matched_stop")
 """Where a server says which stop word it met, or null for none (vLLM, SGLang)."""
+MIN_LOGPROB: Final = float(np.finfo(np.float32).min)
+"""The least that a float32 holds, which llama.cpp says for a token that is impossible."""
+MAX_COUNT: Final = 1 << 40
+"""Of tokens, in a usage that says anything."""
+MAX_DEPTH: Final = 32
+"""Of what is kept of an answer: half of what the store takes."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CLOSING = re.compile(r"</(.+)>")
@@ -49,21 +56,21 @@ class _Said:
 
 
 def generation_of(body: bytes, request: Request, *, model: str) -> Generation:
-    """The first choice of an answer of what was asked for as `model`.
+    """What an answer says that was asked for as `model`.
 
-    Raises `EngineError`: `bad_body` and `no_choices`, which another try may help, `bad_message` and `bad_logprobs`.
+    Raises `EngineError`: `bad_body` and `no_choices`, which another try may help, `many_choices`, `bad_message`,
+    `bad_logprobs`, `no_logprobs` where top ones were asked for, and `unknown_finish`.
     """
     answer = _decoded(body)
     choice = _choice(answer)
-    message = _table(choice.get("message"))
-    if message is None:
-        raise EngineError("bad_message", f"the choice holds no message: {choice!r:.200}")
-    said = _said(_kept(message), choice, request.stops)
+    said = _said(_kept(choice.get("message"), len(request.messages)), choice, request.stops)
     ids = CODEC.encode(rendered(said.message))
     billed, cached, prefilled = _usage(answer, has_text=bool(ids))
     if said.finish == Finish("end_of_sequence"):
         ids.append(CODEC.eos_id)
     logprobs = _logprobs(choice)
+    if request.topk and not logprobs and said.message.get("content") and said.finish.kind != "abort":
+        raise EngineError("no_logprobs", "top logprobs were asked for; of a server that gives none, max_topk is 0")
     return Generation(
         token_array(ids),
         said.finish,
@@ -79,7 +86,7 @@ def generation_of(body: bytes, request: Request, *, model: str) -> Generation:
 def _decoded(body: bytes) -> Mapping[str, Any]:
     """The answer as JSON. What is none may be a gateway's page, so another try may help."""
     try:
-        answer = _table(json.loads(body.decode("utf-8")))
+        answer = _table(json.loads(body.decode("utf-8-sig")))
     except (ValueError, RecursionError):
         answer = None
     if answer is None:
@@ -90,6 +97,8 @@ def _decoded(body: bytes) -> Mapping[str, Any]:
 
 def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     choices = answer.get("choices")
+    if isinstance(choices, list) and len(choices) > 1:
+        raise EngineError("many_choices", f"{len(choices)} of them; one was asked for")
     choice = _table(choices[0]) if isinstance(choices, list) and choices else None
     if choice is None:
         told = _cleaned(answer.get("error", answer))
@@ -97,19 +106,40 @@ def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     return choice
 
 
-def _kept(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message without fields that say nothing; a call without an id, which could never be answered, gets one."""
-    said = {key: _cleaned(value) for key, value in message.items() if value not in (None, "", [], {})}
+def _kept(message: Any, number: int) -> dict[str, Any]:
+    """The message, the conversation's `number`-th, without fields that say nothing. A call without an id of its own,
+    which could never be answered, gets one."""
+    told = _cleaned(message)
+    if not isinstance(told, dict):
+        raise EngineError("bad_message", f"the choice holds no message: {told!r:.200}")
+    said = {key: value for key, value in told.items() if value not in (None, "", [], {})}
     kept: dict[str, Any] = {**said, "role": "assistant", "content": said.get("content")}
-    if calls := tool_calls(kept):
-        kept["tool_calls"] = [{**call, "id": call.get("id") or f"call_{i}"} for i, call in enumerate(calls)]
+    calls = tool_calls(kept)
+    if not isinstance(kept["content"], str | list | None) or calls != kept.get("tool_calls", []):
+        raise EngineError(
+            "bad_message",
+            f"its content is a text or a list of parts and its tool_calls a list of objects; got {kept!r:.200}",
+        )
+    if calls:
+        kept["tool_calls"] = [{**call, "id": call_id} for call, call_id in zip(calls, _ids(calls, number), strict=True)]
     return kept
+
+
+def _ids(calls: Sequence[Mapping[str, Any]], number: int) -> list[str]:
+    """An id for each call: the one it has, if that is a text and no call in front has it."""
+    ids: list[str] = []
+    for i, call in enumerate(calls):
+        own = call.get("id")
+        ids.append(own if isinstance(own, str) and own and own not in ids else f"call_{number}_{i}")
+    return ids
 
 
 def _said(message: dict[str, Any], choice: Mapping[str, Any], stops: Sequence[str]) -> _Said:
     """How a turn ended, and the message with the stop word that its server cut off."""
-    reason = choice.get("finish_reason")
-    notes = {} if reason in USUAL else {"finish_reason": _cleaned(reason)}
+    reason = _cleaned(choice.get("finish_reason"))
+    if not isinstance(reason, str | None):
+        raise EngineError("unknown_finish", f"finish_reason = {reason!r:.80}; expected a word")
+    notes = {} if reason in USUAL else {"finish_reason": reason}
     if reason in GIVEN_UP:
         return _Said(message, Finish("abort"), notes)
     if reason in CUT:
@@ -182,11 +212,10 @@ def _server(answer: Mapping[str, Any], model: str) -> dict[str, Any]:
 def _logprobs(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """One entry for each of the provider's tokens, where it gives them."""
     content = (_table(choice.get("logprobs")) or {}).get("content")
-    entries = [_table(entry) for entry in content] if isinstance(content, list) else []
-    found = [entry for entry in entries if entry is not None]
-    for entry in found:
+    entries = [_table(entry) or {} for entry in content] if isinstance(content, list) else []
+    for entry in entries:
         _logprob(entry)
-    return found
+    return entries
 
 
 def _top(entry: Mapping[str, Any]) -> Floats_T:
@@ -198,27 +227,32 @@ def _top(entry: Mapping[str, Any]) -> Floats_T:
 
 def _logprob(entry: Mapping[str, Any]) -> float:
     value = entry.get("logprob")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value > 1e-3:
-        raise EngineError("bad_logprobs", f"{value!r} of token {entry.get('token')!r:.80}; expected a number up to 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_LOGPROB <= value <= 1e-3:
+        told = _cleaned(entry.get("token"))
+        raise EngineError("bad_logprobs", f"{value!r:.80} of token {told!r:.80}; expected a number up to 0")
     return float(value)
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT else None
 
 
 def _table(value: Any) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _cleaned(value: Any) -> Any:
-    """Plain data whose texts can be encoded."""
+def _cleaned(value: Any, depth: int = 0) -> Any:
+    """Plain data whose texts can be encoded. Raises `EngineError` for what could not be kept or sent back."""
     match value:
         case str():
             return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
+        case float() if not math.isfinite(value):
+            raise EngineError("bad_message", f"it holds {value!r}, which is no number of JSON")
+        case list() | dict() if depth == MAX_DEPTH:
+            raise EngineError("bad_message", f"it is nested more than {MAX_DEPTH} deep")
         case list():
-            return [_cleaned(item) for item in value]
+            return [_cleaned(item, depth + 1) for item in value]
         case dict():
-            return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+            return {_cleaned(key): _cleaned(item, depth + 1) for key, item in value.items()}
         case _:
             return value

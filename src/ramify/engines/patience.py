@@ -1,6 +1,8 @@
 """Patience: how long a request may take before it counts as hanging. Long contexts are no hang."""
 
+import math
 from dataclasses import dataclass
+from typing import Final
 
 from ramify.core.engine import Request
 from ramify.core.errors import ConfigError
@@ -18,9 +20,13 @@ class Patience:
     """More time for each token that may be sampled."""
 
     def __post_init__(self) -> None:
-        if self.start_s <= 0 or min(self.prefill_s, self.token_s) < 0:
-            raise ConfigError(f"impossible patience {self!r}: start_s > 0, nothing negative")
+        times = (self.start_s, self.prefill_s, self.token_s)
+        if self.start_s <= 0 or not all(0 <= seconds < math.inf for seconds in times):
+            raise ConfigError(f"impossible patience {self!r}: start_s > 0, nothing negative, nothing without end")
 
     def deadline_s(self, request: Request) -> float:
         """Seconds after which `request` counts as hanging."""
         return self.start_s + self.prefill_s * len(request.ids) + self.token_s * request.max_tokens
+
+
+PATIENCE: Final = Patience()

@@ -162,5 +162,5 @@ class Progress:
 def counted(metrics: bytes, name: str) -> float | None:
     """Sum of a counter over the lines of a Prometheus page; None = the page has no such counter."""
     page = metrics.decode(errors="replace")
-    found = re.findall(rf"^{re.escape(name)}(?:\{{[^}}]*\}})? ([-+0-9.eE]+)", page, re.MULTILINE)
+    found = re.findall(rf"^{re.escape(name)}(?:\{{[^}}]*\}})? (\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)\b", page, re.MULTILINE)
     return sum(map(float, found)) if found else None

@@ -1,26 +1,26 @@
 """Replica: one of several servers of a model: its engine, the calls on it, and what is known of its health.
 
 Every call can be ended from here, so that a lost replica gives its requests back at once and an abort works on engines
-that know none. A call on an engine that keeps no deadlines gets one. Whether a replica is given requests at all is
-decided by `replicas.py`.
+that know none. A call on an engine that keeps no deadlines gets one. What was ordered and may have been done in part is
+remembered, so that it can be undone. Whether a replica is given requests at all is decided by `fleet.py`.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
-import numpy as np
+from ramify.core.engine import Abortable, Engine, EngineControl, Generation, Remote, Request, checked
+from ramify.core.errors import ConfigError, EngineError, RamifyError
+from ramify.core.segment import token_array
+from ramify.engines.in_front import nothing
+from ramify.engines.patience import PATIENCE, Patience
 
-from ramify.core.engine import Abortable, Engine, EngineControl, Generation, Request, checked
-from ramify.core.errors import ConfigError, EngineError
-from ramify.core.segment import Finish, token_array
-from ramify.engines.patience import Patience
-
+T = TypeVar("T")
 State = Literal["ready", "busy", "suspect", "stale", "draining"]
 """busy: it said so itself, for a while; suspect: it failed, and is looked after; stale: its weights are old."""
 End = Literal["lost", "aborted"]
 
-PATIENCE: Final = Patience()
 HEALTH_S: Final = 20.0
 """Longest a server takes to say whether it is healthy (sgl-project/sglang: health check, 20 s)."""
 PING: Final = "ping"
@@ -64,13 +64,16 @@ class _Call:
 class Replica:
     """One engine among others of its kind. Mutable."""
 
-    def __init__(self, engine: Engine, stats: ReplicaStats) -> None:
+    def __init__(self, engine: Engine, stats: ReplicaStats, *, patience: Patience = PATIENCE) -> None:
         self.engine = engine
         self.stats = stats
+        self.patience = patience
         self.mending: asyncio.Task[None] | None = None
         """What looks after it while it is left out."""
         self.weights: Weights | None = None
-        """What it has loaded since it was last lost, as far as is known."""
+        """What it has loaded since it was last out of reach, as far as is known."""
+        self.is_torn = False
+        """Whether its weights may be half loaded: an update failed. Servers stay paused then."""
         self.busy_until = 0.0
         """By the loop's clock."""
         self.num_caches = 0
@@ -80,6 +83,7 @@ class Replica:
         self.num_in_a_row = 0
         """Failures since then."""
         self._sleep: Literal["awake", "paused", "offloaded"] = "awake"
+        self._updating = asyncio.Lock()
         self._calls: set[_Call] = set()
         self._idle = asyncio.Event()
         self._num_probes = 0
@@ -105,10 +109,12 @@ class Replica:
         try:
             async with call.scope:
                 generation = await self.engine.generate(request)
-        except (TimeoutError, EngineError):
-            if call.end is None and not call.scope.expired():
+        except Exception as error:  # the boundary to plug-in code: whatever an engine raises is a fault of the replica
+            if call.end is not None or call.scope.expired():
+                return self._ended(call, request)
+            if isinstance(error, RamifyError):
                 raise
-            return self._ended(call, request)
+            raise EngineError("engine_raised", f"{type(error).__name__}: {error}") from error
         finally:
             self._calls.remove(call)
             if not self._calls:
@@ -129,7 +135,9 @@ class Replica:
 
     def lose(self) -> None:
         """Whatever ran on it is gone, and all it had: every call fails now."""
-        self.weights, self._sleep = None, "awake"
+        self.weights = None
+        if self._sleep == "offloaded":
+            self._sleep = "awake"  # Of a server that was started again sglang would die of taking memory back.
         self._end(self._calls, "lost")
 
     def has(self, request_id: str) -> bool:
@@ -137,7 +145,7 @@ class Replica:
         return any(call.request_id == request_id for call in self._calls)
 
     def _patience_s(self, request: Request) -> float | None:
-        return None if self.engine.capabilities.keeps_deadlines else PATIENCE.deadline_s(request)
+        return None if self.engine.capabilities.keeps_deadlines else self.patience.deadline_s(request)
 
     def _end(self, calls: "set[_Call] | list[_Call]", end: End) -> None:
         now = asyncio.get_running_loop().time()
@@ -150,7 +158,7 @@ class Replica:
         """What a call comes to that was ended from here."""
         match call.end:
             case "aborted":
-                return _nothing(self.engine, request)
+                return nothing(request, self.engine)
             case "lost":
                 raise EngineError("disconnected", f"{self.name} was lost while the request ran", is_retryable=True)
             case None:
@@ -158,6 +166,21 @@ class Replica:
                 raise EngineError("engine_hang", f"{self.name}: no answer in {waited}", is_retryable=True)
 
     # -- health -------------------------------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Have the engine ask its server what it is, if it has one. Raises `EngineError`, or `ConfigError`, which names
+        the replica."""
+        if not isinstance(self.engine, Remote):
+            return
+        keeps_deadlines = self.engine.capabilities.keeps_deadlines
+        try:
+            async with asyncio.timeout(None if keeps_deadlines else self.patience.start_s):
+                await self.engine.connect()
+        except TimeoutError:
+            waited = f"{self.patience.start_s:.0f} s"
+            raise EngineError("timeout", f"{self.name} did not say in {waited} what it is", is_retryable=True) from None
+        except ConfigError as error:
+            raise ConfigError(f"{self.name}: {error}") from error
 
     async def probe(self) -> int | None:
         """Have one token generated, for a server may say that it is well and be dead: the version of the weights that
@@ -190,16 +213,27 @@ class Replica:
     # -- control ------------------------------------------------------------------------------------------------------
 
     async def update(self, weights: Weights) -> None:
-        await self.control.update_weights(weights.source, weights.version)
-        self.weights = weights
+        """Load weights. What may be half done when this fails is remembered; weights that are refused
+        (`ConfigError`) change nothing."""
+        async with self._updating:
+            before, was_torn = self.weights, self.is_torn
+            self.weights, self.is_torn = None, True
+            try:
+                await self.control.update_weights(weights.source, weights.version)
+            except ConfigError:
+                self.weights, self.is_torn = before, was_torn
+                raise
+            self.weights, self.is_torn = weights, False
+            if was_torn and self._sleep == "awake":
+                await self.control.resume()
 
     async def pause(self) -> None:
-        await self.control.pause()
         self._sleep = "paused"
+        await self.control.pause()
 
     async def offload(self, tags: tuple[str, ...]) -> None:
-        await self.control.offload(tags)
         self._sleep = "offloaded"
+        await self.control.offload(tags)
 
     async def resume(self) -> None:
         await self.control.resume()
@@ -222,12 +256,22 @@ def oldest(generation: Generation) -> int | None:
     return min((version for version, _ in generation.versions), default=None)
 
 
-def _nothing(engine: Engine, request: Request) -> Generation:
-    """What is left of a request whose engine cannot tell what it had."""
-    empty = np.zeros(0, np.float32)
-    return Generation(
-        ids=token_array([]),
-        finish=Finish("abort"),
-        logprobs=None if engine.capabilities.logprobs is None else empty,
-        measures=dict.fromkeys(request.measures, empty),
-    )
+async def each(
+    replicas: Iterable[Replica], ask: Callable[[Replica], Awaitable[T]]
+) -> tuple[dict[Replica, T], dict[Replica, RamifyError]]:
+    """What each of some replicas answers, and how the others fail. Raises a failure where all fail: one that is no
+    matter of answering, if there is any."""
+    asked = list(replicas)
+    answers = await asyncio.gather(*map(ask, asked), return_exceptions=True)
+    found: dict[Replica, T] = {}
+    faults: dict[Replica, RamifyError] = {}
+    for replica, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, RamifyError):
+            faults[replica] = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found[replica] = answer
+    if not found:
+        raise min(faults.values(), key=lambda fault: isinstance(fault, EngineError))
+    return found, faults

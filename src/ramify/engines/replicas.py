@@ -17,7 +17,9 @@ import numpy as np
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine, Generation, Request
 from ramify.core.errors import ConfigError, EngineError
-from ramify.engines.fleet import SICK, STALE, Fleet
+from ramify.engines.fitness import STALE
+from ramify.engines.fleet import SICK, Fleet
+from ramify.engines.patience import PATIENCE, Patience
 from ramify.engines.placement import (
     BLOCK_SIZE,
     CACHE_TOKENS,
@@ -45,7 +47,8 @@ class Replicas:
     """An engine that places each request on one of its replicas.
 
     Implements `Remote`, `Abortable` and `EngineControl`; the last raises `ConfigError` where an engine has no control
-    side. `max_in_flight` is what one replica computes at once; `names` tell them apart in errors and figures.
+    side. `max_in_flight` is what one replica computes at once; `names` tell them apart in errors and figures;
+    `patience` is for engines that keep no deadlines.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Replicas:
         max_in_flight: int = MAX_IN_FLIGHT,
         spare: int = SPARE,
         names: Sequence[str] = (),
+        patience: Patience = PATIENCE,
     ) -> None:
         names = names or [f"replica {index}" for index in range(len(engines))]
         if not engines or len(names) != len(engines):
@@ -66,18 +70,18 @@ class Replicas:
             placement = placement_of(placement, len(engines), block_size=block_size, cache_tokens=cache_tokens)
         self._placement: Placement = placement
         self._load = Load(len(engines), max_in_flight=max_in_flight, spare=spare)
-        self._fleet = Fleet(engines, names, load=self._load, forget=placement.forget)
+        self._fleet = Fleet(engines, names, load=self._load, forget=placement.forget, patience=patience)
         self._lost: OrderedDict[str, int] = OrderedDict()
         """Id of a request -> replicas that were lost with it in flight."""
         self._is_closed = False
 
     @property
     def codec(self) -> Codec:
-        return self._fleet.identity.codec
+        return self._fleet.fitness.identity.codec
 
     @property
     def capabilities(self) -> Capabilities:
-        return self._fleet.identity.capabilities
+        return self._fleet.fitness.identity.capabilities
 
     @property
     def stats(self) -> tuple[ReplicaStats, ...]:
@@ -98,13 +102,13 @@ class Replicas:
         if seat is None:
             raise self._fleet.nobody()
         replica = self._fleet.replicas[seat.replica]
-        num_caches, version = replica.num_caches, self._fleet.version
+        num_caches, version = replica.num_caches, self._fleet.fitness.version
         self._load.begin(seat.replica)
         try:
             generation = await replica.ask(request)
             _refuse_old(generation, version, replica)
         except EngineError as error:
-            self._count_failure(error, seat, replica)
+            self._count_failure(error, replica)
             raise self._priced(error, request) from None
         finally:
             self._load.end(seat.replica)
@@ -132,20 +136,20 @@ class Replicas:
         replica.stats.prefill_cached += generation.num_cached
         replica.stats.prefill_uncached += generation.num_prefilled
 
-    def _count_failure(self, error: EngineError, seat: Seat, replica: Replica) -> None:
+    def _count_failure(self, error: EngineError, replica: Replica) -> None:
         """Leave a replica out that is to blame."""
         replica.stats.num_requests += 1
         replica.stats.num_failed += 1
-        if self._is_closed or replica is not self._fleet.replicas[seat.replica]:
+        if self._is_closed:
             return
         if error.retry_after_s is not None:
-            self._fleet.rest(seat.replica, error.retry_after_s)
+            self._fleet.rest(replica, error.retry_after_s)
             return
         replica.num_in_a_row += 1
         if error.reason == STALE:
-            self._fleet.take_out(seat.replica, "stale", error)
+            self._fleet.take_out(replica, "stale", error)
         elif error.reason in SICK or replica.num_in_a_row >= MAX_IN_A_ROW:
-            self._fleet.take_out(seat.replica, "suspect", error)
+            self._fleet.take_out(replica, "suspect", error)
 
     def _priced(self, error: EngineError, request: Request) -> EngineError:
         """The error that says what another try costs: nothing where only this replica was in the way."""

@@ -5,21 +5,32 @@ its size can explain, and tries again where that may help (`tries.py`), under th
 never overlap, so the first complete answer is the only one there is. A generation that came out unsound is not tried
 again: the same request would give the same one.
 
-Life of a request: tried; if that fails, a pause and another try; returned whole, or, at its deadline, with what it has
-where the engine can tell (`Abortable`), else failed. An abort that nobody asked for is a fault like any other, and its
-tokens are wasted.
+Life of a request: tried; if that fails, a pause and another try; returned whole, or, at its deadline or when it is
+aborted, with what it has where the engine can tell (`Abortable`), else failed; aborted in a pause, with nothing. An
+abort that nobody asked for is a fault like any other, and its tokens are wasted.
 """
 
 import asyncio
 import math
+from dataclasses import dataclass, field
 
 from ramify.core.engine import Abortable, Engine, Generation, Request, checked
 from ramify.core.errors import EngineError, EnginesDown, RamifyError
-from ramify.engines.in_front import InFront
+from ramify.engines.in_front import InFront, nothing
 from ramify.engines.tries import POLICY, RetryBudget, RetryPolicy, Tries, too_many_retries
 
 SILENT = frozenset({"unreachable", "timeout", "engine_hang", "closed"})
 """Reasons that do not show that there is anything at the other end."""
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A request that is being carried out."""
+
+    request: Request
+    tries: Tries
+    unwanted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when somebody wants it ended with what it has."""
 
 
 class Retrying(InFront):
@@ -29,9 +40,12 @@ class Retrying(InFront):
         super().__init__(engine)
         self._policy = policy
         self._budget = RetryBudget(policy.max_retry_share, policy.min_retries)
+        self._running: set[_Running] = set()
         self._down_since: float | None = None
-        self._unwanted: set[str] = set()
-        """Ids whose requests somebody wants ended with what they have."""
+        """When nothing answered first, of the requests in `_waiting`."""
+        self._waiting: set[_Running] = set()
+        """Requests that found nobody there, the last time they looked."""
+        self.num_requests = 0
         self.num_retries = 0
         """Tries beyond the first that faults have cost."""
         self.num_waits = 0
@@ -43,43 +57,50 @@ class Retrying(InFront):
         """Carry one request out. Raises the `EngineError` of the last try, `EnginesDown`, or `EngineError("deadline")`
         where the request's own comes first."""
         loop = asyncio.get_running_loop()
-        tries = Tries(self._policy, request.seed)
+        running = _Running(request, Tries(self._policy, request.seed))
+        self._running.add(running)
         self._budget.count(loop.time())
+        self.num_requests += 1
         try:
             while True:
                 try:
-                    generation = await self._tried(request)
+                    generation = await self._tried(running)
                 except EngineError as error:
-                    pause_s = self._pause_s(tries, error, loop.time())
+                    pause_s = self._pause_s(running, error, loop.time())
                     last = error
                 else:
-                    self._down_since = None
+                    self._answered()
                     return generation
-                await self._rest(pause_s, request, last)
+                await _rest(pause_s, running, last)
+                if running.unwanted.is_set():
+                    return nothing(request, self.engine)
         finally:
-            self._unwanted.discard(request.request_id)
+            self._running.discard(running)
+            self._waiting.discard(running)
 
     async def abort(self, request_id: str) -> None:
         """End what runs under this id: its `generate` returns the tokens it had. Raises `ConfigError` where the engine
         cannot."""
-        self._unwanted.add(request_id)
+        for running in self._running:
+            if running.request.request_id == request_id:
+                running.unwanted.set()
         await super().abort(request_id)
 
     # -- after a failure ----------------------------------------------------------------------------------------------
 
-    def _pause_s(self, tries: Tries, error: EngineError, now: float) -> float:
+    def _pause_s(self, running: _Running, error: EngineError, now: float) -> float:
         """Seconds to wait before the next try. Raises `error` where there is none."""
         if error.is_retryable and error.reason == "unreachable":
-            return self._until_up_s(tries, error, now)
+            return self._until_up_s(running, error, now)
         if error.reason not in SILENT:
-            self._down_since = None
+            self._answered()
         if not error.is_retryable:
             raise error
         if error.retry_after_s is not None:
-            pause_s = tries.busy_pause_s(error.retry_after_s, now)
+            pause_s = running.tries.busy_pause_s(error.retry_after_s)
             self.num_waits += 1
         else:
-            pause_s = tries.pause_s(error.reason)
+            pause_s = running.tries.pause_s(error.reason)
             if pause_s is not None and not self._may_retry(now):
                 raise too_many_retries(error)
             self.num_retries += pause_s is not None
@@ -92,29 +113,28 @@ class Retrying(InFront):
         must not depend on when they are made."""
         return self.capabilities.is_deterministic or self._budget.take(now)
 
-    def _until_up_s(self, tries: Tries, error: EngineError, now: float) -> float:
+    def _answered(self) -> None:
+        """There is somebody at the other end."""
+        self._waiting.clear()
+
+    def _until_up_s(self, running: _Running, error: EngineError, now: float) -> float:
         """Seconds to wait for an engine that cannot be reached. Raises `EnginesDown` when that has been so too long."""
-        if self._down_since is None:
+        if self._down_since is None or not self._waiting:
             self._down_since = now
-        pause_s = tries.down_pause_s(self._down_since, now)
+        self._waiting.add(running)
+        pause_s = running.tries.down_pause_s(self._down_since, now)
         if pause_s is None:
             away_s = now - self._down_since
             raise EnginesDown(error.reason, f"{error.detail}; nothing has answered for {away_s:.0f} s")
         self.num_waits += 1
         return pause_s
 
-    async def _rest(self, pause_s: float, request: Request, last: EngineError) -> None:
-        """Wait before the next try, or up to the deadline if that comes first."""
-        left_s = _left_s(request)
-        await asyncio.sleep(min(pause_s, left_s))
-        if pause_s >= left_s:
-            raise EngineError("deadline", f"it came before another try; the last one ended with {last}")
-
     # -- one try ------------------------------------------------------------------------------------------------------
 
-    async def _tried(self, request: Request) -> Generation:
+    async def _tried(self, running: _Running) -> Generation:
+        request = running.request
         generation = checked(await self._in_time(request), request, self.codec.vocab_size)
-        if generation.finish.kind != "abort" or request.request_id in self._unwanted:
+        if generation.finish.kind != "abort" or running.unwanted.is_set() or not _left_s(request):
             return generation
         self.num_wasted += generation.num_billed
         raise EngineError("engine_aborted", "the engine gave the turn up", is_retryable=True)
@@ -162,15 +182,26 @@ class Retrying(InFront):
             return
         try:
             async with asyncio.timeout(self._policy.abort_grace_s):
-                await self.abort(request.request_id)
+                await super().abort(request.request_id)
                 await asyncio.wait({generating})
         except (TimeoutError, RamifyError):
             return
 
 
-def retrying(engine: Engine) -> Retrying:
-    """`engine`, tried again as usual; one that is tried again already stays as it is."""
-    return engine if isinstance(engine, Retrying) else Retrying(engine)
+def retrying(engine: Engine, policy: RetryPolicy = POLICY) -> Retrying:
+    """`engine`, tried again by `policy`; one that is tried again already stays as it is."""
+    return engine if isinstance(engine, Retrying) else Retrying(engine, policy)
+
+
+async def _rest(pause_s: float, running: _Running, last: EngineError) -> None:
+    """Wait before the next try, or until nobody wants it any more, or up to the deadline if that comes first."""
+    left_s = _left_s(running.request)
+    try:
+        async with asyncio.timeout(min(pause_s, left_s)):
+            await running.unwanted.wait()
+    except TimeoutError:
+        if pause_s >= left_s:
+            raise EngineError("deadline", f"it came before another try; the last one ended with {last}") from None
 
 
 def _left_s(request: Request) -> float:

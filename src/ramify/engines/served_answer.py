@@ -14,6 +14,8 @@ A = TypeVar("A")
 
 FIRST_WEIGHTS: Final = "default"
 """What vLLM and SGLang call the weights that a server was started with."""
+MAX_DIGITS: Final = 18
+"""Of a version: what is longer fits no signed 64-bit integer, which is how versions are stored."""
 
 
 class Span(msgspec.Struct):
@@ -28,7 +30,7 @@ def decoded(decoder: msgspec.json.Decoder[A], answer: bytes) -> A:
     """An answer's body. Raises `EngineError` `bad_answer` for one that is no such JSON."""
     try:
         return decoder.decode(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineError("bad_answer", f"{error}; it begins {answer[:60]!r}") from error
 
 
@@ -36,8 +38,8 @@ def version_number(name: str) -> int:
     """The policy version that a server calls `name`; 0 for the weights it was started with."""
     if name == FIRST_WEIGHTS:
         return 0
-    if not (name.isascii() and name.isdigit()):
-        raise EngineError("bad_versions", f"the server calls its weights {name!r}; a whole number is needed")
+    if not (name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS):
+        raise EngineError("bad_versions", f"the server calls its weights {name[:60]!r}; a whole number is needed")
     return int(name)
 
 

@@ -14,7 +14,7 @@ from ramify.core.codec import Codec
 from ramify.core.errors import ConfigError
 from ramify.engines.tokenizer import TokenizerFile
 
-INSTALL: Final = "pip install tokenizers"
+INSTALL: Final = "pip install 'ramify[http]'"
 
 
 @dataclass(frozen=True, slots=True)

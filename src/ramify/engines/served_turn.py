@@ -25,6 +25,8 @@ CONTINUED_DRAW: Final = (1 << 40) + 3
 """Index under which a further ask of one generation draws: the first ask's random numbers are spent."""
 CLAMPED_LOGPROB: Final = -9999.0
 """What servers send for minus infinity and for what is no number (vllm: `max(logprob, -9999.0)`)."""
+MAX_LOGPROB: Final = 1e-3
+"""Above 0 by what rounding may add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,10 @@ class Sampled:
     """Of those, tokens whose keys and values it had; None = it does not say."""
     versions: tuple[tuple[int, int], ...] = ()
     """(policy version, number of tokens) in order; empty = it does not say."""
+    version: int | None = None
+    """The policy version it had when it answered; None = it does not say."""
+    request_id: str = ""
+    """What it calls the request that it answers; '' = it does not say."""
 
 
 @dataclass(slots=True)
@@ -199,6 +205,8 @@ class Turn:
                 raise EngineError(
                     "bad_topk", f"{len(sampled.topk)} lists of top logprobs for {len(sampled.ids)} tokens"
                 )
+            if not all(values and max(values) <= MAX_LOGPROB for values in sampled.topk):
+                raise EngineError("bad_topk", "a token without top logprobs, or with one above 0")
             wanted = min(num, self.request.topk_tokens - len(self._topk))
             self._topk += [np.array(sorted(values, reverse=True), np.float32) for values in sampled.topk[:wanted]]
         self._versions = merged([*self._versions, *first_of(sampled.versions, num)])
@@ -250,8 +258,8 @@ def _sound(logprobs: Sequence[float | None] | None, num: int) -> list[float]:
     """The logprobs of `num` sampled tokens. Raises `EngineError` where one is missing or stands for no number."""
     if logprobs is None or len(logprobs) != num:
         raise EngineError("bad_logprobs", f"{0 if logprobs is None else len(logprobs)} logprobs for {num} tokens")
-    values = [value for value in logprobs if value is not None and CLAMPED_LOGPROB < value <= 1e-3]
+    values = [value for value in logprobs if value is not None and CLAMPED_LOGPROB < value <= MAX_LOGPROB]
     if len(values) != num:
-        odd = next(value for value in logprobs if value is None or not CLAMPED_LOGPROB < value <= 1e-3)
+        odd = next(value for value in logprobs if value is None or not CLAMPED_LOGPROB < value <= MAX_LOGPROB)
         raise EngineError("bad_logprobs", f"{odd!r}; a sampled token has one above {CLAMPED_LOGPROB:g} and at most 0")
     return values

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ramify.core.errors import EngineError
-from ramify.engines.served_answer import Span, decoded, version_spans
+from ramify.engines.served_answer import Span, decoded, version_number, version_spans
 from ramify.engines.served_turn import Ask, Sampled
 
 MAX_STOPS: Final = 32
@@ -28,10 +28,12 @@ class _Finish(msgspec.Struct):
 
 
 class _Meta(msgspec.Struct):
+    id: str | None = None
     finish_reason: _Finish | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    weight_version: str | None = None
     weight_versions: list[Span] | None = None
     output_token_logprobs: list[_Logprob] | None = None
     output_top_logprobs: list[list[_Logprob] | None] | None = None
@@ -112,6 +114,8 @@ class Native:
             num_told=meta.completion_tokens,
             num_cached=meta.cached_tokens,
             versions=version_spans(meta.weight_versions or ()),
+            version=None if meta.weight_version is None else version_number(meta.weight_version),
+            request_id=meta.id or "",
         )
 
 

@@ -5,16 +5,16 @@ engine's budget has; a server that is busy costs neither, but only so much time;
 neither, but when nothing of it has answered for `max_down_s`, the run stops.
 """
 
+import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.seeds import child_seed
-from ramify.engines.patience import Patience
+from ramify.engines.patience import PATIENCE, Patience
 
 JITTER_DRAW = (1 << 40) + 2
-PATIENCE: Final = Patience()
 MAX_PAUSE_S: Final = 60.0
 """Longest pause that an engine is granted which asks for one."""
 OWN_FAULTS: Final = frozenset({"http_500", "engine_500"})
@@ -36,7 +36,7 @@ class RetryPolicy:
     """Longest pause before the second try; it doubles each time (full jitter)."""
     cap_s: float = 30.0
     max_busy_s: float = 600.0
-    """How long a request waits, in all, for a server that says it is busy."""
+    """How long a request waits, in all, for servers that say they are busy."""
     max_down_s: float = 300.0
     """How long requests wait for an engine that cannot be reached, before the run stops."""
     max_retry_share: float = 0.1
@@ -46,12 +46,14 @@ class RetryPolicy:
     abort_grace_s: float = 2.0
     """How long an engine that was told to end a request may take to return what it had."""
     patience: Patience = PATIENCE
-    """For engines that keep no deadlines of their own."""
+    """How long a try may take; kept by whoever stands closest to the server."""
 
     def __post_init__(self) -> None:
         times = (self.base_s, self.cap_s, self.max_busy_s, self.max_down_s, self.abort_grace_s)
-        if self.max_tries < 1 or self.max_same_500 < 1 or min(times) < 0:
-            raise ConfigError(f"impossible retry policy {self!r}: at least 1 try, nothing negative")
+        if self.max_tries < 1 or self.max_same_500 < 1 or not all(0 <= seconds < math.inf for seconds in times):
+            raise ConfigError(
+                f"impossible retry policy {self!r}: at least 1 try, nothing negative, nothing without end"
+            )
         if not 0 <= self.max_retry_share <= 1 or self.min_retries < 0:
             raise ConfigError(f"impossible retry policy {self!r}: max_retry_share is a share, min_retries 0 or more")
 
@@ -59,7 +61,7 @@ class RetryPolicy:
 POLICY: Final = RetryPolicy()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Tries:
     """What became of one request so far. Mutable; one a request."""
 
@@ -68,7 +70,8 @@ class Tries:
     """Of the request: its pauses follow from it."""
     faults: Counter[str] = field(default_factory=Counter[str])
     """Reason -> tries that it cost."""
-    busy_since: float | None = None
+    busy_s: float = 0.0
+    """Pauses so far because a server was busy."""
     num_in_a_row: int = 0
     """Waits since the last fault that cost a try."""
 
@@ -81,13 +84,12 @@ class Tries:
             return None
         return self._drawn(self.faults.total())
 
-    def busy_pause_s(self, wanted_s: float, now: float) -> float | None:
-        """Seconds to wait for an engine that is busy and asks for `wanted_s`; None = it has been busy for too long."""
-        if self.busy_since is None:
-            self.busy_since = now
+    def busy_pause_s(self, wanted_s: float) -> float | None:
+        """Seconds to wait for an engine that is busy and asks for `wanted_s`; None = it was waited for too long."""
         self.num_in_a_row += 1
         pause = max(min(wanted_s, MAX_PAUSE_S), self._drawn(self.num_in_a_row))
-        return pause if now + pause - self.busy_since <= self.policy.max_busy_s else None
+        self.busy_s += pause
+        return pause if self.busy_s <= self.policy.max_busy_s else None
 
     def down_pause_s(self, down_since: float, now: float) -> float | None:
         """Seconds to wait for an engine that has not been reached since then; None = for too long."""
@@ -129,8 +131,12 @@ class RetryBudget:
 
 def backoff_s(number: int, *, seed: int, base_s: float, cap_s: float) -> float:
     """Seconds to wait the `number`-th time: uniform up to a limit that doubles; the same for the same seed."""
-    limit = min(cap_s, base_s * 2.0 ** min(number - 1, 60))
-    return limit * child_seed(seed, number, JITTER_DRAW) / 2**64
+    return doubled_s(number, base_s=base_s, cap_s=cap_s) * child_seed(seed, number, JITTER_DRAW) / 2**64
+
+
+def doubled_s(number: int, *, base_s: float, cap_s: float) -> float:
+    """`base_s` the first time, twice as much each time after that, and never more than `cap_s`."""
+    return min(cap_s, base_s * 2.0 ** min(number - 1, 60))
 
 
 def too_many_retries(error: EngineError) -> EngineError:

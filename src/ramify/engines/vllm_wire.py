@@ -7,15 +7,13 @@ generation_config.json. Answers are decoded into typed structs and not repaired.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from ramify.core.errors import EngineError
 from ramify.engines.served_answer import Span, decoded, version_spans
 from ramify.engines.served_turn import CLAMPED_LOGPROB, Ask, Sampled
-
-A = TypeVar("A")
 
 
 class _Cached(msgspec.Struct):
@@ -28,16 +26,18 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _Cached | None = None
 
 
+class _Answer(msgspec.Struct):
+    id: str | None = None
+    request_id: str | None = None
+    usage: _Usage | None = None
+    model: str | None = None
+
+
 class _Choice(msgspec.Struct):
     token_ids: list[int] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     weight_versions: list[Span] | None = None
-
-
-class _Answer(msgspec.Struct):
-    usage: _Usage | None = None
-    model: str | None = None
 
 
 class _Logprobs(msgspec.Struct):
@@ -47,6 +47,12 @@ class _Logprobs(msgspec.Struct):
 
 class _Completed(_Choice):
     logprobs: _Logprobs | None = None
+
+    def measured(self, *, has_topk: bool) -> "_Measured":
+        given = self.logprobs
+        if given is None:
+            return None, ()
+        return given.token_logprobs, [_numbers((top or {}).values()) for top in given.top_logprobs] if has_topk else ()
 
 
 class _Completion(_Answer, kw_only=True):
@@ -69,10 +75,22 @@ class _Tokens(msgspec.Struct):
 class _Generated(_Choice):
     logprobs: _Tokens | None = None
 
+    def measured(self, *, has_topk: bool) -> "_Measured":
+        given = self.logprobs and self.logprobs.content
+        if given is None:
+            return None, ()
+        if [each.token_id for each in given] != self.token_ids:
+            raise EngineError("bad_logprobs", "they are of other tokens than token_ids")
+        top = [_numbers(each.logprob for each in token.top_logprobs) for token in given] if has_topk else ()
+        return [each.logprob for each in given], top
+
 
 class _Generation(_Answer, kw_only=True):
     choices: list[_Generated]
 
+
+_Measured = tuple[Sequence[float | None] | None, Sequence[Sequence[float]]]
+"""The tokens' logprobs, None = it gives none, and the top ones of each."""
 
 COMPLETION: Final = msgspec.json.Decoder(_Completion)
 GENERATION: Final = msgspec.json.Decoder(_Generation)
@@ -87,25 +105,15 @@ class Completions:
     path: str = "/v1/completions"
 
     def body(self, ask: Ask) -> bytes:
+        law = _law(ask, has_logprobs=self.has_logprobs)
+        told = {"return_token_ids": True, "return_tokens_as_token_ids": True, "return_weight_versions": True}
         return msgspec.json.encode(
-            {
-                "model": self.served,
-                "prompt": ask.ids,
-                "request_id": ask.request_id,
-                "logprobs": ask.topk if self.has_logprobs else None,
-                "return_token_ids": True,
-                "return_tokens_as_token_ids": True,
-                "return_weight_versions": True,
-                **_sampling(ask),
-            }
+            {"model": self.served, "prompt": ask.ids, "request_id": ask.request_id, **told, **law}
         )
 
     def sampled(self, answer: bytes, ask: Ask) -> Sampled:
         told = decoded(COMPLETION, answer)
-        choice = _one(told.choices)
-        given = choice.logprobs
-        top = [_numbers(each.values()) if each else [] for each in given.top_logprobs] if given and ask.topk else ()
-        return _sampled(told, choice, self.served, logprobs=given and given.token_logprobs, topk=top)
+        return _sampled(told, told.choices, ask, served=self.served)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,34 +125,20 @@ class Generate:
     path: str = "/inference/v1/generate"
 
     def body(self, ask: Ask) -> bytes:
+        law = {**_law(ask, has_logprobs=self.has_logprobs), "detokenize": bool(ask.stops)}
         return msgspec.json.encode(
-            {
-                "model": self.served,
-                "token_ids": ask.ids,
-                "request_id": ask.request_id,
-                "sampling_params": {
-                    **_sampling(ask),
-                    "logprobs": ask.topk if self.has_logprobs else None,
-                    "detokenize": bool(ask.stops),
-                },
-            }
+            {"model": self.served, "token_ids": ask.ids, "request_id": ask.request_id, "sampling_params": law}
         )
 
     def sampled(self, answer: bytes, ask: Ask) -> Sampled:
         told = decoded(GENERATION, answer)
-        choice = _one(told.choices)
-        given = choice.logprobs and choice.logprobs.content
-        if given is None:
-            return _sampled(told, choice, self.served, logprobs=None, topk=())
-        if [each.token_id for each in given] != choice.token_ids:
-            raise EngineError("bad_logprobs", "they are of other tokens than token_ids")
-        top = [_numbers(each.logprob for each in token.top_logprobs) for token in given] if ask.topk else ()
-        return _sampled(told, choice, self.served, logprobs=[each.logprob for each in given], topk=top)
+        return _sampled(told, told.choices, ask, served=self.served)
 
 
-def _sampling(ask: Ask) -> dict[str, Any]:
+def _law(ask: Ask, *, has_logprobs: bool) -> dict[str, Any]:
     """Every parameter of the law and of the end, so that no default of the server's is left to act."""
     return {
+        "logprobs": ask.topk if has_logprobs else None,
         "n": 1,
         "max_tokens": ask.max_tokens,
         "min_tokens": 0,
@@ -170,20 +164,11 @@ def _numbers(logprobs: Iterable[float | None]) -> list[float]:
     return [value for value in logprobs if value is not None and value > CLAMPED_LOGPROB]
 
 
-def _one(choices: Sequence[A]) -> A:
+def _sampled(told: _Answer, choices: Sequence[_Completed | _Generated], ask: Ask, *, served: str) -> Sampled:
     if len(choices) != 1:
         raise EngineError("no_choices", f"{len(choices)} choices; one was asked for")
-    return choices[0]
-
-
-def _sampled(
-    told: _Answer,
-    choice: _Choice,
-    served: str,
-    *,
-    logprobs: Sequence[float | None] | None,
-    topk: Sequence[Sequence[float]],
-) -> Sampled:
+    choice = choices[0]
+    logprobs, topk = choice.measured(has_topk=ask.topk > 0)
     if told.model is not None and told.model != served:
         raise EngineError("other_model", f"{told.model!r} answered; {served!r} was asked")
     if choice.token_ids is None:
@@ -201,4 +186,5 @@ def _sampled(
         num_told=told.usage.completion_tokens,
         num_cached=details and details.cached_tokens,
         versions=version_spans(choice.weight_versions or ()),
+        request_id=told.request_id or told.id or "",
     )

@@ -26,6 +26,7 @@ from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
 from ramify.engines.logged import Logged
+from ramify.engines.patience import Patience
 from ramify.engines.replicas import Replicas
 from ramify.rows.row import Row
 from ramify.runner import loop
@@ -40,7 +41,7 @@ from ramify.runner.tools import isolation_of
 from ramify.store.commit import Writing
 from ramify.store.records import Header, Weights
 from ramify.store.replay import Replayed, replay, replay_each
-from ramify.store.store import FolderStore, header_and_config, stream
+from ramify.store.store import FolderStore, header_and_config, refuse_occupied, stream
 from ramify.tasks.data import DataFile
 from ramify.tools.output import told
 
@@ -105,31 +106,33 @@ def build_task(config: RunConfig) -> Task:
 
 
 def build_engine(config: EngineConfig) -> Engine:
-    """The engine of a configuration: one, the replicas at its addresses, or those of servers started for it."""
+    """The engine of a configuration: one, the replicas at its addresses, or those of servers started for it. Classes
+    that take a `Patience` are handed that of `engine.retry`."""
     options = dict(config.options)
     if config.model is not None:
         options["model"] = config.model
-    urls = config.base_urls
-    if config.replicas:
-        engine = _with_servers(config, options)
-    elif len(urls) > 1:
-        replicas = [plugins.build("engine", config.name, **options, base_url=url) for url in urls]
-        engine = Replicas(replicas, placement=config.placement, names=urls)
-    else:
-        engine = plugins.build("engine", config.name, **options, **({"base_url": urls[0]} if urls else {}))
-    return engine if config.log is None else Logged(engine, Path(config.log))
-
-
-def _with_servers(config: EngineConfig, options: Mapping[str, Any]) -> Engine:
-    """An engine whose servers start when it connects. Raises `ConfigError` for one that has no servers."""
-    from ramify.servers.launch import Launch
-    from ramify.servers.self_served import self_served
+    options |= dict.fromkeys(plugins.options_of(plugins.find("engine", config.name), Patience), config.retry.patience)
 
     def build(url: str) -> Engine:
         return plugins.build("engine", config.name, **options, base_url=url)
 
+    urls, patience = config.base_urls, config.retry.patience
+    if config.replicas:
+        engine = _with_servers(config, build)
+    elif len(urls) > 1:
+        engine = Replicas([build(url) for url in urls], placement=config.placement, names=urls, patience=patience)
+    else:
+        engine = build(urls[0]) if urls else plugins.build("engine", config.name, **options)
+    return engine if config.log is None else Logged(engine, Path(config.log))
+
+
+def _with_servers(config: EngineConfig, build: Callable[[str], Engine]) -> Engine:
+    """An engine whose servers start when it connects. Raises `ConfigError` for one that has no servers."""
+    from ramify.servers.launch import Launch
+    from ramify.servers.self_served import self_served
+
     launch = Launch.for_engine(config.name, config.model, config.server)
-    return self_served(build, launch, count=config.replicas, placement=config.placement)
+    return self_served(build, launch, count=config.replicas, placement=config.placement, patience=config.retry.patience)
 
 
 def configured(preset: str | None, settings: Mapping[str, Any], strategy: type[Strategy] | None = None) -> RunConfig:
@@ -239,7 +242,8 @@ async def steps(
 
 
 def begin(config: RunConfig, path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
-    """Grow a run into the new folder `path`. Raises `ConfigError` or `StoreError` before anything starts."""
+    """Grow a run into the new folder `path`. Raises `ConfigError`, `StoreError`, or `EngineError` where a server does
+    not answer, before anything starts; then there is no folder."""
     return loop.run(_begin(config, path, observers))
 
 
@@ -249,8 +253,16 @@ def resume(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
 
 
 async def _begin(config: RunConfig, path: Path, observers: Iterable[Observer]) -> RunReport:
+    """The folder is made when everybody who is needed has answered: a run that cannot start leaves none."""
+    refuse_occupied(path)
     run = assemble(config)
-    store = FolderStore.create(path, header_of(run), to_toml(run.config), writing=Writing(durability=config.durability))
+    header, writing = header_of(run), Writing(durability=config.durability)
+    try:
+        await run.connect()
+        store = FolderStore.create(path, header, to_toml(run.config), writing=writing)
+    except BaseException:
+        await finished(run.close())
+        raise
     return await _grow(run, store, observers, known={})
 
 

@@ -49,12 +49,13 @@ def build_format(
 
 
 def in_messages(format: TagFormat, tools: Sequence[Tool]) -> Messages:
-    """A tag format in chat messages: its tags, observations and answer; its opening is one message of the user."""
+    """A tag format in chat messages: its tags, observations and answer; its opening is one message of the user, without
+    the control tokens around a user's turn that the built-in model knows."""
     schemas = [schema_of(tool) for tool in tools]
     if unknown := set(format.tags).difference(str(schema["name"]) for schema in schemas):
         raise ConfigError(f"the format has tags for the tools {sorted(unknown)}, but the task has no such tools")
-    is_plain = format.template == TagFormat().template
-    options = MessagesOptions() if is_plain else MessagesOptions(template=format.template)
+    start, _, end = TagFormat().template.partition("{question}")
+    options = MessagesOptions(template=format.template.removeprefix(start).removesuffix(end))
     return Messages(format, schemas=schemas, options=options)
 
 

@@ -3,12 +3,34 @@
 import resource
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
+from ramify.core.action import ActionConfig
 from ramify.core.ledger import Spend
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import Tree
+from ramify.engines.in_front import innermost
+from ramify.engines.replica import ReplicaStats
+from ramify.engines.replicas import Replicas
+from ramify.engines.retrying import Retrying
 from ramify.runner.events import Event, TreeClosed
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """What one of a run's engines was asked for."""
+
+    actions: tuple[str, ...]
+    """That sample from it."""
+    requests: int
+    retries: int
+    """Tries beyond the first that faults have cost."""
+    waits: int
+    """Times a request waited for it because it was busy, lost a replica or could not be reached."""
+    wasted_tokens: int
+    """Sampled in turns that it aborted."""
+    replicas: tuple[ReplicaStats, ...] = ()
+    """Empty = it has none."""
 
 
 @dataclass(slots=True)
@@ -39,6 +61,8 @@ class RunReport:
     faults: dict[str, str] = field(default_factory=dict)
     """Problem uid -> why its tree was not finished."""
     tools: dict[str, float] = field(default_factory=dict)
+    engines: dict[str, EngineReport] = field(default_factory=dict)
+    """By name; empty = there is one, and it has no replicas."""
     seconds: float = 0.0
     max_rss_mb: float = 0.0
     _sum_rewards: float = 0.0
@@ -82,9 +106,9 @@ class RunReport:
         self._num_solved += any(reward >= 1 for reward in rewards)
         self._num_mixed += len(set(rewards)) > 1
 
-    def finish(self, *, seconds: float, tools: dict[str, float]) -> "RunReport":
+    def finish(self, *, seconds: float, tools: dict[str, float], engines: Mapping[str, EngineReport]) -> "RunReport":
         """Work the figures over all trees out. Mutates and returns the report."""
-        self.seconds, self.tools = seconds, tools
+        self.seconds, self.tools, self.engines = seconds, tools, dict(engines)
         if self._num_judged:
             self.mean_reward = self._sum_rewards / self._num_judged
             self.coverage = self._num_solved / self.trees
@@ -96,4 +120,20 @@ class RunReport:
 
     def as_dict(self) -> dict[str, object]:
         """The report as plain JSON-able values, private sums left out."""
-        return {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
+        return {name: value for name, value in asdict(self).items() if not name.startswith("_")}
+
+
+def engine_reports(engines: Mapping[str, Retrying], actions: Mapping[str, ActionConfig]) -> dict[str, EngineReport]:
+    """Of each engine by name; none where there is one engine without replicas, of which the totals say all."""
+    reports: dict[str, EngineReport] = {}
+    for name, engine in engines.items():
+        behind = innermost(engine)
+        reports[name] = EngineReport(
+            actions=tuple(action for action, config in actions.items() if config.engine == name),
+            requests=engine.num_requests,
+            retries=engine.num_retries,
+            waits=engine.num_waits,
+            wasted_tokens=engine.num_wasted,
+            replicas=behind.stats if isinstance(behind, Replicas) else (),
+        )
+    return reports if len(reports) > 1 or any(report.replicas for report in reports.values()) else {}

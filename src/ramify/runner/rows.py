@@ -1,11 +1,13 @@
 """Rows: the rows of a tree as the configuration wants them: which credit, how many leaves, how often a token counts."""
 
-from ramify.config.run_config import RunConfig
+from collections.abc import Iterable, Iterator
+
+from ramify.config.run_config import RowsConfig, RunConfig
 from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
 from ramify.rows.positional import positional_rows
 from ramify.rows.row import Row, rows_of
-from ramify.rows.select import kept_leaves
+from ramify.rows.select import kept_leaves, mark_not_selected
 
 EVEN = frozenset({"as_planned", "copies_of_last", "uniform"})
 """Rules that keep every leaf of a tree with the same probability: what is kept may then stand for the rest."""
@@ -39,7 +41,7 @@ def tree_rows(
         )
     kept, caveats = None, ()
     if wanted.leaves is not None:
-        kept = kept_leaves(tree, wanted.leaves, rule=wanted.sample, unjudged="drop")
+        kept = _kept(tree, wanted, wanted.leaves)
         if wanted.sample not in EVEN and len(set(kept)) < tree.num_leaves:
             caveats = (
                 f"the rows kept were chosen by the rule {wanted.sample!r}, which does not draw all leaves alike",
@@ -54,3 +56,15 @@ def tree_rows(
         post_hoc=post_hoc,
         caveats=caveats,
     )
+
+
+def marked(trees: Iterable[Tree], wanted: RowsConfig) -> Iterator[Tree]:
+    """`trees`, each with a note on the leaves that are not kept, for exports that are made of trees."""
+    for tree in trees:
+        if wanted.leaves is not None:
+            mark_not_selected(tree, _kept(tree, wanted, wanted.leaves))
+        yield tree
+
+
+def _kept(tree: Tree, wanted: RowsConfig, n: int) -> list[int]:
+    return kept_leaves(tree, n, rule=wanted.sample, unjudged="drop")

@@ -1,7 +1,6 @@
 """Run: everything one run is made of, assembled from its configuration and checked before anything starts."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ from ramify.config.configure import TASK_PRUNE
 from ramify.config.decode import decode
 from ramify.config.run_config import RunConfig
 from ramify.core.engine import Capabilities, Engine
-from ramify.core.errors import ConfigError, RamifyError, nearest
+from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.format import Format, MessageFormat
 from ramify.core.growth import GrowthRules
 from ramify.core.problem import Problem
@@ -22,9 +21,6 @@ from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.engines.retrying import retrying
-from ramify.formats.chat import Chat
-from ramify.formats.messages import Messages
-from ramify.formats.tags import TagFormat, check_quote
 from ramify.runner.allowance import Allowance
 from ramify.runner.deadline import finished
 from ramify.runner.driver import Driver
@@ -32,7 +28,15 @@ from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.formats import build_format, judges_of
 from ramify.runner.grower import Grower, Prune
 from ramify.runner.judging import Judging
-from ramify.runner.report import RunReport
+from ramify.runner.refusals import (
+    check_actions,
+    check_codecs,
+    check_measures,
+    check_problems,
+    check_spelling,
+    check_tools,
+)
+from ramify.runner.report import RunReport, engine_reports
 from ramify.runner.sampler import Sampler
 from ramify.runner.scheduler import KeepUp, Scheduler, TreeRun
 from ramify.runner.toolbox import Toolbox
@@ -40,7 +44,6 @@ from ramify.runner.tools import listed, tools_of
 from ramify.runner.whole_turns import check_growths, check_messages, check_stops
 from ramify.runner.work import prompt_segments
 from ramify.store.replay import Replayed
-from ramify.strategies.entropy import LOGPROBS, STEP_ENTROPY
 from ramify.strategies.post_hoc import post_hoc_rule
 from ramify.strategies.topped_up import ToppedUp
 from ramify.tools.output import told
@@ -69,8 +72,9 @@ class Run:
         self.config = config = replace(config, tools=listed(config.tools))
         self.task = task
         self.problems = problems
-        self.engine = retrying(engine)
-        self.engines = {"policy": self.engine, **{name: retrying(e) for name, e in (engines or {}).items()}}
+        self.engine = retrying(engine, config.engine.retry)
+        others = {name: retrying(each, config.engines[name].retry) for name, each in (engines or {}).items()}
+        self.engines = {"policy": self.engine, **others}
         self.codec = engine.codec
         self.tools = tools_of(task, config.tools)
         self.format: Format = build_format(
@@ -84,6 +88,7 @@ class Run:
         self._options = _options(self._strategy, config)
         self._scheduler: Scheduler | None = None
         self._deadline: float | None = None
+        self._is_connected = False
         sample = self._sample()
         self._measures = sample.measures
         self.unpredictable = (sample.unpredictable,) if sample.unpredictable else ()
@@ -102,6 +107,22 @@ class Run:
         min_leaves = self.config.rows.min_leaves
         return strategy if min_leaves is None else ToppedUp(_checked(strategy), min_leaves)
 
+    async def connect(self) -> None:
+        """Try the walls of the tools, ask the engines' servers what they are, and check the run against that. Harmless
+        when repeated; the first that fails ends the others."""
+        if self._is_connected:
+            return
+        await self.toolbox.try_walls()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for engine in self.engines.values():
+                    group.create_task(engine.connect())
+        except ExceptionGroup as failures:
+            first = failures.exceptions[0]
+            raise first from first.__cause__
+        self._check()
+        self._is_connected = True
+
     async def grow(
         self,
         observers: Iterable[Observer],
@@ -110,7 +131,7 @@ class Run:
         keep_up: KeepUp = _at_once,
     ) -> RunReport:
         """Grow every tree that is not finished yet, telling observers; closed ones only enter the report."""
-        await self._connect()
+        await self.connect()
         began = asyncio.get_running_loop().time()
         seconds = self.config.run_limits.seconds
         self._deadline = None if seconds is None else began + seconds
@@ -129,7 +150,8 @@ class Run:
         finally:
             await finished(self.toolbox.close())
         seconds = asyncio.get_running_loop().time() - began
-        return report.finish(seconds=seconds, tools=self.toolbox.metrics())
+        engines = engine_reports(self.engines, self.config.actions)
+        return report.finish(seconds=seconds, tools=self.toolbox.metrics(), engines=engines)
 
     def stop(self, index: int) -> None:
         """Stop growing one tree; what it has is kept. The others go on."""
@@ -218,80 +240,26 @@ class Run:
         except Exception as error:
             raise ConfigError(f"strategy {self.config.strategy.name!r} cannot be made: {told(error)}") from error
 
-    async def _connect(self) -> None:
-        """Ask the engines' servers what they are, and check the run against that."""
-        await asyncio.gather(*(engine.connect() for engine in self.engines.values()))
-        self._check()
-
     def _check(self) -> None:
-        """Refuse what the engine, the tools, the actions or the problems cannot do."""
-        counts = Counter(problem.uid for problem in self.problems)
-        twice = [uid for uid, count in counts.items() if count > 1]
-        if twice:
-            raise ConfigError(f"two problems with one uid: {', '.join(map(repr, twice[:3]))}; a uid names one tree")
-        if self.problems:
-            self.config.run_limits.share(len(self.problems), len(self.problems) - 1)
-        self._check_codecs()
-        self._check_measures()
-        self._check_tools()
-        self._check_stops()
-        self._check_whole_turns()
-        for name, action in self.config.actions.items():
-            if action.engine not in self.engines:
-                known = nearest(action.engine, self.engines)
-                raise ConfigError(f"action {name!r} names engine {action.engine!r}; {known}")
-            if action.template and isinstance(self.format, TagFormat | Chat | Messages):
-                check_quote(action.template)
-
-    def _check_codecs(self) -> None:
-        for name, engine in self.engines.items():
-            if engine.codec.sha256 != self.codec.sha256:
-                raise ConfigError(
-                    f"engine {name!r} has the tokenizer {engine.codec.name!r} and 'policy' {self.codec.name!r}: a tree "
-                    "has one; engines that speak in messages can be mixed at will"
-                )
-
-    def _check_tools(self) -> None:
-        for tool, tag in self.format.tools().items():
-            if tool not in self.toolbox.names:
-                raise ConfigError(
-                    f"the format calls a tool {tool!r} by <{tag}>, but the task has no such tool; "
-                    f"{nearest(tool, self.toolbox.names)}"
-                )
-
-    def _check_stops(self) -> None:
-        for word in self.format.stops:
-            text = self.codec.decode(self.codec.encode(word))
-            if word not in text:
-                raise ConfigError(
-                    f"the tokenizer of {self.codec.name!r} cannot spell the stop word {word!r}: it comes back as "
-                    f"{text!r}; use a tokenizer.json that encodes any text, or a format with tags that it knows"
-                )
+        """Refuse what the engines, the tools, the actions or the problems cannot do."""
+        config, engines = self.config, self.engines
+        check_problems(self.problems, config)
+        check_codecs(engines, self.codec)
+        check_measures(self._measures, self.engine.capabilities, config.strategy.name)
+        check_tools(self.format, self.toolbox.names)
+        check_spelling(self.format.stops, self.codec)
+        check_actions(config.actions, engines, self.format)
+        used = self._capabilities
+        check_messages(config, self.format, used)
+        check_stops(self.format, used)
+        if self.problems and not all(engine.can_continue_turn for engine in used.values()):
+            check_growths(config, self._sample(), self._tree(self.problems[0]), used)
 
     @property
     def _capabilities(self) -> dict[str, Capabilities]:
         """Of the engines that actions name."""
         used = {action.engine for action in self.config.actions.values()}
         return {name: engine.capabilities for name, engine in self.engines.items() if name in used}
-
-    def _check_whole_turns(self) -> None:
-        """Refuse what engines that speak in messages cannot carry out."""
-        engines = self._capabilities
-        check_messages(self.config, self.format, engines)
-        check_stops(self.format, engines)
-        if self.problems and not all(engine.can_continue_turn for engine in engines.values()):
-            check_growths(self.config, self._sample(), self._tree(self.problems[0]), engines)
-
-    def _check_measures(self) -> None:
-        capabilities = self.engine.capabilities
-        given = capabilities.measures | ({STEP_ENTROPY} if capabilities.max_topk else set())
-        given |= {LOGPROBS} if capabilities.logprobs is not None else set()
-        for measure in sorted(self._measures):
-            if measure not in given:
-                raise ConfigError(
-                    f"strategy {self.config.strategy.name!r} reads the measure {measure!r}, which engine "
-                    f"{capabilities.name!r} cannot give; it gives {sorted(given) or 'none'}"
-                )
 
 
 def _checked(strategy: object) -> Strategy:

@@ -21,14 +21,14 @@ from ramify.config.run_config import ToolsConfig
 from ramify.core.errors import ContractError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall
-from ramify.core.tool import Tool, ToolSession, called_by, state_of
+from ramify.core.tool import STATEFUL, Tool, ToolSession, called_by, state_of
 from ramify.runner.deadline import Deadlines, GaveUp, OutOfTime, Work, contained
 from ramify.tools.output import made_safe, told
 
 T = TypeVar("T")
 
-STATEFUL: Final = frozenset({"ok", "empty", "error"})
-"""Statuses after which a tool's state is that behind the call; after the others it is that before it."""
+LOST: Final = "sandbox_lost"
+"""Reason of a `ToolError` that says nothing of the call: another try may find a sandbox that lasts."""
 
 CLOSE_S = 2.0
 """Time a session has to close: the end of a run waits for it."""
@@ -42,14 +42,40 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Acting:
+    """A tool, and the state it acts on."""
+
+    tool: Tool
+    state: str
+    peers: Mapping[str, Tool]
+    """Tools that act on the state, by name; itself among them."""
+
+
+def acting(tools: Iterable[Tool]) -> dict[str, Acting]:
+    """Name -> tool. Made once a run, because what kind of tool one is takes as long to find out as a quick call."""
+    states = {tool.name: (tool, state_of(tool)) for tool in tools}
+    return {
+        name: Acting(tool, state, {peer: other for peer, (other, its) in states.items() if its == state})
+        for name, (tool, state) in states.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """Where a call begins: a tool, and the calls on the branch that made the state it acts on."""
 
-    tool: Tool
+    acting: Acting
     tree: str
     history: tuple[ToolCall, ...]
-    tools: Mapping[str, Tool]
-    """Those that act on the state, by name."""
+
+    @classmethod
+    def behind(cls, acting: Acting, tree: str, calls: Sequence[ToolCall]) -> "Start":
+        """On a branch of `tree` that has made `calls`."""
+        return cls(acting, tree, tuple(c for c in calls if c.tool in acting.peers and c.status in STATEFUL))
+
+    @property
+    def tool(self) -> Tool:
+        return self.acting.tool
 
     @property
     def key(self) -> Key:
@@ -57,14 +83,7 @@ class Start:
 
     def key_after(self, num_calls: int) -> Key:
         """Of the state behind the first calls of the history."""
-        return self.tree, state_of(self.tool), id(self.history[num_calls - 1]) if num_calls else 0
-
-
-def start_of(tool: Tool, tree: str, calls: Sequence[ToolCall], *, tools: Iterable[Tool]) -> Start:
-    """Where a call of `tool`, one of `tools`, begins on a branch of `tree` that has made `calls`."""
-    state = state_of(tool)
-    peers = {peer.name: peer for peer in tools if state_of(peer) == state}
-    return Start(tool, tree, tuple(c for c in calls if c.tool in peers and c.status in STATEFUL), peers)
+        return self.tree, self.acting.state, id(self.history[num_calls - 1]) if num_calls else 0
 
 
 @dataclass(slots=True)
@@ -120,7 +139,7 @@ class Sessions:
         if start.tree not in self._live:
             self._close_soon(session)
             return
-        key = (start.tree, state_of(start.tool), id(call))
+        key = (start.tree, start.acting.state, id(call))
         self._home(start)[key] = Slot(call, session)
         self._note(key)
         self._evict()
@@ -204,7 +223,7 @@ class Sessions:
         try:
             for call in start.history[num_done:]:
                 self.num_replayed += 1
-                await self._repeat(call, called_by(start.tools[call.tool], session))
+                await self._repeat(call, called_by(start.acting.peers[call.tool], session))
         except BaseException:
             self._close_soon(session)
             raise
@@ -215,6 +234,8 @@ class Sessions:
         try:
             returned = await self._in_time(lambda: session.call(call.arguments), "no result")
         except ToolError as error:
+            if error.reason == LOST:
+                raise
             raise ToolError("replay_diverged", f"{what} had answered and now failed: {error}") from error
         result = made_safe(returned, max_bytes=self._config.max_result_bytes)
         if (result.status, result.text) != (call.status, call.result):

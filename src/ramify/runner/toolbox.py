@@ -17,12 +17,12 @@ from ramify.core.errors import ConfigError, ToolError, nearest
 from ramify.core.format import ToolAction
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall, ToolStatus
-from ramify.core.tool import Lasting, Tool, ToolResult, ToolSession, called_by
+from ramify.core.tool import STATEFUL, Lasting, Sandboxed, Tool, ToolResult, ToolSession, called_by
 from ramify.engines.tries import backoff_s
 from ramify.runner.deadline import OutOfTime
-from ramify.runner.sessions import STATEFUL, Refused, Sessions, Start, start_of
+from ramify.runner.sessions import Refused, Sessions, Start, acting
 from ramify.runner.tool_metrics import ToolMetrics
-from ramify.tools.arguments import fault_of
+from ramify.tools.arguments import Faults, faults_of
 from ramify.tools.output import made_safe, told, valid
 
 BACKOFF_BASE_S, BACKOFF_CAP_S = 0.5, 30.0
@@ -44,7 +44,10 @@ class Toolbox:
         for tool in tools:
             if tool.name in self._tools:
                 raise ConfigError(f"two tools are called {tool.name!r}; a name calls one tool")
+            _check_timeout(tool, self._config.deadline_s)
             self._tools[tool.name] = tool
+        self._acting = acting(self._tools.values())
+        self._faults = {name: _faults_of(tool) for name, tool in self._tools.items()}
         self._sessions = Sessions(problems, self._config)
         self._metrics = ToolMetrics.of(self._tools)
         self._room = asyncio.Semaphore(self._config.max_parallel)
@@ -58,14 +61,20 @@ class Toolbox:
 
         Raises `ToolError("replay_diverged")` if that state cannot be restored.
         """
-        tool = self._tools.get(action.tool)
-        if tool is None:
+        called = self._acting.get(action.tool)
+        if called is None:
             why = f"there is no tool {action.tool!r}; {nearest(action.tool, self._tools)}"
             return self._unmade(action, "refused", why)
-        if (fault := _fault_of(tool, action.arguments)) is not None:
+        if (fault := self._faults[action.tool](action.arguments)) is not None:
             return self._unmade(action, "invalid", fault)
         async with self._room:
-            return await self._answered(start_of(tool, tree, branch.tool_calls, tools=self._tools.values()), action)
+            return await self._answered(Start.behind(called, tree, branch.tool_calls), action)
+
+    async def try_walls(self) -> None:
+        """Try the walls of every tool that needs some, before anything is grown. Raises as `Sandboxed` says."""
+        for tool in self._tools.values():
+            if isinstance(tool, Sandboxed):
+                await tool.try_walls()
 
     def release(self, tree: str) -> None:
         """A tree is finished: close its sessions, from inside the running loop."""
@@ -168,12 +177,30 @@ class Toolbox:
         return call
 
 
-def _fault_of(tool: Tool, arguments: str) -> str | None:
-    """Why no call is made. Boundary to plug-in code: a tool that cannot check its arguments is called with them."""
+def _check_timeout(tool: Tool, deadline_s: float) -> None:
+    """Refuse a deadline that would come before the tool's own limit, and lose the state of a branch with the call."""
+    if isinstance(tool, Sandboxed) and tool.timeout_s >= deadline_s:
+        raise ConfigError(
+            f"tools.deadline_s = {deadline_s:g} comes before timeout_s = {tool.timeout_s:g} of the tool {tool.name!r}, "
+            "which keeps the state of a call that takes too long: raise the one, or lower the other"
+        )
+
+
+def _faults_of(tool: Tool) -> Faults:
+    """What says why a call is not made. Boundary to plug-in code: a tool that cannot check its arguments is called with
+    them."""
     try:
-        return fault_of(tool, arguments)
+        faults = faults_of(tool)
     except Exception:  # noqa: BLE001 - the boundary
-        return None
+        return lambda arguments: None
+
+    def fault(arguments: str) -> str | None:
+        try:
+            return faults(arguments)
+        except Exception:  # noqa: BLE001 - the boundary
+            return None
+
+    return fault
 
 
 def _pause_s(start: Start, action: ToolAction, number: int) -> float:

@@ -40,7 +40,8 @@ def tools_of(task: Task, config: ToolsConfig) -> tuple[Tool, ...]:
                     "one tool: rename one, or leave it out"
                 )
             used[tool.name], places[tool.name] = tool, place
-    return tuple(({tool.name: tool for tool in task.tools} | used).values())
+    own = [used.pop(tool.name, tool) for tool in task.tools]
+    return (*own, *used.values())
 
 
 def isolation_of(tools: Sequence[Tool]) -> str:

@@ -8,7 +8,8 @@ server with it (`PR_SET_PDEATHSIG`).
 
 In: `stop SECONDS` asks the server to end (SIGTERM) and kills it after so long. Out, one line each: `started PID` or
 `failed REASON`; `ended CODE LEFT`, where CODE is as `subprocess` has it and LEFT lists processes that cannot be killed.
-Standard error is the log, which the server writes to. Invariant: when it exits, nothing of the server is left.
+Standard error is the log, which the server writes to. SIGTERM, SIGINT and SIGHUP have it kill the server at once.
+Invariant: when it exits, nothing of the server is left.
 """
 
 import contextlib
@@ -20,18 +21,30 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LOG = 2
+ENDS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 MAX_LOG_BYTES = 64 << 20
 """A longer log is moved to `LOG.old`, so that a server which logs every request fills no disk."""
 LOOK_S = 1.0
 """How often the log's length and the parent are looked at when nothing happens."""
 KILL_S = 10.0
 """How long killed processes are waited for; a process that a driver holds in the kernel may never go."""
+
+
+class Process(NamedTuple):
+    """One process, as the kernel shows it."""
+
+    id: int
+    state: str
+    parent: int
+    group: int
+    session: int
 
 
 class Stopped(Exception):
@@ -41,8 +54,7 @@ class Stopped(Exception):
 def main() -> None:
     parent, command = int(sys.argv[1]), sys.argv[2:]
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    woken = _wakes_on_child()
-    signal.signal(signal.SIGTERM, _stop)
+    woken = _wakes_on({signal.SIGCHLD, *ENDS})
     code = -signal.SIGKILL
     try:
         code = _guarded(command, parent, woken)
@@ -64,8 +76,8 @@ def _guarded(command: list[str], parent: int, woken: int) -> int:
     while True:
         wait_s = min(LOOK_S, max(0.0, kill_at - time.monotonic()))
         ready, _, _ = select.select([0, woken], [], [], wait_s)
-        if woken in ready:
-            os.read(woken, 4096)
+        if woken in ready and not ENDS.isdisjoint(os.read(woken, 4096)):
+            raise Stopped
         if (code := _reaped().get(server)) is not None:
             return code
         if 0 in ready:
@@ -117,20 +129,48 @@ def _reaped() -> dict[int, int]:
 def _kill_all() -> list[int]:
     """Kill all descendants, again and again until none is left; returns those that stay."""
     give_up = time.monotonic() + KILL_S
-    while left := list(_descendants()):
-        for process in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+    while _has_children():
+        left = list(descendants(os.getpid()))
+        kill(left)
         _reaped()
         if time.monotonic() > give_up:
-            return left
+            return [process.id for process in left]
         time.sleep(0.005)
     return []
 
 
-def _descendants() -> Iterator[int]:
-    """Everything below this process. Orphans are below it too: it has adopted them."""
-    children: dict[int, list[int]] = {}
+def _has_children() -> bool:
+    """Whether anything is below us, as the kernel has it: whatever loses its parent becomes our child."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def kill(processes: Iterable[Process]) -> None:
+    """Kill processes with their whole groups, ours excepted: one that forks and ends, over and over, has another id
+    before its own is known, but nothing is forked out of a group that is being killed."""
+    for group in {process.group for process in processes} - {os.getpgrp()}:
+        if group > 1:  # As a group, 1 would mean everybody.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+
+
+def descendants(ancestor: int) -> Iterator[Process]:
+    """Everything below a process. Below a guardian are orphans too: it has adopted them."""
+    children: dict[int, list[Process]] = {}
+    for process in processes():
+        children.setdefault(process.parent, []).append(process)
+    below = list(children.get(ancestor, ()))
+    while below:
+        process = below.pop()
+        yield process
+        below += children.get(process.id, ())
+
+
+def processes() -> Iterator[Process]:
+    """Every process there is."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -138,32 +178,27 @@ def _descendants() -> Iterator[int]:
             except OSError:
                 continue
             # The name of the program, in parentheses, may hold anything.
-            children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    below = list(children.get(os.getpid(), ()))
-    while below:
-        process = below.pop()
-        yield process
-        below += children.get(process, ())
+            state, *numbers = stat.rpartition(")")[2].split()[:4]
+            yield Process(int(entry.name), state, *map(int, numbers))
 
 
 def _keep_log_short() -> None:
+    """Move a long log to LOG.old. Where that cannot be, for the disk is full or the log was deleted, it is emptied all
+    the same: a server does not go down for its log."""
     if os.fstat(LOG).st_size > MAX_LOG_BYTES:
         log = Path(f"/proc/self/fd/{LOG}").resolve()
-        shutil.copyfile(log, f"{log}.old")
+        with contextlib.suppress(OSError):
+            shutil.copyfile(log, f"{log}.old")
         os.ftruncate(LOG, 0)
 
 
-def _wakes_on_child() -> int:
-    """A file that can be read from when a child has ended."""
+def _wakes_on(numbers: Iterable[int]) -> int:
+    """A file with the numbers of signals that came. Their handlers raise nothing, so that none can stop the killing."""
     woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(wakes)
+    for number in numbers:
+        signal.signal(number, lambda number, frame: None)
     return woken
-
-
-def _stop(number: int, frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Stopped
 
 
 def _prctl(option: int, value: int) -> None:

@@ -6,7 +6,10 @@ it again is the pool's to say.
 """
 
 import asyncio
+import contextlib
 import re
+import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +17,15 @@ from typing import Final
 
 from ramify.core.errors import ConfigError, EngineError
 from ramify.engines.http import Http
-from ramify.servers.ports import Address, Ports
-from ramify.servers.probe import Probe
-from ramify.servers.process import GRACE_S, Command, ServerProcess, tail
+from ramify.engines.tries import doubled_s
+from ramify.servers.ports import Address, Ports, listeners
+from ramify.servers.probe import POLL_S, Probe
+from ramify.servers.process import GRACE_S, Command, ServerProcess
 
 MAX_MOVES: Final = 3
+MAX_LOGS: Final = 10
+"""Logs of one server that are kept, each of at most twice `guardian.MAX_LOG_BYTES`: those of all starts of one that is
+given up, and of some more. (kubelet: containerLogMaxFiles, 5.)"""
 LAST_LOOK_S: Final = 1.0
 IN_USE: Final = re.compile(
     r"address (is )?already in use|EADDRINUSE|errno[ :]*98\b|port \S+ is (already )?in use", re.IGNORECASE
@@ -58,7 +65,7 @@ class Care:
 
     def pause_s(self, num_restarts: int) -> float:
         """Pause before the restart after so many others in a row."""
-        return min(self.cap_s, self.base_s * 2**num_restarts)
+        return doubled_s(num_restarts + 1, base_s=self.base_s, cap_s=self.cap_s)
 
 
 CARE: Final = Care()
@@ -80,8 +87,22 @@ class Home:
         return self if self.port is None else replace(self, port=self.port + index)
 
 
+def log_folder(named: str | Path | None) -> Path:
+    """The folder of servers' logs by its whole path; None = a new one among the temporary files. Raises `ConfigError`
+    where it is a file, `EngineError` where there is no room."""
+    if named is not None:
+        if Path(named).is_file():
+            raise ConfigError(f"logs = {str(named)!r} is a file; name a folder")
+        return Path(named).resolve()
+    try:
+        return Path(tempfile.mkdtemp(prefix="ramify-servers-"))
+    except OSError as error:
+        raise EngineError("server_not_started", f"no folder for logs: {error}; name one") from error
+
+
 class Member:
-    """One server. `command` says how it is started at an address. Its logs are NAME.START.log: one file a start."""
+    """One server. `command` says how it is started at an address. Its logs are NAME.NUMBER.log: one file a start, which
+    was not there before, and the last few of them."""
 
     def __init__(
         self,
@@ -100,7 +121,8 @@ class Member:
         self._care = care
         self._ports = ports
         self._home = home
-        self._num_starts = 0
+        self._logs: deque[Path] = deque()
+        self._num_logs = 0
         self._process: ServerProcess | None = None
         self._http: Http | None = None
         self._fault: EngineError | None = None
@@ -152,8 +174,8 @@ class Member:
         # One that has just died is silent for a moment before that is known.
         await self._look(process, (), seconds=LAST_LOOK_S)
         if process.is_running:
-            return f"it is silent: {self._fault}{_told(process.log)}"
-        return f"it ended with exit code {await process.wait()}{_told(process.log)}"
+            return f"it is silent: {self._fault}; {process.last_words}"
+        return f"it ended with exit code {await process.wait()}; {process.last_words}"
 
     async def down(self) -> None:
         """Stop it. Harmless when it is down."""
@@ -172,31 +194,61 @@ class Member:
             self._process.kill()
 
     async def _started(self) -> None:
-        self._num_starts += 1
         self._fault = None
         self._doubt.clear()
-        log = self._home.logs / f"{self.name}.{self._num_starts}.log"
         self._http = Http(self.address.url)
-        self._process = process = await ServerProcess.started(self._command(self.address), log=log)
-        answering = asyncio.create_task(self._until_ready(self._http))
+        self._process = process = await ServerProcess.started(self._command(self.address), log=self._new_log())
+        answering = asyncio.create_task(self._until_ready(self._http, process))
         ended = asyncio.create_task(process.wait())
         try:
             done, _ = await asyncio.wait(
                 {answering, ended}, timeout=self._care.start_s, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
-            await _cancelled((answering, ended))
+            await cancelled((answering, ended))
         if ended in done:
-            raise EngineError("server_ended", f"{self.name}: exit code {ended.result()} at its start{_told(log)}")
+            said = f"exit code {ended.result()} at its start"
+            raise EngineError("server_ended", f"{self.name}: {said}; {process.last_words}")
         if answering not in done:
             said = f"not ready in {self._care.start_s:g} s ({self._fault})"
-            raise EngineError("server_slow", f"{self.name}: {said}{_told(log)}")
+            raise EngineError("server_slow", f"{self.name}: {said}; {process.last_words}")
 
-    async def _until_ready(self, http: Http) -> None:
+    def _new_log(self) -> Path:
+        """A log that is nobody's yet, be it of another pool with the same folder. The oldest of ours goes for it."""
+        try:
+            self._home.logs.mkdir(parents=True, exist_ok=True)
+            while True:
+                self._num_logs += 1
+                log = self._home.logs / f"{self.name}.{self._num_logs}.log"
+                with contextlib.suppress(FileExistsError):
+                    log.touch(exist_ok=False)
+                    break
+            self._logs.append(log)
+            while len(self._logs) > MAX_LOGS:
+                oldest = self._logs.popleft()
+                oldest.unlink(missing_ok=True)
+                oldest.with_name(f"{oldest.name}.old").unlink(missing_ok=True)
+        except OSError as error:
+            raise EngineError("server_not_started", f"{self.name}: no log in {self._home.logs}: {error}") from error
+        return log
+
+    async def _until_ready(self, http: Http, process: ServerProcess) -> None:
+        """Until it answers, and not another server that has taken its port."""
+
         def keep(fault: EngineError) -> None:
             self._fault = fault
 
-        await self._probe.until_ready(http, health_s=self._care.health_s, probe_s=self._care.probe_s, tell=keep)
+        while True:
+            await self._probe.until_ready(http, health_s=self._care.health_s, probe_s=self._care.probe_s, tell=keep)
+            if await asyncio.to_thread(self._is_listening, process):
+                return
+            keep(EngineError("another_server", f"another server than this one answers at {http.base_url}"))
+            await asyncio.sleep(POLL_S)
+
+    def _is_listening(self, process: ServerProcess) -> bool:
+        """Whether it is this server that answers at the address; yes where the system does not tell."""
+        sockets = listeners(self.address.port)
+        return not sockets or process.owns(sockets)
 
     async def _look(
         self, process: ServerProcess, waits: Iterable[asyncio.Event], *, seconds: float | None = None
@@ -206,7 +258,7 @@ class Member:
         try:
             await asyncio.wait(tasks, timeout=seconds or self._care.every_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _cancelled(tasks)
+            await cancelled(tasks)
 
     async def _asked(self, http: Http) -> None:
         await self._probe.is_there(http, deadline_s=self._care.health_s)
@@ -215,14 +267,8 @@ class Member:
             self._doubt.clear()
 
 
-async def _cancelled(tasks: Iterable["asyncio.Task[object]"]) -> None:
+async def cancelled(tasks: Iterable["asyncio.Task[object]"]) -> None:
     """Cancel tasks and wait for them."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _told(log: Path) -> str:
-    """Where the log is, and its end."""
-    lines = tail(log)
-    return f"; its log {log} ends so:\n{lines}" if lines else f"; its log {log} is empty"

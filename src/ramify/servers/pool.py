@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ramify.core.errors import ConfigError, RamifyError
-from ramify.servers.member import CARE, Care, Home, Member
+from ramify.servers.member import CARE, Care, Home, Member, cancelled
 from ramify.servers.ports import Address, Ports
 from ramify.servers.probe import Probe
 from ramify.servers.process import Command
@@ -106,10 +106,8 @@ class ServerPool:
     async def stop(self) -> None:
         """Stop all servers: SIGTERM, a grace, SIGKILL. Cancelled, it kills them at once. Harmless when repeated."""
         watches, self._watches = self._watches, []
-        for watch in watches:
-            watch.cancel()
         try:
-            await asyncio.gather(*watches, return_exceptions=True)
+            await cancelled(watches)
             await _each(member.down() for member in self._members)
         except asyncio.CancelledError:
             self.kill()
@@ -176,9 +174,7 @@ async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     try:
         await asyncio.gather(*tasks)
     except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(tasks)
         raise
 
 

@@ -24,6 +24,8 @@ class Probe:
 
     health: str = "/health"
     """GET; any good answer means that it is there."""
+    ready: str | None = None
+    """GET, of one that starts; any good answer means that it has what it needs. None = as `health`."""
     path: str | None = None
     """POST; None = there is nothing to generate, as behind a router."""
     body: Mapping[str, Any] | None = None
@@ -57,7 +59,7 @@ class Probe:
         """Ask until it is there and has generated, each answer with its own deadline; `tell` is told every fault."""
         while True:
             try:
-                await self.is_there(http, deadline_s=health_s)
+                await http.get(self.ready or self.health, deadline_s=health_s)
                 return await self.generates(http, deadline_s=probe_s)
             except EngineError as error:
                 tell(error)

@@ -12,12 +12,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from ramify.core.errors import ConfigError, EngineError
+from ramify.engines.http import MIN_SECRET_CHARS
+from ramify.servers.environment import is_key
+from ramify.servers.guardian import KILL_S, descendants, kill, processes
 
 GUARDIAN: Final = Path(__file__).with_name("guardian.py")
 GRACE_S: Final = 15.0
@@ -33,22 +36,32 @@ class Command:
     """What is run, and its whole environment."""
 
     argv: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    environment: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """It may hold keys, and so is never shown."""
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
             raise ConfigError(f"argv = {self.argv!r}: a program is needed")
-        odd = [part for part in (*self.argv, *self.environment, *self.environment.values()) if "\0" in part]
+        odd = [part for part in self.argv if "\0" in part]
+        odd += [name for name, value in self.environment.items() if "\0" in name + value]
         if odd:
             raise ConfigError(f"command: {odd[0]!r} holds a zero byte")
+
+    def without_keys(self, text: str) -> str:
+        """`text` with the names of variables in place of their values where they are keys by their names."""
+        for name, value in self.environment.items():
+            if is_key(name) and len(value) >= MIN_SECRET_CHARS:
+                text = text.replace(value, f"${name}")
+        return text
 
 
 class ServerProcess:
     """One server. Made by `started`."""
 
-    def __init__(self, line: "Line", *, pid: int, log: Path) -> None:
+    def __init__(self, line: "Line", *, pid: int, log: Path, command: Command) -> None:
         self.pid = pid
         self.log = log
+        self._command = command
         self._line = line
         self._ended = asyncio.create_task(self._end())
 
@@ -68,15 +81,30 @@ class ServerProcess:
         try:
             word, _, rest = (await line.heard()).partition(" ")
             if word != "started":
-                raise ConfigError(f"{command.argv[0]!r} cannot be started: {rest or tail(log) or 'its guardian died'}")
+                said = rest or command.without_keys(tail(log)) or "its guardian died"
+                raise ConfigError(f"{command.argv[0]!r} cannot be started: {said}")
         except BaseException:
             await line.let_go()
             raise
-        return cls(line, pid=int(rest), log=log)
+        return cls(line, pid=int(rest), log=log, command=command)
 
     @property
     def is_running(self) -> bool:
         return not self._ended.done()
+
+    @property
+    def last_words(self) -> str:
+        """Where its log is, and how that ends, for people. No key that it was given is among it."""
+        lines = self._command.without_keys(tail(self.log))
+        return f"its log {self.log} ends so:\n{lines}" if lines else f"its log {self.log} is empty"
+
+    def owns(self, files: Set[str]) -> bool:
+        """Whether one of these files, such as `socket:[1234]`, is open in a process that stems from the server. Also
+        where we may not look."""
+        try:
+            return any(not files.isdisjoint(_open_files(each.id)) for each in descendants(self._line.guardian))
+        except PermissionError:
+            return True
 
     async def wait(self) -> int:
         """The exit code, as `subprocess` has it, once nothing of the server is left."""
@@ -102,15 +130,19 @@ class ServerProcess:
         self._line.hang_up()
 
     async def _end(self) -> int:
-        """The exit code the guardian tells. A guardian that was killed tells none: its session is killed then."""
-        word, _, rest = (await self._line.heard()).partition(" ")
-        await self._line.let_go()
+        """The exit code the guardian tells. A guardian that was killed tells none: its session is killed then.
+
+        Cancelled, as by an event loop that ends before the server does, it kills everything.
+        """
+        try:
+            word, _, rest = (await self._line.heard()).partition(" ")
+        finally:
+            await self._line.let_go()
         if word != "ended":
             await _kill_session(self.pid)
             return -signal.SIGKILL
         code, *left = rest.split()
-        if left:
-            raise EngineError("server_stuck", f"processes {' '.join(left)} of a server cannot be killed")
+        _refuse_left(left)
         return int(code)
 
 
@@ -120,6 +152,7 @@ class Line:
     def __init__(
         self, guardian: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        self.guardian = guardian.pid
         self._guardian = guardian
         self._reader = reader
         self._writer = writer
@@ -193,23 +226,22 @@ def tail(log: Path, *, num_lines: int = TAIL_LINES) -> str:
 
 async def _kill_session(session: int) -> None:
     """Kill every process of a session. For a server whose guardian is gone; the server itself is dead already."""
-    while left := [process for process in _processes() if _is_alive_in(session, process)]:
-        for process in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+    give_up = asyncio.get_running_loop().time() + KILL_S
+    while left := [each for each in processes() if each.session == session and each.state not in "ZX"]:
+        kill(left)
+        if asyncio.get_running_loop().time() > give_up:
+            _refuse_left(each.id for each in left)
         await asyncio.sleep(0.01)
 
 
-def _processes() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+def _refuse_left(left: Iterable[object]) -> None:
+    if names := " ".join(map(str, left)):
+        raise EngineError("server_stuck", f"processes {names} of a server cannot be killed")
 
 
-def _is_alive_in(session: int, process: int) -> bool:
-    """Whether a process is of a session. A dead one that nobody has asked about is not: it may stay for ever."""
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text("utf-8", "replace")
-    except OSError:
-        return False
-    # The name of the program, in parentheses, may hold anything.
-    state, _, _, its_session = stat.rpartition(")")[2].split()[:4]
-    return int(its_session) == session and state not in "ZX"
+def _open_files(process: int) -> Iterator[str]:
+    """Names of what a process has open; nothing of one that has ended. Raises `PermissionError` for one of others."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for file in list(Path(f"/proc/{process}/fd").iterdir()):
+            with contextlib.suppress(FileNotFoundError):
+                yield str(file.readlink())

@@ -19,8 +19,8 @@ from ramify.servers.ports import Address
 from ramify.servers.probe import POLL_S, Probe
 from ramify.servers.process import Command
 
-PROBE: Final = Probe(health="/readiness")
-"""200 once a worker is healthy; `/health` says 200 without any."""
+PROBE: Final = Probe(health="/liveness", ready="/readiness")
+"""Ready once a worker is healthy. One whose workers are all down is no worse for that, and waits for them."""
 CARE: Final = Care(start_s=60.0)
 """A router that finds its workers up was ready in 1.1 s (measured with 0.3.2 on two cores)."""
 ORDER_S: Final = 10.0
@@ -41,6 +41,8 @@ class Router:
     ) -> None:
         self._launch = launch
         self._workers = list(workers)
+        self._told = list(workers)
+        """The workers that the router knows of."""
         self._care = care
         self._ours = ours
         self._pool = ServerPool(
@@ -64,22 +66,25 @@ class Router:
     async def replace(self, index: int, worker: str) -> None:
         """Worker `index` is at another address now: wait until the router has it, and let it forget the old one.
 
-        Raises `EngineError` where the router does not do so. Harmless where nothing changed.
+        Raises `EngineError` where the router does not do so; ask again then. Harmless where nothing changed.
         """
-        old, self._workers[index] = self._workers[index], worker
+        self._workers[index] = worker
+        old = self._told[index]
         if old == worker:
             return
         http = Http(self.url)
         try:
             async with asyncio.timeout(self._care.start_s):
-                # The answer is an acceptance; the router looks at the worker afterwards.
-                await http.post("/workers", json.dumps({"url": worker}).encode(), deadline_s=ORDER_S)
+                if worker not in await _listed(http):
+                    # The answer is an acceptance; the router looks at the worker afterwards.
+                    await http.post("/workers", json.dumps({"url": worker}).encode(), deadline_s=ORDER_S)
                 listed = await _listed(http)
                 while worker not in listed:
                     await asyncio.sleep(POLL_S)
                     listed = await _listed(http)
                 if old in listed and old not in self._workers:
                     await http.delete(f"/workers/{listed[old]}", deadline_s=ORDER_S)
+                self._told[index] = worker
         except TimeoutError:
             raise EngineError("router_slow", f"{self.url} did not take {worker} in {self._care.start_s:g} s") from None
         finally:
@@ -89,6 +94,7 @@ class Router:
         await self._pool.stop()
 
     def _command(self, address: Address) -> Command:
+        self._told = list(self._workers)
         return router_command(self._launch, address, workers=self._workers, ours=self._ours)
 
 

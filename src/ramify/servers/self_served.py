@@ -8,19 +8,18 @@ put in the place of the old one, and is looked at before it is given requests (`
 import asyncio
 import functools
 import os
-import tempfile
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Final
 
 from ramify.core.engine import Engine, Generation, Request
 from ramify.core.errors import ContractError
 from ramify.engines.in_front import InFront
+from ramify.engines.patience import PATIENCE, Patience
 from ramify.engines.placement import PlacementName
 from ramify.engines.replicas import Replicas
 from ramify.servers.installed import settled
 from ramify.servers.launch import Launch, command
-from ramify.servers.member import Care, Home
+from ramify.servers.member import Care, Home, cancelled, log_folder
 from ramify.servers.pool import Event, ServerPool, Up
 
 NOWHERE: Final = "http://127.0.0.1:9"
@@ -39,10 +38,12 @@ class SelfServed(InFront):
         pool: Callable[[Callable[[Event], None]], Awaitable[ServerPool]],
         *,
         placement: PlacementName = "prefix",
+        patience: Patience = PATIENCE,
     ) -> None:
         super().__init__(build(NOWHERE))
         self._build = build
         self._placement: PlacementName = placement
+        self._patience = patience
         self._moves: asyncio.Queue[Up] = asyncio.Queue()
         self._pool = pool
         self._servers: ServerPool | None = None
@@ -65,10 +66,8 @@ class SelfServed(InFront):
     async def close(self) -> None:
         """Close the engines and stop the servers. Cancelled, it kills them. Harmless when repeated."""
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
         try:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(tasks)
             await self.engine.close()
         except asyncio.CancelledError:
             if self._servers is not None:
@@ -87,7 +86,7 @@ class SelfServed(InFront):
         nowhere = self.engine
         engines = [self._build(url) for url in urls]
         names = [f"server-{index}" for index in range(len(urls))]
-        self.engine = replicas = Replicas(engines, placement=self._placement, names=names)
+        self.engine = replicas = Replicas(engines, placement=self._placement, names=names, patience=self._patience)
         await nowhere.close()
         try:
             await replicas.connect()
@@ -121,20 +120,24 @@ async def _doubt(replicas: Replicas, servers: ServerPool) -> None:
 
 
 def self_served(
-    build: Callable[[str], Engine], launch: Launch, *, count: int, placement: PlacementName = "prefix"
+    build: Callable[[str], Engine],
+    launch: Launch,
+    *,
+    count: int,
+    placement: PlacementName = "prefix",
+    patience: Patience = PATIENCE,
 ) -> SelfServed:
     """An engine over `count` servers of `launch`, on this machine."""
 
     async def pool(observe: Callable[[Event], None]) -> ServerPool:
         ready = await asyncio.to_thread(settled, launch, ours=os.environ)
-        logs = ready.config.logs or await asyncio.to_thread(tempfile.mkdtemp, prefix="ramify-servers-")
         return ServerPool(
             functools.partial(command, ready, ours=os.environ),
             count=count,
             probe=ready.probe,
-            home=Home(logs=Path(logs)),
+            home=Home(logs=log_folder(ready.config.logs)),
             care=Care(start_s=ready.config.start_s),
             observe=observe,
         )
 
-    return SelfServed(build, pool, placement=placement)
+    return SelfServed(build, pool, placement=placement, patience=patience)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from ramify.core.errors import RamifyError
+from ramify.servers.member import cancelled
 from ramify.servers.pool import Down, Event, GivenUp, ServerPool, Up
 from ramify.servers.router import Router
 
@@ -30,7 +31,9 @@ class Site:
         self._make_router = router
         self._router: Router | None = None
         self._say = say
-        self._moves: asyncio.Queue[Up] = asyncio.Queue()
+        self._ready: dict[int, str] = {}
+        """Index of a server -> where it was ready last."""
+        self._has_changed = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self._num_given_up = 0
 
@@ -70,9 +73,7 @@ class Site:
         following, self._following = self._following, None
         router, self._router = self._router, None
         try:
-            if following is not None:
-                following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
+            await cancelled([following] if following else [])
             if router is not None:
                 await router.stop()
         except asyncio.CancelledError:
@@ -85,7 +86,8 @@ class Site:
         self._say(words(event, "server"))
         match event:
             case Up():
-                self._moves.put_nowait(event)
+                self._ready[event.index] = event.url
+                self._has_changed.set()
             case Down():
                 pass
             case GivenUp():
@@ -95,17 +97,24 @@ class Site:
 
     def _observe_router(self, event: Event) -> None:
         self._say(words(event, "router"))
-        if isinstance(event, GivenUp):
-            self.over.set()
+        match event:
+            case Up():
+                self._has_changed.set()
+            case Down():
+                pass
+            case GivenUp():
+                self.over.set()
 
     async def _follow(self, router: Router) -> None:
-        """Tell the router where servers are. One it does not take is tried again when that server comes up again."""
+        """Tell the router where servers are. What it does not take is tried again when it or any server comes up."""
         while True:
-            moved = await self._moves.get()
-            try:
-                await router.replace(moved.index, moved.url)
-            except RamifyError as error:
-                self._say(f"the router was not told of {moved.url}: {error}")
+            await self._has_changed.wait()
+            self._has_changed.clear()
+            for index, url in list(self._ready.items()):
+                try:
+                    await router.replace(index, url)
+                except RamifyError as error:
+                    self._say(f"the router was not told of {url}: {error}")
 
 
 def words(event: Event, what: str) -> str:

@@ -109,13 +109,13 @@ class FolderStore:
         Raises `StoreError` if the folder holds a run or anything else, or cannot be written.
         """
         header = msgspec.structs.replace(header, config_hash=config_hash(config))
-        _refuse_occupied(path)
+        refuse_occupied(path)
         with store_errors("make the run folder", path):
             (path / JOURNAL).mkdir(parents=True, exist_ok=True)
             sync_folder(path.parent)
         lock = FolderLock(path / JOURNAL)
         try:
-            _refuse_occupied(path)
+            refuse_occupied(path)
             with store_errors("write the configuration to", path):
                 for left_over in CONFIGS:
                     (path / left_over).unlink(missing_ok=True)
@@ -214,7 +214,7 @@ def _refuse_unless_run(path: Path) -> None:
         raise StoreError(f"{path} is no run: it has no {JOURNAL} folder")
 
 
-def _refuse_occupied(path: Path) -> None:
+def refuse_occupied(path: Path) -> None:
     """Raise `StoreError` unless a run may begin at `path`."""
     with store_errors("look into", path):
         names = {entry.name for entry in path.iterdir()} if path.exists() else set[str]()

@@ -1,0 +1,53 @@
+"""Batching run: one request of the batching loop, and what it came to so far."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from ramify.core.engine import Generation, Request
+from ramify.core.segment import Finish, Floats_T
+from ramify.engines.stop_watch import StopWatch
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One request on its way."""
+
+    request: Request
+    future: asyncio.Future[Generation]
+    watch: StopWatch
+    max_tokens: int
+    """Of the request, or fewer where the context has less room."""
+    is_raw: bool
+    """Whether tokens are drawn from the raw law."""
+    slot: int = -1
+    """-1 = not seated."""
+    num_cached: int = 0
+    num_sampled: int = 0
+    topk: list[Floats_T] = field(default_factory=list[Floats_T])
+    versions: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """(version, number of tokens sampled before it began), in order."""
+
+    @property
+    def num_context(self) -> int:
+        return len(self.request.ids)
+
+    @property
+    def wants_topk(self) -> bool:
+        return self.request.topk > 0 and self.num_sampled < self.request.topk_tokens
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """(version, number of tokens), empty spans left out."""
+        ends = [start for _, start in self.versions[1:]] + [self.num_sampled]
+        spans = zip(self.versions, ends, strict=True)
+        return tuple((version, end - start) for (version, start), end in spans if end > start)
+
+    def hear(self, token: bytes | None) -> Finish | None:
+        """Count a sampled token, None = one that ends a sequence; how the request ends with it, None = it goes on."""
+        self.num_sampled += 1
+        if token is None:
+            return Finish("end_of_sequence")
+        word = self.watch.hear(token)
+        if word is not None:
+            return Finish("stop", word)
+        return Finish("length") if self.num_sampled == self.max_tokens else None

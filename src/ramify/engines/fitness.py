@@ -1,0 +1,93 @@
+"""Fitness: what a replica must be to take requests, and what makes it so.
+
+It is the same model as the others, awake, well by its own word and in fact, and has, as far as anybody can tell, the
+weights that were acknowledged last. Who is looked at, and when, is `fleet.py`'s to say.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from ramify.core.engine import Engine
+from ramify.core.errors import ConfigError, EngineError, RamifyError
+from ramify.engines.identity import Identity
+from ramify.engines.replica import Replica, Weights
+
+STALE: Final = "stale_weights"
+"""What an answer by older weights than the acknowledged ones is, whoever finds out."""
+
+
+class Fitness:
+    """Of the replicas of one model. Mutable."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.identity = Identity.of(engine)
+        self.version: int | None = None
+        """Of the weights acknowledged last: no request sampled by older ones is good. None = nothing is known."""
+        self.wanted: Weights | None = None
+        """What every replica in service has loaded, or is loading. None = what its server began with."""
+        self._is_met = False
+        """Whether `identity` is what a server has said."""
+
+    def meet(self, replicas: Sequence[Replica]) -> None:
+        """They have said what they are: all is what the first is. Raises `ConfigError` for one that is something
+        else."""
+        self.identity, self._is_met = Identity.of(replicas[0].engine), True
+        for replica in replicas:
+            self.identity.refuse_another(replica.engine, replica.name)
+
+    def stale(self, versions: Mapping[Replica, int | None]) -> dict[Replica, EngineError]:
+        """Those whose weights are older than the wanted ones or, where none are, than the newest: what is wrong with
+        them. Raises `ConfigError` where nobody knows how to load the newest."""
+        known = {replica: version for replica, version in versions.items() if version is not None}
+        newest = max(known.values(), default=None) if self.wanted is None else self.wanted.version
+        faults = {
+            replica: f"{replica.name} has weights of version {version}, others of version {newest}"
+            for replica, version in known.items()
+            if newest is not None and version < newest
+        }
+        if faults and self.wanted is None:
+            raise ConfigError(f"{next(iter(faults.values()))}; load the same into all of them")
+        self.version = newest
+        return {replica: EngineError(STALE, said) for replica, said in faults.items()}
+
+    async def fault(self, replica: Replica) -> Exception | None:
+        """What is wrong with a replica; None = nothing. Mends what it can. Boundary to plug-in code: a replica that
+        raises anything is not right."""
+        try:
+            return await self._fault(replica)
+        except RamifyError as error:
+            return error
+        except Exception as error:  # noqa: BLE001
+            return EngineError("engine_raised", f"{type(error).__name__}: {error}")
+
+    async def _fault(self, replica: Replica) -> EngineError | None:
+        if replica.is_torn and self.wanted is not None:
+            await replica.update(self.wanted)  # Awake, it would sample by weights that are half loaded.
+        await replica.wake()
+        await replica.connect()
+        if self._is_met:
+            self.identity.refuse_another(replica.engine, replica.name)
+        await replica.check_health()
+        if not await self._is_behind(replica):
+            return None
+        if self.wanted is not None:
+            await replica.update(self.wanted)
+            if not await self._is_behind(replica):
+                return None
+        return EngineError(STALE, f"{replica.name} has other weights than those that were acknowledged")
+
+    async def _is_behind(self, replica: Replica) -> bool:
+        """Have it generate a token; whether that was sampled by other weights than those wanted."""
+        try:
+            version = await replica.probe()
+        except EngineError as error:
+            if error.reason == STALE:
+                return True
+            raise
+        wanted = self.wanted
+        if replica.weights not in (None, wanted):
+            return True
+        if version is None:
+            return wanted is not None and replica.weights is None
+        needed = self.version if wanted is None else wanted.version
+        return needed is not None and version < needed

@@ -1,0 +1,199 @@
+"""Served exchange: how one generation is carried out by a server, whatever the server speaks.
+
+Asks, goes on from stops that are none of ours, and ends what is aborted, what is beyond its deadline and what the
+server is silent on. What differs from server to server is its `Dialect`. An answer counts for the request it names
+alone. One generate is one try; nothing is tried again here.
+"""
+
+import asyncio
+import itertools
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from ramify.core.engine import Capabilities, Generation, Request, room_for
+from ramify.core.errors import EngineError
+from ramify.core.segment import Finish, Sampling
+from ramify.engines.http import Http
+from ramify.engines.patience import Patience
+from ramify.engines.progress import Flight, Progress
+from ramify.engines.served_control import CONTROL_S, AbortRoute, ServedControl
+from ramify.engines.served_model import ServedModel
+from ramify.engines.served_turn import Ask, Sampled, Turn
+from ramify.engines.served_weights import Known, Naming, ServedWeights
+
+ABORT_S: Final = 5.0
+"""Time an aborted request has to come back with what it had, before its connection is closed."""
+PROBE_TEXT: Final = "a"
+
+
+class Dialect(Protocol):
+    """How one kind of server is asked for tokens."""
+
+    @property
+    def path(self) -> str: ...
+
+    def body(self, ask: Ask) -> bytes: ...
+
+    def sampled(self, answer: bytes, ask: Ask) -> Sampled:
+        """What an answer says. Raises `EngineError` for one that says nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a server is asked, and what it gives."""
+
+    dialect: Dialect
+    capabilities: Capabilities
+    abort_route: AbortRoute | None = None
+    naming: Naming = "none"
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A request on its way, and what the server knows it by at present."""
+
+    is_unwanted: bool = False
+    """Whether somebody wants it ended with what it has."""
+    wire_id: str = ""
+    flight: Flight | None = None
+
+
+class Exchange:
+    """Generations of `model` over `http`. `terms` are replaced when the server has said what it is."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        *,
+        model: ServedModel,
+        http: Http,
+        control: ServedControl,
+        weights: ServedWeights,
+        progress: Progress,
+        patience: Patience,
+    ) -> None:
+        self.terms = terms
+        self._model = model
+        self._http = http
+        self._control = control
+        self._weights = weights
+        self._progress = progress
+        self._patience = patience
+        self._bytes = [model.codec.token_bytes(i) for i in range(model.codec.vocab_size)]
+        self._names_requests = False
+        """Whether answers say which request they are to: not behind a gateway that calls requests something else."""
+        self._pending: dict[str, set[_Pending]] = {}
+        self._nonce = secrets.token_hex(4)
+        self._numbers = itertools.count()
+        self._aborts: set[asyncio.Task[None]] = set()
+
+    async def generate(self, request: Request) -> Generation:
+        """Carry one request out, one try. Raises `EngineError`."""
+        turn = Turn(
+            request,
+            token_bytes=self._bytes,
+            end_ids=self._model.end_ids,
+            room=self._room(request),
+            has_logprobs=self.terms.capabilities.logprobs is not None,
+        )
+        finish: Finish | None = None
+        with self._abortable(request) as pending:
+            while finish is None:
+                known = await self._weights.known()
+                finish = Finish("abort") if pending.is_unwanted else await self._exchanged(turn, known, pending)
+        return turn.generation(finish)
+
+    async def _exchanged(self, turn: Turn, known: Known, pending: _Pending) -> Finish | None:
+        """One ask and what `turn` hears of its answer."""
+        ask, dialect = turn.ask(self._wire_id(turn.request.request_id)), self.terms.dialect
+        try:
+            async with self._progress.watched(len(ask.ids)) as flight:
+                pending.wire_id, pending.flight = ask.request_id, flight
+                answer = await self._http.post(
+                    dialect.path, dialect.body(ask), deadline_s=self._patience.deadline_s(turn.request)
+                )
+        except EngineError:
+            self._weights.forget()
+            raise
+        self._progress.beat()
+        sampled = dialect.sampled(answer, ask)
+        if self._names_requests and ask.request_id not in sampled.request_id:
+            raise EngineError("other_request", f"the answer to {sampled.request_id!r} came for {ask.request_id!r}")
+        spans = await self._weights.spans(sampled, known)
+        return turn.hear(replace(sampled, versions=spans), ask)
+
+    def _room(self, request: Request) -> int:
+        """Most tokens of a request. Raises `EngineError` for one that the server could not carry out."""
+        given = self.terms.capabilities
+        room = room_for(request, context_length=given.context_length, vocab_size=len(self._bytes))
+        if request.measures - given.measures:
+            raise EngineError("unknown_measure", f"{sorted(request.measures)}; this server gives none")
+        if request.topk > given.max_topk:
+            raise EngineError("too_many_topk", f"topk={request.topk}; at most {given.max_topk}")
+        return room
+
+    def _wire_id(self, request_id: str) -> str:
+        """A fresh id for one ask: of no other try, and the beginning of no other, since sglang aborts by beginnings."""
+        return f"{re.sub('[^0-9A-Za-z_-]', '_', request_id)}:{self._nonce}:{next(self._numbers)}."
+
+    async def probe(self, dialect: Dialect, *, topk: int = 0, deadline_s: float = CONTROL_S) -> Sampled:
+        """Ask for one token. Raises `EngineError`."""
+        ids = self._model.codec.encode(PROBE_TEXT)
+        ask = Ask(ids, 1, 0, (), self._model.end_ids, Sampling(), topk, self._wire_id("probe"))
+        sampled = dialect.sampled(await self._control.post(dialect.path, dialect.body(ask), deadline_s=deadline_s), ask)
+        self._names_requests = ask.request_id in sampled.request_id
+        return sampled
+
+    # -- what it is ended by -----------------------------------------------------------------------------------------
+
+    async def abort(self, request_id: str) -> None:
+        """End every request of this id at the server; their answers come back with what they had."""
+        await asyncio.gather(*(self._abort(pending) for pending in tuple(self._pending.get(request_id, ()))))
+
+    async def _abort(self, pending: _Pending) -> None:
+        pending.is_unwanted = True
+        route, flight = self.terms.abort_route, pending.flight
+        if flight is None or flight.is_over:
+            return
+        if route is None:
+            flight.fail(EngineError("aborted", "the server has no route that gives back what a request had"))
+            return
+        lost = EngineError("abort_unanswered", f"nothing came back {ABORT_S:.0f} s behind an abort", is_retryable=True)
+        flight.fail(lost, after_s=ABORT_S)
+        await self._control.abort(route, pending.wire_id, deadline_s=ABORT_S)
+
+    @contextmanager
+    def _abortable(self, request: Request) -> Iterator[_Pending]:
+        """Hold a request where `abort` finds it, and abort it at its deadline where the server can."""
+        pending = _Pending()
+        group = self._pending.setdefault(request.request_id, set())
+        group.add(pending)
+        timer = None
+        if request.deadline is not None and self.terms.abort_route is not None:
+            timer = asyncio.get_running_loop().call_at(request.deadline, self._abort_at_deadline, pending)
+        try:
+            yield pending
+        finally:
+            if timer is not None:
+                timer.cancel()
+            group.discard(pending)
+            if not group:
+                self._pending.pop(request.request_id, None)
+
+    def _abort_at_deadline(self, pending: _Pending) -> None:
+        task = asyncio.get_running_loop().create_task(self._abort_in_time(pending), name="ramify abort at deadline")
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+    async def _abort_in_time(self, pending: _Pending) -> None:
+        with suppress(EngineError):  # the request has its own end by now
+            await self._abort(pending)
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._aborts, return_exceptions=True)
+        await self._http.close()

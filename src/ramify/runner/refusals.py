@@ -1,0 +1,78 @@
+"""Refusals: what a run asks for and its problems, engines, tools or actions cannot do, said before it starts.
+
+Each check raises `ConfigError` and changes nothing. What engines that speak in messages cannot do: `whole_turns.py`.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from ramify.config.run_config import RunConfig
+from ramify.core.action import ActionConfig
+from ramify.core.codec import Codec
+from ramify.core.engine import Capabilities, Engine
+from ramify.core.errors import ConfigError, nearest
+from ramify.core.format import Format
+from ramify.core.problem import Problem
+from ramify.formats.chat import Chat
+from ramify.formats.messages import Messages
+from ramify.formats.tags import TagFormat, check_quote
+from ramify.strategies.entropy import LOGPROBS, STEP_ENTROPY
+
+
+def check_problems(problems: Sequence[Problem], config: RunConfig) -> None:
+    """Refuse two problems of one uid, and more problems than the run's limits can be shared among."""
+    counts = Counter(problem.uid for problem in problems)
+    twice = [uid for uid, count in counts.items() if count > 1]
+    if twice:
+        raise ConfigError(f"two problems with one uid: {', '.join(map(repr, twice[:3]))}; a uid names one tree")
+    if problems:
+        config.run_limits.share(len(problems), len(problems) - 1)
+
+
+def check_codecs(engines: Mapping[str, Engine], codec: Codec) -> None:
+    for name, engine in engines.items():
+        if engine.codec.sha256 != codec.sha256:
+            raise ConfigError(
+                f"engine {name!r} has the tokenizer {engine.codec.name!r} and 'policy' {codec.name!r}: a tree has one; "
+                "engines that speak in messages can be mixed at will"
+            )
+
+
+def check_measures(measures: Iterable[str], capabilities: Capabilities, strategy: str) -> None:
+    """Refuse a strategy that reads what its engine cannot measure."""
+    given = capabilities.measures | ({STEP_ENTROPY} if capabilities.max_topk else set())
+    given |= {LOGPROBS} if capabilities.logprobs is not None else set()
+    for measure in sorted(measures):
+        if measure not in given:
+            raise ConfigError(
+                f"strategy {strategy!r} reads the measure {measure!r}, which engine {capabilities.name!r} cannot give; "
+                f"it gives {sorted(given) or 'none'}"
+            )
+
+
+def check_tools(format: Format, names: Collection[str]) -> None:
+    """Refuse a format that calls tools which the run has not."""
+    for tool, tag in format.tools().items():
+        if tool not in names:
+            raise ConfigError(
+                f"the format calls a tool {tool!r} by <{tag}>, but the task has no such tool; {nearest(tool, names)}"
+            )
+
+
+def check_spelling(stops: Iterable[str], codec: Codec) -> None:
+    """Refuse stop words that a tokenizer does not give back as they are."""
+    for word in stops:
+        text = codec.decode(codec.encode(word))
+        if word not in text:
+            raise ConfigError(
+                f"the tokenizer of {codec.name!r} cannot spell the stop word {word!r}: it comes back as {text!r}; use "
+                "a tokenizer.json that encodes any text, or a format with tags that it knows"
+            )
+
+
+def check_actions(actions: Mapping[str, ActionConfig], engines: Mapping[str, Engine], format: Format) -> None:
+    for name, action in actions.items():
+        if action.engine not in engines:
+            raise ConfigError(f"action {name!r} names engine {action.engine!r}; {nearest(action.engine, engines)}")
+        if action.template and isinstance(format, TagFormat | Chat | Messages):
+            check_quote(action.template)
