@@ -78,13 +78,16 @@ async def measure(url: str, queries: Sequence[str]) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--passages", type=int, default=10_000)
-    number: int = parser.parse_args().passages
+    parser.add_argument("--backend", choices=("sqlite", "tantivy"), default="sqlite")
+    options = parser.parse_args()
+    number: int = options.passages
     rng = np.random.default_rng(0)
     queries = list(texts(rng, 1000, 2, 6))
-    print(f"{number:,} passages in SQLite; client and server share this machine's cores")
+    print(f"{number:,} passages in {options.backend}; client and server share this machine's cores")
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "index"
-        build_index(index, (Passage(text, f"title {i}") for i, text in enumerate(texts(rng, number, 40, 80))))
+        passages = (Passage(text, f"title {i}") for i, text in enumerate(texts(rng, number, 40, 80)))
+        build_index(index, passages, backend=options.backend)
         before = os.times()
         with serving(index) as url:
             num_asked = asyncio.run(measure(url, queries))

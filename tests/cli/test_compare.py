@@ -40,8 +40,16 @@ def test_the_same_command_gives_the_same_figures(capsys: pytest.CaptureFixture[s
     assert found[0] == found[1]
 
 
+def test_presets_that_grow_the_same_trees_grow_them_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--presets", "spo,treerpo", *FEW, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    spo, treerpo = told["presets"]
+    assert {**spo, "name": "treerpo"} == treerpo
+    assert any(line.startswith("treerpo grows the trees of spo") for line in told["conditions"])
+
+
 def test_what_an_arm_has_and_its_chains_have_not_is_said() -> None:
-    arms = [Arm(name, resolve(preset=name).config, {}) for name in ("offline", "treerl", "deepsearch", "treepo")]
+    arms = [Arm(name, resolve(preset=name).config) for name in ("offline", "treerl", "deepsearch", "treepo")]
     said = list(conditions(arms, resolve(preset="chains").config))
     assert [line.partition(" ")[0] for line in said] == ["treerl", "deepsearch", "treepo"]
     assert "actions.policy" in said[0] and "gold answers" in said[1] and "growth" in said[2]

@@ -66,13 +66,27 @@ def test_a_format_takes_its_options(run: Path, tmp_path: Path, capsys: pytest.Ca
     assert (load_file(target)["responses_with_info_mask"] == 7).any()
 
 
-def test_the_best_leaves_become_supervised_examples(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("leaves", "number"), [("kept", 15), ("best", 3), ("written", 0)])
+def test_leaves_become_supervised_examples(
+    leaves: str, number: int, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "sft.jsonl"
-    assert "0 rows" in ramify(capsys, "export", run, "--to", "sft", "--out", target).out
-    said = ramify(capsys, "export", run, "--to", "sft", "--out", target, "--set", "leaves=best")
-    assert (said.code, len(target.read_bytes().splitlines())) == (0, 3)
+    said = ramify(capsys, "export", run, "--to", "sft", "--out", target, "--set", f"leaves={leaves}")
+    assert (said.code, len(target.read_bytes().splitlines())) == (0, number)
+
+
+def test_supervised_examples_are_of_the_leaves_that_the_run_keeps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--preset", "offline", "--prompts", 3, "--set", "rows.leaves=2", "--out", tmp_path / "run")
+    assert ramify(capsys, "rollout", *SCRIPTED, *options).code == 0
+    kept: list[list[tuple[str, int]]] = []
+    for name in ("jsonl", "sft"):
+        assert ramify(capsys, "export", tmp_path / "run", "--to", name, "--out", tmp_path / name).code == 0
+        lines = [json.loads(line) for line in (tmp_path / name).read_text("utf-8").splitlines()]
+        kept.append(sorted((line["uid"], line["leaf"]) for line in lines))
+    assert kept[0] == kept[1]
+    assert len(kept[0]) == 6
 
 
 @pytest.mark.parametrize(

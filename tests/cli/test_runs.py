@@ -299,3 +299,41 @@ def test_an_interrupted_run_is_saved_and_goes_on_to_the_same_rows(
     for name in ("cut", "whole"):
         ramify(capsys, "export", tmp_path / name, "--to", "jsonl", "--out", tmp_path / f"{name}.jsonl")
     assert (tmp_path / "cut.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("flags", [("--json",), ("-q",), ()])
+def test_a_run_whose_server_is_down_at_its_start_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+):
+    monkeypatch.chdir(tmp_path)
+    endpoint = ("--engine", "openai", "--model", "m", "--base-url", "http://127.0.0.1:9/v1")
+    said = ramify(capsys, "rollout", *endpoint, "--set", "format=messages", *flags)
+    assert said.code == 3
+    assert "error: unreachable: http://127.0.0.1:9/v1/models" in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+HANGS = """
+import asyncio
+from ramify.engines.scripted import Scripted
+
+
+class Mine(Scripted):
+    async def connect(self):
+        print("connecting", flush=True)
+        await asyncio.Event().wait()
+"""
+
+
+def test_a_run_that_is_interrupted_before_it_began_leaves_no_folder(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(HANGS)
+    flags = ["--engine", f"{tmp_path / 'mine.py'}:Mine", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "ramify.cli.main", "rollout", *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "connecting\n"
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert said == "error: interrupted before anything was begun\n"
+    assert not (tmp_path / "run").exists()

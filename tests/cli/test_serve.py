@@ -1,11 +1,13 @@
 """`ramify serve` as a process: small servers under the names of real ones, started by the real command lines."""
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +16,10 @@ from typing import Any
 import pytest
 from tests.cli.commands import ramify
 from tests.servers.engine_folders import engine_python
-from tests.servers.programs import is_alive, kill, told, wait_until
+from tests.servers.programs import is_alive, kill, marked, told, wait_until
 
 from ramify.cli.main import main
+from ramify.servers.process import GRACE_S
 
 
 @pytest.fixture
@@ -100,6 +103,58 @@ def test_nothing_is_left_when_it_is_killed(python: str):
         wait_until(lambda: not any(map(is_alive, served.pids)))
 
 
+def started(*arguments: object) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "ramify.cli.main", "serve", "builtin", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
+def test_nothing_is_left_of_a_start_that_is_ended(tmp_path: Path, python: str, number: int, code: int):
+    options = ("--env", f"TEST_MARK={tmp_path}", "--env", 'TEST_OPTIONS={"html": true}')
+    with started("--python", python, "--replicas", 2, *options) as process:
+        wait_until(lambda: len(marked(tmp_path)) == 4)
+        process.send_signal(number)
+        assert process.wait(timeout=30) == code
+    wait_until(lambda: not marked(tmp_path))
+
+
+def test_who_interrupts_again_does_not_wait_for_servers_that_do_not_end(tmp_path: Path, python: str):
+    options = ("--env", f"TEST_MARK={tmp_path}", "--env", 'TEST_OPTIONS={"deaf": true}')
+    with serving("builtin", "--python", python, *options, "--json") as served:
+        began = time.monotonic()
+        while served.process.poll() is None:
+            served.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                served.process.wait(timeout=0.2)
+        assert served.process.returncode in {130, -signal.SIGINT} and time.monotonic() - began < GRACE_S - 5
+        wait_until(lambda: not marked(tmp_path))
+
+
+def test_servers_stay_when_nobody_listens_to_what_is_said_about_them(python: str):
+    with serving("builtin", "--python", python, "--json") as served:
+        assert served.process.stderr is not None
+        served.process.stderr.close()
+        kill(served.pids[0])
+        wait_until(lambda: pid_at(served.urls[0]) not in (None, served.pids[0]))
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(timeout=30) == 0
+
+
+def pid_at(url: str) -> object:
+    try:
+        return told(url)["pid"]
+    except OSError:
+        return None
+
+
+def test_servers_whose_addresses_nobody_reads_are_stopped(tmp_path: Path, python: str):
+    with started("--python", python, "--env", f"TEST_MARK={tmp_path}", "--json") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(timeout=30) == 1
+    assert not marked(tmp_path)
+
+
 def test_lines_to_paste_are_printed(python: str):
     command = [sys.executable, "-m", "ramify.cli.main", "serve", "builtin", "--python", python, "--start-s", "30"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -114,8 +169,9 @@ def test_a_server_that_cannot_start_is_told_with_the_end_of_its_log(
     python: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     options = 'TEST_OPTIONS={"dies": "gpt-7"}'
-    said = ramify(capsys, "serve", "gpt-7", "--python", python, "--env", options, "--logs", tmp_path / "logs")
-    assert said.code == 3
+    flags = ("--env", options, "--logs", tmp_path / "logs", "--served-name", "red\x1b[31m")
+    said = ramify(capsys, "serve", "gpt-7", "--python", python, *flags)
+    assert said.code == 3 and "\x1b" not in said.err
     assert "exit code 1 at its start" in said.err and "no such model: gpt-7" in said.err
     assert not said.out
 

@@ -22,7 +22,25 @@ SCHEMAS: Schemas = {
         },
     },
     "now": {"type": "object", "properties": {}},
+    "plan": {
+        "type": "object",
+        "properties": {"stay": {"$ref": "#/$defs/Stay"}},
+        "$defs": {"Stay": {"type": "object", "properties": {"nights": {"$ref": "#/$defs/Nights"}}}, "Nights": {}},
+    },
+    "rate": {
+        "type": "object",
+        "properties": {
+            "stars": {"oneOf": [{"$ref": "#/$defs/Stars"}, {"type": "null"}]},
+            "room": {"enum": [1, 2]},
+            "loop": {"$ref": "#/$defs/Loop"},
+            "lost": {"$ref": "#/$defs/Nobody"},
+            "junk": {"type": 3, "anyOf": None},
+        },
+        "$defs": {"Stars": {"type": "integer"}, "Loop": {"anyOf": [{"$ref": "#/$defs/Loop"}]}},
+    },
+    "bare": {"type": "object", "properties": None},
 }
+"""As servers of tools write them, references, junk and all."""
 BOOK = """<function=book>
 <parameter=city>
 7
@@ -73,6 +91,8 @@ def reason(content: str, syntax: Syntax = "hermes") -> str:
         ('{"name": "now", "arguments": {}}', ToolAction("now", "{}")),
         ('{"name": "now"}', ToolAction("now", "{}")),
         ('{"name": "nobody", "arguments": {"x": "1"}}', ToolAction("nobody", '{"x": "1"}')),
+        ('{"name": "plan", "arguments": {"stay": {"nights": 2}}}', ToolAction("plan", '{"stay": {"nights": 2}}')),
+        ('{"name": "bare", "arguments": {"x": 1}}', ToolAction("bare", '{"x": 1}')),
     ],
 )  # fmt: skip
 def test_a_hermes_call_is_read(content: str, action: ToolAction):
@@ -115,6 +135,17 @@ def test_a_hermes_call_that_needs_a_guess_is_told_why(content: str, message: str
         ),
         ("<function=search><parameter=query>\n\n  x\n\n</parameter></function>", ToolAction("search", "\n  x\n")),
         ("<function=now>\n</function>", ToolAction("now", "{}")),
+        (
+            '<function=plan><parameter=stay>\n{"nights": 2}\n</parameter></function>',
+            ToolAction("plan", '{"stay": {"nights": 2}}'),
+        ),
+        (
+            "<function=rate>"
+            + "".join(f"<parameter={name}>2</parameter>" for name in ("stars", "room", "loop", "lost", "junk"))
+            + "</function>",
+            ToolAction("rate", '{"stars": 2, "room": 2, "loop": "2", "lost": "2", "junk": "2"}'),
+        ),
+        ("<function=bare><parameter=x>2</parameter></function>", ToolAction("bare", '{"x": "2"}')),
         (
             BOOK,
             ToolAction(
@@ -166,6 +197,9 @@ def test_a_tool_of_one_text_is_told_from_others():
         "search": "query",
         "book": None,
         "now": None,
+        "plan": None,
+        "rate": None,
+        "bare": None,
     }
 
 

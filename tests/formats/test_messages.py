@@ -142,6 +142,8 @@ def test_text_holds_answers_and_calls_by_tags():
     [
         (NATIVE, "Red", "Red"),
         (NATIVE, "<think>Blue?</think>\nRed", "Red"),
+        (NATIVE, "Blue?</think>\nRed", "Red"),
+        (NATIVE, "Blue?</think>", None),
         (NATIVE, "", None),
         (NATIVE, rendered(assistant("Hm", call("search", "{}"))), None),
         (NATIVE, "one\n<tool_response>\nx\n</tool_response>\nRed", "Red"),

@@ -1,4 +1,4 @@
-"""Supervised examples train what was written, or the best leaves when asked for; observations never."""
+"""Supervised examples train what the agent said on leaves that a run keeps, or on those named; observations never."""
 
 import json
 from pathlib import Path
@@ -13,6 +13,7 @@ from ramify.core.command import Score
 from ramify.core.growth import Growth
 from ramify.core.segment import Segment, token_array
 from ramify.core.tree import ROOT, Step, Tree
+from ramify.rows.select import mark_not_selected
 from ramify.rows.sft import Example, examples, record, write
 from ramify.rows.slime import sft_samples
 
@@ -38,7 +39,7 @@ def trained(example: Example) -> str:
 
 @pytest.mark.covers("S3.9")
 def test_written_tokens_are_trained_once_and_sampled_ones_not_at_all() -> None:
-    made = examples(demonstrated())
+    made = examples(demonstrated(), leaves="written")
     assert [trained(example) for example in made] == ["abc", "d"]
     assert [CODEC.decode(example.ids) for example in made if example.ids is not None] == ["go: ab=c", "go: ab=d"]
 
@@ -50,7 +51,19 @@ def test_the_best_leaves_are_trained_when_asked_for() -> None:
     assert (best.reward, trained(best)) == (1.0, "abde")
     assert [e.reward for e in examples(tree, leaves="best", num_leaves=3)] == [0.25, 1.0, 0.5]
     assert [e.reward for e in examples(tree, leaves="best", num_leaves=9, min_reward=0.4)] == [1.0, 0.5]
-    assert examples(tree) == []
+    assert examples(tree, leaves="written") == []
+
+
+@pytest.mark.covers("S3.9")
+def test_every_leaf_that_a_run_keeps_is_trained_unless_others_are_named() -> None:
+    tree = demonstrated()
+    assert [trained(example) for example in examples(tree)] == ["abc", "d", "xxy"]
+    judged = nested()
+    made = examples(judged)
+    assert [example.reward for example in made] == [judged.reward(leaf) for leaf in judged.leaves()]
+    mark_not_selected(judged, judged.leaves()[1:2])
+    assert [example.leaf for example in examples(judged)] == [made[1].leaf]
+    assert len(examples(judged, leaves="best", num_leaves=9)) == len(made)
 
 
 def test_of_equal_leaves_the_first_is_best() -> None:
@@ -72,7 +85,7 @@ def test_only_sampled_tokens_of_leaves_that_may_be_trained_are_best(seed: int, n
 
 @pytest.mark.covers("S3.9")
 def test_trees_of_text_alone_give_messages_alone() -> None:
-    made = examples(demonstrated(bare(codec=ByteCodec())))
+    made = examples(demonstrated(bare(codec=ByteCodec())), leaves="written")
     assert [example.ids for example in made] == [None, None]
     assert made[0].messages == (
         {"role": "user", "content": "go: "},
@@ -96,7 +109,7 @@ def test_messages_that_segments_render_are_kept_as_they_are() -> None:
 
 
 def test_lines_hold_tokens_and_messages(tmp_path: Path) -> None:
-    assert write([demonstrated(), nested()], tmp_path / "sft.jsonl") == 2
+    assert write([demonstrated(), nested()], tmp_path / "sft.jsonl", leaves="written") == 2
     first, _ = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text("utf-8").splitlines()]
     assert first["input_ids"] == [*b"go: ab=c"]
     assert first["loss_mask"] == [0, 0, 0, 0, 1, 1, 0, 1]

@@ -12,12 +12,14 @@ from ramify import plugins
 from ramify.config.run_config import GrowthConfig, RunConfig, StrategyConfig
 from ramify.core.errors import ConfigError, ToolError
 from ramify.core.problem import Problem
-from ramify.core.tool import Branching, Tool, ToolResult, ToolSession
+from ramify.core.tool import Branching, Sandboxed, Tool, ToolResult, ToolSession
 from ramify.core.tree import Tree
 from ramify.engines.scripted import SCRIPTED, Scripted
 from ramify.engines.scripts import Rule
 from ramify.judges.exact import ANSWER
 from ramify.runner.api import Rollout, rollout
+from ramify.runner.formats import in_messages
+from ramify.sandbox.session import Answer
 from ramify.tasks.ledgers import FORMAT, Ledgers, question
 from ramify.tasks.ledgers_book import Book
 from ramify.tasks.ledgers_python import LedgerPython
@@ -70,7 +72,7 @@ async def opened(**options: Any) -> AsyncIterator[ToolSession]:
 
 async def grown(rule: Rule, *, tool: Tool | None = None, **fields: Any) -> Rollout:
     """Trees whose branches begin behind the steps of others."""
-    task = Ledgers() if tool is None else Ledgers(tool=tool)
+    task = Ledgers() if tool is None else Ledgers(tools=(tool,))
     engine = Scripted(rule, capabilities=replace(SCRIPTED, context_length=32_768))
     config = RunConfig(**{"growth": GROWTH, "strategy": TREES, **fields})
     return await rollout(task.problems("heldout", 2, 0), config=config, engine=engine, task=task)
@@ -100,6 +102,7 @@ def answers(done: Rollout) -> list[tuple[str | None, str, bool, float | None]]:
     ]
 
 
+@pytest.mark.covers("S4.4")
 async def test_branches_with_interpreters_of_their_own_answer_what_their_own_calls_come_to() -> None:
     found = answers(await grown(careless))
     assert len(found) >= 8
@@ -194,6 +197,56 @@ def test_the_number_of_orders_may_be_fixed() -> None:
         Ledgers(num_orders=2)
 
 
-def test_the_tool_says_behind_which_walls_it_runs() -> None:
-    (tool,) = plugins.build("task", "ledgers").tools
-    assert (tool.name, tool.branching, tool.isolation) == ("python", "fork", "strict")
+def test_the_tool_says_behind_which_walls_it_runs_and_how_long() -> None:
+    (tool,) = plugins.build("task", "ledgers", python={"timeout_s": 7}).tools
+    assert isinstance(tool, Sandboxed)
+    assert (tool.name, tool.branching, tool.isolation, tool.timeout_s) == ("python", "fork", "strict", 7)
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ({"timeout": 7}, "unexpected keyword argument 'timeout'"),
+        ({"isolation": "weak"}, "isolation = 'weak'"),
+        ({"is_stateful": False}, "the ledger is kept in the session"),
+    ],
+)
+def test_options_of_the_session_that_make_no_sense_are_refused(python: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        plugins.build("task", "ledgers", python=python)
+
+
+@dataclass
+class Unbegun:
+    """A session that does not get as far as its ledger."""
+
+    first: Answer | ToolError
+    is_closed: bool = False
+
+    async def run(self, code: str) -> Answer:
+        if isinstance(self.first, ToolError):
+            raise self.first
+        return self.first
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("first", [Answer("[timeout]", "timeout", "strict"), ToolError("not_begun", "[lost]")])
+async def test_a_session_that_cannot_be_begun_is_closed(first: Answer | ToolError) -> None:
+    session = Unbegun(first)
+
+    class Unwilling(Python):
+        async def open(self, problem: Problem) -> Any:
+            return session
+
+    with pytest.raises(ToolError, match=r"not_begun: .*\["):
+        await LedgerPython(Unwilling()).open(PROBLEM)
+    assert session.is_closed
+
+
+def test_at_an_endpoint_the_user_s_message_has_no_control_token() -> None:
+    task = Ledgers()
+    *_, user = in_messages(FORMAT, task.tools).open(PROBLEM)
+    assert user.text.startswith("Write Python between <python> and </python>")
+    assert user.text.endswith(f"{PROBLEM.question}\n\n")

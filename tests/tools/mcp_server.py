@@ -1,6 +1,7 @@
 """An MCP server on standard input and output, by the standard library alone, so that it starts at once.
 
-It keeps notes in its memory, and misbehaves as it is asked to: `mcp_server.py [stubborn] [silent] [chatty] [child]`.
+It keeps notes in its memory, and misbehaves as it is asked to: `mcp_server.py [stubborn] [silent] [chatty] [child]
+[astray] [endless] [flooding] [dies=METHOD]`.
 """
 
 import base64
@@ -16,7 +17,9 @@ NOTES: list[str] = []
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
+NO_UTF8 = "text that is none"
 TEXT = {"type": "string"}
+SAMPLING = {"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}], "maxTokens": 1}
 
 
 def tool(name: str, description: str, *, hints: dict[str, bool] | None = None, **properties: Any) -> dict[str, Any]:
@@ -24,6 +27,15 @@ def tool(name: str, description: str, *, hints: dict[str, bool] | None = None, *
     return {"name": name, "description": description, "inputSchema": schema, "annotations": hints or {}}
 
 
+LATE = json.dumps({"jsonrpc": "2.0", "id": 99999, "result": {}})
+CHANGED = json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+PING = json.dumps({"jsonrpc": "2.0", "id": "mine", "method": "ping"})
+FLOODS = {
+    "garbage lines": [*["no JSON"] * 5000, *[LATE] * 100],
+    "notifications": [CHANGED] * 5000,
+    "requests": [PING] * 1000,
+}
+SAID = {"no utf-8": NO_UTF8}
 READS = {"readOnlyHint": True}
 REPEATS = {"idempotentHint": True}
 TOOLS = [
@@ -35,6 +47,7 @@ TOOLS = [
     tool("fault", "Go wrong.", hints=READS, how=TEXT),
     tool("pid", "The server's process.", hints=READS),
     tool("ghost", "Not there.", hints=READS),
+    tool("ask", "Ask the client for a model.", hints=READS, again=TEXT),
     tool("environment", "Names of the variables the server has.", hints=READS),
 ]
 
@@ -76,7 +89,21 @@ def went_wrong(how: str) -> Any:
         case "odd":
             return text("odd", structuredContent={"n": 1 << 80})
         case _:
-            return text(how, isError=False)
+            flood(how)
+            return [text("first"), text("second")] if how == "twice" else text(SAID.get(how, how), isError=False)
+
+
+def flood(how: str) -> None:
+    """Write what nobody asked for, and some of it for ever."""
+    sys.stdout.write("".join(f"{line}\n" for line in FLOODS.get(how, ())))
+    while how == "long line":
+        sys.stdout.write("x" * (1 << 20))
+    while how == "deaf":
+        time.sleep(600)
+    if how == "complaints":
+        sys.stderr.write("no memory\n" * 200_000 + "at last\n")
+        sys.stderr.flush()
+        os._exit(3)
 
 
 def called(name: str, given: dict[str, Any]) -> Any:
@@ -96,6 +123,9 @@ def called(name: str, given: dict[str, Any]) -> Any:
             return went_wrong(given["how"])
         case "pid":
             return text(str(os.getpid()))
+        case "ask":
+            say(json.dumps({"jsonrpc": "2.0", "id": "mine", "method": "sampling/createMessage", "params": SAMPLING}))
+            return text(json.loads(sys.stdin.readline())["error"]["message"])
         case "environment":
             return text(" ".join(sorted(os.environ)))
         case _:
@@ -113,7 +143,7 @@ def answered(method: str, params: dict[str, Any]) -> Any:
             }
         case "tools/list":
             half = int(params.get("cursor", 0))
-            more = {} if half else {"nextCursor": "4"}
+            more = {} if half and "endless" not in sys.argv else {"nextCursor": "4"}
             return {"tools": TOOLS[4:] if half else TOOLS[:4], **more}
         case "tools/call":
             return called(params["name"], params.get("arguments") or {})
@@ -122,7 +152,8 @@ def answered(method: str, params: dict[str, Any]) -> Any:
 
 
 def say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(f"{line}\n".encode().replace(NO_UTF8.encode(), b"a\xffc"))
     sys.stdout.flush()
 
 
@@ -134,8 +165,16 @@ def answer(message: dict[str, Any]) -> None:
         code = -32602 if message["method"] == "tools/call" else -32601
         say(json.dumps({**said, "error": {"code": code, "message": f"no {error}"}}))
         return
-    if result is not None:
-        say(json.dumps({**said, "result": result}))
+    for each in result if isinstance(result, list) else [result]:
+        if each is not None:
+            say(json.dumps({**said, "result": each}))
+
+
+def hear(message: dict[str, Any]) -> None:
+    if f"dies={message.get('method')}" in sys.argv:
+        sys.exit(f"dead at {message['method']}")
+    if "id" in message and "method" in message:
+        answer(message)
 
 
 def main() -> None:
@@ -146,12 +185,16 @@ def main() -> None:
         sys.stderr.write("hello from the server\n")
     if "child" in ways:
         subprocess.Popen(["sleep", "600"])
+    if "astray" in ways:
+        sys.stderr.write(f"{subprocess.Popen(['sleep', '600'], start_new_session=True).pid}\n")
+        sys.stderr.flush()
+    while "flooding" in ways:
+        sys.stdout.write("no JSON\n" * 1000)
+        sys.stderr.write("no memory\n" * 1000)
     if "silent" in ways:
         time.sleep(600)
     for line in sys.stdin:
-        message = json.loads(line)
-        if "id" in message:
-            answer(message)
+        hear(json.loads(line))
     if "stubborn" in ways:
         time.sleep(600)
 

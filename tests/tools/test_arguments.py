@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ramify.core.problem import Problem
 from ramify.core.tool import Tool, text_schema
-from ramify.tools.arguments import fault_of, object_in, read_arguments
+from ramify.tools.arguments import faults_of, object_in, read_arguments
 from ramify.tools.calculator import Calculator
 from ramify.tools.notebook import Notebook
 
@@ -59,11 +59,52 @@ def test_a_text_stands_for_arguments(text: str, parameters: dict[str, Any], read
         ('{"city": "Rome", "days": NaN}', "NaN is no JSON"),
         ('{"city": "Rome", "days": 1e999}', "1e999 is too large a number"),
         ('{"a":' * 3000, "the arguments "),
+        ('{"city": "\\ud800"}', "the arguments hold half of a surrogate pair, which is no character"),
+        ('{"city": "Rome", "days": ' + "7" * 5000 + "}", "a number of 5000 digits is too large"),
+        ('{"city": "' + "\\ud83d\\ude00" * 3 + '", "days": "x"}', 'days = "x": it must be a whole number'),
     ],
 )
 def test_what_does_not_fit_is_said(text: str, fault: str) -> None:
     with pytest.raises(ValueError, match=re.escape(fault)):
         read_arguments(text, CITY)
+
+
+def test_a_fault_is_told_in_few_words() -> None:
+    names = ", ".join(f'"{i}{"x" * 500}": {i}' for i in range(1000))
+    with pytest.raises(ValueError, match="a name is given twice among '0xxx") as caught:
+        object_in(f'{{{names}, "a": 1, "a": 2}}')
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_text_that_is_none_is_made_one_and_may_be_of_any_type() -> None:
+    assert read_arguments("a\ud800", ONE_TEXT) == {"thing": "a\ufffd"}
+    anything = {"type": "object", "properties": {"what": {}, "more": {"type": "integer"}}, "required": ["what"]}
+    assert read_arguments("a\ud800", anything) == {"what": "a\ufffd"}
+    assert read_arguments('{"what": [1]}', anything) == {"what": [1]}
+
+
+BOX = {"type": "object", "properties": {"width": {"type": "integer"}}, "required": ["width"]}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "text", "read"),
+    [
+        ({"$ref": "#/$defs/Box"}, '{"it": {"width": 3}}', {"width": 3}),
+        ({"allOf": [{"$ref": "#/$defs/Box"}], "description": "a box"}, '{"it": {"width": 3}}', {"width": 3}),
+        ({}, '{"it": [1, "a"]}', [1, "a"]),
+        ({}, "words", "words"),
+        ({"$ref": "#/$defs/Twice"}, '{"it": 3}', 3),
+        ({"$ref": "#/$defs/Text"}, '{"it": 3}', '{"it": 3}'),
+    ],
+)
+def test_the_one_parameter_of_a_tool_is_a_text_only_where_its_schema_says_so(
+    parameter: dict[str, Any], text: str, read: Any
+) -> None:
+    """As servers write it whose functions take one object of a class."""
+    twice = {"anyOf": [{"$ref": "#/$defs/Twice"}, {"$ref": "#/$defs/Twice"}]}
+    parameters = {"type": "object", "properties": {"it": parameter}, "required": ["it"]}
+    defs = {"$defs": {"Box": BOX, "Twice": twice, "Text": {"type": "string"}}}
+    assert read_arguments(text, parameters | defs) == {"it": read}
 
 
 @pytest.mark.parametrize("text", ["[1]", "3", '"x"', "null", "Rome"])
@@ -85,7 +126,7 @@ def test_only_an_object_is_an_object(text: str) -> None:
 def test_a_tool_that_leaves_checking_to_us_is_checked_where_an_object_came(
     tool: Tool, arguments: str, fault: str | None
 ) -> None:
-    assert fault_of(tool, arguments) == fault
+    assert faults_of(tool)(arguments) == fault
 
 
 @given(st.text())

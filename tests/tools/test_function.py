@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import time
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
 from ramify.runner.clock import run_virtual
-from ramify.tools.function import FunctionTool, tool
+from ramify.tools.function import DaemonThreads, FunctionTool, tool
 
 PROBLEM = Problem("p", "q")
 
@@ -47,6 +48,52 @@ def test_a_function_is_a_tool_named_after_it_and_without_state() -> None:
 def test_what_a_function_raises_is_for_the_model_to_read() -> None:
     assert called(FunctionTool(shout), "") == ToolResult("ValueError: say something", "error")
     assert called(FunctionTool(lambda arguments: exit(3), name="leave"), "").status == "error"
+
+
+class Quit(BaseException):
+    """As test runners and servers have them."""
+
+
+@pytest.mark.parametrize("error", [Quit("enough"), KeyboardInterrupt("enough"), asyncio.CancelledError("enough")])
+def test_no_exception_of_a_thread_ends_more_than_its_call(error: BaseException) -> None:
+    def leave(arguments: str) -> str:
+        raise error
+
+    assert called(FunctionTool(leave), "") == ToolResult(f"RuntimeError: {type(error).__name__}: enough", "error")
+
+
+def test_no_exception_of_a_coroutine_ends_more_than_its_call() -> None:
+    async def leave(arguments: str) -> str:
+        raise Quit("enough")
+
+    assert called(FunctionTool(leave), "") == ToolResult("Quit: enough", "error")
+
+
+def test_what_is_handed_over_to_be_awaited_is_awaited() -> None:
+    class Slow:
+        """Whose calls are coroutines, which no look at the object itself tells."""
+
+        async def __call__(self, arguments: str) -> str:
+            return arguments.upper()
+
+    assert called(FunctionTool(Slow(), name="slow"), "hi") == ToolResult("HI")
+    assert called(FunctionTool(lambda seconds: wait(seconds + "0"), name="late"), "3").text == "waited"
+
+
+def test_threads_without_work_end_and_come_back_when_there_is_some() -> None:
+    threads = DaemonThreads(2, idle_s=0.01)
+    for number in range(3):
+        assert [threads.submit(pow, base, 2).result(10) for base in range(number, number + 5)]
+        deadline = time.monotonic() + 20
+        while threads.num_threads:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+
+def test_every_job_is_done_however_threads_come_and_go() -> None:
+    threads = DaemonThreads(3, idle_s=0.0)
+    jobs = [threads.submit(lambda n=n: n) for n in range(2000)]
+    assert [job.result(20) for job in jobs] == list(range(2000))
 
 
 def test_a_coroutine_function_runs_in_the_loop() -> None:
@@ -228,9 +275,20 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], messa
     assert message in str(caught.value)
 
 
+def words(text: str) -> Any:
+    yield from text.split()
+
+
+async def words_in_time(text: str) -> Any:
+    yield text
+
+
 def test_only_a_function_is_made_a_tool() -> None:
     with pytest.raises(ConfigError, match="makes a tool of a function"):
         tool(Box)
+    for made in (words, words_in_time):
+        with pytest.raises(ConfigError, match=r"cannot make a tool of the generator .*: return a list"):
+            tool(made)
 
 
 def test_the_same_function_can_be_used_under_other_settings() -> None:

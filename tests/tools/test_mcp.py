@@ -7,102 +7,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
+from tests.tools.mcp_calls import PROBLEM, SERVER, ask, called, is_alive, mcp, servers, tools_of, until, used
 
-from ramify.config.run_config import ToolsConfig
-from ramify.core.branch import Branch, Piece
-from ramify.core.codec import ByteCodec
 from ramify.core.errors import ConfigError, ToolError
-from ramify.core.format import ToolAction
-from ramify.core.problem import Problem
-from ramify.core.segment import Segment, ToolCall, token_array
-from ramify.core.tool import Tool, ToolResult, state_of
+from ramify.core.segment import ToolCall
+from ramify.core.tool import ToolResult, state_of
 from ramify.runner.toolbox import Toolbox
 from ramify.tools.mcp import Mcp
-
-T = TypeVar("T")
-SERVER = str(Path(__file__).with_name("mcp_server.py"))
-PROBLEM = Problem("p", "what?")
-PATIENCE_S = 20.0
-
-
-def mcp(*ways: str, **options: Any) -> Mcp:
-    return Mcp(command=sys.executable, args=[SERVER, *ways], **options)
 
 
 @pytest.fixture(scope="module")
 def listing() -> str:
     """What the server lists, asked once."""
     return str(mcp().recorded()["listed"])
-
-
-def tools_of(listing: str, *ways: str, **options: Any) -> dict[str, Tool]:
-    return {tool.name: tool for tool in mcp(*ways, listed=listing, **options).tools}
-
-
-def branch(*calls: ToolCall) -> Branch:
-    pieces = [Piece(0, Segment("prompt", token_array([1])))]
-    pieces += [Piece(n, Segment("given", token_array([3]), tool_call=call)) for n, call in enumerate(calls, 1)]
-    return Branch(ByteCodec(), len(calls), tuple(pieces))
-
-
-def used(tools: Mapping[str, Tool], work: Callable[[Toolbox], Coroutine[Any, Any, T]], **config: Any) -> T:
-    """What `work` returns with a toolbox, which is closed behind it; nothing that was started is left then."""
-
-    async def main() -> T:
-        box = Toolbox(tools.values(), ToolsConfig(**config), problems={"t": PROBLEM})
-        try:
-            return await work(box)
-        finally:
-            await box.close()
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            assert not others
-
-    result = asyncio.run(main())
-    assert not servers()
-    return result
-
-
-async def ask(box: Toolbox, tool: str, arguments: object = "{}", *, after: Sequence[ToolCall] = ()) -> ToolCall:
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return await box.call("t", branch(*after), ToolAction(tool, text))
-
-
-def called(tools: Mapping[str, Tool], tool: str, arguments: object = "{}", **config: Any) -> ToolCall:
-    return used(tools, lambda box: ask(box, tool, arguments), **config)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def servers() -> list[int]:
-    """Processes of the test's server that were started by this one."""
-    found: list[int] = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            parent = int((entry / "stat").read_text("utf-8").rpartition(")")[2].split()[1])
-        except (OSError, ValueError):
-            continue
-        if SERVER.encode() in words and parent == os.getpid() and is_alive(int(entry.name)):
-            found.append(int(entry.name))
-    return found
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.01)
 
 
 # -- what a server offers ---------------------------------------------------------------------------------------------
@@ -149,6 +72,38 @@ def test_a_recorded_server_needs_not_be_there_and_not_be_asked(listing: str) -> 
     assert Path(mcp(listed=listing).recorded()["cwd"]).is_absolute()
 
 
+def listed(*tools: dict[str, Any]) -> Mcp:
+    """A server that listed these when its run began."""
+    usual = {"description": "", "parameters": {}, "branching": "share"}
+    return Mcp(command="no such program", listed=json.dumps([usual | tool for tool in tools]))
+
+
+def test_a_server_of_thousands_of_tools_is_read_soon_and_one_that_lists_a_tool_twice_is_refused() -> None:
+    made = listed(*({"name": f"a.tool-{i}"} for i in range(10_000)))
+    began = time.process_time()
+    assert len(made.tools) == 10_000
+    assert time.process_time() - began < 1
+    with pytest.raises(ConfigError, match="two of its tools are called 'a'; a name calls one"):
+        _ = listed({"name": "a"}, {"name": "b"}, {"name": "a"}).tools
+
+
+def test_what_is_no_list_of_tools_is_refused_as_such() -> None:
+    with pytest.raises(ConfigError, match=r"listed = '\[3\]': this is no list of tools"):
+        _ = Mcp(command="no such program", listed="[3]").tools
+
+
+def test_a_server_whose_list_has_no_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match="its list of tools has more than 100 pages"):
+        _ = mcp("endless").tools
+
+
+def test_a_schema_of_any_kind_is_read_and_checks_what_it_can() -> None:
+    kinds: list[Any] = [{"type": None}, {"type": 3}, {"anyOf": None}, 3, True, {"type": ["string", 4]}, {"enum": 3}]
+    for parameters in ({"properties": {"n": kind}, "required": 3} for kind in kinds):
+        (tool,) = listed({"name": "a", "parameters": parameters}).tools
+        assert tool.fault('{"n": "x"}') is None  # type: ignore[attr-defined]
+
+
 def test_a_server_is_asked_from_within_a_running_loop() -> None:
     async def main() -> list[str]:
         return [tool.name for tool in mcp(only=["add"]).tools]
@@ -183,6 +138,8 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message
         ({"branching": {"x": "share"}}, "branching names the tool 'x'"),
         ({"rename": {"add": "look"}}, "two of its tools are called 'look'"),
         ({"only": []}, "offers no tools"),
+        ({"rename": {"add": "plus</search>"}}, "no format can call a tool 'plus</search>'; give it a name of letters"),
+        ({"rename": {"add": ""}}, "no format can call a tool ''"),
     ],
 )
 def test_options_that_do_not_fit_the_server_are_refused(listing: str, options: dict[str, Any], message: str) -> None:

@@ -50,6 +50,8 @@ def test_lone_surrogates_are_replaced_wherever_they_are() -> None:
         ToolResult("x", metadata={"a": math.nan}),
         ToolResult("x", metadata={"a": 1 << 70}),
         ToolResult("x", attachments=(1,)),  # type: ignore[arg-type]
+        ToolResult("x", attachments="frame.png"),  # type: ignore[arg-type]
+        ToolResult("x", attachments=None),  # type: ignore[arg-type]
     ],
 )
 def test_junk_is_a_crash_that_says_what_came(junk: object) -> None:

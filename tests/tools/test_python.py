@@ -44,7 +44,6 @@ def test_a_tool_says_what_it_takes_and_behind_which_walls() -> None:
     assert "fresh" in schema_of(Python(is_stateful=False))["description"]
 
 
-@needs_linux
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -55,7 +54,6 @@ def test_a_tool_says_what_it_takes_and_behind_which_walls() -> None:
         ({"max_nodes": 0}, "max_nodes = 0"),
         ({"max_sandboxes": 0}, "max_sandboxes = 0"),
         ({"name": "a b"}, "'a b'"),
-        ({"preload": ("no_such_module",)}, "no_such_module"),
     ],
 )
 def test_options_that_make_no_sense_are_named(options: dict[str, object], said: str) -> None:
@@ -63,11 +61,47 @@ def test_options_that_make_no_sense_are_named(options: dict[str, object], said: 
         Python(**options)  # pyright: ignore[reportArgumentType]
 
 
+def test_a_deadline_of_all_tools_that_would_come_first_is_refused() -> None:
+    for timeout_s in (120, 130.5):
+        said = rf"tools\.deadline_s = 120 .*timeout_s = {timeout_s:g} of the tool 'python'"
+        with pytest.raises(ConfigError, match=said):
+            Toolbox([Python(timeout_s=timeout_s)], problems={})
+    Toolbox([Python(timeout_s=119)], problems={})
+
+
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give everything away")
-def test_no_walls_as_root_must_be_said_twice() -> None:
+async def test_no_walls_as_root_must_be_said_twice() -> None:
+    tool = Python(isolation="none")
     with pytest.raises(ConfigError, match="may_be_root_without_walls"):
-        Python(isolation="none")
-    assert Python(isolation="none", may_be_root_without_walls=True).isolation == "none"
+        await tool.try_walls()
+    with pytest.raises(ConfigError, match="may_be_root_without_walls"):
+        await tool.open(PROBLEM)
+    await Python(isolation="none", may_be_root_without_walls=True).try_walls()
+
+
+@needs_linux
+async def test_a_module_that_is_not_there_is_named_when_walls_are_tried() -> None:
+    with pytest.raises(ConfigError, match="no_such_module"):
+        await Python(preload=("no_such_module",)).try_walls()
+
+
+async def test_on_another_system_it_is_made_and_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    tool = Python()
+    for opening in (tool.try_walls(), tool.open(PROBLEM)):
+        with pytest.raises(ToolError, match="needs Linux for its sandbox, not darwin"):
+            await opening
+
+
+async def test_a_machine_without_bubblewrap_is_told_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = Python(preload=())
+    await tool.try_walls()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for opening in (tool.open(PROBLEM), Python(preload=()).try_walls(), Python().open(PROBLEM)):
+        with pytest.raises(ToolError, match="bubblewrap: apt-get install bubblewrap"):
+            await opening
 
 
 @needs_linux

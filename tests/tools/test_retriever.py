@@ -261,9 +261,10 @@ async def test_an_address_may_be_that_of_search_r1s_script(end: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"top_k": 0}, "top_k = 0, max_queries = 512: both must be 1 or more"),
+        ({"top_k": 0}, "top_k = 0: a page shows 1 to 100 passages"),
         ({"max_queries": 0}, "max_queries = 0"),
         ({"deadline_s": 0}, "deadline_s = 0"),
+        ({"deadline_s": float("nan")}, "deadline_s = nan"),
         ({"window_s": -1}, "window_s = -1"),
         ({"page": "numberd"}, "page = 'numberd': no such style; did you mean 'numbered'"),
         ({"name": "my search"}, "got 'my search'"),

@@ -99,6 +99,12 @@ async def test_a_bad_request_is_told_what_is_wrong_with_it(body: object, why: st
     assert why in said["error"]
 
 
+async def test_a_body_nested_beyond_all_measure_is_refused() -> None:
+    status, said = await asked(b'{"queries": ["one"], "more": ' + b"[" * 99_999 + b"]" * 99_999 + b"}")
+    assert status == 400
+    assert 'a request is {"queries": [text' in said["error"]
+
+
 async def test_a_body_beyond_the_limit_is_refused() -> None:
     status, said = await asked({"queries": ["x" * 1000]}, limits=LIMITS)
     assert (status, said) == (413, {"error": "the request is longer than 1000 bytes"})
@@ -132,6 +138,42 @@ async def test_many_requests_at_once_get_the_answers_they_would_alone(tmp_path: 
         answers = await asyncio.gather(*(ask(session, server.url, part) for part in parts))
     index.close()
     assert [hits for part in answers for hits in part] == alone
+
+
+async def test_clients_by_the_hundred_some_of_whom_go_away_or_talk_nonsense_are_answered() -> None:
+    bodies: list[Any] = [{"json": {"queries": ["four", "two"]}}, {"data": b"{"}, {"json": {"queries": ["one"] * 9}}]
+
+    async with serving(memory_index(PASSAGES)) as (server, session):
+
+        async def ask(number: int) -> int:
+            async with session.post(f"{server.url}/retrieve", **bodies[number % 3]) as response:
+                return response.status
+
+        async def leave() -> None:
+            _, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+            writer.write(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+        *statuses, _, _ = await asyncio.gather(*map(ask, range(256)), leave(), leave())
+    assert statuses == [(200, 400, 200)[number % 3] for number in range(256)]
+
+
+async def test_a_fault_of_the_index_is_told_to_who_asked_and_to_nobody_else() -> None:
+    class Spoilt(Held):
+        def search(self, query: str, top_k: int) -> Sequence[Hit]:
+            if query == "spoilt":
+                raise OSError("the disk is gone")
+            return super().search(query, top_k)
+
+    async with serving(Spoilt()) as (server, session):
+        for query, status in (("spoilt", 500), ("fine", 200)):
+            async with session.post(f"{server.url}/retrieve", json={"queries": [query, "fine"]}) as response:
+                assert response.status == status
+                said = await response.json()
+                if status == 500:
+                    assert said == {"error": "the index could not be searched: OSError: the disk is gone"}
 
 
 class Held:

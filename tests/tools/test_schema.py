@@ -1,4 +1,5 @@
 import json
+import time
 from typing import Any
 
 import jsonschema
@@ -105,11 +106,60 @@ def test_a_long_value_is_cut() -> None:
         {"properties": "none", "required": 3},
         {"patternProperties": {"^n": {}}, "additionalProperties": False},
         {"required": [["n"], 1]},
+        {"type": "object", "properties": {"n": {"$ref": "#anchor"}}},
         {},
     ],
 )
 def test_a_schema_that_says_nothing_we_know_refuses_nothing(schema: dict[str, Any]) -> None:
     assert misfit({"n": {"n": 3}}, schema) is None
+
+
+TWICE = {"$ref": "#/$defs/Twice"}
+
+
+@pytest.mark.parametrize("key", ["allOf", "anyOf", "oneOf"])
+def test_a_schema_that_holds_itself_twice_is_left_to_the_tool_in_no_time(key: str) -> None:
+    schema = {"properties": {"n": TWICE}, "$defs": {"Twice": {key: [TWICE, TWICE]}}}
+    began = time.process_time()
+    assert misfit({"n": 3}, schema) is None
+    assert time.process_time() - began < 5
+
+
+def test_a_deep_value_of_a_schema_of_ways_is_looked_at_once() -> None:
+    node = {"anyOf": [{"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}, {"type": "integer"}]}
+    value: Any = "deep"
+    for _ in range(25):
+        value = {"next": value}
+    began = time.process_time()
+    told = misfit({"n": value}, {"properties": {"n": {"$ref": "#/$defs/Node"}}, "$defs": {"Node": node}})
+    assert told is not None
+    assert told.endswith('.next = "deep": it must be an object or a whole number')
+    assert time.process_time() - began < 5
+
+
+def test_the_first_items_of_an_array_may_have_schemas_of_their_own() -> None:
+    pair = {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "items": False}
+    assert misfit({"pair": ["a", 1]}, {"properties": {"pair": pair}}) is None
+    told = misfit({"pair": ["a", "b", 3]}, {"properties": {"pair": pair}})
+    assert told == (
+        'the arguments do not fit: pair[1] = "b": it must be a whole number; pair[2] = 3: it is not allowed'
+    )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"n" * 100_000: 1}, {"choice": "x"}, {f"name{i}": i for i in range(20_000)}, {"deep": {"x" * 9999: {"y": 1}}}],
+    ids=["a long name", "many choices", "many names", "a long name inside"],
+)
+def test_what_is_told_is_short_and_soon_told(given: dict[str, Any]) -> None:
+    known = {f"known{i}": {"type": "integer"} for i in range(500)}
+    known["choice"] = {"enum": [f"choice {i}" for i in range(50_000)]}
+    known["deep"] = {"additionalProperties": {"additionalProperties": False}}
+    began = time.process_time()
+    told = misfit(given, {"properties": known, "additionalProperties": False})
+    assert told is not None
+    assert len(told) < 2000
+    assert time.process_time() - began < 5
 
 
 def test_a_schema_inside_itself_is_followed_as_deep_as_the_value() -> None:

@@ -74,7 +74,8 @@ def test_a_configuration_names_the_tool_by_plain_values(path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"top_k": 0}, "top_k = 0: a page shows one passage or more"),
+        ({"top_k": 0}, "top_k = 0: a page shows 1 to 100 passages"),
+        ({"top_k": 1 << 70}, "a page shows 1 to 100 passages"),
         ({"page": "numberd"}, "page = 'numberd': no such style; did you mean 'numbered'"),
         ({"name": "my search"}, "got 'my search'"),
         ({"index": "nowhere"}, "there is no search index 'nowhere'"),

@@ -2,8 +2,9 @@
 
 import importlib.util
 import json
-import os
+import signal
 import sqlite3
+import subprocess
 import sys
 import threading
 import tracemalloc
@@ -108,12 +109,14 @@ def numbered(number: int, text: str = "the same words") -> list[Passage]:
         ("Who wrote 'Emma', 1815?", ["who", "wrote", "emma", "1815"]),
         ("snake_case and-dash", ["snake", "case", "and", "dash"]),
         ("CAFÉ cafe\u0301 café", ["cafe", "cafe", "cafe"]),
-        ("東京タワー, がっこう", ["東京タワー", "がっこう"]),
+        ("東京タワー, がっこうx", ["東", "京", "タワー", "が", "っ", "こ", "う", "x"]),
         ("한국 Ångström ﬁne", ["한국", "angstrom", "fine"]),
         ("\x00\ud800 \u2028 …", []),
     ],
 )
-def test_a_word_is_a_run_of_letters_and_digits_without_case_and_accents(text: str, words: list[str]) -> None:
+def test_a_word_is_a_run_of_letters_and_digits_or_one_sign_without_case_and_accents(
+    text: str, words: list[str]
+) -> None:
     assert words_of(text) == words
 
 
@@ -157,6 +160,13 @@ def test_a_passage_comes_back_as_it_was(built: Built) -> None:
     assert hit.passage == odd
     (hit,) = built([Passage("lone \ud800 surrogate", "\udfff")]).search("lone", 1)
     assert hit.passage == Passage("lone \ufffd surrogate", "\ufffd")
+
+
+def test_scripts_without_spaces_are_searched_by_their_signs(built: Built) -> None:
+    index = built([Passage("東京は日本の首都です", "東京"), Passage("北京是中国的首都", "北京"), Passage("서울 한국")])
+    assert titles(index, "東京", 1) == ["東京"]
+    assert titles(index, "中国", 1) == ["北京"]
+    assert titles(index, "首都") == ["東京", "北京"] or titles(index, "首都") == ["北京", "東京"]
 
 
 def test_titles_are_searched_and_case_and_accents_ignored(built: Built) -> None:
@@ -304,12 +314,44 @@ def test_a_build_holds_a_part_of_the_passages_at_a_time(tmp_path: Path, backend:
         tracemalloc.stop()
 
 
-def test_what_a_killed_build_left_is_no_hindrance(tmp_path: Path, backend: Backend) -> None:
-    left = tmp_path / f".index.{os.getpid()}.unfinished"
-    build_index(left, FEW)
-    build_index(tmp_path / "index", FEW, backend=backend)
-    assert open_index(tmp_path / "index").num_passages == len(FEW)
-    assert not left.exists()
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from ramify.tools.passages import Passage
+from ramify.tools.search_index import build_index
+
+def passages():
+    yield from (Passage(f"text {i}") for i in range(3000))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+build_index(Path(sys.argv[1]), passages(), backend=sys.argv[2])
+"""
+
+
+def test_what_a_killed_build_left_is_removed_by_the_next(tmp_path: Path, backend: Backend) -> None:
+    path = tmp_path / "index"
+    assert subprocess.run([sys.executable, "-c", KILLED, path, backend], check=False).returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    another = tmp_path / left.name.replace(".unfinished", "").rpartition(".")[0]
+    others = [another.with_name(f"{another.name}.1.unfinished"), another.with_name(f"{another.name}.x.unfinished")]
+    for other in others:
+        other.write_text("a build of somebody who is at it, and a file of another kind")
+    build_index(path, FEW, backend=backend)
+    assert open_index(path).num_passages == len(FEW)
+    assert {file.name for file in tmp_path.iterdir()} == {path.name, *(other.name for other in others)}
+
+
+def test_an_index_that_came_while_one_was_built_is_not_written_over(tmp_path: Path, backend: Backend) -> None:
+    path = tmp_path / "index"
+
+    def passages() -> Iterator[Passage]:
+        yield from FEW
+        path.write_text("precious")
+
+    with pytest.raises(ConfigError, match="is there already"):
+        build_index(path, passages(), backend=backend)
+    assert path.read_text() == "precious"
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
 def test_a_place_that_cannot_be_written_is_an_error_that_says_so(backend: Backend) -> None:
@@ -342,7 +384,7 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        ("PRAGMA user_version = 7", "it has format 7, and this version of ramify reads 2"),
+        ("PRAGMA user_version = 7", "it has format 7, and this version of ramify reads 3"),
         ("DELETE FROM meta", "it is empty"),
         ("UPDATE meta SET value = 0", "it is empty"),
         ("UPDATE meta SET value = 9", "it holds 5 of its 9 passages"),
@@ -388,8 +430,8 @@ def folder(tmp_path: Path) -> Path:
         (None, "there is no ramify.json in it"),
         ("{", "JSON|Expecting"),
         ("{}", "'format'"),
-        ('{"format": 7, "num_passages": 5}', "it has format 7, and this version of ramify reads 2"),
-        ('{"format": 2, "num_passages": 9}', "it holds 5 of its 9 passages"),
+        ('{"format": 7, "num_passages": 5}', "it has format 7, and this version of ramify reads 3"),
+        ('{"format": 3, "num_passages": 9}', "it holds 5 of its 9 passages"),
         ("[]", "indices"),
     ],
 )

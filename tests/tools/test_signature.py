@@ -1,6 +1,8 @@
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from functools import partial
 from typing import Annotated, Any, Literal, NewType, NotRequired, Optional, TypedDict
 
 import jsonschema
@@ -62,6 +64,10 @@ POINT = {
         (list, {"type": "array"}, [1, "a"], [1, "a"]),
         (dict, {"type": "object"}, {"a": 1}, {"a": 1}),
         (Any, {}, {"a": 1}, {"a": 1}),
+        (typing.List, {"type": "array"}, [1, "a"], [1, "a"]),  # noqa: UP006 - as users write it
+        (Sequence, {"type": "array"}, [1], [1]),
+        (Mapping, {"type": "object"}, {"a": 1}, {"a": 1}),
+        (typing.Dict, {"type": "object"}, {"a": 1}, {"a": 1}),  # noqa: UP006 - as users write it
         (list[int], {"type": "array", "items": INTEGER}, [1], [1]),
         (Sequence[int], {"type": "array", "items": INTEGER}, [1], [1]),
         (tuple[int, ...], {"type": "array", "items": INTEGER}, [1], (1,)),
@@ -137,6 +143,43 @@ def test_a_hint_that_json_has_no_values_for_is_refused(made: Callable[..., Any],
         Signature.of(made, name="f")
     assert "tool 'f': " in str(caught.value)
     assert message in str(caught.value)
+
+
+FUTURE = """
+from __future__ import annotations
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from nowhere import Forecast
+
+def weather(city: str, days: int | None = None) -> Forecast:
+    "Say the weather."
+"""
+
+
+def test_a_hint_of_the_result_is_not_needed_nor_what_it_names() -> None:
+    names: dict[str, Any] = {}
+    exec(FUTURE, names)
+    signature = Signature.of(names["weather"], name="weather")
+    assert signature.read('{"city": "Rome", "days": 2}') == {"city": "Rome", "days": 2}
+
+
+def test_a_method_is_read_as_what_it_takes_and_a_partial_function_is_refused_in_words() -> None:
+    class Stations:
+        def nearest(self, city: "City", number: int = 1) -> "Nowhere": ...  # noqa: F821 # pyright: ignore
+
+    assert list(Signature.of(Stations().nearest, name="nearest").hints) == ["city", "number"]
+    with pytest.raises(ConfigError, match="parameter 'self' has no type hint"):
+        Signature.of(Stations.nearest, name="nearest")
+    with pytest.raises(ConfigError, match="parameter 'days' has no type hint"):
+        Signature.of(partial(google, "Rome"), name="google")
+
+
+def test_a_default_that_json_has_no_value_for_is_not_told() -> None:
+    def wait(seconds: float = float("inf"), marks: tuple[int, ...] = ()): ...
+
+    properties = Signature.of(wait, name="wait").parameters["properties"]
+    assert properties["seconds"] == {"type": "number"}
+    assert "default" not in properties["marks"]
 
 
 def google(city: str, days: int = 1, unit: Unit = Unit.CELSIUS) -> str:

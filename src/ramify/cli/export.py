@@ -1,7 +1,8 @@
 """`ramify export`: a run's rows in canonical order, for a trainer.
 
 An exporter is a function `(rows, path, **options) -> number written`; one whose first parameter is called `trees` gets
-the finished trees instead. Options are checked against its annotations before the run is read.
+the finished trees instead, with a note on the leaves that the run does not keep. Options are checked against its
+annotations before the run is read.
 """
 
 import argparse
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify import plugins
     from ramify.runner.api import Saved
+    from ramify.runner.rows import marked
 
     if options.per_tree is not None and options.per_tree < 1:
         raise ConfigError(f"--per-tree {options.per_tree}: at least 1 row of a tree")
@@ -38,7 +40,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         raise ConfigError(f"--per-tree {options.per_tree}: {options.to!r} is made of trees, not of rows")
     settings = _settings(write, options.to, options.set)
     saved = Saved.open(options.run)
-    source = saved.trees() if takes_trees else saved.rows(per_tree=options.per_tree)
+    source = marked(saved.trees(), saved.config.rows) if takes_trees else saved.rows(per_tree=options.per_tree)
     number = write(source, options.out, **settings)
     if options.json:
         values = {"run": str(options.run), "rows": number, "to": options.to, "out": str(options.out)}

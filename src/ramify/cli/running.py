@@ -1,14 +1,15 @@
 """Running: what `rollout` and `resume` show of a run while it grows and when it ends, however it ends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ramify.cli.exit_codes import ExitCode, code_of_error, code_of_report
 from ramify.cli.progress import RunProgress
 from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import RamifyError
+from ramify.engines.replica import ReplicaStats
 from ramify.runner.events import Observer
-from ramify.runner.report import RunReport
+from ramify.runner.report import EngineReport, RunReport
 
 SCHEMA = "ramify.rollout/1"
 MAX_FAULTS_SHOWN = 5
@@ -30,11 +31,11 @@ def run_shown(
     except RamifyError as error:
         code = code_of_error(error)
         if code is ExitCode.SAVED:
-            terminal.fault(f"{error}\nwhat is done is saved; go on with: ramify resume {out}")
+            terminal.fault(f"{error}\n{_saved(out)}")
             return code
         raise
     except KeyboardInterrupt:
-        terminal.fault(f"interrupted\nwhat is done is saved; go on with: ramify resume {out}")
+        terminal.fault(f"interrupted\n{_saved(out)}" if out.exists() else "interrupted before anything was begun")
         return ExitCode.INTERRUPTED
     if is_json:
         terminal.result(SCHEMA, {"run": str(out), **report.as_dict()})
@@ -53,6 +54,8 @@ def summary(report: RunReport) -> list[str]:
         f"reward: {_rewards(report)}",
         f"ended by: {', '.join(f'{word} {number}' for word, number in report.stop_words.items()) or 'nothing'}",
     ]
+    for name, engine in report.engines.items():
+        lines += _engine(name, engine)
     if report.failed_leaves:
         lines.append(f"failed paths: {report.failed_leaves}")
     faults = list(report.faults.items())
@@ -60,6 +63,22 @@ def summary(report: RunReport) -> list[str]:
     if len(faults) > MAX_FAULTS_SHOWN:
         lines.append(f"… and {len(faults) - MAX_FAULTS_SHOWN} more unfinished trees")
     return lines
+
+
+def _engine(name: str, engine: EngineReport) -> Iterator[str]:
+    """One of several engines, or one of several replicas."""
+    actions = f" ({', '.join(engine.actions)})" if engine.actions != (name,) else ""
+    yield f"engine {name}{actions}: {engine.requests} requests, {engine.retries} tried again, {engine.waits} waits"
+    yield from map(_replica, engine.replicas)
+
+
+def _replica(stats: ReplicaStats) -> str:
+    why = f": {visible(stats.fault)}" if stats.fault and stats.state != "busy" else ""
+    state = "" if stats.state == "ready" else f"; {stats.state}{why}"
+    return (
+        f"  {visible(stats.name)}: {stats.num_requests} requests, {stats.num_failed} failed, {stats.num_spills} "
+        f"spilled; context {stats.prefill_uncached} new, {stats.prefill_cached} cached{state}"
+    )
 
 
 def _rewards(report: RunReport) -> str:
@@ -74,6 +93,10 @@ def _rewards(report: RunReport) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
+
+
+def _saved(out: Path) -> str:
+    return f"what is done is saved; go on with: ramify resume {out}"
 
 
 def _say_next(report: RunReport, out: Path, terminal: Terminal) -> None:

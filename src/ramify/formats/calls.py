@@ -23,6 +23,16 @@ FUNCTION: Final = "<function="
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tool name -> the JSON schema of its arguments."""
 
+MAX_DEPTH: Final = 64
+"""Of schemas inside schemas: one that refers to itself without end says nothing more."""
+
+_KINDS: Final[Mapping[type[Any], str]] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+}
 _FUNCTION = re.compile(r"<function=([^>\n]*)>(.*)</function>", re.DOTALL)
 _PARAMETER = re.compile(r"\s*<parameter=([^>\n]*)>(.*?)</parameter>\s*", re.DOTALL)
 _SPELLINGS: Final = {"True": True, "False": False, "None": None}
@@ -82,12 +92,12 @@ def _xml(content: str, schemas: Schemas) -> tuple[str, Mapping[str, Any]]:
     if function is None or not function[1].strip():
         raise ValueError("it must be <function=NAME>, its parameters, </function>")
     name, body = function[1].strip(), function[2]
-    types = schemas.get(name, {}).get("properties", {})
+    schema = schemas.get(name, {})
     pairs: list[tuple[str, Any]] = []
     at = 0
     while found := _PARAMETER.match(body, at):
         at = found.end()
-        pairs.append((found[1].strip(), _typed(found[1].strip(), found[2], types)))
+        pairs.append((found[1].strip(), _typed(found[1].strip(), found[2], schema)))
     if body[at:].strip():
         raise ValueError(f"between parameters stands {body[at:].strip()!r:.80}; write <parameter=KEY>value</parameter>")
     return name, _without_repeats(pairs)
@@ -98,10 +108,10 @@ _READERS: Final[Mapping[Syntax, Callable[[str, Schemas], tuple[str, Mapping[str,
 )
 
 
-def _typed(key: str, value: str, types: Mapping[str, Any]) -> Any:
-    """A parameter's value as its schema types it; the line ends next to the tags belong to them."""
+def _typed(key: str, value: str, schema: Mapping[str, Any]) -> Any:
+    """A parameter's value as its tool's schema types it; the line ends next to the tags belong to them."""
     value = value.removeprefix("\n").removesuffix("\n")
-    known = _types(types.get(key, {}))
+    known = _types(_properties(schema).get(key), schema)
     if "string" in known:
         return value
     if value.strip() in _SPELLINGS:
@@ -128,20 +138,70 @@ def _as_text(name: str, arguments: Mapping[str, Any], schemas: Schemas) -> str:
 
 def only_text(schema: Mapping[str, Any]) -> str | None:
     """The one parameter of a tool that takes one text; None = it takes something else."""
-    properties: Mapping[str, Any] = schema.get("properties", {})
+    properties = _properties(schema)
     if len(properties) != 1:
         return None
     ((name, value),) = properties.items()
-    return name if _types(value) == ["string"] else None
+    return name if set(_named(value, schema)) == {"string"} else None
 
 
-def _types(schema: Any) -> list[str]:
-    """JSON types that a schema allows; one that names none allows a text."""
-    if not isinstance(schema, Mapping):
-        return ["string"]
-    given: Mapping[str, Any] = {"anyOf": (), "type": (), **schema}
-    named = [given["type"]] if isinstance(given["type"], str) else list(given["type"])
-    return named or [name for one in given["anyOf"] for name in _types(one)] or ["string"]
+def resolved(schema: Any, root: Any) -> Any:
+    """The schema that a `$ref` leads to inside `root`; one that leads nowhere allows anything."""
+    for _ in range(MAX_DEPTH):
+        pointer = _table(schema).get("$ref")
+        if not isinstance(pointer, str):
+            return schema
+        schema = _at(root, pointer)
+    return True
+
+
+def listed_in(value: Any) -> Sequence[Any]:
+    """A list of a schema; nothing where there is none."""
+    return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
+
+
+def _at(root: Any, pointer: str) -> Any:
+    """What a JSON pointer `#/$defs/Name` leads to."""
+    if pointer != "#" and not pointer.startswith("#/"):
+        return True
+    for step in pointer.removeprefix("#").split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if name not in _table(root):
+            return True
+        root = _table(root)[name]
+    return root
+
+
+def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _table(schema.get("properties"))
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _types(schema: Any, root: Mapping[str, Any]) -> list[str]:
+    """JSON types that a schema inside `root` allows; one that names none allows a text."""
+    return _named(schema, root) or ["string"]
+
+
+def _named(schema: Any, root: Mapping[str, Any]) -> list[str]:
+    """The types that a schema names, or its ways, or its values. Each is looked at once: some hold themselves."""
+    names: list[str] = []
+    ways: list[Any] = [schema]
+    seen: set[int] = set()
+    for way in ways:
+        found = _table(resolved(way, root))
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        own = found.get("type")
+        named = [name for name in ([own] if isinstance(own, str) else listed_in(own)) if isinstance(name, str)]
+        below = [each for key in ("anyOf", "oneOf", "allOf") for each in listed_in(found.get(key))]
+        values = [_KINDS.get(value.__class__, "object") for value in listed_in(found.get("enum"))]
+        names += named or ([] if below else values)
+        ways += [] if named else below
+    return names
 
 
 def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

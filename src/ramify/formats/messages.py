@@ -39,6 +39,8 @@ ONE_CALL: Final = (
 _RESULT: Final = ("\n<tool_response>\n", "\n</tool_response>\n")
 """Around a native call's result in the text (Hermes)."""
 _THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
+_THOUGHT_END: Final = "</think>"
+"""Alone where the server's template has written the beginning, which is then no part of the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,7 @@ class Messages:
         none, or a call."""
         if self._has_answer_tag:
             return self._tags.answer(response)
-        text = _THOUGHT.sub("", response.rpartition(_RESULT[1])[2])
+        text = _THOUGHT.sub("", response.rpartition(_RESULT[1])[2]).rpartition(_THOUGHT_END)[2]
         return None if CALL in text else text.strip() or None
 
     def tools(self) -> Mapping[str, str]:

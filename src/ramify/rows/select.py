@@ -32,7 +32,12 @@ def kept_leaves(tree: Tree, n: int, *, rule: str = "uniform", unjudged: Unjudged
     return select_leaves(tree, forest.nodes[forest.leaves].tolist(), n, rng, rule=sample.rule(rule))
 
 
+def is_selected(tree: Tree, leaf: int) -> bool:
+    """Whether no note says that a leaf is not selected."""
+    return not tree.notes(leaf).get("not_selected", False)
+
+
 def mark_not_selected(tree: Tree, kept: Sequence[int]) -> None:
-    """Note `not_selected` on every leaf of a finished tree that is not in `kept`; for the viewer. Mutates the notes."""
+    """Note `not_selected` on every leaf of a finished tree that is not in `kept`. Mutates the notes."""
     for leaf in set(tree.leaves()) - set(kept):
         tree.note(leaf, not_selected=True)

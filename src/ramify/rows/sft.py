@@ -1,8 +1,8 @@
 """SFT: finished trees as examples for supervised training, as tokens and as messages (requirement S3.9).
 
-An example is the path to one leaf. What is trained is what was `written` (demonstrations, stored answers), or, of the
-best leaves and only when asked for by name, what the model sampled. Prompts, observations and forced text never are.
-A tree of the byte codec has no ids of a model: its examples are messages only.
+An example is the path to one leaf: each that its run keeps, unless others are named. What is trained is what the agent
+said, sampled or written (demonstrations, stored answers), once in all examples of a tree. Prompts, observations and
+forced text never are. A tree of the byte codec has no ids of a model: its examples are messages only.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +20,16 @@ from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import Tree
 from ramify.rows.files import write_lines
 from ramify.rows.records import plain
+from ramify.rows.select import is_selected
 
-Leaves = Literal["written", "best"]
-"""written: every leaf on whose path something was written, which is trained; best: of every tree the leaves with the
-highest reward, of whose paths sampled and written tokens are trained."""
-TRAINED: Final[Mapping[Leaves, tuple[Origin, ...]]] = {"written": ("written",), "best": ("written", "sampled")}
+Leaves = Literal["kept", "written", "best"]
+"""kept: every leaf that was selected, by `rows.leaves` of its run; best: of every tree the leaves with the highest
+reward; written: every leaf on whose path something was written, and nothing else of it is trained."""
+TRAINED: Final[Mapping[Leaves, tuple[Origin, ...]]] = {
+    "kept": ("written", "sampled"),
+    "best": ("written", "sampled"),
+    "written": ("written",),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -47,7 +52,7 @@ class Example:
 
 
 def examples(
-    tree: Tree, *, leaves: Leaves = "written", num_leaves: int = 1, min_reward: float | None = None
+    tree: Tree, *, leaves: Leaves = "kept", num_leaves: int = 1, min_reward: float | None = None
 ) -> list[Example]:
     """Examples of a finished tree, in canonical order; none without something to train.
 
@@ -55,6 +60,8 @@ def examples(
     Mutates nothing.
     """
     chosen = [leaf for leaf in tree.leaves() if _is_wanted(tree, leaf, TRAINED[leaves], min_reward)]
+    if leaves == "kept":
+        chosen = [leaf for leaf in chosen if is_selected(tree, leaf)]
     if leaves == "best":
         judged = [leaf for leaf in chosen if tree.reward(leaf) is not None]
         best = sorted(judged, key=lambda leaf: -(tree.reward(leaf) or 0.0))[:num_leaves]
@@ -90,7 +97,7 @@ def write(
     trees: Iterable[Tree],
     path: Path,
     *,
-    leaves: Leaves = "written",
+    leaves: Leaves = "kept",
     num_leaves: int = 1,
     min_reward: float | None = None,
 ) -> int:
@@ -132,23 +139,24 @@ def _example(tree: Tree, branch: Branch, is_trained: Sequence[bool], number: int
 
 
 def _messages(branch: Branch, is_trained: Sequence[bool]) -> tuple[Mapping[str, Any], ...]:
-    """The messages that the segments render; where a trained one renders none, a message for each turn."""
+    """The messages that the segments render; where a trained one renders none, a message for each turn of such text."""
     pieces = list(zip(branch.pieces, is_trained, strict=True))
-    if all(piece.segment.message is not None for piece, trained in pieces if trained):
-        said = ((p, p.segment.message, trained) for p, trained in pieces)
-        return tuple(_weighed({**m, **_beside([p])}, trained) for p, m, trained in said if m is not None)
-    turns = [(role, list(turn)) for role, turn in groupby(pieces, key=lambda pair: _role(pair[0]))]
-    return tuple(
-        _weighed(
-            {
-                "role": role,
-                "content": branch.codec.decode(np.concatenate([p.segment.ids for p, _ in turn])),
-                **_beside([p for p, _ in turn]),
-            },
-            any(trained for _, trained in turn),
-        )
-        for role, turn in turns
-    )
+    is_rendered = all(piece.segment.message is not None for piece, trained in pieces if trained)
+    found: list[Mapping[str, Any]] = []
+    for (has_message, role), turn in groupby(pieces, key=_kind):
+        said = list(turn)
+        if has_message:
+            found += [_weighed({**(p.segment.message or {}), **_beside([p])}, trained) for p, trained in said]
+        elif not is_rendered:
+            text = branch.codec.decode(np.concatenate([p.segment.ids for p, _ in said]))
+            message = {"role": role, "content": text, **_beside([p for p, _ in said])}
+            found.append(_weighed(message, any(trained for _, trained in said)))
+    return tuple(found)
+
+
+def _kind(said: tuple[Piece, bool]) -> tuple[bool, str]:
+    """Whether a piece renders a message, and whose turn it is."""
+    return said[0].segment.message is not None, _role(said[0])
 
 
 def _beside(pieces: Sequence[Piece]) -> dict[str, Any]:

@@ -37,23 +37,19 @@ class Ledgers:
     """The task: books of three to five orders, a Python session, ARPO's tags.
 
     `num_orders` fixes how many orders a book has (3 to 5); None = all of these. `python` holds options of the tool
-    `python`, such as `isolation`; `tool` takes its place.
+    `python`, such as `isolation`; `tools` take its place.
     """
 
     num_orders: int | None = None
     python: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    tool: Tool | None = None
+    tools: Sequence[Tool] = ()
     format: Format = FORMAT
     judges: Sequence[Judge] = (Exact(FORMAT),)
 
     def __post_init__(self) -> None:
         if self.num_orders is not None and not MIN_ORDERS <= self.num_orders <= MAX_ORDERS:
             raise ConfigError(f"num_orders = {self.num_orders!r}: a book has {MIN_ORDERS} to {MAX_ORDERS} orders")
-
-    @property
-    def tools(self) -> Sequence[Tool]:
-        """Raises `ConfigError` where this machine cannot run a sandbox; problems can be had all the same."""
-        return (LedgerPython(Python(**self.python)) if self.tool is None else self.tool,)
+        object.__setattr__(self, "tools", self.tools or (LedgerPython(Python(**self.python)),))
 
     def problems(self, split: str, num_problems: int, seed: int) -> list[Problem]:
         """Distinct problems of one side of the hash split, the same ones for one seed."""

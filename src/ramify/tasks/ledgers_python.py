@@ -11,24 +11,27 @@ from typing import Any, Final
 
 import msgspec
 
-from ramify.core.errors import ToolError
+from ramify.core.errors import ConfigError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolStatus
-from ramify.core.tool import Branching, Isolated, Lasting, Tool, ToolResult, ToolSession, text_schema
+from ramify.core.tool import STATEFUL, Branching, ToolResult, ToolSession, text_schema
 from ramify.tasks.ledgers_book import Book, Ledger
+from ramify.tools.python import Python
 
 READ: Final = 'print("\\n" + __import__("json").dumps(ledger))'
 """Has the session show its ledger, in the last line."""
-ANSWERED: Final = frozenset({"ok", "empty", "error"})
-"""Statuses of a call behind which the session goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerPython:
     """`python` with the ledger of the problem in every session. Branches as it does."""
 
-    python: Tool
+    python: Python
     name: str = "python"
+
+    def __post_init__(self) -> None:
+        if not self.python.is_stateful:
+            raise ConfigError("python.is_stateful = False: the ledger is kept in the session; leave it true")
 
     @property
     def branching(self) -> Branching:
@@ -36,26 +39,32 @@ class LedgerPython:
 
     @property
     def isolation(self) -> str:
-        return self.python.isolation if isinstance(self.python, Isolated) else "none"
+        return self.python.isolation
+
+    @property
+    def timeout_s(self) -> float:
+        return self.python.timeout_s
 
     @property
     def schema(self) -> Mapping[str, Any]:
         return text_schema(self.name, "Run Python in your session, where `ledger` is.", parameter="code")
 
+    async def try_walls(self) -> None:
+        """As `python` does."""
+        await self.python.try_walls()
+
     async def open(self, problem: Problem) -> "LedgerSession":
         """Raises `ToolError` where the problem is none of `ledgers`, or the session cannot be begun."""
         book = _book(problem)
         python = await self.python.open(problem)
-        begun = await python.call(f"ledger = {book.ledger!r}")
-        if begun.status not in ("ok", "empty"):
+        try:
+            begun = await python.run(f"ledger = {book.ledger!r}")
+            if not begun.ok:
+                raise ToolError("not_begun", f"the session did not take its ledger: {begun.text[:200]}")
+        except BaseException:
             await python.close()
-            raise ToolError("not_begun", f"the session did not take its ledger: {begun.text[:200]}")
+            raise
         return LedgerSession(python, book, book.ledger)
-
-    async def let_go(self) -> None:
-        """Let go of what the Python tool holds for the run, if it holds anything."""
-        if isinstance(self.python, Lasting):
-            await self.python.let_go()
 
 
 @dataclass(slots=True)
@@ -71,10 +80,10 @@ class LedgerSession:
     async def call(self, arguments: str) -> ToolResult:
         """Run the code; behind what it printed stands the order to carry out next."""
         result = await self.python.call(arguments)
-        if result.status not in ANSWERED:
+        if result.status not in STATEFUL:
             return result
         shown = await self.python.call(READ)
-        if shown.status not in ANSWERED:
+        if shown.status not in STATEFUL:
             return shown
         ledger = _ledger(shown.text, self.book)
         if ledger is None:

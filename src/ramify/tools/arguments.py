@@ -6,31 +6,48 @@ between the tags. What does not fit is answered in words for the model, and no t
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from ramify.core.tool import Checked, Described, Tool
-from ramify.formats.calls import only_text
-from ramify.tools.schema import listed_in, misfit, shown
+from ramify.formats.calls import listed_in, only_text
+from ramify.tools.output import valid
+from ramify.tools.schema import misfit, shown
 
 MAX_WHOLE: Final = 1 << 53
+MAX_DIGITS: Final = 4300
+"""Of a whole number (Python's own limit)."""
+MAX_NAMES_SHOWN: Final = 8
+
+_SURROGATE = re.compile("[\ud800-\udfff]|\\\\u[dD][89a-fA-F]")
+"""Or what may be spelt to mean one."""
 
 
-def fault_of(tool: Tool, arguments: str) -> str | None:
-    """Why `arguments` cannot be meant for `tool`, in words for the model; None = they can, or it is the tool's to say.
+Faults = Callable[[str], str | None]
+"""Arguments -> what is wrong with them, in words for the model; None = nothing."""
+
+
+def faults_of(tool: Tool) -> Faults:
+    """What says why arguments cannot be meant for `tool`; nothing where they can, or where it is the tool's to say.
 
     A tool that checks its own is asked. Of any other one the schema counts, where a JSON object came: formats of tags
     hand over the text as it was written, and what that means only the tool knows.
     """
     if isinstance(tool, Checked):
-        return tool.fault(arguments)
+        return tool.fault
     if not isinstance(tool, Described) or only_text(tool.schema["parameters"]) is not None:
-        return None
+        return lambda arguments: None
+    return partial(_misfit, tool.schema["parameters"])
+
+
+def _misfit(parameters: Mapping[str, Any], arguments: str) -> str | None:
     try:
         given = object_in(arguments)
     except ValueError:
         return None
-    return misfit(given, tool.schema["parameters"])
+    return misfit(given, parameters)
 
 
 def read_arguments(text: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,30 +64,34 @@ def read_arguments(text: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _given(text: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     if (only := only_text(parameters)) is not None:
-        return {only: text}
+        return {only: valid(text)}
     try:
         return object_in(text)
     except ValueError:
         name = _needed_text(parameters)
         if name is None or text.lstrip().startswith("{"):  # an object that went wrong is no text
             raise
-        return {name: text}
+        return {name: valid(text)}
 
 
 def _needed_text(parameters: Mapping[str, Any]) -> str | None:
     """The text that is all that must be given."""
     required, known = listed_in(parameters.get("required")), parameters.get("properties")
-    if len(required) != 1 or not isinstance(known, Mapping):
+    if len(required) != 1 or not isinstance(known, Mapping) or not isinstance(required[0], str):
         return None
     schema = known.get(required[0])
-    return required[0] if isinstance(schema, Mapping) and schema.get("type") == "string" else None
+    return required[0] if isinstance(schema, Mapping) and schema.get("type", "string") == "string" else None
 
 
 def object_in(arguments: str) -> dict[str, Any]:
     """The JSON object that a text is. Raises `ValueError` with words for the model where it is none."""
     try:
         given = json.loads(
-            arguments, object_pairs_hook=_without_repeats, parse_constant=_no_constant, parse_float=_number
+            arguments,
+            object_pairs_hook=_without_repeats,
+            parse_constant=_no_constant,
+            parse_float=_number,
+            parse_int=_whole,
         )
     except json.JSONDecodeError as error:
         raise ValueError(f"the arguments are no JSON: {error}") from error
@@ -78,12 +99,22 @@ def object_in(arguments: str) -> dict[str, Any]:
         raise ValueError("the arguments are nested too deeply") from error
     if not isinstance(given, dict):
         raise ValueError(f"the arguments must be a JSON object, not {shown(given)}")
+    if _SURROGATE.search(arguments):
+        _refuse_half_characters(given)
     return given
+
+
+def _refuse_half_characters(given: Mapping[str, Any]) -> None:
+    try:
+        json.dumps(given, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("the arguments hold half of a surrogate pair, which is no character") from error
 
 
 def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found := dict(pairs)) < len(pairs):
-        raise ValueError(f"a name is given twice among {', '.join(repr(name) for name, _ in pairs)}")
+        names = [f"{name!r:.80}" for name, _ in pairs[:MAX_NAMES_SHOWN]]
+        raise ValueError(f"a name is given twice among {', '.join(names)}{'…' if len(pairs) > len(names) else ''}")
     return found
 
 
@@ -95,5 +126,11 @@ def _number(spelling: str) -> int | float:
     """`3.0` is a whole number to JSON schemas, so that it is one to functions as well."""
     value = float(spelling)
     if not math.isfinite(value):
-        raise ValueError(f"{spelling} is too large a number")
+        raise ValueError(f"{spelling:.40} is too large a number")
     return int(value) if value.is_integer() and abs(value) < MAX_WHOLE else value
+
+
+def _whole(spelling: str) -> int:
+    if len(spelling) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(spelling)} digits is too large")
+    return int(spelling)

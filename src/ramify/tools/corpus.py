@@ -207,21 +207,25 @@ def _json_row(line: bytes) -> Row:
         return msgspec.json.decode(line.decode("utf-8"), type=dict[str, Any])
     except UnicodeDecodeError as error:
         return BadRow(f"this is no UTF-8: {error.reason} at byte {error.start} of the line")
+    except RecursionError:
+        return BadRow("this is nested too deeply")
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         hint = "; a byte order mark stands before it" if line.startswith(_BOM) else ""
         return BadRow(f"this is no JSON object: {error}{hint}")
 
 
 def _arrow_rows(batch: Any) -> Iterator[Row]:
-    """The rows of a batch; Arrow reads texts that are no UTF-8 without a word, and fails on all of them at once."""
+    """The rows of a batch; where Arrow fails on one, such as on a text that is no UTF-8, it fails on all of them."""
     try:
         yield from batch.to_pylist()
-    except UnicodeDecodeError:
+    except (ValueError, OverflowError):
         for row in range(batch.num_rows):
             try:
                 yield {name: batch.column(name)[row].as_py() for name in batch.schema.names}
             except UnicodeDecodeError as error:
                 yield BadRow(f"this is no UTF-8: {error.reason} at byte {error.start} of a text")
+            except (ValueError, OverflowError) as error:
+                yield BadRow(f"this cannot be read: {error}")
 
 
 def _text(row: Mapping[str, Any], column: str) -> str:

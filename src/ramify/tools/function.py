@@ -1,15 +1,16 @@
 """Functions as tools: `@tool` makes one from a typed function, `FunctionTool` from one of a text.
 
-A coroutine function runs in the loop, any other in a thread, so that a slow one delays nobody. What it raises is the
-model's to read: `ValueError: …` with status `error`. A thread cannot be killed: one that hangs is left behind at the
-deadline, as a daemon that does not keep the process alive, and takes one of `max_threads` places until it returns.
+A coroutine function runs in the loop, any other in a thread, so that a slow one delays nobody; what a thread hands over
+to be awaited is awaited in the loop. What it raises is the model's to read: `ValueError: …` with status `error`. A
+thread cannot be killed: one that hangs is left behind at the deadline, as a daemon that does not keep the process
+alive, and takes one of `max_threads` places until it returns.
 """
 
 import asyncio
 import inspect
 import json
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -108,7 +109,9 @@ class FunctionTool:
         try:
             async with limit:
                 said = await self._said(self._read(arguments))
-        except Exception as error:  # noqa: BLE001 - boundary to a user's code: its exceptions are for the model
+        except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - boundary to a user's code: its exceptions are for the model
             is_late = isinstance(error, TimeoutError) and limit.expired()
             return ToolResult("", "timeout") if is_late else ToolResult(told(error), "error")
         return said if self._signature is None and not isinstance(said, str) else _result(said)
@@ -127,7 +130,8 @@ class FunctionTool:
     async def _said(self, call: Callable[[], Any]) -> Any:
         if inspect.iscoroutinefunction(self._function):
             return await call()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _contained, call)
+        said = await asyncio.get_running_loop().run_in_executor(self._threads, _contained, call)
+        return await said if inspect.isawaitable(said) else said
 
 
 @overload
@@ -159,6 +163,8 @@ def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
 def _made(function: Callable[..., Any], *, name: str | None = None, **settings: Any) -> FunctionTool:
     if inspect.isclass(function) or not callable(function):
         raise ConfigError(f"@tool makes a tool of a function, not of {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"@tool cannot make a tool of the generator {function!r}: return a list, or one text")
     called = name or getattr(function, "__name__", "")
     return FunctionTool(function, name=called, signature=Signature.of(function, name=called), **settings)
 
@@ -184,38 +190,63 @@ def _parameter(function: Callable[..., Any]) -> str:
 
 
 def _contained(call: Callable[[], Any]) -> Any:
-    """`exit()` in a thread is no wish to end the process."""
+    """In a thread, `exit()` is no wish to end the process, nor is anything else a wish of who runs the loop."""
     try:
         return call()
-    except SystemExit as error:
-        raise RuntimeError(f"exit({error.code!r})") from error
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(told(error)) from error
 
 
 class DaemonThreads(Executor):
-    """At most `max_threads` daemon threads, made when needed: unlike a pool's, they never keep the process alive."""
+    """At most `max_threads` daemon threads, made when needed: unlike a pool's, they never keep the process alive.
 
-    def __init__(self, max_threads: int) -> None:
+    One without a job for `idle_s` ends (60 s, as in Java's cached pools), so that tools that come and go leave none.
+    """
+
+    def __init__(self, max_threads: int, *, idle_s: float = 60.0) -> None:
         self._max_threads: Final = max_threads
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        self._num_threads = 0
+        self._idle_s: Final = idle_s
+        self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._changed = threading.Condition()
+        self._num_idle = 0
+        self.num_threads: int = 0
+        """There are now."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
-        self._jobs.put((future, partial(fn, *args, **kwargs)))
-        if not self._idle.acquire(blocking=False) and self._num_threads < self._max_threads:
-            self._num_threads += 1
-            threading.Thread(target=self._work, name="ramify-tool", daemon=True).start()
+        with self._changed:
+            self._jobs.append((future, partial(fn, *args, **kwargs)))
+            if self._num_idle >= len(self._jobs):
+                self._changed.notify()
+            elif self.num_threads < self._max_threads:
+                threading.Thread(target=self._work, name="ramify-tool", daemon=True).start()
+                self.num_threads += 1
         return future
 
     def _work(self) -> None:
-        while True:
-            future, job = self._jobs.get()
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = job()
-                except BaseException as error:  # noqa: BLE001 - the future carries whatever it is
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
-            self._idle.release()
+        while (job := self._next_job()) is not None:
+            _settle(*job)
+
+    def _next_job(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        """A job; None = the thread that asks is to end, and is counted no more."""
+        with self._changed:
+            self._num_idle += 1
+            self._changed.wait_for(lambda: self._jobs, timeout=self._idle_s)
+            self._num_idle -= 1
+            if not self._jobs:
+                self.num_threads -= 1
+                return None
+            return self._jobs.popleft()
+
+
+def _settle(future: Future[Any], job: Callable[[], Any]) -> None:
+    """Do a job that somebody still waits for."""
+    if future.set_running_or_notify_cancel():
+        try:
+            result = job()
+        except BaseException as error:  # noqa: BLE001 - the future carries whatever it is
+            future.set_exception(error)
+        else:
+            future.set_result(result)

@@ -8,6 +8,8 @@ What reads is then of that state too, because it is to see what the branch has d
 A run that was recorded knows its tools: the server is not asked again to read it.
 """
 
+import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -29,6 +31,8 @@ McpBranching = Literal["share", "replay", "refuse"]
 """The state of a server cannot be copied."""
 CAREFUL: Final[tuple[McpBranching, ...]] = ("refuse", "replay", "share")
 """The most careful first."""
+CALLABLE: Final = re.compile(r"[\w.-]{1,128}")
+"""Names that stand between tags and in calls alike (the protocol's own rule)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,10 @@ class Mcp:
 
     def _listing(self) -> list[Listed]:
         if self.listed is not None:
-            return msgspec.json.decode(self.listed, type=list[Listed])
+            try:
+                return msgspec.json.decode(self.listed, type=list[Listed])
+            except msgspec.DecodeError as error:
+                raise ConfigError(f"listed = {self.listed!r:.80}: this is no list of tools: {error}") from error
         from ramify.tools.mcp_client import listed_by
 
         try:
@@ -137,7 +144,7 @@ class Mcp:
 
     def _chosen(self, listing: Sequence[Listed]) -> list[Listed]:
         """The tools that are used, in the server's order."""
-        names = [tool.name for tool in listing]
+        names = {tool.name for tool in listing}
         for key, named in (("only", self.only or ()), ("rename", self.rename), ("branching", self.branching)):
             if unknown := [name for name in named if name not in names]:
                 raise ConfigError(
@@ -145,9 +152,14 @@ class Mcp:
                     f"{nearest(unknown[0], names)}"
                 )
         chosen = [tool for tool in listing if self.only is None or tool.name in self.only]
-        called = [self.rename.get(tool.name, tool.name) for tool in chosen]
-        if twice := [name for name in called if called.count(name) > 1]:
-            raise ConfigError(f"MCP server {self.name!r}: two of its tools are called {twice[0]!r}; a name calls one")
+        for name, number in Counter(self.rename.get(tool.name, tool.name) for tool in chosen).items():
+            if number > 1:
+                raise ConfigError(f"MCP server {self.name!r}: two of its tools are called {name!r}; a name calls one")
+            if not CALLABLE.fullmatch(name):
+                raise ConfigError(
+                    f"MCP server {self.name!r}: no format can call a tool {name!r:.80}; give it a name of letters, "
+                    "digits, `_`, `-` and `.` by `rename`, or leave it out by `only`"
+                )
         if not chosen:
             raise ConfigError(f"MCP server {self.name!r} offers no tools")
         return chosen
@@ -263,7 +275,7 @@ def _listed(tool: "ServersTool") -> Listed:
     is_reader = hints is not None and hints.read_only_hint is True
     is_repeatable = hints is not None and hints.idempotent_hint is True
     branching: McpBranching = "share" if is_reader else "replay" if is_repeatable else "refuse"
-    parameters = {"type": "object", "properties": {}, **tool.input_schema}
+    parameters: dict[str, Any] = {"properties": {}, **tool.input_schema, "type": "object"}
     if not isinstance(parameters["properties"], Mapping):
         parameters["properties"] = {}
     return Listed(tool.name, tool.description or "", parameters, branching)

@@ -1,102 +1,49 @@
 """The one place that talks to MCP servers, by the official SDK (extra `mcp`).
 
 A client belongs to the task that opened it, so a `Connection` is a task of its own: it opens, waits until it is told to
-close, and closes; calls are made in the callers' tasks, as many at once as they like. A server on standard input and
-output is given no variable of ours but those the SDK holds harmless (HOME, LOGNAME, PATH, SHELL, TERM, USER) and those
-named for it; it ends with its connection, and on Linux with this process, however that ends (`tether.py`).
+close or its server has ended, and closes, in `CLOSE_S` at most; calls are made in the callers' tasks, as many at once
+as they like. The session of a run that leaves one call after another unanswered gives way to a new one.
 """
 
 import asyncio
 import contextlib
 import logging
-import os
-import shutil
-import sys
-import tempfile
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from ramify.core.errors import ConfigError, ToolError
 
 try:
-    import httpx2
     import mcp_types as types
     from anyio import BrokenResourceError, ClosedResourceError
-    from mcp import Client, MCPError, StdioServerParameters
-    from mcp.client.stdio import stdio_client
-    from mcp.client.streamable_http import streamable_http_client
+    from mcp import Client, MCPError
     from pydantic import ValidationError
+
+    from ramify.tools.mcp_address import Address
+    from ramify.tools.mcp_process import LastWords
 except ImportError as error:
     raise ConfigError("tools of an MCP server need the package mcp: pip install 'ramify[mcp]'") from error
 
-TETHER: Final = Path(__file__).with_name("tether.py")
 MAX_PAGES: Final = 100
 """Of a server's list of tools."""
-MAX_LOG_BYTES: Final = 1 << 20
-"""Of what a server writes to its standard error; it is emptied then."""
 MAX_TOLD_CHARS: Final = 400
-CLOSE_S: Final = 8.0
-"""Most time the SDK takes to end a server: 0.5 s to flush, then 2 s each by itself, after SIGTERM and after SIGKILL."""
+MAX_UNANSWERED: Final = 3
+"""Calls of the session of a run that may be given up with no answer between them: a dead server that still holds its
+pipes costs as many deadlines, a slow one none of those who wait."""
+CLOSE_S: Final = 9.0
+"""Most time to end a server: 2 s for each of four ways (`mcp_process.ENDINGS`)."""
 FAULTS: Final = frozenset(
     {types.CONNECTION_CLOSED, types.INTERNAL_ERROR, types.INVALID_REQUEST, types.PARSE_ERROR, types.REQUEST_TIMEOUT}
 )
 """Codes of errors that no arguments cause; by some of them the SDK says that HTTP failed or a session is gone."""
-READ_S: Final = 3600.0
-"""Of an HTTP answer; the deadline of a call is the toolbox's."""
+UNSUPPORTED: Final = " not supported"
+"""How the SDK ends an error of its own, with such a code, where a tool asks for a person or a model: there is none."""
 
 # Applications that set logging up see what the SDK logs; without this, Python itself prints it on standard error.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where a server is: a command, or a URL."""
-
-    command: str | None
-    args: Sequence[str]
-    env: Mapping[str, str]
-    env_from: Sequence[str]
-    """Names of our variables that it is given."""
-    cwd: str | None
-    url: str | None
-    headers: Mapping[str, str]
-    """Header -> name of our variable that holds its value."""
-    start_s: float
-
-    def environment(self) -> dict[str, str]:
-        """Variables for the server. Raises `ConfigError` for one that is not set."""
-        return {name: _ours(name) for name in self.env_from} | dict(self.env)
-
-    def argv(self) -> list[str]:
-        """What is run. Raises `ConfigError` where the program is not there."""
-        path = self.environment().get("PATH", os.environ.get("PATH"))
-        program = shutil.which(str(self.command), path=path)
-        if program is None:
-            raise ConfigError(f"command = {self.command!r}: there is no such program")
-        if sys.platform != "linux":
-            return [program, *self.args]
-        return [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), str(Path(program).absolute()), *self.args]
-
-    @contextlib.asynccontextmanager
-    async def streams(self, log: TextIO) -> AsyncIterator[Any]:
-        """The transport that a client speaks through."""
-        if self.url is None:
-            command, *args = self.argv()
-            server = StdioServerParameters(command=command, args=args, env=self.environment(), cwd=self.cwd)
-            async with stdio_client(server, errlog=log) as streams:
-                yield streams
-        else:
-            headers = {name: _ours(variable) for name, variable in self.headers.items()}
-            timeout = httpx2.Timeout(self.start_s, read=READ_S)
-            async with (
-                httpx2.AsyncClient(headers=headers, timeout=timeout) as http,
-                streamable_http_client(self.url, http_client=http) as streams,
-            ):
-                yield streams
 
 
 class Connection:
@@ -107,12 +54,20 @@ class Connection:
         self._address = address
         self._ready: asyncio.Future[Client] = loop.create_future()
         self._is_to_close = asyncio.Event()
-        self._log = _log()
+        self.words = LastWords()
         self._tools: Sequence[types.Tool] = ()
-        self._words = ""
+        self._num_calls = 0
+        """Under way."""
+        self._num_unanswered = 0
+        """Given up by their callers since the last answer."""
         self.is_over = False
         """Whether it has ended, or is about to."""
         self._task = loop.create_task(self._live(), name="mcp connection")
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether no call should be made any more; it ends when nobody waits for an answer."""
+        return self._num_unanswered >= MAX_UNANSWERED
 
     @property
     def is_gone(self) -> bool:
@@ -126,22 +81,31 @@ class Connection:
         except (ToolError, ConfigError):
             raise
         except Exception as error:
-            raise ToolError("tool_crashed", f"no session with the server: {told(error)}{self._last_words()}") from error
+            raise ToolError("tool_crashed", f"no session with the server: {told(error)}{self.words}") from error
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> types.CallToolResult:
         """Call a tool. Raises `ToolError` where there is no server any more, or no answer that makes sense."""
         client = await self.ready()
-        self._keep_log_short()
+        self._num_calls += 1
         try:
-            return await client.call_tool(name, dict(arguments))
+            result = await client.call_tool(name, dict(arguments))
+            self._num_unanswered = 0
+        except asyncio.CancelledError:
+            self._num_unanswered += 1
+            raise
         except MCPError as error:
-            if error.code not in FAULTS:
+            if error.code not in FAULTS or error.message.endswith(UNSUPPORTED):
                 return types.CallToolResult(content=[types.TextContent(text=error.message)], is_error=True)
             raise self._ended(error.message) from error
         except (ClosedResourceError, BrokenResourceError) as error:
             raise self._ended(told(error)) from error
         except (ValidationError, RuntimeError) as error:
             raise ToolError("tool_gave_up", f"the server's answer makes no sense: {told(error)}") from error
+        finally:
+            self._num_calls -= 1
+            if self.is_hung and not self._num_calls:
+                self.end()
+        return result
 
     async def tools(self) -> Sequence[types.Tool]:
         """What the server offers."""
@@ -155,31 +119,36 @@ class Connection:
 
     def end(self) -> None:
         """End the session soon."""
-        self.is_over = True
         if not self._is_to_close.is_set():
-            self._is_to_close.set()
+            self._has_ended()
             if not self._ready.done():
                 self._task.cancel()
 
+    def _has_ended(self) -> None:
+        self.is_over = True
+        self._is_to_close.set()
+
     async def _live(self) -> None:
         """Boundary to the SDK: whatever ends a session is told to those who wait for it, and to nobody else."""
+        limit = asyncio.timeout(self._address.start_s + CLOSE_S)
         try:
-            async with contextlib.AsyncExitStack() as stack:
+            async with limit, contextlib.AsyncExitStack() as stack:
                 self._ready.set_result(await self._opened(stack))
+                limit.reschedule(None)
                 await self._is_to_close.wait()
+                limit.reschedule(asyncio.get_running_loop().time() + CLOSE_S)
         except BaseException as error:
             self._fail(error)
             if isinstance(error, asyncio.CancelledError) and not self._is_to_close.is_set():
                 raise
         finally:
             self.is_over = True
-            self._words = self._last_words()
-            self._log.close()
 
     async def _opened(self, stack: contextlib.AsyncExitStack) -> Client:
         try:
             async with asyncio.timeout(self._address.start_s):
-                client = await stack.enter_async_context(Client(self._address.streams(self._log)))
+                streams = self._address.streams(self.words, self._has_ended)
+                client = await stack.enter_async_context(Client(streams))
                 # The SDK checks results by what it was told of all tools; where it was not, it warns at each call.
                 self._tools = await _pages(client)
         except TimeoutError:
@@ -194,21 +163,8 @@ class Connection:
 
     def _ended(self, why: str) -> ToolError:
         """What is said of a session that its server ended. Its task goes on to close what is left."""
-        words = self._last_words()
         self.end()
-        return ToolError("tool_crashed", f"the server failed: {why}{words}")
-
-    def _last_words(self) -> str:
-        """The end of what the server wrote to its standard error."""
-        if self._log.closed:
-            return self._words
-        file = self._log.fileno()
-        words = os.pread(file, MAX_TOLD_CHARS, max(0, os.fstat(file).st_size - MAX_TOLD_CHARS)).decode(errors="ignore")
-        return f"; its last words: {words.strip()}" if words.strip() else ""
-
-    def _keep_log_short(self) -> None:
-        if not self._log.closed and os.fstat(self._log.fileno()).st_size > MAX_LOG_BYTES:
-            os.ftruncate(self._log.fileno(), 0)
+        return ToolError("tool_crashed", f"the server failed: {why}{self.words}")
 
 
 @dataclass(slots=True)
@@ -221,7 +177,7 @@ class Server:
 
     def shared(self) -> Connection:
         """The session of the whole run; a new one if it has ended."""
-        if self._shared is None or self._shared.is_over:
+        if self._shared is None or self._shared.is_over or self._shared.is_hung:
             self._shared = self.connect()
         return self._shared
 
@@ -262,15 +218,16 @@ def listed_by(address: Address) -> Sequence[types.Tool]:
 
 
 async def _pages(client: Client) -> list[types.Tool]:
-    """All that a server lists."""
-    page = await client.list_tools()
-    tools = list(page.tools)
+    """All that a server lists. Raises `ToolError` where that has no end."""
+    tools: list[types.Tool] = []
+    cursor: str | None = None
     for _ in range(MAX_PAGES):
-        if page.next_cursor is None:
-            break
-        page = await client.list_tools(cursor=page.next_cursor)
+        page = await client.list_tools(cursor=cursor)
         tools += page.tools
-    return tools
+        cursor = page.next_cursor
+        if cursor is None:
+            return tools
+    raise ToolError("tool_gave_up", f"its list of tools has more than {MAX_PAGES} pages")
 
 
 async def _listed(address: Address) -> Sequence[types.Tool]:
@@ -291,19 +248,3 @@ def told(error: BaseException) -> str:
         if isinstance(error, ToolError | TimeoutError) and message
         else (f"{type(error).__name__}: {message[:MAX_TOLD_CHARS]}")
     )
-
-
-def _log() -> TextIO:
-    """A file without a name. What is written goes to its end, also after it was emptied."""
-    number, name = tempfile.mkstemp(prefix="ramify-mcp-")
-    os.close(number)
-    file = Path(name).open("a+", encoding="utf-8")  # noqa: SIM115 - closed by the connection
-    Path(name).unlink()
-    return file
-
-
-def _ours(variable: str) -> str:
-    try:
-        return os.environ[variable]
-    except KeyError:
-        raise ConfigError(f"the environment variable {variable} is to go to an MCP server and is not set") from None

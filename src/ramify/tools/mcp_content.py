@@ -5,7 +5,6 @@ model is shown its kind and size in its place. Bytes never enter a text, metadat
 """
 
 import base64
-import binascii
 import hashlib
 import json
 import mimetypes
@@ -39,15 +38,16 @@ class Folder:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / name
         if not file.exists():
-            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
-                part.write(data)
-            os.replace(part.name, file)  # noqa: PTH105 - what another run is writing is never seen half
+            with tempfile.TemporaryDirectory(dir=folder) as own:  # what another run is writing is never seen half
+                part = Path(own) / name
+                part.write_bytes(data)
+                part.replace(file)
         return str(file)
 
     def _temporary(self) -> Path:
         folder = Path(tempfile.gettempdir()) / f"ramify-attachments-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.stat().st_uid != os.getuid():
+        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
             raise ToolError("tool_gave_up", f"{folder} is somebody else's; name a folder by the option `attachments`")
         return folder
 
@@ -79,8 +79,8 @@ class _Parts:
 
     def _keep(self, encoded: str, mime_type: str, *, uri: str | None = None) -> None:
         try:
-            data = base64.b64decode(encoded, validate=True)
-        except binascii.Error as error:
+            data = base64.b64decode("".join(encoded.split()), validate=True)
+        except ValueError as error:
             raise ToolError("tool_gave_up", f"the server sent {mime_type} that is no base64: {error}") from error
         file = {"name": self.folder.keep(data, mime_type), "mime_type": mime_type, "num_bytes": len(data)}
         self.files.append(file if uri is None else {**file, "uri": uri})

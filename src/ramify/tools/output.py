@@ -34,7 +34,7 @@ def made_safe(returned: object, *, max_bytes: int) -> ToolResult:
         return _junk(f"returned the status {result.status!r}; there are {', '.join(STATUSES)}")
     if not isinstance(result.metadata, Mapping) or not _is_plain(result.metadata, MAX_DEPTH):
         return _junk("returned metadata that is no plain data: texts, finite numbers, lists and tables of them")
-    if not all(isinstance(name, str) for name in result.attachments):
+    if not isinstance(result.attachments, list | tuple) or not all(isinstance(n, str) for n in result.attachments):
         return _junk(f"returned attachments that are no names: {result.attachments!r}")
     text = capped(valid(result.text), max_bytes)
     status = "empty" if result.status == "ok" and not text else result.status

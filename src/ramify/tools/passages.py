@@ -1,7 +1,8 @@
 """Passages: what a search index holds and finds, what a word of a text is, and how a query is read.
 
-Owns what every backend must agree on. A word is a run of letters and digits, its case and accents ignored. A query is
-its words joined by OR, so no text a model writes is ever query syntax. Hits come by BM25 score, equal scores in the
+Owns what every backend must agree on. A word is a run of letters and digits, its case and accents ignored; in scripts
+that put no spaces between words (Chinese, Japanese) it is one sign, as in Lucene's standard analysis. A query is its
+words joined by OR, so no text a model writes is ever query syntax. Hits come by BM25 score, equal scores in the
 order the passages were added, so the same query on the same passages gives the same answer.
 """
 
@@ -16,7 +17,7 @@ from typing import Final, Protocol
 
 from ramify.core.errors import ConfigError
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 """Of what is on disk; an index of another version is refused."""
 MAX_QUERY_WORDS: Final = 64
 """Different words of a query that count; the rest of a longer one is ignored."""
@@ -27,10 +28,14 @@ COMMON_SHARE: Final = 0.2
 such words made the median query 19 times as quick (`bench/search_index.py`, 100,000 passages in SQLite)."""
 MIN_LARGE: Final = 1000
 """An index of fewer passages answers at once whatever it is asked: no word of it is common."""
+MAX_TOP_K: Final = 100
+"""Passages a page; Search-R1 asks for 3."""
 MAX_PARALLEL: Final = min(8, os.cpu_count() or 1)
 """Searches at once in an index on disk; they keep a core busy each."""
 
-_WORD = re.compile(r"[^\W_]+")
+_SIGNS: Final = "\u3005-\u3007\u3041-\u3096\u309d-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Ideographs and hiragana; katakana spell one word at a time."""
+_WORD = re.compile(f"[{_SIGNS}]|[^\\W_{_SIGNS}]+")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 
 

@@ -14,18 +14,20 @@ or dies ends in `[timeout]` or `[crashed]`, and the session stays in the state b
 evicted is replayed in a new sandbox; where a step then shows something else, `ToolError("replay_diverged")` is raised.
 
 Walls (`docs/sandbox.md`): `strict` all of them, tried once a process, or `ToolError` with the one this machine lacks;
-`process` and `none` only where they are written down. No text and no `ok` of a tool proves anything: code in a session
-can forge its own.
+`process` and `none` only where they are written down. The machine is looked at when walls are tried and sessions open,
+never when the tool is made: a saved run is read anywhere. No text and no `ok` of a tool proves anything: code in a
+session can forge its own.
 """
 
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.tool import Branching, text_schema
 from ramify.sandbox.limits import SandboxLimits
@@ -33,7 +35,6 @@ from ramify.sandbox.limits import SandboxLimits
 if TYPE_CHECKING:
     from ramify.sandbox.pool import Pool
     from ramify.sandbox.session import Session, SessionRules
-    from ramify.sandbox.setup import SandboxConfig
 
 Isolation = Literal["strict", "process", "none"]
 ISOLATIONS: Final = ("strict", "process", "none")
@@ -49,16 +50,16 @@ KEPT: Final = "Variables, imports and files are kept between calls."
 FRESH: Final = "Every call starts in a fresh interpreter."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Python:
-    """Opens sandboxed sessions. Raises `ConfigError` for options that make no sense and machines that cannot."""
+    """Opens sandboxed sessions. Raises `ConfigError` for options that make no sense anywhere."""
 
     name: str = "python"
     isolation: Isolation = "strict"
     may_be_root_without_walls: bool = False
     """`none` as root gives the machine away: it must be said twice."""
     timeout_s: float = 30.0
-    """Of a call (volcengine/verl, sandbox fusion: 30 s). The toolbox's own deadline should be above it."""
+    """Of a call, which keeps the state before it (volcengine/verl, sandbox fusion: 30 s); below `tools.deadline_s`."""
     memory_bytes: int = 1 << 30
     """What one call with all it starts may add."""
     max_output_bytes: int = 1 << 20
@@ -75,17 +76,21 @@ class Python:
     """Kept at once, one for each tree at least; the least recently used are ended, and replayed when needed."""
     num_spares: int = 1
     """Sandboxes kept warm while there are sessions."""
-    _pool: "Pool" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "preload", tuple(self.preload))
-        _check_machine()
-        self._check()
-        if self.isolation == "strict":
-            from ramify.sandbox.bubblewrap import found
-
-            found()
-        object.__setattr__(self, "_pool", self._new_pool())
+        if not self.name.isidentifier():
+            raise ConfigError(f"a tool needs a name that a format can call it by, got {self.name!r}")
+        for name, value, known in (("isolation", self.isolation, ISOLATIONS), ("siblings", self.siblings, SIBLINGS)):
+            if value not in known:
+                raise ConfigError(f"{name} = {value!r}: it is one of {', '.join(known)}")
+        if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
+            raise ConfigError(f"timeout_s = {self.timeout_s!r}: above 0 and at most {MAX_TIMEOUT_S:g} seconds")
+        if self.max_sandboxes < 1 or self.num_spares < 0:
+            raise ConfigError(
+                f"max_sandboxes = {self.max_sandboxes!r}, num_spares = {self.num_spares!r}: at least 1 and 0 are needed"
+            )
+        self._limits()
 
     @property
     def branching(self) -> Branching:
@@ -98,15 +103,19 @@ class Python:
         return text_schema(self.name, text, parameter="code")
 
     async def open(self, problem: Problem) -> "Session":
-        """A session without any step. Raises `ToolError` with the wall that this machine lacks."""
+        """A session without any step. Raises as `try_walls` does."""
+        pool = self._pool
         from ramify.sandbox.session import Session
 
-        return await Session.open(self._pool, self._rules)
+        return await Session.open(pool, self._rules)
 
-    @property
-    def config(self) -> "SandboxConfig":
-        """What its sandboxes are."""
-        return self._pool.config
+    async def try_walls(self) -> None:
+        """Try every wall, once a process. Raises `ToolError` with the one that this machine lacks and what supplies it,
+        `ConfigError` for a module to preload that is not there, and for no walls as root."""
+        pool = self._pool
+        from ramify.sandbox.selftest import passed
+
+        await passed(pool.config)
 
     @property
     def _rules(self) -> "SessionRules":
@@ -115,35 +124,41 @@ class Python:
         shares = self.siblings == "together"
         return SessionRules(timeout_s=self.timeout_s, is_stateful=self.is_stateful, shares_sandbox=shares)
 
-    def _new_pool(self) -> "Pool":
-        from ramify.sandbox.interpreter import interpreter
+    @cached_property
+    def _pool(self) -> "Pool":
+        """Its sandboxes; this is where the machine is looked at first."""
+        self._check_machine()
         from ramify.sandbox.pool import Pool
         from ramify.sandbox.setup import SandboxConfig
 
-        limits = SandboxLimits(
-            memory_bytes=self.memory_bytes, max_output_bytes=self.max_output_bytes, max_nodes=self.max_nodes
-        )
-        interpreter(self.preload)
-        config = SandboxConfig(walls=self.isolation, limits=limits, preload=self.preload)
+        config = SandboxConfig(walls=self.isolation, limits=self._limits(), preload=self.preload)
         return Pool(config, max_sandboxes=self.max_sandboxes, num_spares=self.num_spares)
 
-    def _check(self) -> None:
-        if not self.name.isidentifier():
-            raise ConfigError(f"a tool needs a name that a format can call it by, got {self.name!r}")
-        for name, value, known in (("isolation", self.isolation, ISOLATIONS), ("siblings", self.siblings, SIBLINGS)):
-            if value not in known:
-                raise ConfigError(f"{name} = {value!r}: it is one of {', '.join(known)}")
-        if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
-            raise ConfigError(f"timeout_s = {self.timeout_s!r}: above 0 and at most {MAX_TIMEOUT_S:g} seconds")
-        if self.max_sandboxes < 1 or self.num_spares < 0:
-            raise ConfigError(
-                f"max_sandboxes = {self.max_sandboxes!r}, num_spares = {self.num_spares!r}: at least 1 and 0 are needed"
-            )
+    def _limits(self) -> SandboxLimits:
+        return SandboxLimits(
+            memory_bytes=self.memory_bytes, max_output_bytes=self.max_output_bytes, max_nodes=self.max_nodes
+        )
+
+    def _check_machine(self) -> None:
+        """Raises as `try_walls` does, for what can be seen without trying."""
+        if sys.platform != "linux":
+            what = f"the tool python needs Linux for its sandbox, not {sys.platform}; run it in a Linux machine"
+            raise ToolError("tool_gave_up", what)
+        from ramify.sandbox.bubblewrap import found
+        from ramify.sandbox.interpreter import interpreter
+        from ramify.sandbox.setup import is_known_machine, machine
+
+        if not is_known_machine():
+            what = f"the tool python knows the system calls of x86_64 and aarch64, not of {machine()}"
+            raise ToolError("tool_gave_up", what)
         if self.isolation == "none" and os.geteuid() == 0 and not self.may_be_root_without_walls:
             raise ConfigError(
                 "isolation='none' as root lets the model's code do anything to this machine: run as another user, or "
                 "write may_be_root_without_walls=true as well where the machine is a sandbox itself"
             )
+        if self.isolation == "strict":
+            found()
+        interpreter(self.preload)
 
 
 @asynccontextmanager
@@ -157,18 +172,5 @@ async def open_session(**options: Any) -> AsyncIterator["Session"]:
 
 
 async def check(isolation: Isolation = "strict") -> None:
-    """Try every wall of a kind. Raises `ConfigError` or `ToolError` with the one that this machine lacks."""
-    tool = Python(isolation=isolation, preload=())
-    from ramify.sandbox.selftest import passed
-
-    await passed(tool.config)
-
-
-def _check_machine() -> None:
-    """Raises `ConfigError` where no sandbox can be: the walls are Linux's."""
-    if sys.platform != "linux":
-        raise ConfigError(f"the tool python needs Linux for its sandbox, not {sys.platform}; run it in a Linux machine")
-    from ramify.sandbox.setup import is_known_machine, machine
-
-    if not is_known_machine():
-        raise ConfigError(f"the tool python knows the system calls of x86_64 and aarch64, not of {machine()}")
+    """Try every wall of a kind. Raises `ToolError` with the one that this machine lacks."""
+    await Python(isolation=isolation, preload=()).try_walls()

@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from ramify.core.errors import ConfigError, EngineError, ToolError, nearest
+from ramify.core.errors import ConfigError, EngineError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.tool import Branching, ToolResult, text_schema
 from ramify.engines.http import Http, HttpLimits
 from ramify.tools.output import valid
 from ramify.tools.passages import Hit, Passage
-from ramify.tools.search import PAGES, PageStyle, page_of
+from ramify.tools.search import PageStyle, checked_page, page_of
 from ramify.tools.together import Together
 
 PATH: Final = "/retrieve"
@@ -67,19 +67,15 @@ class Retriever:
         still has its own. `window_s`: how long the first query waits for others. `max_queries` of one request: the
         published server's `retrieval_batch_size`. Raises `ConfigError`; the server is not asked before the first call.
         """
-        if top_k < 1 or max_queries < 1:
-            raise ConfigError(f"top_k = {top_k!r}, max_queries = {max_queries!r}: both must be 1 or more")
-        if deadline_s <= 0 or window_s < 0:
+        self._page: Final = checked_page(page, top_k=top_k, name=name)
+        if max_queries < 1:
+            raise ConfigError(f"max_queries = {max_queries!r}: it must be 1 or more")
+        if not deadline_s > 0 or not window_s >= 0:
             raise ConfigError(f"deadline_s = {deadline_s!r}, window_s = {window_s!r}: above 0, and 0 or more")
-        if page not in PAGES:
-            raise ConfigError(f"page = {page!r}: no such style; {nearest(page, PAGES)}")
-        if not name.isidentifier():
-            raise ConfigError(f"a tool needs a name that a format can call it by, got {name!r}")
         self.name = name
         self.schema: Final = text_schema(name, "Find passages about some words.", parameter="query")
         self._base_url: Final = base_url.rstrip("/").removesuffix(PATH)
         self._top_k: Final = top_k
-        self._page: Final = PAGES[page]
         self._deadline_s: Final = deadline_s
         self._http = self._connection()
         self._together = Together[str, Sequence[Hit]](self._lists, window_s=window_s, max_questions=max_queries)

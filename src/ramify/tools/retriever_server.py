@@ -19,8 +19,8 @@ import msgspec
 from ramify.core.errors import ConfigError
 from ramify.engines.http import INSTALL
 from ramify.tools.function import DaemonThreads
-from ramify.tools.output import valid
-from ramify.tools.passages import MAX_PARALLEL, Hit, Index, Passage
+from ramify.tools.output import told, valid
+from ramify.tools.passages import MAX_PARALLEL, MAX_TOP_K, Hit, Index, Passage
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -36,7 +36,7 @@ class ServerLimits:
 
     max_queries: int = 8192
     """Of a request; Search-R1's trainer sends one for all of a step's rows, 2,560 in its script."""
-    max_top_k: int = 100
+    max_top_k: int = MAX_TOP_K
     max_body_bytes: int = 16 << 20
     stop_s: float = 10.0
     """How long requests under way are waited for when the server stops."""
@@ -127,6 +127,8 @@ class RetrieverServer:
         except self._web.HTTPException as error:
             known = "POST /retrieve and GET /health are served"
             return self._refused(error.status, f"{request.method} {request.path}: {error.reason}; {known}")
+        except Exception as error:  # noqa: BLE001 - boundary to the index: what it raises is the answer to one request
+            return self._refused(500, f"the index could not be searched: {told(error)}")
 
     async def _health(self, request: "web.Request") -> "web.Response":
         return self._said({"status": "ok", "passages": self._index.num_passages})
@@ -134,12 +136,12 @@ class RetrieverServer:
     async def _retrieve(self, request: "web.Request") -> "web.Response":
         try:
             asked = self._checked(msgspec.json.decode(await request.read(), type=_Asked))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return self._refused(400, f"{error}; {USAGE}")
         top_k = self._top_k if asked.topk is None else asked.topk
         found = await asyncio.gather(*(self._found(query, top_k) for query in asked.queries))
-        told = _scored if asked.return_scores else _unscored
-        return self._said({"result": [told(hits) for hits in found]})
+        documents = _scored if asked.return_scores else _unscored
+        return self._said({"result": [documents(hits) for hits in found]})
 
     def _checked(self, asked: _Asked) -> _Asked:
         if len(asked.queries) > self._limits.max_queries:

@@ -1,23 +1,30 @@
 """Schema: whether the arguments of a call fit the JSON schema of its tool; in words for the model, where they do not.
 
 A checker of its own, so that tools need no further package. It knows `type enum const properties required
-additionalProperties items anyOf oneOf allOf $ref` and the bounds of numbers, texts and arrays; what else a schema says
-is left to the tool itself. So it is never stricter than the schema: what fits is never refused.
+additionalProperties items prefixItems anyOf oneOf allOf $ref` and the bounds of numbers, texts and arrays; what else a
+schema says is left to the tool itself, and so is what would take too long. So it is never stricter than the schema:
+what fits is never refused.
 """
 
 import json
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from ramify.core.errors import nearest
+from ramify.formats.calls import MAX_DEPTH, listed_in, resolved
 
 MAX_FAULTS: Final = 4
 """Told of one call; whoever mends these meets the others."""
+MAX_FAULT_CHARS: Final = 400
+"""Of what is told of one value: its name, and what is allowed, may be of any length."""
 MAX_SHOWN_CHARS: Final = 80
-MAX_DEPTH: Final = 64
-"""Of schemas inside schemas: one that refers to itself without end says nothing more."""
+MAX_CHOICES: Final = 32
+MAX_STEPS: Final = 20_000
+"""Looks at a value by a schema in one check, a tenth of a second. What a schema asks for beyond it, such as one that
+refers to itself twice over, is left to the tool."""
 
 WORDS: Final[Mapping[str, str]] = {
     "string": "a text",
@@ -37,6 +44,8 @@ BOUNDS: Final[Mapping[str, tuple[Callable[[Any, Any], bool], str]]] = {
 }
 
 Schema = Mapping[str, Any] | bool
+Fault = Callable[[], str]
+"""What is wrong with one value; put in words when it is told, for there may be very many."""
 
 
 def misfit(arguments: Mapping[str, Any], schema: Schema) -> str | None:
@@ -45,7 +54,8 @@ def misfit(arguments: Mapping[str, Any], schema: Schema) -> str | None:
     if not found:
         return None
     more = f"; and {len(found) - MAX_FAULTS} more" if len(found) > MAX_FAULTS else ""
-    return f"the arguments do not fit: {'; '.join(found[:MAX_FAULTS])}{more}"
+    told = (_cut(fault(), MAX_FAULT_CHARS) for fault in found[:MAX_FAULTS])
+    return f"the arguments do not fit: {'; '.join(told)}{more}"
 
 
 def shown(value: Any) -> str:
@@ -54,84 +64,69 @@ def shown(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except RecursionError:
         return "…"
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
+    return _cut(text, MAX_SHOWN_CHARS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Check:
     """One check; `root` is where `$ref` looks."""
 
     root: Schema
+    num_steps: int = 0
 
-    def faults(self, value: Any, schema: Any, at: str, depth: int) -> Iterator[str]:
+    def faults(self, value: Any, schema: Any, at: str, depth: int) -> Iterator[Fault]:
         """What is wrong with `value`, which stands at `at`."""
-        schema = self._resolved(schema)
+        self.num_steps += 1
+        schema = resolved(schema, self.root)
         if schema is False:
-            yield _said(at, value, "it is not allowed")
-        if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
+            yield partial(_said, at, value, "it is not allowed")
+        if not isinstance(schema, Mapping) or depth > MAX_DEPTH or self.num_steps > MAX_STEPS:
             return
         if wrong := _wrong(value, schema):
-            yield _said(at, value, wrong)
+            yield partial(_said, at, value, wrong)
             return
         for each in listed_in(schema.get("allOf")):
             yield from self.faults(value, each, at, depth + 1)
         for key in ("anyOf", "oneOf"):
-            ways = listed_in(schema.get(key))
-            if ways and not any(self._fits(value, way, depth) for way in ways):
-                yield from self._none_of(value, ways, at, depth)
+            yield from self._either(value, listed_in(schema.get(key)), at, depth)
         if isinstance(value, Mapping):
             yield from self._properties(value, schema, at, depth)
         elif isinstance(value, list):
+            first = listed_in(schema.get("prefixItems"))
             for number, item in enumerate(value):
-                yield from self.faults(item, schema.get("items"), f"{at}[{number}]", depth + 1)
+                way = first[number] if number < len(first) else schema.get("items")
+                yield from self.faults(item, way, f"{at}[{number}]", depth + 1)
 
-    def _fits(self, value: Any, schema: Any, depth: int) -> bool:
-        return next(self.faults(value, schema, "", depth + 1), None) is None
-
-    def _none_of(self, value: Any, ways: Sequence[Any], at: str, depth: int) -> Iterator[str]:
+    def _either(self, value: Any, ways: Sequence[Any], at: str, depth: int) -> Iterator[Fault]:
         """A value that fits no way: if only one is of its type, what is wrong with that; else all that are allowed."""
-        resolved = [self._resolved(way) for way in ways]
-        near = [way for way in resolved if isinstance(way, Mapping) and not _wrong(value, way)]
+        near: list[list[Fault]] = []
+        allowed = [resolved(way, self.root) for way in ways]
+        for way in allowed:
+            found = list(self.faults(value, way, at, depth + 1))
+            if not found:
+                return
+            if isinstance(way, Mapping) and not _wrong(value, way):
+                near.append(found)
         if len(near) == 1:
-            yield from self.faults(value, near[0], at, depth + 1)
-        else:
-            yield _said(at, value, f"it must be {' or '.join(dict.fromkeys(map(_words, resolved)))}")
+            yield from near[0]
+        elif allowed:
+            yield partial(_none_of, at, value, allowed)
 
-    def _properties(self, value: Mapping[str, Any], schema: Mapping[str, Any], at: str, depth: int) -> Iterator[str]:
+    def _properties(self, value: Mapping[str, Any], schema: Mapping[str, Any], at: str, depth: int) -> Iterator[Fault]:
         known = schema.get("properties")
         known = known if isinstance(known, Mapping) else {}
         for name in listed_in(schema.get("required")):
             if isinstance(name, str) and name not in value:
-                yield f"{_below(at, name)} is missing: it must be {_words(self._resolved(known.get(name)))}"
+                yield partial(_missing, _below(at, name), resolved(known.get(name), self.root))
         for name, item in value.items():
             if name in known:
                 yield from self.faults(item, known[name], _below(at, name), depth + 1)
             elif "patternProperties" not in schema:
                 others = schema.get("additionalProperties", True)
                 if others is False:
-                    yield f"there is no {_below(at, name)}; {nearest(name, known)}"
+                    yield partial(_unknown, at, name, known)
                 else:
                     yield from self.faults(item, others, _below(at, name), depth + 1)
-
-    def _resolved(self, schema: Any) -> Any:
-        """The schema that a local `$ref` names; one that leads nowhere allows anything."""
-        for _ in range(MAX_DEPTH):
-            if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
-                return schema
-            schema = _at(self.root, schema["$ref"])
-        return True
-
-
-def _at(root: Any, pointer: str) -> Any:
-    """What a JSON pointer `#/$defs/Name` leads to."""
-    if not pointer.startswith("#"):
-        return True
-    for step in pointer.removeprefix("#").split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        if not isinstance(root, Mapping) or name not in root:
-            return True
-        root = root[name]
-    return root
 
 
 def _wrong(value: Any, schema: Mapping[str, Any]) -> str | None:
@@ -199,25 +194,38 @@ def _words(schema: Any) -> str:
     if not isinstance(schema, Mapping):
         return "given"
     if isinstance(allowed := schema.get("enum"), list | tuple):
-        return f"one of {', '.join(map(shown, allowed))}"
+        more = [f"… and {len(allowed) - MAX_CHOICES} more"] if len(allowed) > MAX_CHOICES else []
+        return f"one of {', '.join([*map(shown, allowed[:MAX_CHOICES]), *more])}"
     if "const" in schema:
         return shown(schema["const"])
     ways = listed_in(schema.get("anyOf")) or listed_in(schema.get("oneOf"))
-    words = [WORDS[name] for name in _types(schema)] or [_words(way) for way in ways]
+    words = [WORDS[name] for name in _types(schema)] or [_words(way) for way in ways[:MAX_CHOICES]]
     return " or ".join(dict.fromkeys(words)) or "given"
-
-
-def listed_in(value: Any) -> Sequence[Any]:
-    """A list of a schema; nothing where there is none."""
-    return value if isinstance(value, list | tuple) else ()
 
 
 def _said(at: str, value: Any, wrong: str) -> str:
     return f"{at or 'they'} = {shown(value)}: {wrong}"
 
 
+def _none_of(at: str, value: Any, ways: Sequence[Any]) -> str:
+    return _said(at, value, f"it must be {' or '.join(dict.fromkeys(map(_words, ways[:MAX_CHOICES])))}")
+
+
+def _missing(at: str, schema: Any) -> str:
+    return f"{at} is missing: it must be {_words(schema)}"
+
+
+def _unknown(at: str, name: str, known: Mapping[str, Any]) -> str:
+    return f"there is no {_below(at, name)}; {nearest(name, known)}"
+
+
 def _below(at: str, name: str) -> str:
+    name = _cut(name, MAX_SHOWN_CHARS)
     return f"{at}.{name}" if at else name
+
+
+def _cut(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
 
 
 def _is_same(one: Any, other: Any) -> bool:

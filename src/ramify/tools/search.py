@@ -14,7 +14,7 @@ from ramify.core.errors import ConfigError, nearest
 from ramify.core.problem import Problem
 from ramify.core.tool import Branching, ToolResult, text_schema
 from ramify.tools.function import DaemonThreads
-from ramify.tools.passages import MAX_PARALLEL, Hit, Index
+from ramify.tools.passages import MAX_PARALLEL, MAX_TOP_K, Hit, Index
 from ramify.tools.search_index import open_index
 
 PageStyle = Literal["numbered", "joined"]
@@ -34,6 +34,17 @@ def joined_page(hits: Sequence[Hit]) -> str:
 
 PAGES: Final[Mapping[str, Callable[[Sequence[Hit]], str]]] = {"numbered": numbered_page, "joined": joined_page}
 """Style -> hits, best first, as the text the model is shown."""
+
+
+def checked_page(page: str, *, top_k: int, name: str) -> Callable[[Sequence[Hit]], str]:
+    """How a search with these options shows its hits. Raises `ConfigError` for one that makes no sense."""
+    if not 1 <= top_k <= MAX_TOP_K:
+        raise ConfigError(f"top_k = {top_k!r}: a page shows 1 to {MAX_TOP_K} passages")
+    if page not in PAGES:
+        raise ConfigError(f"page = {page!r}: no such style; {nearest(page, PAGES)}")
+    if not name.isidentifier():
+        raise ConfigError(f"a tool needs a name that a format can call it by, got {name!r}")
+    return PAGES[page]
 
 
 def page_of(hits: Sequence[Hit], page: Callable[[Sequence[Hit]], str]) -> ToolResult:
@@ -62,17 +73,11 @@ class Search:
 
         Opens an index on disk. Raises `ConfigError` if it cannot be used.
         """
-        if top_k < 1:
-            raise ConfigError(f"top_k = {top_k!r}: a page shows one passage or more")
-        if page not in PAGES:
-            raise ConfigError(f"page = {page!r}: no such style; {nearest(page, PAGES)}")
-        if not name.isidentifier():
-            raise ConfigError(f"a tool needs a name that a format can call it by, got {name!r}")
+        self._page: Final = checked_page(page, top_k=top_k, name=name)
         self.name = name
         self.schema: Final = text_schema(name, "Find passages about some words.", parameter="query")
         self._index_of = index if callable(index) else _always(open_index(index))
         self._top_k: Final = top_k
-        self._page: Final = PAGES[page]
 
     async def open(self, problem: Problem) -> "SearchSession":
         return SearchSession(self._index_of(problem), self._top_k, self._page)

@@ -6,6 +6,7 @@ it holds and how it is asked is in `passages.py`, and what is on the disk is its
 
 import contextlib
 import os
+import platform
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -58,19 +59,47 @@ def open_index(path: str | Path) -> Index:
 @contextlib.contextmanager
 def _placed(path: Path) -> Iterator[Path]:
     """A path to build at, moved to `path` when the block ends well and removed when it does not."""
-    if path.exists():
-        raise ConfigError(f"{str(path)!r} is there already; remove it or name another path")
+    _refuse_taken(path)
+    unfinished = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(path)
+        _remove(unfinished)
     except OSError as error:
         raise unwritable(path, error) from error
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    _remove(unfinished)
     try:
         yield unfinished
-        unfinished.replace(path)
+        _refuse_taken(path)
+        try:
+            unfinished.replace(path)
+        except OSError as error:
+            raise unwritable(path, error) from error
     finally:
         _remove(unfinished)
+
+
+def _refuse_taken(path: Path) -> None:
+    if path.exists():
+        raise ConfigError(f"{str(path)!r} is there already; remove it or name another path")
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what builds of this index left on this machine when they were killed."""
+    beginning = f".{path.name}.{platform.node()}."
+    for left in path.parent.iterdir():
+        pid = left.name.removeprefix(beginning).removesuffix(".unfinished")
+        if left.name == f"{beginning}{pid}.unfinished" and pid.isdigit() and not _is_running(int(pid)):
+            _remove(left)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _remove(path: Path) -> None:

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
-from types import NoneType, UnionType
+from math import isfinite
+from types import NoneType, SimpleNamespace, UnionType
 from typing import (
     Annotated,
     Any,
@@ -66,7 +67,7 @@ class Signature:
     @classmethod
     def of(cls, function: Callable[..., Any], *, name: str) -> "Signature":
         """Raises `ConfigError` for a parameter without a hint, or with one that JSON has no values for."""
-        hints = _hints(function, f"tool {name!r}")
+        hints = _hints(_without_result(function), f"tool {name!r}")
         named = inspect.signature(function).parameters
         description, told = _docstring(inspect.getdoc(function) or "", named)
         properties: dict[str, Any] = {}
@@ -98,9 +99,16 @@ class Signature:
         return made
 
 
-def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
+def _without_result(function: Callable[..., Any]) -> Any:
+    """What a function takes, with its hints. That of its result may name what only type checkers import."""
+    hints: Mapping[str, Any] = getattr(function, "__annotations__", {})
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    return SimpleNamespace(__annotations__={n: h for n, h in hints.items() if n != "return"}, __globals__=names)
+
+
+def _hints(hinted: Any, where: str) -> dict[str, Any]:
     try:
-        return get_type_hints(function, include_extras=True)
+        return get_type_hints(hinted, include_extras=True)
     except Exception as error:  # boundary to a user's annotations: reading them runs them
         raise ConfigError(f"{where}: its type hints cannot be read: {error}") from error
 
@@ -110,7 +118,7 @@ def _with_words(schema: dict[str, Any], words: str | None, default: Any) -> dict
         schema = {**schema, "description": words}
     if default is not inspect.Parameter.empty:
         plain = default.value if isinstance(default, Enum) else default
-        if plain is None or isinstance(plain, str | int | float | bool):
+        if plain is None or isinstance(plain, str | int | bool) or (isinstance(plain, float) and isfinite(plain)):
             schema = {**schema, "default": plain}
     return schema
 
@@ -129,6 +137,9 @@ def _schema(hint: Any, where: str, inside: tuple[Any, ...] = ()) -> dict[str, An
         return {}
     if _is_plain(hint):
         return {"type": PLAIN[hint]}
+    bare = hint if get_args(hint) else get_origin(hint) or hint
+    if bare in LISTS or bare in TABLES:
+        return {"type": "array" if bare in LISTS else "object"}
     if get_origin(hint) is not None:
         return _composed(hint, where, inside)
     if isinstance(hint, NewType):

@@ -1,0 +1,110 @@
+"""MCP address: where a server is, and the streams of messages that the SDK's client speaks with it through.
+
+A server that is started here is given no variable of ours but those the SDK holds harmless (HOME, LOGNAME, PATH, SHELL,
+TERM, USER) and those named for it; on Linux it ends with this process, however that ends (`tether.py`). One behind a
+URL is sent the headers named for it. No message of either is longer than `MAX_MESSAGE_BYTES`.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
+
+from ramify.core.errors import ConfigError
+from ramify.tools.mcp_process import MAX_MESSAGE_BYTES, LastWords, running
+
+TETHER: Final = Path(__file__).with_name("tether.py")
+READ_S: Final = 3600.0
+"""Of an HTTP answer; the deadline of a call is the toolbox's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a server is: a command, or a URL."""
+
+    command: str | None
+    args: Sequence[str]
+    env: Mapping[str, str]
+    env_from: Sequence[str]
+    """Names of our variables that it is given."""
+    cwd: str | None
+    url: str | None
+    headers: Mapping[str, str]
+    """Header -> name of our variable that holds its value."""
+    start_s: float
+
+    def environment(self) -> dict[str, str]:
+        """Variables for the server. Raises `ConfigError` for one that is not set."""
+        return {name: _ours(name) for name in self.env_from} | dict(self.env)
+
+    def argv(self) -> list[str]:
+        """What is run. Raises `ConfigError` where the program is not there."""
+        path = self.environment().get("PATH", os.environ.get("PATH"))
+        program = shutil.which(str(self.command), path=path)
+        if program is None:
+            raise ConfigError(f"command = {self.command!r}: there is no such program")
+        if sys.platform != "linux":
+            return [program, *self.args]
+        return [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), str(Path(program).absolute()), *self.args]
+
+    @contextlib.asynccontextmanager
+    async def streams(self, words: LastWords, ended: Callable[[], None]) -> AsyncIterator[Any]:
+        """The transport that a client speaks through. `ended` is called when a process says nothing any more."""
+        if self.url is None:
+            async with running(
+                self.argv(), environment=self.environment(), folder=self.cwd, words=words, ended=ended
+            ) as streams:
+                yield streams
+        else:
+            headers = {name: _ours(variable) for name, variable in self.headers.items()}
+            async with (
+                httpx2.AsyncClient(
+                    headers={"Accept-Encoding": "identity", **headers},
+                    timeout=httpx2.Timeout(self.start_s, read=READ_S),
+                    event_hooks={"response": [_limit]},
+                ) as http,
+                streamable_http_client(self.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
+            ):
+                yield streams
+
+
+class _Limited(httpx2.AsyncByteStream):
+    """The body of an answer that is one message. The SDK tells what is raised here to who waits for the answer."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        self._body: Final = response.stream
+        self._is_packed: Final = response.headers.get("content-encoding", "identity") != "identity"
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._is_packed:
+            raise httpx2.StreamError("it is compressed, which was not asked for")
+        num_bytes = 0
+        async for chunk in self._body:
+            num_bytes += len(chunk)
+            if num_bytes > MAX_MESSAGE_BYTES:
+                raise httpx2.StreamError(f"it is longer than {MAX_MESSAGE_BYTES} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+async def _limit(response: httpx2.Response) -> None:
+    """Limit an answer, but for streams of events, of which each has its own limit."""
+    if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        response.stream = _Limited(response)
+
+
+def _ours(variable: str) -> str:
+    try:
+        return os.environ[variable]
+    except KeyError:
+        raise ConfigError(f"the environment variable {variable} is to go to an MCP server and is not set") from None
