@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from ramify import plugins
+from ramify.config.configure import resolve
 from ramify.core.errors import ConfigError
 from ramify.strategies import choose, sample
 
@@ -120,6 +121,14 @@ def test_options_that_a_class_does_not_take_are_refused(tmp_path: Path):
         plugins.build("tool", f"{path}:instance", size=4)
     with pytest.raises(ConfigError, match="cannot be made with"):
         plugins.build("tool", f"{path}:Mine")
+
+
+def test_an_object_is_taken_as_it_is(tmp_path: Path):
+    (tmp_path / "mine.py").write_text("from ramify.engines.scripted import Scripted\nENGINE = Scripted()\n", "utf-8")
+    name = f"{tmp_path / 'mine.py'}:ENGINE"
+    assert resolve(flags={"engine.name": name}).config.engine.name == name
+    with pytest.raises(ConfigError, match="unknown key 'size'; it is no class"):
+        resolve(flags={"engine.name": name, "engine.options": {"size": 4}})
 
 
 def test_a_class_without_a_config_is_no_strategy(tmp_path: Path):

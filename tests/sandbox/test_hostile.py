@@ -67,6 +67,9 @@ REFUSED = {
     "writing to the interpreter": "import os; open(os.__file__, 'a')",
     "writing to /usr": "open('/usr/x', 'w')",
     "writing to /dev": "open('/dev/x', 'w')",
+    "moving its place": "import os; os.rename('/box/0', '/box/gone')",
+    "a folder beside all others": "import os; os.mkdir('/box/mine')",
+    "a file among those of states": "open('/box/.parked/mine', 'w')",
     "a device": "import os, stat; os.mknod('sda', 0o600 | stat.S_IFBLK, os.makedev(254, 0))",
     "a sysctl": "open('/proc/sys/kernel/hostname', 'w').write('x')",
     "another process's memory": "import os; open(f'/proc/{os.getppid()}/mem', 'r+b')",
@@ -87,6 +90,12 @@ REFUSED = {
     "the clock": "import time; time.clock_settime(time.CLOCK_REALTIME, 0)",
     "the host name": "import socket; socket.sethostname('x')",
     "more descriptors": "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))",
+    "another process's limits": "import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
+    "another process's priority": "import os; os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+    "everybody's priority": "import os; os.setpriority(os.PRIO_USER, 0, 19)",
+    "another process's processors": "import os; os.sched_setaffinity(os.getppid(), {0})",
+    "another process's scheduling": "import os\nos.sched_setscheduler(os.getppid(), os.SCHED_IDLE, os.sched_param(0))",
+    "waking itself by a file": "import fcntl; fcntl.fcntl(0, 10, 18)",
 }
 
 
@@ -118,6 +127,9 @@ SYSCALLS = {
     "perf": "libc.syscall(298, None, 0, -1, -1, 0)",
     "clone into a user namespace": "libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0)",
     "clone3": "libc.syscall(435, None, 0)",
+    "a brother instead of a child": "libc.syscall(56, 0x8000 | 17, 0, 0, 0, 0)",
+    "waking itself by a timer": "libc.syscall(222, 1, None, ctypes.byref(ctypes.c_int()))",
+    "another's input and output": "libc.syscall(251, 1, __import__('os').getppid(), 0)",
     "a call newer than the list": "libc.syscall(9999)",
     "personality": "libc.personality(0x40000)",
     "no longer a subreaper": "libc.prctl(36, 0, 0, 0, 0)",
@@ -155,6 +167,10 @@ DEATHS = {
     " def __repr__(self): return repr(self)\nA()",
     "writing into its socket": "import os\nfor fd in range(3, 20):\n try: os.write(fd, b'K' + bytes(16))\n"
     " except OSError: pass",
+    "a flood into its socket at once": "import os, pickle\nfor fd in range(3, 20):\n"
+    " try: os.write(fd, pickle.dumps(print) * 999)\n except OSError: pass",
+    "descriptors into its socket": "import os, socket\nfor fd in range(3, 20):\n"
+    " try: socket.send_fds(socket.socket(fileno=fd), [b'x'], [0] * 200)\n except OSError: pass",
     "guessing a nonce": "import os\nwhile True:\n for fd in range(3, 20):\n  try: os.write(fd, b'K' + os.urandom(16))\n"
     "  except OSError: pass",
     "replacing itself": "import os; os.execv('/bin/sh', ['sh', '-c', 'exit 0'])",
@@ -212,11 +228,14 @@ ENDURED = {
     ),
     "KeyboardInterrupt": Case("raise KeyboardInterrupt", "error", "KeyboardInterrupt"),
     "too much memory": Case("bytearray(1 << 33)", "error", "MemoryError"),
+    "no core to anybody": Case("import resource; resource.getrlimit(resource.RLIMIT_CORE)", "ok", "(1, 1)"),
+    "first to go without memory": Case("open('/proc/self/oom_score_adj').read()", "ok", "1000"),
     "input": Case("input()", "error", "EOFError"),
     "NUL and surrogates": Case("print('a\\0b\\ud800')", "ok", "a\0b\\ud800\n"),
     "bytes that are no text": Case("import os; os.write(1, b'\\xff\\xfe')", "ok", "\ufffd\ufffd"),
     "a huge repr": Case("'x' * 3_000_000", "ok", "3000003 bytes in all"),
     "a closed stream": Case("import sys; sys.stdout.close()"),
+    "closed descriptors": Case("import os; os.closerange(0, 3); print(1)", "error"),
     "no stream": Case("import sys; del sys.stdout, sys.stderr, sys.stdin"),
     "its folder removed": Case("import os; os.rmdir(os.getcwd())"),
     "another folder": Case("import os; os.chdir('/usr')"),
@@ -224,10 +243,11 @@ ENDURED = {
     "folders in folders": Case("import os\nfor n in range(500): os.mkdir('d'); os.chdir('d')"),
     "a link to outside": Case("import os; os.symlink('/etc/shadow', 'l'); os.symlink('/', 'm'); os.symlink('.', 'n')"),
     "a pipe and a socket": Case("import os, socket; os.mkfifo('p'); socket.socket(socket.AF_UNIX).bind('s')"),
-    "a folder in place of its own": Case("import os; os.chdir('/'); os.rename('/box/0', '/box/gone')"),
+    "its folder gone elsewhere": Case("import os; os.chdir('/'); os.rename('/box/0/work', '/box/0/gone')"),
     "a link in place of its folder": Case(
-        "import os; os.chdir('/'); os.rename('/box/0', '/box/gone2'); os.symlink('/usr', '/box/0')"
+        "import os; os.chdir('/'); os.rename('/box/0/work', '/box/0/gone'); os.symlink('/usr', '/box/0/work')"
     ),
+    "more folders beside its own": Case("import os\nfor n in range(9): os.makedirs(f'/box/0/{n}/a/b')"),
     "a full /dev/shm": Case(
         "try:\n with open('/dev/shm/a', 'wb') as f:\n  for _ in range(200): f.write(bytes(1 << 20))\n"
         "except OSError as error: print(error.errno)\nimport os; os.unlink('/dev/shm/a')",

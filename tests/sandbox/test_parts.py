@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from dataclasses import replace
+import signal
 from pathlib import Path
 
 import pytest
@@ -19,23 +19,32 @@ from ramify.sandbox.running import new_step
 
 
 def box_in(folder: Path) -> str:
-    (folder / folders.PARKED).mkdir()
+    folders.make_box(str(folder), None)
+    folder.chmod(0o700)
+    (folder / folders.PARKED).chmod(0o700)
     return str(folder)
+
+
+def held(box: Path) -> Leftovers:
+    return Leftovers(os.open(box, os.O_PATH), str(box))
 
 
 def test_a_copy_keeps_files_modes_and_links_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", "x")
     box = box_in(tmp_path)
-    folders.take(box, "0", "", trash="t")
+    folders.take(box, "0", "")
     work = tmp_path / "0" / folders.WORK
     (work / "d").mkdir()
     (work / "d" / "run").write_text("#!")
     (work / "d" / "run").chmod(0o750)
     (work / "shadow").symlink_to("/etc/shadow")
     os.mkfifo(work / "pipe")
-    assert folders.park(box, "0", "one", max_bytes=20, max_files=8)
-    folders.take(box, "1", "one", trash="t")
+    assert folders.fits(f"{box}/0", max_bytes=20, max_files=8)
+    left = held(tmp_path)
+    assert left.park("0", "one")
+    left.close()
+    folders.take(box, "1", "one")
     copy = tmp_path / "1" / folders.WORK
     assert sorted(path.name for path in copy.rglob("*")) == ["d", "run", "shadow"]
     assert (copy / "d" / "run").stat().st_mode & 0o777 == 0o750
@@ -44,27 +53,60 @@ def test_a_copy_keeps_files_modes_and_links_and_nothing_else(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(("max_bytes", "max_files"), [(4, 99), (99, 3)])
-def test_too_much_is_not_parked(tmp_path: Path, max_bytes: int, max_files: int) -> None:
-    box = box_in(tmp_path)
-    (tmp_path / "0").mkdir()
+def test_too_much_does_not_fit(tmp_path: Path, max_bytes: int, max_files: int) -> None:
     for name in "abcd":
-        (tmp_path / "0" / name).write_text("xy")
-    assert not folders.park(box, "0", "one", max_bytes=max_bytes, max_files=max_files)
+        (tmp_path / folders.WORK).mkdir(exist_ok=True)
+        (tmp_path / folders.WORK / name).write_text("xy")
+    assert not folders.fits(str(tmp_path), max_bytes=max_bytes, max_files=max_files)
+    assert folders.fits(str(tmp_path), max_bytes=8, max_files=4)
+
+
+@pytest.mark.parametrize("source", ["", "one"])
+def test_a_place_where_somebody_put_something_is_not_taken(tmp_path: Path, source: str) -> None:
+    box = box_in(tmp_path)
+    (tmp_path / folders.PARKED / "one" / folders.WORK).mkdir(parents=True)
+    (tmp_path / "3" / folders.WORK).mkdir()
+    (tmp_path / "3" / folders.WORK / "json.py").touch()
+    with pytest.raises(FileExistsError):
+        folders.take(box, "3", source)
 
 
 def test_leftovers_go_at_once_where_they_are_empty_and_no_link_is_followed(tmp_path: Path) -> None:
-    parked = tmp_path / folders.PARKED
+    box_in(tmp_path)
     precious = tmp_path / "precious"
-    for folder in (parked / "empty" / folders.WORK, parked / "full" / folders.WORK, precious / folders.WORK):
+    for folder in (tmp_path / "0" / folders.WORK, tmp_path / "1" / "d" / "e", precious / folders.WORK):
         folder.mkdir(parents=True)
-    (parked / "full" / "f").touch()
-    (parked / "link").symlink_to(precious)
-    left = Leftovers(os.open(tmp_path, os.O_PATH), str(tmp_path))
-    for name in ("empty", "full", "link", "none"):
-        left.add(name)
+    (tmp_path / "1" / "link").symlink_to(precious)
+    left = held(tmp_path)
+    assert left.park("0", "kept") and not left.park("0", "kept")
+    (tmp_path / folders.PARKED / "link").symlink_to(precious)
+    for name in ("kept", "link", "none"):
+        left.drop(name)
+    left.clear("1")
+    left.clear("99")
     left.close()
-    assert sorted(path.name for path in parked.iterdir()) == ["full", "link"]
-    assert (precious / folders.WORK).is_dir()
+    assert [path.name for path in (tmp_path / folders.PARKED).iterdir()] == ["link"]
+    assert [*(tmp_path / "1").iterdir()] == [] == [*(tmp_path / "0").iterdir()]
+    (junk,) = (tmp_path / folders.TRASH).iterdir()
+    assert (junk / "e").is_dir() and (precious / folders.WORK).is_dir()
+
+
+def test_a_folder_of_any_depth_is_removed_and_no_link_is_followed(tmp_path: Path) -> None:
+    top, precious = tmp_path / "top", tmp_path / "precious"
+    precious.mkdir()
+    here = os.open(tmp_path, os.O_RDONLY)
+    os.mkdir("top", dir_fd=here)
+    for name in ("top", *["d" * 200] * 3000):
+        inner = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+        os.mkdir("d" * 200, dir_fd=here)
+        os.close(os.open("f", os.O_CREAT, dir_fd=here))
+    os.close(here)
+    (top / "link").symlink_to(precious)
+    folders.remove(str(top))
+    folders.remove(str(top))
+    assert [*tmp_path.iterdir()] == [precious]
 
 
 async def test_output_is_kept_at_both_ends_and_a_flood_is_told_once() -> None:
@@ -95,6 +137,16 @@ async def test_a_channel_takes_what_is_expected_and_breaks_on_a_byte_more() -> N
         await channel.send(b"x")
 
 
+async def test_what_was_expected_is_still_read_where_more_came_with_it() -> None:
+    channel = Channel()
+    channel.num_expected = 4
+    channel.peer.send(b"abcd" + bytes(900))
+    assert await channel.message(4) == b"abcd"
+    with pytest.raises(Broken):
+        await channel.message(1)
+    channel.close()
+
+
 async def test_what_was_said_before_the_end_is_still_read() -> None:
     channel = Channel()
     channel.num_expected = 4
@@ -110,7 +162,7 @@ def test_a_word_counts_only_with_its_nonce() -> None:
     assert step.word(b"K" + step.nonce) == b"K"
     for message in (b"K" + bytes(16), b"?" + step.nonce, b"K" + step.nonce[:-1], b""):
         assert step.word(message) == b""
-    assert step.nonce != replace(new_step("1", number=1, folder="0", source="")).nonce
+    assert step.nonce != new_step("1", number=1, folder="0", source="").nonce
 
 
 def test_a_process_is_looked_at_and_its_descendants_are_found() -> None:
@@ -124,7 +176,7 @@ def test_a_process_is_looked_at_and_its_descendants_are_found() -> None:
     assert look is not None and look.parent == os.getpid() and look.num_threads == 1
     assert child in processes.pids()
     assert processes.groups({child}, {}).keys() >= {child}
-    processes.kill(child)
+    processes.signal(child, signal.SIGKILL)
     os.waitpid(child, 0)
     assert processes.look(child) is None
     os.close(read)

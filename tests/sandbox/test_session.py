@@ -138,7 +138,7 @@ for name in os.listdir('/proc'):
             except OSError: pass
         try: os.kill(int(name), signal.SIGKILL); found.append(name)
         except OSError: pass
-for top in ('/', '/box', '/box/.parked', '/tmp', '/box/0', '/box/0/work'):
+for top in ('/', '/box', '/box/.parked', '/tmp', '/dev/shm'):
     try: found += [name for name in os.listdir(top) if name == 'secret']
     except OSError: pass
 try: os.kill(-1, signal.SIGKILL)
@@ -169,6 +169,12 @@ async def test_a_step_that_is_late_is_cut_and_the_session_goes_on_from_before(se
     assert time.monotonic() - began < 5
     assert (answer.status, answer.text) == ("timeout", "héllo\n[timeout]")
     assert await texts(session, "x") == ["1\n"]
+
+
+async def test_streams_that_were_closed_are_there_again(session: Session) -> None:
+    assert (await session.run("import os, subprocess, sys; os.closerange(0, 3)")).ok
+    code = "print(1); print(2, file=sys.stderr); subprocess.run(['echo', '3']); os.read(0, 1), sys.stdin.read()"
+    assert await texts(session, code) == ["1\n2\n3\n(b'', '')\n"]
 
 
 async def test_much_output_keeps_its_head_and_tail() -> None:

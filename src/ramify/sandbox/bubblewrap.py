@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ToolError
 from ramify.sandbox.interpreter import PACKAGES, PYTHON, Interpreter
 
 INSTALL: Final = "apt-get install bubblewrap (or your system's package of that name)"
@@ -44,10 +44,10 @@ _EMPTY_BYTES: Final = 4096
 
 
 def found() -> str:
-    """Path of `bwrap`. Raises `ConfigError` with the command that installs it."""
+    """Path of `bwrap`. Raises `ToolError` with the command that installs it."""
     path = shutil.which("bwrap")
     if path is None:
-        raise ConfigError(f"isolation='strict' lacks its outermost wall, bubblewrap: {INSTALL}")
+        raise ToolError("tool_gave_up", f"isolation='strict' lacks its outermost wall, bubblewrap: {INSTALL}")
     return path
 
 

@@ -109,11 +109,11 @@ class Channel:
                 self.descriptors += numbers
             elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
                 self.sender_pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
+        self._received += chunk[: max(0, self.num_expected)]
         self.num_expected -= len(chunk)
         if not chunk or self.num_expected < 0 or len(self.descriptors) > self._max_descriptors:
             self._lose()
         else:
-            self._received += chunk
             self._wake()
 
     def _lose(self) -> None:

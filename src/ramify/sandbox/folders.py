@@ -1,60 +1,100 @@
 """Folders: the files of a state, inside the sandbox.
 
-A running step has a folder of its own, `box/FOLDER`, with `work`, where it starts, and `tmp`, its TMPDIR. A state that
-waits has its files under `box/.parked/NAME`, a name that only its descendants know in a folder that cannot be listed.
-So a step always begins with a copy, and what it does to it reaches nobody else. Standard library only; every file is
-taken as hostile: links are copied as links, pipes and sockets not at all, nothing is followed.
+A running step has a place of its own, `box/N`, with `work`, where it starts, and `tmp`, its TMPDIR. The host puts the
+files of a finished step away under `box/.parked/NAME`, where no process of the sandbox can write. So a step always
+begins with a copy, and what it does to it reaches nobody else. Standard library only; every file is taken as hostile:
+links are copied as links, pipes and sockets not at all, nothing is followed.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH104, PTH108, PTH109, PTH115, PTH208, PTH211 - paths are text here: pathlib is slow to import and knows no descriptors
+# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH106, PTH108, PTH109, PTH115, PTH208, PTH211 - paths are text here: pathlib is slow to import and knows no descriptors
 
-import fcntl
 import os
 import stat
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
 from typing import Final
 
-PARKED: Final = ".parked"
+from ramify.sandbox import inherited
+
+PARKED, TRASH = ".parked", ".trash"
+"""In the box: the files of states that wait, which only the host moves, and what a step of the host's removes."""
+NUM_PLACES: Final = 64
+"""Steps that can run at once in one sandbox."""
 WORK, TMP = "work", "tmp"
 _CHUNK_BYTES: Final = 1 << 20
 
 
-def take(box: str, folder: str, source: str, *, trash: str) -> None:
-    """Make `folder` a copy of the files parked as `source` and go where the parent stood in it.
+def make_box(box: str, owner: int | None) -> None:
+    """All places, which everybody may use and nobody may list, and the others. `owner` None = who makes them."""
+    modes = {PARKED: 0o311, TRASH: 0o333, **{place(number): 0o733 for number in range(NUM_PLACES)}, ".": 0o311}
+    for name, mode in modes.items():
+        path = f"{box}/{name}"
+        os.makedirs(path, exist_ok=True)
+        os.chmod(path, mode)
+        if owner is not None:
+            os.chown(path, owner, owner)
 
-    Raises OSError where they are gone or the copy finds no room. Whatever was there before is moved to `trash`.
+
+def place(number: int) -> str:
+    """Name of one place where a step can run."""
+    return str(number)
+
+
+def take(box: str, folder: str, source: str) -> None:
+    """Fill `folder` with a copy of the files parked as `source`, '' = none, and go where the parent stood in it.
+
+    Raises OSError where the parent's are gone, the copy finds no room, or somebody else was in `folder` first.
     """
-    live = f"{box}/{folder}"
-    inner = _stand_in(f"{box}/{PARKED}/{source}") if source else WORK
-    with suppress(FileNotFoundError):
-        os.rename(live, f"{box}/{PARKED}/{trash}")
-    os.mkdir(live, 0o700)
+    live, parked = f"{box}/{folder}", f"{box}/{PARKED}/{source}"
+    inner = _stand_in(parked) if source else WORK
     if source:
-        _copy_all(f"{box}/{PARKED}/{source}", live)
-        _reopen(f"{box}/{PARKED}/{source}/", live)
+        _copy_all(parked, live)
     for name in (WORK, TMP):
-        _make_folder(f"{live}/{name}")
+        _make_folder(f"{live}/{name}", is_copy=bool(source))
+    if source:
+        inherited.separate(f"{parked}/", f"{live}/", spare=f"{live}/{TMP}/")
     if inner is not None:
         _go(live, inner)
     _set_temporary(f"{live}/{TMP}")
 
 
-def park(box: str, folder: str, target: str, *, max_bytes: int, max_files: int) -> bool:
-    """Put the files of a finished step away as `target`. False = there are too many of them."""
-    live, parked = f"{box}/{folder}", f"{box}/{PARKED}/{target}"
-    if not _is_folder(live):
-        os.mkdir(parked, 0o700)
-        return True
+def fits(live: str, *, max_bytes: int, max_files: int) -> bool:
+    """Whether a state may keep what its step left. Holes and second links count in full: a copy has neither."""
+    num_bytes = num_files = 0
     try:
-        os.chmod(live, 0o700)
-        if not _is_within(live, max_bytes=max_bytes, max_files=max_files):
-            return False
-        os.rename(live, parked)
+        for top in filter(_is_folder, (f"{live}/{WORK}", f"{live}/{TMP}")):
+            for _, entry in _walk(top):
+                num_files += 1
+                if not entry.is_dir(follow_symlinks=False):
+                    num_bytes += entry.stat(follow_symlinks=False).st_size
+                if num_bytes > max_bytes or num_files > max_files:
+                    return False
     except OSError:  # Nested so deep, or changed so fast, that it cannot be read.
         return False
     return True
+
+
+def remove(top: str) -> None:
+    """Remove a folder that nobody uses, however deep it is nested: level by level, and without following anything."""
+    numbers = count()
+    with suppress(FileNotFoundError):
+        os.chmod(top, 0o700)
+        while names := os.listdir(top):
+            for name in names:
+                _remove_level(f"{top}/{name}", (f"{top}/.ramify-{number}" for number in numbers))
+        os.rmdir(top)
+
+
+def _remove_level(path: str, free: Iterator[str]) -> None:
+    if not _is_folder(path):
+        os.unlink(path)
+        return
+    os.chmod(path, 0o700)
+    for inner in os.listdir(path):
+        os.rename(f"{path}/{inner}", next(name for name in free if not os.path.lexists(name)))
+    os.rmdir(path)
 
 
 def _stand_in(parked: str) -> str | None:
@@ -73,20 +113,6 @@ def _go(live: str, inner: str) -> None:
             return
 
 
-def _reopen(parked: str, live: str) -> None:
-    """Files that are open belong to the copy from now on: its own contents, its own offset."""
-    for number in map(int, os.listdir("/proc/self/fd")):
-        with suppress(OSError):
-            path = os.readlink(f"/proc/self/fd/{number}")
-            if path.startswith(parked):
-                flags = fcntl.fcntl(number, fcntl.F_GETFL)
-                copy = os.open(f"{live}/{path[len(parked) :]}", flags | os.O_CLOEXEC)
-                with suppress(OSError):
-                    os.lseek(copy, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
-                os.dup2(copy, number, inheritable=os.get_inheritable(number))
-                os.close(copy)
-
-
 def _set_temporary(path: str) -> None:
     if os.environ.get("TMPDIR") == path:
         return
@@ -96,11 +122,13 @@ def _set_temporary(path: str) -> None:
         tempfile.tempdir = None  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _make_folder(path: str) -> None:
-    if not _is_folder(path):
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-        os.mkdir(path, 0o700)
+def _make_folder(path: str, *, is_copy: bool) -> None:
+    """What was copied may be anything, or nothing."""
+    if is_copy and os.path.lexists(path):
+        if _is_folder(path):
+            return
+        os.unlink(path)
+    os.mkdir(path, 0o700)
 
 
 def _is_folder(path: str) -> bool:
@@ -131,17 +159,6 @@ def _opened(folder: str) -> "os._ScandirIterator[str]":  # pyright: ignore[repor
     except PermissionError:
         os.chmod(folder, 0o700)
         return os.scandir(folder)
-
-
-def _is_within(top: str, *, max_bytes: int, max_files: int) -> bool:
-    """Whether what is under `top` may be kept. Holes and second links count in full: a copy has neither."""
-    num_bytes = 0
-    for num_files, (_, entry) in enumerate(_walk(top), 1):
-        if not entry.is_dir(follow_symlinks=False):
-            num_bytes += entry.stat(follow_symlinks=False).st_size
-        if num_bytes > max_bytes or num_files > max_files:
-            return False
-    return True
 
 
 def _copy_all(source: str, target: str) -> None:

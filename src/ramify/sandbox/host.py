@@ -1,9 +1,8 @@
 """Sandbox: one sandbox as its host sees it.
 
-Owns the steps that run in it. A step has exactly one end, whatever the code in it does: a word on its socket, the
-socket's end, or the deadline. After each of them every process that is neither a state nor part of a running step is
-killed; a sandbox that does not come clean is killed whole. The host decodes nothing that comes out: words are compared,
-text is text. Every wait has a deadline, and no cancellation leaves a process behind. Linux only.
+Owns the steps that run in it. A step has exactly one end, whatever its code does: a word on its socket, the socket's
+end, or the deadline. Each is followed by a sweep, and a sandbox that does not come clean is killed whole. Nothing that
+comes out is decoded: words are compared, text is text. Every wait has a deadline, and no cancellation leaves a process.
 """
 
 import asyncio
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from ramify.sandbox import protocol
 from ramify.sandbox.channel import Broken
+from ramify.sandbox.folders import NUM_PLACES, place
 from ramify.sandbox.leftovers import Leftovers
 from ramify.sandbox.processes import Processes
 from ramify.sandbox.protocol import MESSAGE_BYTES, STARTED
@@ -21,17 +21,15 @@ from ramify.sandbox.setup import SandboxConfig
 from ramify.sandbox.shell import Shell
 from ramify.sandbox.state import Ended, Lost, Outcome, State
 from ramify.sandbox.states import States
-from ramify.sandbox.watchdog import watch
+from ramify.sandbox.watchdog import Watchdog
 
 START_S: Final = 60.0
 """Time a new sandbox has, its imports included: sympy took 1 s, and a machine may be busy."""
 FORK_S: Final = 5.0
 """Time a state has to fork: 0.16 s with 1 GiB of heap."""
-CLOSE_S: Final = 5.0
-REMOVE_S: Final = 10.0
-NUM_DESCRIPTORS: Final = 8
+CLOSE_S, REMOVE_S = 5.0, 10.0
+NUM_DESCRIPTORS: Final = 9
 """Of a sandbox without any state."""
-MAX_SWEEPS, MAX_PAUSE_S = 30, 0.05
 FORK_TRIES, FORK_PAUSE_S = 10, 0.05
 """A sibling's fork bomb takes all the processes there may be, until the watchdog has seen it."""
 
@@ -45,12 +43,10 @@ class Sandbox:
         self._processes, self._leftovers, first = inside
         self.states = States(self._processes, self._leftovers, config.limits, first=first)
         self._running: dict[int, Running] = {}
+        self._watchdog = Watchdog(self._processes, self.states, self._running, limits=config.limits)
         self._folders: set[str] = set()
         """Where steps run now."""
-        self._gate = asyncio.Lock()
-        """Held while a state forks and while the sweep looks: a child is nobody's stray before it is known."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._watch: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._is_lost = False
         """Whether somebody else ended it: the steps on their way are not to blame."""
@@ -64,11 +60,10 @@ class Sandbox:
         try:
             async with asyncio.timeout(START_S):
                 return cls(config, shell, await shell.greet())
-        except (Broken, TimeoutError, OSError) as error:
-            await shell.end()
-            raise shell.fault() from error
-        except BaseException:
-            await shell.end()
+        except BaseException as error:
+            await asyncio.shield(asyncio.create_task(shell.end()))
+            if isinstance(error, (Broken, TimeoutError, OSError)):
+                raise shell.fault() from error
             raise
 
     @property
@@ -112,8 +107,7 @@ class Sandbox:
 
         The caller is the first user of the state it gets. Cancelled, this leaves nothing running.
         """
-        folder = self._free_folder(state.folder)
-        self._folders.add(folder)
+        folder = self._claimed(state.folder)
         self.states.touch(state)
         state.num_steps += 1
         running: Running | None = None
@@ -126,7 +120,7 @@ class Sandbox:
             self.states.release(state)
             if running is not None:
                 self._over(running, after)
-            settled = self._spawn(self._settle(running, folder))
+            settled = self._spawn(self._settle(running, after, folder))
         try:
             await asyncio.shield(settled)
         except asyncio.CancelledError:
@@ -183,15 +177,21 @@ class Sandbox:
 
     async def _forked(self, state: State, running: Running) -> bytes:
         """The first word on a step's socket. A state that does not fork in time, or is told half a step, is dropped."""
-        async with self._gate:
-            state.go()
+        async with state.turn:
             is_told = False
+            state.is_forking = True
+            self._watchdog.wake()
+            state.go()
             try:
                 async with asyncio.timeout(FORK_S):
                     await state.channel.send(running.step.packed(), running.ends)
                     is_told = True
                     running.handed_over()
                     message = await running.channel.message(MESSAGE_BYTES)
+                word = running.step.word(message)
+                if word == STARTED:
+                    self._know(running)
+                return word
             except (Broken, TimeoutError) as error:
                 self.states.drop(state)
                 raise Lost from error
@@ -201,22 +201,15 @@ class Sandbox:
                 raise
             finally:
                 state.stop()
-            word = running.step.word(message)
-            if word == STARTED:
-                self._know(running)
-            return word
+                state.is_forking = False
 
     def _know(self, running: Running) -> None:
         """Count the child's processes from now on; one that has ended already has none."""
         pid = self._processes.inner_pid(running.channel.sender_pid)
         running.watch()
-        if pid is None or pid in self.states.by_pid or pid in self._running:
-            return
-        running.pid = pid
-        self._running[pid] = running
-        if self._watch is None or self._watch.done():
-            watching = watch(self._processes, self._running, self.states.by_pid, self._config.limits)
-            self._watch = asyncio.create_task(watching)
+        if pid is not None and pid not in self.states.by_pid and pid not in self._running:
+            running.pid = pid
+            self._running[pid] = running
 
     async def _outcome(self, running: Running, timeout_s: float) -> tuple[Outcome, State | None]:
         """How a step ended, and the state behind it. Raises `Lost` where its files found no room."""
@@ -240,41 +233,36 @@ class Sandbox:
     def _over(self, running: Running, after: State | None) -> None:
         """The child is no running step any more, so that what it started counts as strays."""
         self._running.pop(running.pid, None)
-        running.unwatch()
         if after is None:
+            running.kill()
             running.channel.close()
-            if running.pid:
-                self._processes.kill(running.pid)
+        running.unwatch()
 
-    async def _settle(self, running: Running | None, folder: str) -> None:
-        """After a step: no stray is left, then its output is whole and its folder free."""
+    async def _settle(self, running: Running | None, after: State | None, folder: str) -> None:
+        """After a step: no stray is left and no state runs, then its output is whole and its folder free."""
         try:
-            await self._sweep()
+            if self.is_alive and not await self._watchdog.sweep():
+                self.kill()
+            self.states.rest()
         finally:
+            self._put_away(after, folder)
             self._folders.discard(folder)
+            if after is not None:
+                after.num_steps -= 1
+                self.states.release(after)
             if running is not None:
                 running.capture.close()
-                self._leftovers.add(running.step.trash)
 
-    async def _sweep(self) -> None:
-        """Kill what is neither a state nor part of a running step, again and again until there is nothing."""
-        for number in range(MAX_SWEEPS):
-            async with self._gate:
-                if not self.is_alive:
-                    return
-                strays = self._processes.groups(self._running, self.states.by_pid).get(0, [])
-                for stray in strays:
-                    self._processes.kill(stray.pid)
-            if not strays:
+    def _put_away(self, after: State | None, folder: str) -> None:
+        """What is in `folder` belongs to the state behind the step, or to nobody."""
+        if after is not None and after.is_alive:
+            if self._leftovers.park(folder, after.parked):
                 return
-            await asyncio.sleep(min(MAX_PAUSE_S, 0.001 * 2**number))
-        self.kill()
-
-    # -- the rest -----------------------------------------------------------------------------------------------------
+            self.states.drop(after)
+        self._leftovers.clear(folder)
 
     async def _closed(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
+        self._watchdog.end()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_S)
         await self._shell.end()
@@ -296,11 +284,13 @@ class Sandbox:
             if ended.state is not None:
                 self.let_go(ended.state)
 
-    def _free_folder(self, wanted: str) -> str:
-        """Where the paths that a state remembers are its own again, or the first place where nobody runs."""
-        if wanted not in self._folders:
-            return wanted
-        return next(name for name in map(str, range(len(self._folders) + 1)) if name not in self._folders)
+    def _claimed(self, wanted: str) -> str:
+        """Where the paths that a state remembers are its own again, or another free place. Raises `Lost`."""
+        folder = next((name for name in (wanted, *map(place, range(NUM_PLACES))) if name not in self._folders), None)
+        if folder is None:
+            raise Lost
+        self._folders.add(folder)
+        return folder
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -5,7 +5,7 @@ forks: the child gives up every right it has and becomes the first node; the lau
 uid where it can, and waits for the host to hang up. Its end is the end of every process in the sandbox.
 """
 
-# ruff: noqa: PTH101, PTH103, PTH123 - paths are text here: pathlib is slow to import and knows no descriptors
+# ruff: noqa: PTH123 - paths are text here: pathlib is slow to import and knows no descriptors
 
 import os
 import resource
@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import Any, Final
 
 from ramify.sandbox import folders, kernel, landlock, seccomp
@@ -22,6 +23,8 @@ from ramify.sandbox.protocol import Setup
 MAX_LOCKED_BYTES: Final = 64 << 10
 KEEPERS: Final = 4
 """Room among the processes for the launcher and steps about to be counted."""
+NO_CORE_BYTES: Final = 1
+"""The one limit that also stops a dump which the kernel would hand to a program of the host (core(5))."""
 
 
 def main(life: int, channel: int, host: int, fields: dict[str, Any]) -> None:
@@ -33,7 +36,7 @@ def main(life: int, channel: int, host: int, fields: dict[str, Any]) -> None:
     kernel.prctl(kernel.PR_SET_THP_DISABLE, 1)
     for target, options in setup.file_systems.items():
         kernel.mount_tmpfs(target, options)
-    _make_box(setup)
+    folders.make_box(setup.box, setup.keeper_uid)
     if setup.alone_uid is not None:
         kernel.become_alone(setup.alone_uid)
     handles = [os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)]
@@ -46,16 +49,8 @@ def main(life: int, channel: int, host: int, fields: dict[str, Any]) -> None:
     _be_keeper(life, host, handles, setup)
 
 
-def _make_box(setup: Setup) -> None:
-    """Folders that everybody may use and nobody may list; only its owner may move what is in them."""
-    os.makedirs(f"{setup.box}/{folders.PARKED}", exist_ok=True)
-    for folder in (f"{setup.box}/{folders.PARKED}", setup.box):
-        os.chmod(folder, 0o1333)
-        if setup.keeper_uid is not None:
-            os.chown(folder, setup.keeper_uid, setup.keeper_uid)
-
-
 def _be_first_node(channel: int, setup: Setup) -> None:
+    _die_first()
     _give_up_rights(setup, setup.uid)
     _limit(setup)
     if setup.walls != "none":
@@ -100,6 +95,7 @@ def _be_keeper(life: int, host: int, handles: list[int], setup: Setup) -> None:
         watch.poll()
     if setup.walls != "strict":
         _end_children()
+        folders.remove(setup.box)
     os._exit(0)
 
 
@@ -112,7 +108,14 @@ def _end_children() -> None:
         if not found:
             return
         for pid in found:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _die_first() -> None:
+    """Where the machine runs out of memory, the kernel takes what the sandbox runs before anything of the host's."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("1000")
 
 
 def _give_up_rights(setup: Setup, uid: int | None) -> None:
@@ -134,7 +137,7 @@ def _limit(setup: Setup) -> None:
     limits = {
         resource.RLIMIT_FSIZE: setup.max_files_bytes,
         resource.RLIMIT_NOFILE: setup.max_descriptors,
-        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CORE: NO_CORE_BYTES,
         resource.RLIMIT_MEMLOCK: MAX_LOCKED_BYTES,
         resource.RLIMIT_MSGQUEUE: 0,
     }

@@ -1,20 +1,26 @@
-"""Leftovers: the files of states that are no more.
+"""Leftovers: what steps left in files, as the host keeps it.
 
-Most states left none, and their folders go at once. Others stay until half of the room is used; then code that runs in
-the sandbox removes them: the host never walks through files that foreign code made.
+The files of a state that waits are moved out of every process's reach, and those of states that are no more go. Most
+states left none, and their folders go at once. Others stay until half of the room is used; then code that runs in the
+sandbox removes them: the host renames, and never walks through files that foreign code made.
 """
 
+# ruff: noqa: PTH208 - pathlib knows no descriptors
+
 import os
+import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from ramify.sandbox.folders import PARKED, TMP, WORK
+from ramify.sandbox.folders import PARKED, TMP, TRASH, WORK
 
-_FLAGS: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_HELD: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LISTED: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REMOVE: Final = """
 import shutil
 for name in {names!r}:
-    shutil.rmtree({box!r} + "/" + name, ignore_errors=True)
+    shutil.rmtree({trash!r} + "/" + name, ignore_errors=True)
 """
 
 
@@ -23,24 +29,39 @@ class Leftovers:
 
     def __init__(self, box: int, path: str) -> None:
         self._box = box
-        self._path = f"{path}/{PARKED}"
-        self._parked = os.open(PARKED, _FLAGS, dir_fd=box)
+        self._trash_path = f"{path}/{TRASH}"
+        self._parked = os.open(PARKED, _HELD, dir_fd=box)
+        self._trash = os.open(TRASH, _HELD, dir_fd=box)
         self._names: list[str] = []
 
-    def add(self, name: str) -> None:
-        """The files parked as `name` are needed no more. Removes what is empty and follows no link."""
+    def park(self, place: str, name: str) -> bool:
+        """Put away what is in `place`, where nothing runs any more, as the files of state `name`. False = no room."""
         try:
-            folder = os.open(name, _FLAGS, dir_fd=self._parked)
+            os.mkdir(name, dir_fd=self._parked)
+            os.chmod(name, 0o755, dir_fd=self._parked)
+            live = os.open(place, _LISTED, dir_fd=self._box)
         except OSError:
-            return
-        for part in (WORK, TMP):
-            with suppress(OSError):
-                os.rmdir(part, dir_fd=folder)
-        os.close(folder)
+            return False
         try:
+            for part in (WORK, TMP):
+                with suppress(FileNotFoundError):
+                    os.rename(part, f"{name}/{part}", src_dir_fd=live, dst_dir_fd=self._parked)
+            self._discard(live, os.listdir(live))
+        except OSError:
+            return False
+        finally:
+            os.close(live)
+        return True
+
+    def clear(self, place: str) -> None:
+        """Nobody needs what is in `place`."""
+        self._empty(self._box, place)
+
+    def drop(self, name: str) -> None:
+        """Nobody needs the files of state `name` any more."""
+        self._empty(self._parked, name)
+        with suppress(OSError):
             os.rmdir(name, dir_fd=self._parked)
-        except OSError:
-            self._names.append(name)
 
     def removal(self) -> str | None:
         """Code that makes room, once there is little; None = there is enough, or nothing to remove."""
@@ -48,8 +69,32 @@ class Leftovers:
         if not self._names or (2 * room.f_bfree > room.f_blocks and 2 * room.f_ffree > room.f_files):
             return None
         names, self._names = self._names, []
-        return _REMOVE.format(names=names, box=self._path)
+        return _REMOVE.format(names=names, trash=self._trash_path)
 
     def close(self) -> None:
-        os.close(self._parked)
-        os.close(self._box)
+        for descriptor in (self._parked, self._trash, self._box):
+            os.close(descriptor)
+
+    def _empty(self, parent: int, name: str) -> None:
+        """Discard what is in a folder; a link in its place is not followed."""
+        try:
+            folder = os.open(name, _LISTED, dir_fd=parent)
+        except OSError:
+            return
+        try:
+            with suppress(OSError):
+                self._discard(folder, os.listdir(folder))
+        finally:
+            os.close(folder)
+
+    def _discard(self, folder: int, names: Iterable[str]) -> None:
+        for name in names:
+            with suppress(FileNotFoundError):
+                try:
+                    os.rmdir(name, dir_fd=folder)
+                except NotADirectoryError:
+                    os.unlink(name, dir_fd=folder)
+                except OSError:
+                    token = secrets.token_hex(8)
+                    os.rename(name, token, src_dir_fd=folder, dst_dir_fd=self._trash)
+                    self._names.append(token)

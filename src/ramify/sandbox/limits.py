@@ -44,7 +44,7 @@ class SandboxLimits:
 
     @property
     def box_files(self) -> int:
-        """Files and folders of all states together: every state has two folders of its own."""
+        """Files and folders of all states together: every state has three folders of its own."""
         return 4 * self.max_files + 4 * self.max_nodes
 
     @property

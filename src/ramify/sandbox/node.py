@@ -42,6 +42,7 @@ from sys import setprofile, settrace  # isort: skip
 from signal import pause  # isort: skip
 from os import _exit, close, dup2, fork, getpid, listdir, waitpid, write  # isort: skip
 
+NUM_STREAMS: Final = 3
 FAILED: Final = 70
 """Exit status of a child that could not do its part."""
 NUM_OWN_SCOPES: Final = landlock.MAX_LAYERS - 2
@@ -119,7 +120,7 @@ class Node:
             landlock.enter_scope()
             self._num_scopes += 1
         try:
-            folders.take(self._box, step.folder, step.source, trash=step.trash)
+            folders.take(self._box, step.folder, step.source)
         except OSError:
             _send(self._channel, NO_ROOM + step.nonce)
             _exit(0)
@@ -131,14 +132,14 @@ class Node:
             signal.signal(number, handler)
 
     def _settle(self, step: Step) -> None:
-        """From foreign code back to a process that waits: alone, quiet, its files put away."""
+        """From foreign code back to a process that waits: alone, quiet, its files few enough."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._quieten()
         _reap()
+        _fill_streams()
         _shed_threads()
-        if not folders.park(
-            self._box, step.folder, step.target, max_bytes=self._max_files_bytes, max_files=self._max_files
-        ):
+        live = f"{self._box}/{step.folder}"
+        if not folders.fits(live, max_bytes=self._max_files_bytes, max_files=self._max_files):
             _send(self._channel, TOO_MUCH + step.nonce)
             _exit(0)
 
@@ -181,7 +182,8 @@ def _report(error: BaseException) -> None:
         trace = error.__traceback__
         traceback.print_exception(type(error), error, trace.tb_next if trace is not None else None)
     except BaseException:  # noqa: BLE001 - exceptions are foreign code too
-        write(2, f"{type(error).__name__}\n".encode(errors="replace"))
+        with suppress(OSError):
+            write(2, f"{type(error).__name__}\n".encode(errors="replace"))
 
 
 def _open_streams() -> None:
@@ -192,6 +194,13 @@ def _open_streams() -> None:
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # pyright: ignore[reportAttributeAccessIssue]  # noqa: SIM115
+
+
+def _fill_streams() -> None:
+    """What foreign code closed of the first three descriptors, so that none of them is the next step's socket."""
+    while (number := os.open("/dev/null", os.O_RDWR)) < NUM_STREAMS:
+        os.set_inheritable(number, True)
+    close(number)
 
 
 def _shed_threads() -> None:

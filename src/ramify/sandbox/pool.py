@@ -32,6 +32,7 @@ class Pool:
         self._used: dict[Sandbox, None] = {}
         """The least recently used first."""
         self._spares: list[Sandbox] = []
+        self._ending: set[Sandbox] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._starts = asyncio.Semaphore(MAX_STARTS)
         self._tested = asyncio.Lock()
@@ -53,6 +54,8 @@ class Pool:
         sandboxes, self._spares, self._used = [*self._spares, *self._used], [], {}
         for sandbox in sandboxes:
             sandbox.kill()
+        sandboxes += self._ending
+        self._ending = set()
         await asyncio.gather(*tasks, *(sandbox.close() for sandbox in sandboxes), return_exceptions=True)
 
     async def take(self) -> Sandbox:
@@ -84,8 +87,12 @@ class Pool:
             await sandbox.close()
 
     async def _started(self) -> Sandbox:
+        """A new one. Raises `ToolError("sandbox_lost")`, for this machine has been found to have all walls."""
         async with self._starts:
-            return await Sandbox.open(self.config)
+            try:
+                return await Sandbox.open(self.config)
+            except ToolError as error:
+                raise ToolError("sandbox_lost", f"it ended while it began: {error}") from error
 
     async def _refill(self) -> None:
         """Spares are a matter of speed: one that does not start is missed by nobody."""
@@ -111,7 +118,12 @@ class Pool:
 
     def _close_soon(self, sandbox: Sandbox) -> None:
         sandbox.kill()
-        self._soon(sandbox.close())
+        self._ending.add(sandbox)
+        self._soon(self._ended(sandbox))
+
+    async def _ended(self, sandbox: Sandbox) -> None:
+        await sandbox.close()
+        self._ending.discard(sandbox)
 
     def _soon(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

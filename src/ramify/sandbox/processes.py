@@ -16,7 +16,9 @@ from typing import Final
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _MAX_ROUNDS: Final = 30
-GONE: Final = frozenset("ZX")
+GONE, STOPPED = frozenset("ZX"), frozenset("Tt")
+STRAY, UNCLEAR = 0, -1
+"""Owners of what descends from no step, and of what could not be followed: its parent died while it was looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,10 @@ class Look:
     rss_bytes: int
     num_faults: int
     """Pages it was given or copied since it was forked: no more of its memory than these is its own alone."""
+
+    @property
+    def is_gone(self) -> bool:
+        return self.state in GONE
 
 
 class Processes:
@@ -72,38 +78,44 @@ class Processes:
                 return int(line.split()[1]) * 1024
         return None
 
-    def groups(self, running: Collection[int], waiting: Collection[int]) -> dict[int, list[Look]]:
-        """Every process that is no waiting node, by the running one it descends from; 0 = from none, so a stray."""
+    def groups(self, owners: Collection[int], waiting: Collection[int]) -> dict[int, list[Look]]:
+        """Every process that is no waiting node, dead ones too, by the one of `owners` it descends from, or `STRAY`, or
+        `UNCLEAR`."""
         looks: dict[int, Look] = {}
         for pid in self.pids().difference(waiting):
-            look = self.look(pid)
-            if look is not None and (look.state not in GONE or pid in running):
-                looks[pid] = look
+            looks[pid] = self.look(pid) or Look(pid, "X", UNCLEAR, 0, 0, 0)
+        roots = {self._keeper, *waiting}
         found: dict[int, list[Look]] = {}
         for look in looks.values():
-            found.setdefault(_owner(look.pid, looks, running), []).append(look)
+            found.setdefault(_owner(look.pid, looks, owners, roots), []).append(look)
         return found
 
-    def kill(self, pid: int) -> None:
-        """End one process, whatever it ignores."""
+    def signal(self, pid: int, number: signal.Signals) -> None:
+        """Send one process a signal; one that is gone gets none."""
         held = self.hold(pid)
         if held is not None:
             with suppress(OSError):
-                signal.pidfd_send_signal(held, signal.SIGKILL)
+                signal.pidfd_send_signal(held, number)
             os.close(held)
 
     def kill_all(self, known: Collection[int]) -> None:
         """The launcher, whose end is that of a namespace; without one all there is, `known` at the least."""
         if not self._has_namespace:
-            for pid in known:
-                self.kill(pid)
-            for _ in range(_MAX_ROUNDS):
-                pids = self._descendants()
-                for pid in pids:
-                    self.kill(pid)
-                if not pids:
-                    break
-        self.kill(self._keeper)
+            for pid in self._stopped(known):
+                self.signal(pid, signal.SIGKILL)
+        self.signal(self._keeper, signal.SIGKILL)
+
+    def _stopped(self, known: Collection[int]) -> set[int]:
+        """All descendants and `known`, none of which can fork any more: a bomb grows faster than it is killed."""
+        stopped: set[int] = set()
+        for _ in range(_MAX_ROUNDS):
+            more = self._descendants().union(known) - stopped
+            if not more:
+                break
+            for pid in more:
+                self.signal(pid, signal.SIGSTOP)
+            stopped |= more
+        return stopped
 
     def inner_pid(self, host_pid: int) -> int | None:
         """The number in this sandbox's /proc of a process that the kernel named to the host; None = it is gone."""
@@ -154,12 +166,12 @@ class Processes:
             os.close(descriptor)
 
 
-def _owner(pid: int, looks: Mapping[int, Look], running: Collection[int]) -> int:
-    """The running node that `pid` is or descends from; the way up ends at a node that waits, or outside."""
+def _owner(pid: int, looks: Mapping[int, Look], owners: Collection[int], roots: Collection[int]) -> int:
+    """The owner that `pid` is or descends from. What ends at a node that waits, or at the launcher, is a stray."""
     seen: set[int] = set()
     while pid in looks and pid not in seen:
-        if pid in running:
+        if pid in owners:
             return pid
         seen.add(pid)
         pid = looks[pid].parent
-    return 0
+    return STRAY if pid in roots else UNCLEAR

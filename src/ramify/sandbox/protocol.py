@@ -33,20 +33,13 @@ WORDS: Final = frozenset({STARTED, NO_PROCESS, NO_ROOM, TOO_MUCH, OK, ERROR})
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step as a node is told it. `folder` is where it runs, `source` the parked files it begins with ('' = none),
-    `target` what its own are parked as."""
+    """One step as a node is told it. `folder` is where it runs, `source` the parked files it begins with; '' = none."""
 
     nonce: bytes
     code: str
     number: int
     folder: str
     source: str
-    target: str
-
-    @property
-    def trash(self) -> str:
-        """Name for what is found in `folder`."""
-        return f"{self.target}-old"
 
     def word(self, message: bytes) -> bytes:
         """What a message says about this step; empty = it is none of its."""
@@ -54,8 +47,7 @@ class Step:
         return word if word in WORDS and hmac.compare_digest(nonce, self.nonce) else b""
 
     def packed(self) -> bytes:
-        fields = (self.nonce, self.code, self.number, self.folder, self.source, self.target)
-        return framed(fields)
+        return framed((self.nonce, self.code, self.number, self.folder, self.source))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

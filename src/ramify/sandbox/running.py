@@ -3,6 +3,8 @@
 import asyncio
 import os
 import secrets
+import signal
+from contextlib import suppress
 from typing import Final
 
 from ramify.sandbox.capture import Capture
@@ -19,6 +21,8 @@ class Running:
 
     def __init__(self, step: Step, limits: SandboxLimits, *, base_bytes: int) -> None:
         self.step = step
+        self.parked = secrets.token_hex(NONCE_BYTES)
+        """Name for its files, once it is over."""
         self.base_bytes = base_bytes
         """Memory of the state it began in."""
         self.fault = ""
@@ -58,6 +62,12 @@ class Running:
             os.close(self._pidfd)
             self._pidfd = -1
 
+    def kill(self) -> None:
+        """End its first process, if it is still there."""
+        if self._pidfd >= 0:
+            with suppress(OSError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
     def stop(self, fault: str) -> None:
         """End it: who waits for its word sees the socket close."""
         self.fault = self.fault or fault
@@ -85,6 +95,5 @@ class Running:
 
 
 def new_step(code: str, *, number: int, folder: str, source: str) -> Step:
-    """A step with a nonce and a name for its files that nobody can guess."""
-    target = secrets.token_hex(NONCE_BYTES)
-    return Step(secrets.token_bytes(NONCE_BYTES), code, number, folder, source, target)
+    """A step with a nonce that nobody can guess."""
+    return Step(secrets.token_bytes(NONCE_BYTES), code, number, folder, source)

@@ -1,9 +1,9 @@
 """Seccomp: the filter between a sandbox and the kernel, written out as BPF.
 
 A deny list, for code that may be anything a Python program is: what is refused answers EPERM, what honest libraries
-have a fallback for (clone3, calls newer than this list) answers ENOSYS, and a call by another machine's table (32 bits,
-x32) ends the process. Runs inside the sandbox. What memory and file limits cannot bound in sum (memfd, SysV memory,
-huge pages) is refused here.
+have a fallback for (clone3, POSIX timers, calls newer than this list) answers ENOSYS, and a call by another machine's
+table (32 bits, x32) ends the process. Runs inside the sandbox. What memory and file limits cannot bound in sum (memfd,
+SysV memory, huge pages) is refused here, and so are limits, priorities and affinities of any process but the caller.
 """
 
 import ctypes
@@ -20,8 +20,12 @@ Instruction = tuple[int, int, int, int]
 
 ARCHES: Final[dict[Machine, int]] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32_BIT: Final = 0x4000_0000
-NEW_NAMESPACES: Final = 0x7E02_0000
-"""Every CLONE_NEW* that `clone` takes."""
+FORBIDDEN_CLONES: Final = 0x7E02_8000
+"""Every CLONE_NEW* that `clone` takes, and CLONE_PARENT: what a step starts must descend from it."""
+F_SETSIG: Final = 10
+"""Of `fcntl`: with it, and with a POSIX timer, a process that was stopped could wake itself."""
+SCHEDULING: Final = ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")
+PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
 MAP_HUGETLB: Final = 0x4_0000
 TERMINAL_TRICKS: Final = (0x5412, 0x541C, 0x541D)
 """TIOCSTI, TIOCLINUX, TIOCCONS."""
@@ -70,7 +74,13 @@ def _first(arch: int, *, is_x86: bool) -> Iterable[Instruction]:
 def _examined(machine: Machine, *, has_sockets: bool) -> Iterable[Instruction]:
     rules: dict[str, Sequence[Instruction]] = {
         "clone3": [_refuse(errno.ENOSYS)],
-        "clone": [_load(0), (_SHARES, 0, 1, NEW_NAMESPACES), _refuse(errno.EPERM)],
+        "timer_create": [_refuse(errno.ENOSYS)],
+        "clone": [_load(0), (_SHARES, 0, 1, FORBIDDEN_CLONES), _refuse(errno.EPERM)],
+        "fcntl": [_load(1), *_when(F_SETSIG, [_refuse(errno.EPERM)])],
+        "prlimit64": _only(0, 0),
+        "setpriority": [*_only(0, PRIO_PROCESS), *_only(1, 0)],
+        "ioprio_set": [*_only(0, IOPRIO_WHO_PROCESS), *_only(1, 0)],
+        **{name: _only(0, 0) for name in SCHEDULING},
         "mmap": [_load(3), (_SHARES, 0, 1, MAP_HUGETLB), _refuse(errno.ENOMEM)],
         "ioctl": [_load(1), *(step for code in TERMINAL_TRICKS for step in _when(code, [_refuse(errno.EPERM)]))],
         "prctl": [
@@ -91,6 +101,11 @@ def _when(value: int, then: Sequence[Instruction]) -> Iterable[Instruction]:
     """`then` if what is loaded equals `value`, else on behind it."""
     yield (_EQUAL, 0, len(then), value)
     yield from then
+
+
+def _only(argument: int, value: int) -> Sequence[Instruction]:
+    """Refuse any other value; 0 stands for the caller where a process is named."""
+    return [_load(argument), (_EQUAL, 1, 0, value), _refuse(errno.EPERM)]
 
 
 def _load(argument: int) -> Instruction:

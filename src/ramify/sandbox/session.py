@@ -113,7 +113,8 @@ class Session:
         return self._place.sandbox.keeper_pid if self._place is not None else None
 
     async def run(self, code: str, timeout_s: float | None = None) -> Answer:
-        """Run `code` behind the steps so far. Raises `ToolError("replay_diverged")` where they show others now."""
+        """Run `code` behind the steps so far. Raises `ToolError("replay_diverged")` where they show others now, and
+        `ToolError("sandbox_lost")` where two sandboxes were lost under it."""
         if self._is_closed:
             raise ToolError("tool_gave_up", "the session was closed")
         if len(code) > self._lineage.rules.max_code_bytes:
@@ -162,7 +163,7 @@ class Session:
                 continue
             self._move(place, ended, Done(code, timeout_s, _digest(ended)))
             return self._answer(ended.outcome, ended.text)
-        return self._answer("crashed", "[crashed] its state could not be restored")
+        raise ToolError("sandbox_lost", "twice: the state could not be restored")
 
     def _move(self, place: Place, ended: Ended, done: Done) -> None:
         """Be in the state behind a step, where there is one and it counts."""
@@ -186,20 +187,27 @@ class Session:
     async def _rebuilt(self, *, is_new: bool) -> Place:
         """The state behind the history, which must show what it showed. Raises `Lost`, `ToolError`."""
         place = await self._lineage.begin(is_new=is_new)
-        for number, done in enumerate(self._history, 1):
-            try:
-                ended = await place.sandbox.step(
-                    place.state, done.code, number=number, timeout_s=REPLAY_PATIENCE * done.timeout_s
-                )
-            finally:
-                place.sandbox.let_go(place.state)
-            if ended.state is None or _digest(ended) != done.digest:
-                if ended.state is not None:
-                    place.sandbox.let_go(ended.state)
-                said = f"step {number}, {done.code[:80]!r}, shows something else now: {ended.text[-200:]!r}"
-                raise ToolError("replay_diverged", said)
-            place = Place(place.sandbox, ended.state)
+        try:
+            for number, done in enumerate(self._history, 1):
+                place = await self._repeated(place, done, number)
+        except BaseException:
+            await self._lineage.pool.give_back(place.sandbox)
+            raise
         return place
+
+    async def _repeated(self, place: Place, done: Done, number: int) -> Place:
+        """The state behind one more step of the history; the one before is let go."""
+        limit_s = REPLAY_PATIENCE * done.timeout_s
+        try:
+            ended = await place.sandbox.step(place.state, done.code, number=number, timeout_s=limit_s)
+        finally:
+            place.sandbox.let_go(place.state)
+        if ended.state is not None and _digest(ended) == done.digest:
+            return Place(place.sandbox, ended.state)
+        if ended.state is not None:
+            place.sandbox.let_go(ended.state)
+        said = f"step {number}, {done.code[:80]!r}, shows something else now: {ended.text[-200:]!r}"
+        raise ToolError("replay_diverged", said)
 
     async def _leave(self) -> None:
         place, self._place = self._place, None

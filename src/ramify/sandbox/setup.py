@@ -13,14 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
-from ramify.sandbox import bubblewrap
+from ramify.sandbox import bubblewrap, folders
 from ramify.sandbox.interpreter import PACKAGES, outside
 from ramify.sandbox.limits import SandboxLimits
 from ramify.sandbox.protocol import Setup, framed
 from ramify.sandbox.seccomp import ARCHES
 
 Walls = Literal["strict", "process", "none"]
-MODULES: Final = ("syscalls", "kernel", "protocol", "seccomp", "landlock", "folders", "node", "launcher")
+MODULES: Final = ("syscalls", "kernel", "protocol", "seccomp", "landlock", "inherited", "folders", "node", "launcher")
 """What goes inside, each after those it imports."""
 UID_BASE, NUM_UIDS = 0x7000_0000, 1 << 28
 """Uids that no user has (systemd, UIDS-GIDS: 1879048192…2147483647 are unused)."""
@@ -52,12 +52,12 @@ def strict_setup(config: SandboxConfig) -> Setup:
         box=bubblewrap.BOX,
         uid=uid,
         file_systems={
-            bubblewrap.BOX: f"size={limits.box_bytes},nr_inodes={limits.box_files},mode=0755",
+            bubblewrap.BOX: f"size={limits.box_bytes},nr_inodes={limits.box_files + 2 * folders.NUM_PLACES},mode=0755",
             bubblewrap.TMP: shared + owner,
             bubblewrap.SHM: shared + owner,
         },
-        readable=bubblewrap.READABLE,
-        writable=(bubblewrap.BOX, bubblewrap.TMP, bubblewrap.SHM),
+        readable=(*bubblewrap.READABLE, bubblewrap.BOX),
+        writable=(*_writable(bubblewrap.BOX), bubblewrap.TMP, bubblewrap.SHM),
         paths=(PACKAGES,),
     )
 
@@ -71,8 +71,8 @@ def bare_setup(config: SandboxConfig, box: str) -> Setup:
         box=box,
         uid=UID_BASE + 2 * secrets.randbelow(NUM_UIDS // 2) if is_root else None,
         file_systems={},
-        readable=(*bubblewrap.READABLE, sys.base_prefix, *paths),
-        writable=(box,),
+        readable=(*bubblewrap.READABLE, sys.base_prefix, *paths, box),
+        writable=_writable(box),
         paths=paths,
     )
 
@@ -106,6 +106,11 @@ def _setup(
         paths=paths,
         preload=config.preload,
     )
+
+
+def _writable(box: str) -> tuple[str, ...]:
+    """Of the box: where steps run, and what they are to remove; never the files of states that wait."""
+    return tuple(f"{box}/{name}" for name in (folders.TRASH, *map(folders.place, range(folders.NUM_PLACES))))
 
 
 def machine() -> str:

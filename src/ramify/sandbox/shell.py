@@ -6,7 +6,6 @@ it is started with an empty environment, without `site`, and reads its code from
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from ramify.core.errors import ToolError
-from ramify.sandbox import bubblewrap
+from ramify.sandbox import bubblewrap, folders
 from ramify.sandbox.capture import Capture
 from ramify.sandbox.channel import Broken, Channel
 from ramify.sandbox.interpreter import Interpreter, interpreter
@@ -117,7 +116,8 @@ class Shell:
             os.close(pidfd)
         self._process.poll()
         if self._box is not None:
-            shutil.rmtree(self._box, ignore_errors=True)
+            with suppress(OSError):
+                await asyncio.to_thread(folders.remove, self._box)
 
     def _planned(self) -> tuple[Setup, list[str], Mapping[str, str]]:
         """What the launcher is told, how it is called, and the environment of that call."""

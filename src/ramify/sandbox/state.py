@@ -4,10 +4,11 @@ A state is stopped (SIGSTOP) as long as nobody forks it, so that what foreign co
 two steps.
 """
 
+import asyncio
 import os
 import signal
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ramify.sandbox.channel import Channel
@@ -34,8 +35,14 @@ class State:
     num_users: int = 0
     """Sessions in this state."""
     num_steps: int = 0
-    """Steps on their way that began in it."""
+    """Steps on their way that began in it, and the one it is the end of until that is settled."""
     is_alive: bool = True
+    is_forking: bool = False
+    """Whether it runs now, to start a step."""
+    is_restless: bool = False
+    """Whether it was found running when it should not."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Of the steps that begin in it."""
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; a process that is gone gets none."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from ramify.sandbox.leftovers import Leftovers
 from ramify.sandbox.limits import SandboxLimits
-from ramify.sandbox.processes import GONE, PAGE_BYTES, Processes
+from ramify.sandbox.processes import PAGE_BYTES, STOPPED, Processes
 from ramify.sandbox.running import Running
 from ramify.sandbox.state import State
 
@@ -38,6 +38,11 @@ class States:
         """Whether a step that began in one of them is on its way."""
         return any(state.num_steps for state in self.by_pid.values())
 
+    @property
+    def forking(self) -> dict[int, State]:
+        """Those that run now, to start a step."""
+        return {pid: state for pid, state in self.by_pid.items() if state.is_forking}
+
     def touch(self, state: State) -> None:
         """It was used just now."""
         if self.by_pid.pop(state.pid, None) is state:
@@ -53,9 +58,8 @@ class States:
         held = self._processes.hold(pid)
         if held is None:
             return None
-        step = running.step
-        state = State(pid, held, running.channel, 0, step.target, step.folder, num_users=1)
-        if look is None or look.state in GONE or look.num_threads != 1:
+        state = State(pid, held, running.channel, 0, running.parked, running.step.folder, num_users=1, num_steps=1)
+        if look is None or look.is_gone or look.num_threads != 1:
             state.end()
             return None
         state.rss_bytes = look.rss_bytes
@@ -75,7 +79,28 @@ class States:
         if state.is_alive:
             state.end()
             if state.parked:
-                self._leftovers.add(state.parked)
+                self._leftovers.drop(state.parked)
+
+    def rest(self) -> None:
+        """Stop again whatever should not run: somebody who is gone now may have woken it."""
+        for state in self.by_pid.values():
+            if not state.is_forking:
+                state.stop()
+
+    def check(self) -> None:
+        """Drop what does not stay stopped, and count what others grew by while they forked."""
+        for state in [*self.by_pid.values()]:
+            look = self._processes.look(state.pid)
+            if state.is_forking:
+                continue
+            if look is None or (look.state not in STOPPED and state.is_restless):
+                self.drop(state)
+                continue
+            state.is_restless = look.state not in STOPPED
+            self._unmeasured_bytes += max(0, look.rss_bytes - state.rss_bytes)
+            state.rss_bytes = max(look.rss_bytes, state.rss_bytes)
+        self.rest()
+        self._evict()
 
     def end(self) -> None:
         """End all of them; their files go with the sandbox."""

@@ -42,7 +42,10 @@ set_mempolicy_home_node 450 450
 """Name, number on x86_64, number on aarch64 (`-` = it has none)."""
 
 _EXAMINED: Final = """
-clone 56 220    clone3 435 435    ioctl 16 29    prctl 157 167    socket 41 198    socketpair 53 199    mmap 9 222
+clone 56 220              clone3 435 435            ioctl 16 29              prctl 157 167
+socket 41 198             socketpair 53 199         mmap 9 222               fcntl 72 25
+timer_create 222 107      prlimit64 302 261         setpriority 141 140      ioprio_set 251 30
+sched_setparam 142 118    sched_setscheduler 144 119    sched_setaffinity 203 122    sched_setattr 314 274
 """
 """Needed by honest code, refused with some arguments."""
 

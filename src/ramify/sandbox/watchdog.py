@@ -1,47 +1,120 @@
-"""Watchdog: looks at running steps every 40 ms, and ends those that use more than they may.
+"""Watchdog: looks at all processes of a sandbox, and ends those that use more than they may or are not to be there.
 
 Counts every process that descends from a step, orphans included; limits on one process alone would be no limit on many.
 Memory is taken as what is resident; where that is too much, as its fair share, since what a child only inherited is not
-there twice.
+there twice. A state that forks is looked at as a step is: what it is, foreign code may have made it. Whoever descends
+from no step is killed, at the end of a step again and again until there is nobody.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ramify.sandbox.limits import SandboxLimits
-from ramify.sandbox.processes import PAGE_BYTES, Look, Processes
+from ramify.sandbox.processes import PAGE_BYTES, STRAY, UNCLEAR, Look, Processes
 from ramify.sandbox.running import Running
+from ramify.sandbox.states import States
 
 PERIOD_S: Final = 0.04
+REST_S: Final = 2.0
+"""Between two looks where nothing should run at all: 1 ms for 64 states."""
+MAX_SWEEPS, MAX_PAUSE_S = 30, 0.05
+MANY: Final = 8
+"""So many strays are stopped before any of them is killed: a bomb grows into the room that a death leaves."""
 _MIB: Final = 1 << 20
 
 
-async def watch(
-    processes: Processes, running: Mapping[int, Running], waiting: Mapping[int, object], limits: SandboxLimits
-) -> None:
-    """Until no step runs. `running` and `waiting` are live: steps by the pid of their first process, and states."""
-    while running:
-        await asyncio.sleep(PERIOD_S)
-        for pid, group in processes.groups(running, waiting).items():
-            if pid in running:
-                fault = _fault(group, processes, running[pid], limits)
+class Watchdog:
+    """Of one sandbox. `running` is live: steps by the pid of their first process."""
+
+    def __init__(
+        self, processes: Processes, states: States, running: Mapping[int, Running], *, limits: SandboxLimits
+    ) -> None:
+        self._processes = processes
+        self._states = states
+        self._running = running
+        self._limits = limits
+        self._task: asyncio.Task[None] | None = None
+        self._is_resting = True
+
+    def wake(self) -> None:
+        """A step begins."""
+        if self._is_resting or self._task is None or self._task.done():
+            self.end()
+            self._is_resting = False
+            self._task = asyncio.create_task(self._watch())
+
+    def end(self) -> None:
+        """Look no more. Harmless when repeated."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def sweep(self) -> bool:
+        """Kill what is neither a state nor part of a step, until there is nothing. False = there always is something.
+
+        What came and went while it was looked at may have left a child behind, so that is not nothing.
+        """
+        known: set[int] = set()
+        for number in range(MAX_SWEEPS):
+            groups = self._groups()
+            strays = groups.get(STRAY, [])
+            dead = {stray.pid for stray in strays if stray.is_gone}
+            living = {stray.pid for stray in strays} - dead
+            if not living and dead <= known and UNCLEAR not in groups:
+                return True
+            is_bomb = len(living) > MANY and not living <= known
+            self._send(living, signal.SIGSTOP if is_bomb else signal.SIGKILL)
+            known |= living | dead
+            await asyncio.sleep(min(MAX_PAUSE_S, 0.001 * 2**number))
+        return False
+
+    async def _watch(self) -> None:
+        while self._running or self._states.forking:
+            await asyncio.sleep(PERIOD_S)
+            self._look()
+        self._is_resting = True
+        while self._states.by_pid:
+            await asyncio.sleep(REST_S)
+            self._look()
+            self._states.check()
+
+    def _look(self) -> None:
+        forking = self._states.forking
+        for pid, group in self._groups().items():
+            pids = [look.pid for look in group if not look.is_gone]
+            if pid in self._running:
+                step = self._running[pid]
+                fault = self._fault(group, base_bytes=step.base_bytes)
                 if fault:
-                    running[pid].stop(fault)
+                    self._send(pids, signal.SIGSTOP)
+                    step.stop(fault)
+            elif pid in forking:
+                if self._fault(group, base_bytes=forking[pid].rss_bytes):
+                    self._states.drop(forking[pid])
+                    self._send(pids, signal.SIGKILL)
+            elif pid == STRAY:
+                self._send(pids, signal.SIGKILL)
 
+    def _groups(self) -> dict[int, list[Look]]:
+        forking = self._states.forking.keys()
+        return self._processes.groups(self._running.keys() | forking, self._states.by_pid.keys() - forking)
 
-def _fault(group: Sequence[Look], processes: Processes, step: Running, limits: SandboxLimits) -> str:
-    """What a step uses too much of; empty = nothing."""
-    if sum(look.num_threads for look in group) > limits.max_processes:
-        return f"it ran more than {limits.max_processes} processes and threads at once"
-    allowed = limits.memory_bytes + step.base_bytes
-    if sum(look.rss_bytes for look in group) <= allowed:
-        return ""
-    used = sum(_own_bytes(look, processes) for look in group)
-    return f"it used more than {limits.memory_bytes // _MIB} MiB of memory" if used > allowed else ""
+    def _send(self, pids: Iterable[int], number: signal.Signals) -> None:
+        for pid in pids:
+            self._processes.signal(pid, number)
 
+    def _fault(self, group: Sequence[Look], *, base_bytes: int) -> str:
+        """What a step uses too much of; empty = nothing."""
+        if sum(look.num_threads for look in group if not look.is_gone) > self._limits.max_processes:
+            return f"it ran more than {self._limits.max_processes} processes and threads at once"
+        allowed = self._limits.memory_bytes + base_bytes
+        if sum(look.rss_bytes for look in group) <= allowed:
+            return ""
+        used = sum(self._own_bytes(look) for look in group)
+        return f"it used more than {self._limits.memory_bytes // _MIB} MiB of memory" if used > allowed else ""
 
-def _own_bytes(look: Look, processes: Processes) -> int:
-    """Its fair share, or where the kernel does not say the pages it got since it was forked."""
-    fair = processes.fair_bytes(look.pid)
-    return min(look.rss_bytes, look.num_faults * PAGE_BYTES) if fair is None else fair
+    def _own_bytes(self, look: Look) -> int:
+        """Its fair share, or where the kernel does not say the pages it got since it was forked."""
+        fair = self._processes.fair_bytes(look.pid)
+        return min(look.rss_bytes, look.num_faults * PAGE_BYTES) if fair is None else fair
