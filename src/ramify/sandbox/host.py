@@ -8,7 +8,7 @@ comes out is decoded: words are compared, text is text. Every wait has a deadlin
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ramify.sandbox import protocol
 from ramify.sandbox.channel import Broken
@@ -22,6 +22,8 @@ from ramify.sandbox.shell import Shell
 from ramify.sandbox.state import Ended, Lost, Outcome, State
 from ramify.sandbox.states import States
 from ramify.sandbox.watchdog import Watchdog
+
+T = TypeVar("T")
 
 START_S: Final = 60.0
 """Time a new sandbox has, its imports included: sympy took 1 s, and a machine may be busy."""
@@ -46,7 +48,7 @@ class Sandbox:
         self._watchdog = Watchdog(self._processes, self.states, self._running, limits=config.limits)
         self._folders: set[str] = set()
         """Where steps run now."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._is_lost = False
         """Whether somebody else ended it: the steps on their way are not to blame."""
@@ -122,16 +124,16 @@ class Sandbox:
                 self._over(running, after)
             settled = self._spawn(self._settle(running, after, folder))
         try:
-            await asyncio.shield(settled)
+            was_kept = await asyncio.shield(settled)
         except asyncio.CancelledError:
             if after is not None:
                 self.let_go(after)
             raise
         assert running is not None
-        if after is not None and not after.is_alive:
+        if after is not None and not was_kept:
             outcome, after = "crashed", None
-        if outcome == "crashed":
-            self._shell.life.look()
+        if outcome == "crashed" and not running.fault and self._shell.is_ending:
+            self._lose()
         if self._is_lost:
             raise Lost
         return running.told(outcome, after)
@@ -238,20 +240,27 @@ class Sandbox:
             running.channel.close()
         running.unwatch()
 
-    async def _settle(self, running: Running | None, after: State | None, folder: str) -> None:
-        """After a step: no stray is left and no state runs, then its output is whole and its folder free."""
+    async def _settle(self, running: Running | None, after: State | None, folder: str) -> bool:
+        """After a step: no stray is left and no state runs, then its output is whole and its folder free.
+
+        Returns whether the state behind it was alive up to then; from then on it may be dropped as any other.
+        """
         try:
             if self.is_alive and not await self._watchdog.sweep():
+                if running is not None:
+                    running.fault = running.fault or "what it started could not be ended"
                 self.kill()
             self.states.rest()
         finally:
             self._put_away(after, folder)
             self._folders.discard(folder)
+            was_kept = after is not None and after.is_alive
             if after is not None:
                 after.num_steps -= 1
                 self.states.release(after)
             if running is not None:
                 running.capture.close()
+        return was_kept
 
     def _put_away(self, after: State | None, folder: str) -> None:
         """What is in `folder` belongs to the state behind the step, or to nobody."""
@@ -292,7 +301,7 @@ class Sandbox:
         self._folders.add(folder)
         return folder
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Final
 
 from ramify.core.errors import ToolError
@@ -26,6 +27,8 @@ from ramify.sandbox.setup import SandboxConfig, bare_setup, bundle, strict_setup
 from ramify.sandbox.state import State
 
 REAP_S, END_S = 2.0, 5.0
+PF_EXITING: Final = 0x4
+"""Flag of a process (linux/sched.h), in /proc/PID/stat."""
 
 _BOOT: Final = """
 import marshal, os, select, sys, types
@@ -76,6 +79,16 @@ class Shell:
         """The launcher, as this machine numbers it."""
         return self.life.sender_pid
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the launcher is gone or about to be: all it started dies before anybody is told of its own end."""
+        try:
+            stat = Path(f"/proc/{self.keeper_pid}/stat").read_bytes()
+        except OSError:
+            return True
+        fields = stat.rpartition(b")")[2].split()
+        return bool(int(fields[6]) & PF_EXITING)
+
     async def greet(self) -> tuple[Processes, Leftovers, State]:
         """Tell the launcher what to do, and wait until it and the first state are ready. Raises `Broken`, `OSError`."""
         life, channel = self.life, self._channel
@@ -87,12 +100,17 @@ class Shell:
         procfs, box, *others = life.taken()
         for descriptor in others:
             os.close(descriptor)
-        leftovers = Leftovers(box, self._setup.box)
         has_namespace = self._config.walls == "strict"
         processes = Processes(procfs, keeper=1 if has_namespace else self.keeper_pid, has_namespace=has_namespace)
-        self._pidfds.append(os.pidfd_open(self.keeper_pid))
-        await channel.message(len(STARTED))
-        return processes, leftovers, _first(processes, channel)
+        with ExitStack() as unwanted:
+            unwanted.callback(processes.close)
+            leftovers = Leftovers(box, self._setup.box)
+            unwanted.callback(leftovers.close)
+            self._pidfds.append(os.pidfd_open(self.keeper_pid))
+            await channel.message(len(STARTED))
+            first = _first(processes, channel)
+            unwanted.pop_all()
+        return processes, leftovers, first
 
     def fault(self) -> ToolError:
         """Why it is not there any more: the wall that could not be put up."""
