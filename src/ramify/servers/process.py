@@ -70,7 +70,7 @@ class ServerProcess:
         """Start a server whose output is appended to `log`.
 
         Raises `ConfigError` where servers cannot be started or the program is not there, `EngineError` where the system
-        has no room for it or for its log.
+        has no room for it or for its log, or its guardian is killed.
         """
         if sys.platform != "linux":
             raise ConfigError(f"servers are started on Linux only, this is {sys.platform}; start them, name --base-url")
@@ -80,9 +80,11 @@ class ServerProcess:
             raise EngineError("server_not_started", f"{command.argv[0]!r}, log {log}: {error}") from error
         try:
             word, _, rest = (await line.heard()).partition(" ")
+            if not word:
+                said = command.without_keys(tail(log))
+                raise EngineError("server_not_started", f"{command.argv[0]!r}: its guardian died; log {log}: {said}")
             if word != "started":
-                said = rest or command.without_keys(tail(log)) or "its guardian died"
-                raise ConfigError(f"{command.argv[0]!r} cannot be started: {said}")
+                raise ConfigError(f"{command.argv[0]!r} cannot be started: {rest}")
         except BaseException:
             await line.let_go()
             raise
