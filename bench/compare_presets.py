@@ -32,6 +32,7 @@ def main() -> None:
         arguments = ["compare", "--presets", ",".join(names), "--task", task]
         arguments += ["--problems", str(options.problems), "--seeds", str(options.seeds)]
         arguments += ["--set", "engine.options.batch_invariant=false"]  # a quarter less time; no bits are compared here
+        arguments += ["--set", "max_trees=8"]  # few at once, so that forks find their contexts in the engine's 64 slots
         if options.plots is not None:
             arguments += ["--plot", str(options.plots / f"compare-{task}.svg")]
         if code := ramify(arguments):
