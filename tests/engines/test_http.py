@@ -157,6 +157,7 @@ async def test_nothing_of_one_answer_is_kept_for_the_next_request() -> None:
         (Status(307, b"", {"Location": "/elsewhere"}), "http_307", False),
         (Status(429), "busy", True),
         (Status(503), "busy", True),
+        (Status(429, b'{"error": {"message": "no money", "code": "insufficient_quota"}}'), "http_429", False),
         (Garbage(), "disconnected", True),
         (Garbage(b"HTTP/1.1 banana\r\n\r\n"), "disconnected", True),
         (Chunked(has_last=False), "disconnected", True),

@@ -29,6 +29,8 @@ RETRYABLE: Final = frozenset({408, 409, 425, 429, *range(500, 600)})
 """Statuses after which another try may help; 400, 401, 403, 404, 413 and 422 never get better."""
 BUSY: Final = frozenset({429, 503})
 """The server's own limit: the request comes again when the server says so, and no try is spent."""
+SPENT: Final = b'"insufficient_quota"'
+"""In such an answer that no wait makes better: the account has no money left (OpenAI's error code)."""
 BUSY_S: Final = 1.0
 """Wait after such an answer that names no time."""
 MAX_RETRY_AFTER_S: Final = 60.0
@@ -203,6 +205,8 @@ class Http:
         status = response.status
         hint = " (redirects are not followed)" if 300 <= status < 400 else ""
         said = f"{where} answered {status}{hint}: {_told(self._struck(body))[:MAX_TOLD_CHARS]}"
+        if SPENT in body:
+            return EngineError(f"http_{status}", said)
         if status in BUSY:
             wait_s = _retry_after_s(response.headers.get("Retry-After"), response.headers.get("Date"))
             return EngineError("busy", said, is_retryable=True, retry_after_s=wait_s)
