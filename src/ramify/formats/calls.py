@@ -26,6 +26,8 @@ Schemas = Mapping[str, Mapping[str, Any]]
 MAX_DEPTH: Final = 64
 """Of schemas inside schemas: one that refers to itself without end says nothing more."""
 
+MAX_NAMES_SHOWN: Final = 8
+
 _KINDS: Final[Mapping[type[Any], str]] = {
     str: "string",
     bool: "boolean",
@@ -66,7 +68,7 @@ def _action(read: Callable[[], tuple[str, Mapping[str, Any]]], schemas: Schemas)
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=without_repeats, parse_constant=no_constant)
     except json.JSONDecodeError as error:
         raise ValueError(f"this is no JSON: {error}") from error
 
@@ -100,7 +102,7 @@ def _xml(content: str, schemas: Schemas) -> tuple[str, Mapping[str, Any]]:
         pairs.append((found[1].strip(), _typed(found[1].strip(), found[2], schema)))
     if body[at:].strip():
         raise ValueError(f"between parameters stands {body[at:].strip()!r:.80}; write <parameter=KEY>value</parameter>")
-    return name, _without_repeats(pairs)
+    return name, without_repeats(pairs)
 
 
 _READERS: Final[Mapping[Syntax, Callable[[str, Schemas], tuple[str, Mapping[str, Any]]]]] = MappingProxyType(
@@ -117,7 +119,7 @@ def _typed(key: str, value: str, schema: Mapping[str, Any]) -> Any:
     if value.strip() in _SPELLINGS:
         return _SPELLINGS[value.strip()]
     try:
-        return json.loads(value, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
+        return json.loads(value, object_pairs_hook=without_repeats, parse_constant=no_constant)
     except json.JSONDecodeError as error:
         raise ValueError(f"parameter {key} must be of type {' or '.join(known)}, not {value!r:.80}") from error
 
@@ -204,12 +206,14 @@ def _named(schema: Any, root: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names):
-        raise ValueError(f"a name is given twice among {', '.join(map(repr, names))}")
-    return dict(pairs)
+def without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """What `json.loads` makes an object of. Raises `ValueError` in few words where a name is given twice."""
+    if len(found := dict(pairs)) < len(pairs):
+        names = [f"{name!r:.80}" for name, _ in pairs[:MAX_NAMES_SHOWN]]
+        raise ValueError(f"a name is given twice among {', '.join(names)}{'…' if len(pairs) > len(names) else ''}")
+    return found
 
 
-def _no_constant(spelling: str) -> Any:
+def no_constant(spelling: str) -> Any:
+    """What `json.loads` makes of `NaN` and `Infinity`: a `ValueError`."""
     raise ValueError(f"{spelling} is no JSON")

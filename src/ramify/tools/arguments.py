@@ -7,19 +7,18 @@ between the tags. What does not fit is answered in words for the model, and no t
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 from ramify.core.tool import Checked, Described, Tool
-from ramify.formats.calls import listed_in, only_text
+from ramify.formats.calls import listed_in, no_constant, only_text, without_repeats
 from ramify.tools.output import valid
 from ramify.tools.schema import misfit, shown
 
 MAX_WHOLE: Final = 1 << 53
 MAX_DIGITS: Final = 4300
 """Of a whole number (Python's own limit)."""
-MAX_NAMES_SHOWN: Final = 8
 
 _SURROGATE = re.compile("[\ud800-\udfff]|\\\\u[dD][89a-fA-F]")
 """Or what may be spelt to mean one."""
@@ -88,8 +87,8 @@ def object_in(arguments: str) -> dict[str, Any]:
     try:
         given = json.loads(
             arguments,
-            object_pairs_hook=_without_repeats,
-            parse_constant=_no_constant,
+            object_pairs_hook=without_repeats,
+            parse_constant=no_constant,
             parse_float=_number,
             parse_int=_whole,
         )
@@ -109,17 +108,6 @@ def _refuse_half_characters(given: Mapping[str, Any]) -> None:
         json.dumps(given, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise ValueError("the arguments hold half of a surrogate pair, which is no character") from error
-
-
-def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    if len(found := dict(pairs)) < len(pairs):
-        names = [f"{name!r:.80}" for name, _ in pairs[:MAX_NAMES_SHOWN]]
-        raise ValueError(f"a name is given twice among {', '.join(names)}{'…' if len(pairs) > len(names) else ''}")
-    return found
-
-
-def _no_constant(spelling: str) -> Any:
-    raise ValueError(f"{spelling} is no JSON")
 
 
 def _number(spelling: str) -> int | float:
