@@ -81,17 +81,8 @@ class OpenAI:
     ) -> None:
         if not model:
             raise ConfigError("engine 'openai' needs the name of a model: engine.model = ...")
-        if not 0 <= max_topk <= MAX_TOPK or max_stops < 0 or (context_length is not None and context_length < 1):
-            raise ConfigError(
-                f"engine 'openai': max_topk = {max_topk!r} must be 0 to {MAX_TOPK}, max_stops = {max_stops!r} at least "
-                f"0 and context_length = {context_length!r} at least 1"
-            )
-        if max_tokens_as not in ("max_tokens", "max_completion_tokens"):
-            raise ConfigError(f"max_tokens_as = {max_tokens_as!r}: it is max_tokens or max_completion_tokens")
-        if ours := sorted(OURS & set(extra_body or {})):
-            raise ConfigError(f"extra_body: {', '.join(ours)} of a request are the run's own; take them out")
-        if isinstance(unsent, str):
-            raise ConfigError(f"engine 'openai': unsent = {unsent!r} must be a list of names: [{unsent!r}]")
+        _check_bounds(max_topk, max_stops, context_length)
+        _check_fields(max_tokens_as, extra_body or {}, unsent)
         key = _key(api_key_env)
         self._key_name, self._has_key = api_key_env, bool(key)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -201,6 +192,23 @@ class OpenAI:
             says_nothing = content is None and not {"tool_calls", "refusal"} & set(sent)
             return {**sent, "content": ""} if says_nothing else sent
         return {**message, "content": [_inlined(part) for part in content]} if isinstance(content, list) else message
+
+
+def _check_bounds(max_topk: int, max_stops: int, context_length: int | None) -> None:
+    if not 0 <= max_topk <= MAX_TOPK or max_stops < 0 or (context_length is not None and context_length < 1):
+        raise ConfigError(
+            f"engine 'openai': max_topk = {max_topk!r} must be 0 to {MAX_TOPK}, max_stops = {max_stops!r} at least "
+            f"0 and context_length = {context_length!r} at least 1"
+        )
+
+
+def _check_fields(max_tokens_as: str, extra_body: Mapping[str, Any], unsent: Sequence[str]) -> None:
+    if max_tokens_as not in ("max_tokens", "max_completion_tokens"):
+        raise ConfigError(f"max_tokens_as = {max_tokens_as!r}: it is max_tokens or max_completion_tokens")
+    if ours := sorted(OURS & set(extra_body)):
+        raise ConfigError(f"extra_body: {', '.join(ours)} of a request are the run's own; take them out")
+    if isinstance(unsent, str):
+        raise ConfigError(f"engine 'openai': unsent = {unsent!r} must be a list of names: [{unsent!r}]")
 
 
 def _key(name: str) -> str:
