@@ -25,6 +25,7 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
     {
         "strategy": {
             "at2po": "ramify.strategies.at2po:AT2PO",
+            "best_of_n": "ramify.strategies.best_of_n:BestOfN",
             "chains": "ramify.strategies.chains:Chains",
             "deepsearch": "ramify.strategies.deepsearch:DeepSearch",
             "offline": "ramify.strategies.offline:Offline",

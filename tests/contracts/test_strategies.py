@@ -1,5 +1,6 @@
 """What every strategy keeps to, whatever it does: run over every registered one, in several configurations."""
 
+import math
 import pickle
 import random
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from tests.strategies.world import Journey, SeededWorld, journey, shape
 from ramify.core.command import Command, Grow, Outcome
 from ramify.core.errors import ContractError
 from ramify.core.limits import Limits
-from ramify.core.strategy import Phase, Strategy
+from ramify.core.strategy import Phase, SearchStrategy, Strategy
 from ramify.core.tree import Tree
 from ramify.runner.driver import Asked, Delivered
 from ramify.strategies import STRATEGIES
@@ -25,6 +26,7 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
         {"initial_rollouts": 2, "expansion_nodes": 8, "too_few": "repeat", "penalty": 0.5},
         {"initial_rollouts": 4, "expansion_iterations": 3, "candidates": "all", "penalty_excludes_initial": True},
     ],
+    "best_of_n": [{}, {"n": 3, "judge": "process"}, {"n": 5, "vote": "majority", "judge": "process"}],
     "chains": [{}, {"n": 3, "repeat": "closed"}, {"n": 3, "repeat": "budget", "max_chains": 12}],
     "deepsearch": [
         {"n": 4, "width": 3, "segment_tokens": 4, "max_depth": 5},
@@ -248,6 +250,18 @@ def test_nothing_is_drawn_but_at_ask(name: str) -> None:
 
         strategy.ask = gated  # type: ignore[method-assign]
         trip.run()
+
+
+@every_strategy
+def test_a_search_ends_with_nodes_of_its_tree_and_finite_scores(build: Build) -> None:
+    trip = grown(build, fails=lambda command_id: "engine_error" if command_id % 3 == 2 else None)
+    strategy = trip.driver.strategy
+    if not isinstance(strategy, SearchStrategy):
+        return
+    candidates = strategy.candidates(trip.tree)
+    nodes = [candidate.node for candidate in candidates]
+    assert len(set(nodes)) == len(nodes)
+    assert all(0 < node < len(trip.tree) and math.isfinite(c.score) for node, c in zip(nodes, candidates, strict=True))
 
 
 def test_a_strategy_that_grows_a_closed_path_is_refused() -> None:

@@ -46,10 +46,17 @@ def cases(file: str) -> list[Case]:
     content = load(file)
     if content.get("kind") == "trees":
         return [*_tree_cases(file, content), *_ppo_cases(file, content)]
+    if content.get("schema") == "ramify-golden-1":
+        return [_search_case(file, case, content["tolerance"]["abs"]) for case in content["cases"]]
     return [
         Case(file, c["id"], c["function"], c.get("mode"), c["input"], c["expected"], content["tolerance_abs"])
         for c in content["cases"]
     ]
+
+
+def _search_case(file: str, case: Mapping[str, Any], tolerance_abs: float) -> Case:
+    """Of a search file: its kind is the function, its preset the mode."""
+    return Case(file, case["name"], case["kind"], case["preset"], case["inputs"], case["expected"], tolerance_abs)
 
 
 def _tree_cases(file: str, content: Mapping[str, Any]) -> list[Case]:

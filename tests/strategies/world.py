@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,6 +24,10 @@ MAX_STEPS = 6
 MAX_STEP_TOKENS = 5
 UNLIMITED = 10**9
 ROLES: dict[str, Role] = {"probe": "probe", "critique": "critique"}
+
+
+JudgeOf = Callable[[Tree, Judge], Sequence[float | None]]
+"""One value a node of the command; None = no score."""
 
 
 class World(Protocol):
@@ -101,6 +105,30 @@ class SeededWorld:
         return "answer" if seed // 11 % 4 == 0 else "turn_limit" if depth >= MAX_STEPS else None
 
 
+def seeded_values(tree: Tree, command: Judge) -> list[float | None]:
+    """Values in [0, 1) that follow from the nodes' seeds and the attempt alone."""
+    return [(tree.node_seed(node) // 13 + command.attempt * 37) % 97 / 97 for node in command.nodes]
+
+
+def text_step(text: str, *, stop: str | None = None, role: Role = "policy", logprob: float = -0.5, **more: Any) -> Step:
+    """A step in which the model said `text`, each byte a token of the same logprob."""
+    ids = token_array(CODEC.encode(text))
+    sampled = Segment(
+        "sampled",
+        ids,
+        logprobs=np.full(len(ids), logprob, np.float32),
+        finish=Finish("stop"),
+        usage=Usage(1, len(ids)),
+    )
+    return Step((sampled,), stop=stop, role=role, **more)
+
+
+def path_text(tree: Tree, node: int) -> str:
+    """What the model said from the root to `node`."""
+    sampled = (s for n in tree.path(node) for s in tree.segments(n) if s.is_sampled)
+    return "".join(CODEC.decode(s.ids) for s in sampled)
+
+
 def worst_case(tree: Tree, command: object, place: object) -> Spend:
     """The most a command of `SeededWorld` may use."""
     if not isinstance(command, Grow):
@@ -124,6 +152,7 @@ class Journey:
         rules: GrowthRules = GrowthRules(),
         order: random.Random | None = None,
         fails: Callable[[int], str | None] = lambda command_id: None,
+        judge: "JudgeOf | None" = None,
     ) -> None:
         self.tree = tree or bare_tree()
         self.world = world or SeededWorld()
@@ -131,6 +160,7 @@ class Journey:
         self.events: list[Asked | Delivered] = []
         self._order = order
         self._fails = fails
+        self._judge = judge or seeded_values
         self._open: list[Start] = []
 
     def step(self) -> bool:
@@ -157,7 +187,10 @@ class Journey:
         if reason is not None:
             return self._end(start, Failure(reason))
         if isinstance(start.command, Judge):
-            return self._end(start, Scored(tuple(Score(start.command.judge, 1.0) for _ in start.command.nodes)))
+            command = start.command
+            values = self._judge(self.tree, command)
+            scores = tuple(Score(command.judge, value, attempt=command.attempt) for value in values)
+            return self._end(start, Scored(scores))
         for step in self.world.steps(self.tree, start):
             self.driver.grew(start.command_id, step)
         return self._end(start, Done())

@@ -6,10 +6,14 @@ but that generator, drawn at ask in a fixed order. It keeps ids and numbers, nev
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
-from ramify.core.command import Command, Outcome
+from ramify.core.command import Candidate, Command, Outcome
 from ramify.core.tree import Tree
+
+Vote = Literal["best", "first", "majority", "weighted"]
+"""How several candidates become one answer: the highest score, the first of all, the answer given most often, the
+answer whose scores sum highest. Ties go to the candidate that was asked for first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +56,14 @@ class Strategy(Protocol):
         ...
 
     def phase(self, tree: Tree) -> Phase: ...
+
+
+@runtime_checkable
+class SearchStrategy(Strategy, Protocol):
+    """A strategy that ends with an answer. It knows nodes and scores; which answers are the same the task says."""
+
+    vote: Vote
+
+    def candidates(self, tree: Tree) -> Sequence[Candidate]:
+        """Nodes at whose ends whole answers stand, in order of request, each with the score it votes with."""
+        ...

@@ -222,6 +222,10 @@ class Tree:
             return None
         return known[0] if len(known) == 1 else np.concatenate([np.empty(0, np.float32), *known])
 
+    def content_key(self, node: int) -> bytes:
+        """What the model said in `node`, as bytes of its ids: siblings with one key said the same."""
+        return b"".join(s.ids.tobytes() for s in self.segments(node) if s.origin == "sampled")
+
     def num_tool_calls(self, node: int) -> int:
         """Number of calls of tools on the branch of `node`; what was no action is none, though it was answered."""
         calls = (self._segments.tool_call(i) for n in self.context(node) for i in self._segment_range(n))

@@ -1,6 +1,7 @@
 """Strategies: one file each, and the shared arithmetic beside them as named functions."""
 
 from ramify.strategies.at2po import AT2PO
+from ramify.strategies.best_of_n import BestOfN
 from ramify.strategies.chains import Chains
 from ramify.strategies.deepsearch import DeepSearch
 from ramify.strategies.offline import Offline
@@ -12,6 +13,7 @@ from ramify.strategies.treerl import TreeRL
 
 STRATEGIES = {
     "at2po": "ramify.strategies.at2po:AT2PO",
+    "best_of_n": "ramify.strategies.best_of_n:BestOfN",
     "chains": "ramify.strategies.chains:Chains",
     "deepsearch": "ramify.strategies.deepsearch:DeepSearch",
     "offline": "ramify.strategies.offline:Offline",
@@ -26,6 +28,7 @@ STRATEGIES = {
 __all__ = [
     "AT2PO",
     "STRATEGIES",
+    "BestOfN",
     "Chains",
     "DeepSearch",
     "Offline",

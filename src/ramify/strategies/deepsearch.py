@@ -13,7 +13,7 @@ knows the answer: `oracle` declares that. Source: smiles724/DeepSearch deepsearc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, Literal
+from typing import Final
 
 from ramify.core.backup import backed_up, backup_weight, final_value, terminal_choice
 from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome, Tokens
@@ -24,7 +24,9 @@ from ramify.core.tree import ROOT, Tree
 from ramify.strategies.draws import Draws
 from ramify.strategies.entropy import LOGPROBS, mean_surprisal
 from ramify.strategies.flight import InFlight
-from ramify.strategies.frontier import Divisor, FrontierWeights, Segment, frontier_score, uct
+from ramify.strategies.frontier import Divisor, FrontierWeights, Segment, frontier_score
+from ramify.strategies.steering import REWARD, Oracle, steering_value
+from ramify.strategies.ucb import uct
 
 SHOWN: Final = 8
 """Candidates of a decision that the viewer is told."""
@@ -43,8 +45,7 @@ class DeepSearchConfig:
     exploration: float = 2.0
     frontier: FrontierWeights = FrontierWeights()  # noqa: RUF009 - frozen
     divisor: Divisor = "valued"
-    oracle: Literal["refused", "declared"] = "refused"
-    """Whether rewards of a judge that saw the answer may steer the search; leaves, rows and report then say so."""
+    oracle: Oracle = "refused"
 
     def __post_init__(self) -> None:
         if min(self.n, self.width, self.segment_tokens, self.max_depth) < 1:
@@ -127,16 +128,10 @@ class DeepSearch:
 
     def _value(self, tree: Tree, leaf: int) -> float | None:
         """Value of a finished path; None where it says nothing: cut from outside, or not judged."""
-        reward = tree.reward(leaf)
-        if reward is None or not STOP_WORDS[tree.stop(leaf) or ""].is_trainable:
+        if not STOP_WORDS[tree.stop(leaf) or ""].is_trainable:
             return None
-        score = tree.scores(leaf)[-1]
-        if score.is_oracle and self.config.oracle == "refused":
-            raise ContractError(
-                f"the reward of leaf {leaf} is of judge {score.judge!r}, which saw the answer, and rewards steer this "
-                "search: say so by strategy.options.oracle = 'declared', or name a judge that does not see it"
-            )
-        return final_value(reward)
+        reward = steering_value(tree, leaf, REWARD, oracle=self.config.oracle)
+        return None if reward is None else final_value(reward)
 
     def _back_up(self) -> None:
         """Visit the open children, then all segments on the way to the one finished child that is chosen."""

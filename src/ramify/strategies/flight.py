@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Generic, TypeVar
 
-from ramify.core.command import Grow, Outcome
+from ramify.core.command import Command, Outcome
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Command)
 
 
 class InFlight(Generic[T]):
@@ -23,7 +24,7 @@ class InFlight(Generic[T]):
     def __len__(self) -> int:
         return len(self._notes)
 
-    def book(self, commands: Sequence[Grow], notes: Iterable[T]) -> Sequence[Grow]:
+    def book(self, commands: Sequence[C], notes: Iterable[T]) -> Sequence[C]:
         """Remember a note for each command of this ask; returns the commands."""
         for command_id, _, note in zip(count(self._num_asked), commands, notes, strict=False):
             self._notes[command_id] = note

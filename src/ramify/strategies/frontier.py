@@ -1,7 +1,6 @@
-"""Frontier: what DeepSearch knows of each segment, and its two scores for what to expand next.
+"""Frontier: what DeepSearch knows of each segment, and its score for every one that is not expanded yet.
 
-`uct` compares the children just grown, `frontier_score` every segment that is not expanded yet. Source:
-smiles724/DeepSearch deepsearch/utils/mcts.py (`puct`, `select_global_best_node`).
+Source: smiles724/DeepSearch deepsearch/utils/mcts.py (`select_global_best_node`).
 """
 
 import math
@@ -12,13 +11,6 @@ from typing import Literal, assert_never
 DepthBonus = Literal["sqrt", "log", "constant"]
 Divisor = Literal["all", "valued"]
 """What a stored value is divided by: all visits, those too that brought no value (published), or the others only."""
-
-
-def uct(q: float, visits: int, parent_visits: int, *, exploration: float) -> float:
-    """q + exploration sqrt(ln(parent's visits) / visits); q alone where either was never visited."""
-    if not visits or not parent_visits:
-        return q
-    return q + exploration * math.sqrt(math.log(parent_visits) / visits)
 
 
 @dataclass(frozen=True, slots=True)

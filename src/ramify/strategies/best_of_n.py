@@ -1,0 +1,96 @@
+"""Best of n: whole answers sampled independently, each judged when it ends, and a vote.
+
+`vote` says how they become one answer: `best` is best-of-n, `majority` self-consistency (arXiv 2203.11171), `weighted`
+a vote whose ballots weigh what the judge said, `first` one chain and the others for nothing but coverage. An answer
+whose judgement failed has no ballot in a vote that needs one. Draws nothing.
+
+Source: huggingface/search-and-learn sal/search/best_of_n.py, sal/utils/math.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ramify.core.command import Candidate, Command, Fork, Grow, Grown, Judge, Outcome
+from ramify.core.errors import ConfigError
+from ramify.core.strategy import Phase, Vote
+from ramify.core.tree import ROOT, Tree
+from ramify.strategies.draws import Draws
+from ramify.strategies.flight import InFlight
+from ramify.strategies.steering import REWARD, Oracle, steering_value
+
+
+@dataclass(frozen=True, slots=True)
+class BestOfNConfig:
+    """How many answers, who judges them and how they vote."""
+
+    n: int = 16
+    """As in search-and-learn's recipes."""
+    judge: str = REWARD
+    """Name of the run's judge whose scores vote."""
+    vote: Vote = "best"
+    oracle: Oracle = "refused"
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ConfigError(f"best_of_n: n = {self.n!r} must be at least 1")
+
+
+class BestOfN:
+    """Grow `n` answers, judge those that nobody judged when they ended."""
+
+    Config = BestOfNConfig
+    measures: frozenset[str] = frozenset()
+    is_order_free = True
+    unpredictable = ""
+
+    def __init__(self, config: BestOfNConfig, rng: Draws) -> None:
+        self.config = config
+        self.vote: Vote = config.vote
+        self._in_flight: InFlight[int] = InFlight()
+        """Number of the answer that each command is about."""
+        self._tips: dict[int, int] = {}
+        """Number of an answer -> its last node."""
+        self._unjudged: list[int] = []
+        self._has_begun = False
+
+    def ask(self, tree: Tree) -> Sequence[Command]:
+        if not self._has_begun:
+            self._has_begun = True
+            fork = Fork(self.config.n, "answers")
+            return self._in_flight.book([Grow(ROOT, fork=fork) for _ in range(self.config.n)], range(self.config.n))
+        numbers, self._unjudged = self._unjudged, []
+        return self._in_flight.book([Judge((self._tips[i],), self.config.judge) for i in numbers], numbers)
+
+    def tell(self, tree: Tree, outcome: Outcome) -> None:
+        number = self._in_flight.take(outcome)
+        if isinstance(outcome, Grown):
+            self._tips[number] = outcome.tip
+            if self._is_to_judge(tree, outcome.tip):
+                self._unjudged.append(number)
+
+    def is_done(self, tree: Tree) -> bool:
+        return self._has_begun and not self._in_flight and not self._unjudged
+
+    def phase(self, tree: Tree) -> Phase:
+        if not self._has_begun:
+            return Phase("build")
+        return Phase("collection" if self.is_done(tree) else "initial chains")
+
+    def candidates(self, tree: Tree) -> Sequence[Candidate]:
+        """Every answer in order of request; without a score only where the vote needs none."""
+        found: list[Candidate] = []
+        for number in sorted(self._tips):
+            value = self._value(tree, self._tips[number])
+            if value is not None or not self._needs_scores:
+                found.append(Candidate(self._tips[number], value or 0.0))
+        return found
+
+    @property
+    def _needs_scores(self) -> bool:
+        return self.config.vote in ("best", "weighted")
+
+    def _is_to_judge(self, tree: Tree, tip: int) -> bool:
+        return self._needs_scores and self.config.judge != REWARD and self._value(tree, tip) is None
+
+    def _value(self, tree: Tree, tip: int) -> float | None:
+        return steering_value(tree, tip, self.config.judge, oracle=self.config.oracle) if self._needs_scores else None

@@ -1,0 +1,65 @@
+"""Upper confidence bounds: the scores by which searches choose among children, as numbers and nothing else.
+
+Words: a child was completed `visits` times and has `in_flight` requests below it; q is its mean value, `prior` its
+share among its siblings before anything was known of it. Infinity means: choose it first. Ties are the caller's.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+C_BASE: Final = 19_652
+"""MuZero's (arXiv 1911.08265, appendix B)."""
+
+
+def uct(q: float, visits: int, parent_visits: int, *, exploration: float, unvisited: float = 0.0) -> float:
+    """q + exploration sqrt(ln(parent's visits) / visits); q alone where the parent was never visited.
+
+    `unvisited` is the bonus of a child without visits: rStar's code and DeepSearch's give none, infinity is UCB1's.
+    """
+    if not visits:
+        return q + unvisited
+    return q + exploration * math.sqrt(math.log(parent_visits) / visits) if parent_visits else q
+
+
+def wu_uct(q: float, visits: int, in_flight: int, *, parent_visits: int, parent_in_flight: int, beta: float) -> float:
+    """q + beta sqrt(2 ln(N + O) / (n + o)): requests in flight count as visits and leave q alone (arXiv 1810.11755)."""
+    if not visits + in_flight:
+        return math.inf
+    return q + beta * math.sqrt(2 * math.log(parent_visits + parent_in_flight) / (visits + in_flight))
+
+
+def puct(q: float, prior: float, visits: float, sum_visits: float, *, exploration: float) -> float:
+    """q + exploration prior sqrt(sum of the siblings' visits) / (1 + visits) (AlphaZero, arXiv 1712.01815)."""
+    return q + exploration * prior * math.sqrt(sum_visits) / (1 + visits)
+
+
+def growing_exploration(c: float, sum_visits: float, *, c_base: float = C_BASE) -> float:
+    """MuZero's exploration, which grows slowly with the visits of all children."""
+    return c + math.log((sum_visits + c_base + 1) / c_base)
+
+
+def reduced_first_play(parent_q: float, visited_priors: float, *, reduction: float) -> float:
+    """Stands for q of a child nobody visited: the parent's, less the more the larger the priors of those visited."""
+    return parent_q - reduction * math.sqrt(visited_priors)
+
+
+def with_virtual_loss(value_sum: float, visits: int, in_flight: int, *, loss: float, weight: int) -> tuple[float, int]:
+    """Sum of values and visits if every request in flight came back as `weight` visits, and took `loss` off the sum."""
+    return value_sum - loss * in_flight, visits + weight * in_flight
+
+
+def max_children(visits: int, *, scale: float, exponent: float) -> int:
+    """How many children a node of so many visits may have: progressive widening, at least one."""
+    return max(1, math.ceil(scale * visits**exponent))
+
+
+def inverse_cdf(weights: Sequence[float], u: float) -> int:
+    """The first index whose cumulative weight exceeds `u` (0 <= u < 1) times the sum of all. Weights are at least 0."""
+    threshold = u * sum(weights)
+    total = 0.0
+    for index, weight in enumerate(weights):
+        total += weight
+        if total > threshold:
+            return index
+    return len(weights) - 1
