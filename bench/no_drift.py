@@ -46,6 +46,8 @@ from ramify.store.store import FolderStore, stream
 
 TURNS = 100_000
 REAL_TURNS = 10_000
+ROOM = 1.03
+"""Turns planned over those asked for: a leg that ends by the clock has fewer of them on a busy machine."""
 NUM_KILLS = 12
 RECORDS_A_TURN = 1.2
 """Measured; how far apart the kills are follows from it."""
@@ -261,7 +263,7 @@ def play(legs: Sequence[Leg], num_turns: int) -> tuple[Result, int]:
     with tempfile.TemporaryDirectory() as folder:
         runs = [Path(folder) / str(number) for number in range(len(legs))]
         for leg, run in zip(legs, runs, strict=True):
-            result = played(leg, run, num_turns * leg.share / weights)
+            result = played(leg, run, ROOM * num_turns * leg.share / weights)
             print(result.line(leg.name), flush=True)
             total += result
         print(total.line("all"), "\n\nramify check RUN --against LOG, the last leg:")

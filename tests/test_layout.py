@@ -22,12 +22,13 @@ EDGES = ("engines", "judges", "rows", "sandbox", "servers", "tasks", "tools")
 SHELL = ("config", "store", "runner", "service", "train", "view", "cli")
 """Innermost first: each may import those before it."""
 OUTERMOST = ("data",)
-"""Scripts: they may import anything but the shell, and nothing imports them."""
+"""Scripts: they may import anything, and nothing imports them."""
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset({"core"}),
     **{ring: frozenset({"core", ring}) for ring in PURE[1:]},
-    **{ring: frozenset({*PURE, *EDGES}) for ring in (*EDGES, *OUTERMOST)},
+    **{ring: frozenset({*PURE, *EDGES}) for ring in EDGES},
+    **{ring: frozenset({*PURE, *EDGES, *SHELL}) for ring in OUTERMOST},
     **{ring: frozenset({*PURE, *EDGES, "", "plugins", *SHELL[: i + 1]}) for i, ring in enumerate(SHELL)},
     "plugins": frozenset({"core"}),
     "": frozenset({*PURE, "config", "runner", "tools"}),
@@ -115,7 +116,7 @@ def test_imports_point_inward_and_pure_rings_are_pure():
         ("rows", "import ramify.plugins"),
         ("tasks", "from ramify.cli import main"),
         ("runner", "from ramify.cli.main import main"),
-        ("data", "from ramify.runner.api import rollout"),
+        ("judges", "from ramify.runner.api import rollout"),
     ],
 )
 def test_an_import_that_points_outward_is_found(ring: str, code: str):

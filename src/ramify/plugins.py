@@ -18,19 +18,37 @@ from typing import Any, Final, Literal, get_args
 
 from ramify.core.errors import ConfigError, RamifyError, nearest
 
-Kind = Literal["strategy", "task", "engine", "format", "tool", "judge", "choose", "prune", "sample", "export"]
+Kind = Literal[
+    "strategy", "task", "engine", "format", "tool", "judge", "choose", "prune", "sample", "export", "step_parser",
+    "equivalence",
+]  # fmt: skip
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
     {
         "strategy": {
+            "ab_mcts": "ramify.strategies.ab_mcts:ABMCTS",
+            "ab_mcts_m": "ramify.strategies.ab_mcts_m:ABMCTSM",
             "at2po": "ramify.strategies.at2po:AT2PO",
+            "beam": "ramify.strategies.beam:Beam",
+            "best_first": "ramify.strategies.best_first:BestFirst",
             "best_of_n": "ramify.strategies.best_of_n:BestOfN",
             "chains": "ramify.strategies.chains:Chains",
             "deepsearch": "ramify.strategies.deepsearch:DeepSearch",
+            "dvts": "ramify.strategies.dvts:DVTS",
+            "lats": "ramify.strategies.lats:LATS",
+            "mcts": "ramify.strategies.mcts:MCTS",
+            "mctsr": "ramify.strategies.mctsr:MCTSr",
             "offline": "ramify.strategies.offline:Offline",
             "online": "ramify.strategies.online:Online",
+            "particle_filter": "ramify.strategies.particle_filter:ParticleFilter",
+            "rap": "ramify.strategies.rap:RAP",
+            "rebase": "ramify.strategies.rebase:Rebase",
+            "refine_chain": "ramify.strategies.refine_chain:RefineChain",
+            "reject": "ramify.strategies.reject:Reject",
+            "rstar_mcts": "ramify.strategies.rstar_mcts:RStarMCTS",
             "segments": "ramify.strategies.segments:Segments",
+            "tot": "ramify.strategies.tot:ToT",
             "tree_grpo": "ramify.strategies.tree_grpo:TreeGRPO",
             "treepo": "ramify.strategies.treepo:TreePO",
             "treerl": "ramify.strategies.treerl:TreeRL",
@@ -54,6 +72,8 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "arpo": "ramify.formats.arpo:ARPO",
             "chat": "ramify.formats.chat:Chat",
             "messages": "ramify.formats.messages:Messages",
+            "refine": "ramify.formats.refine:Refine",
+            "rstar": "ramify.formats.rstar:RStar",
             "search_r1": "ramify.formats.search_r1:SEARCH_R1",
         },
         "tool": {
@@ -63,7 +83,14 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "retriever": "ramify.tools.retriever:Retriever",
             "search": "ramify.tools.search:Search",
         },
-        "judge": {"exact": "ramify.judges.exact:Exact"},
+        "judge": {
+            "exact": "ramify.judges.exact:Exact",
+            "function": "ramify.judges.function:FunctionJudge",
+            "llm": "ramify.judges.llm:LlmJudge",
+            "math": "ramify.judges.math:MathJudge",
+            "process": "ramify.judges.process:ProcessJudge",
+            "value": "ramify.judges.value:Value",
+        },
         "choose": {
             "at2po": "ramify.strategies.choose:at2po",
             "entropy": "ramify.strategies.choose:entropy",
@@ -82,10 +109,16 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "per_tree": "ramify.strategies.sample:per_tree",
             "uniform": "ramify.strategies.sample:uniform",
         },
+        "step_parser": {
+            "published": "ramify.formats.steps:published",
+            "tags": "ramify.formats.steps:tagged",
+        },
+        "equivalence": {"text": "ramify.judges.exact:is_same_answer"},
         "export": {
             "arrays": "ramify.rows.arrays:write",
             "jsonl": "ramify.rows.jsonl:write",
             "parquet": "ramify.rows.parquet:write",
+            "preference": "ramify.rows.preference:write",
             "search_r1": "ramify.rows.search_r1:write",
             "sft": "ramify.rows.sft:write",
             "slime": "ramify.rows.slime:write",

@@ -3,23 +3,49 @@ import pytest
 
 from ramify import plugins
 from ramify.config.configure import resolve
+from ramify.config.decode import decode
 from ramify.config.presets import preset, preset_names
+from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError
+from ramify.core.problem import Problem
+from ramify.core.strategy import SearchStrategy
+from ramify.engines.scripted import Scripted
+from ramify.engines.scripts import ScriptedTurn
 from ramify.runner.api import rollout_sync
 
 ENDS_EARLY = ("deepsearch", "segments")
 """Strategies whose trees have fewer leaves than they may where paths end within the first segments, as here they do."""
 
 
+def worth(branch: Branch, problem: Problem) -> float:
+    """A judge of steps: what the last token says."""
+    return int(branch.ids[-1]) % 7 / 7
+
+
+def critic(turn: ScriptedTurn) -> str:
+    """Answers, criticises and grades: what a model says that can do all of it."""
+    return str(turn.seed % 201 - 100) if "grade" in turn.context.lower() else f"It is \\boxed{{{turn.seed % 5}}}."
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_a_preset_grows_as_many_leaves_and_is_as_exact_as_it_says(name: str):
     about = preset(name)
-    config = resolve(preset=name, overrides=["engine.name=scripted", "prompts=4", "seed=2"]).config
-    trees = rollout_sync(config=config).trees
-    most = max(tree.num_leaves for tree in trees)
-    assert most < about.leaves if config.strategy.name in ENDS_EARLY else most == about.leaves
+    overrides = ["engine.name=scripted", "prompts=4", "seed=2", f"judges.process.kind={__file__}:worth"]
+    is_refining = about.values.get("format") == "refine"
+    more = ['data.questions=["a", "b", "c", "d"]'] if is_refining else []
+    if about.values["strategy"]["name"] in ("beam", "rstar_mcts"):
+        more = ["growth.max_response_tokens=256", "prompts=2"]
+    config = resolve(preset=name, overrides=[*overrides, *more]).config
+    grown = rollout_sync(config=config, engine=Scripted(critic) if is_refining else None)
+    config = grown.config
     kind = plugins.find("strategy", config.strategy.name)
-    strategy = kind(plugins.config_class(kind)(**config.strategy.options), np.random.default_rng(0))
+    options, _ = decode(plugins.config_class(kind), config.strategy.options)
+    strategy = kind(options, np.random.default_rng(0))
+    if isinstance(strategy, SearchStrategy):
+        assert 0 < max(len(tree.candidates) for tree in grown.trees) <= about.leaves
+    else:
+        most = max(tree.num_leaves for tree in grown.trees)
+        assert most < about.leaves if config.strategy.name in ENDS_EARLY else most == about.leaves
     assert (strategy.unpredictable == "" and config.credit == "auto") is about.is_exact
 
 

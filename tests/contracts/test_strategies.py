@@ -19,19 +19,149 @@ from ramify.runner.driver import Asked, Delivered
 from ramify.strategies import STRATEGIES
 from ramify.strategies.draws import Draws
 from ramify.strategies.frontier import FrontierWeights
+from ramify.strategies.mcts_config import FirstPlay, Widening
+from ramify.strategies.mcts_node import Counting
+from ramify.strategies.priors import Prior
+from ramify.strategies.tot_bfs import LevelRules
+from ramify.strategies.tot_dfs import DepthRules
 
+TWO_WAYS: dict[str, object] = {"first_actions": ("policy", "policy"), "actions": ("refine", "rewrite")}
 CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
+    "ab_mcts": [
+        {},
+        {"max_in_flight": 1, "family": "beta", "num_answers": 12},
+        {**TWO_WAYS, "model_selection": "stack", "in_flight": "none", "refill": "all", "max_in_flight": 3},
+        {**TWO_WAYS, "family": "beta", "reward_average_priors": (0.3, 0.6), "max_in_flight": 9, "num_answers": 30},
+        {**TWO_WAYS, "model_selection": "multiarm_bandit_ucb", "vote": "majority"},
+        {"first_actions": ("policy", "other"), "actions": (), "judge": "reward"},
+    ],
+    "ab_mcts_m": [
+        {},
+        {**TWO_WAYS, "model_selection": "stack", "in_flight": "none", "refill": "all", "max_in_flight": 3},
+        {**TWO_WAYS, "max_in_flight": 1, "prune_share": None, "reward_average_priors": (0.6,)},
+        {**TWO_WAYS, "model_selection": "multiarm_bandit_ucb", "max_in_flight": 9},
+    ],
     "at2po": [
         {},
         {"initial_rollouts": 2, "expansion_nodes": 8, "too_few": "repeat", "penalty": 0.5},
         {"initial_rollouts": 4, "expansion_iterations": 3, "candidates": "all", "penalty_excludes_initial": True},
     ],
+    "beam": [
+        {"max_depth": 5},
+        {"width": 2, "samples": 2, "max_depth": 6, "room": "full", "ties": "later", "repeats": "kept", "agg": "min"},
+        {"width": 2, "samples": 3, "max_depth": 3, "lookahead": 1, "finished": "any_end"},
+        {"width": 2, "samples": 2, "max_depth": 4, "lookahead": 2, "lookahead_use": "discarded", "agg": "prod"},
+        {"width": 2, "samples": 2, "max_depth": 6, "first_level": "samples", "ended": "stay", "last_level": "step"},
+        {"width": 3, "samples": 2, "max_depth": 5, "ended": "place_if_best", "fill": "path", "order": "score"},
+        {
+            "width": 3,
+            "samples": 3,
+            "max_depth": 4,
+            "last_level": "step",
+            "ended": "place_always",
+            "fill": "path",
+            "join": "position",
+            "failure_value": 0.0,
+        },
+    ],
+    "best_first": [{}, {**TWO_WAYS, "pops": 3, "num_answers": 30}, {"num_samples": 3, "num_answers": 8}],
     "best_of_n": [{}, {"n": 3, "judge": "process"}, {"n": 5, "vote": "majority", "judge": "process"}],
     "chains": [{}, {"n": 3, "repeat": "closed"}, {"n": 3, "repeat": "budget", "max_chains": 12}],
     "deepsearch": [
         {"n": 4, "width": 3, "segment_tokens": 4, "max_depth": 5},
         {"n": 2, "width": 4, "segment_tokens": 2, "max_depth": 3, "divisor": "all"},
         {"n": 3, "width": 2, "segment_tokens": 3, "frontier": FrontierWeights(surprisal=0.4, depth_bonus="log")},
+    ],
+    "dvts": [
+        {"width": 2, "samples": 2, "max_depth": 6},
+        {"width": 3, "samples": 2, "max_depth": 4, "returned": "last", "finished": "any_end", "agg": "mean"},
+        {"width": 2, "samples": 2, "max_depth": 4, "lookahead": 1},
+    ],
+    "lats": [
+        {"width": 3, "iterations": 3, "depth_limit": 4, "rollout_depth": 2},
+        {"width": 2, "iterations": 5, "depth_limit": 5, "rollout_depth": 1, "unvisited": "value", "success": 0.95},
+        {
+            "width": 3,
+            "iterations": 3,
+            "depth_limit": 4,
+            "mean_of": "visits_again",
+            "join": "position",
+            "rollout_from": "root",
+            "rollout_choice": "ended",
+            "rollout_states": "loose",
+            "rollout_value": "mean_with_zero",
+            "cut_value": -1.0,
+            "last_step": "step",
+            "ends": "reward",
+        },
+    ],
+    "mcts": [
+        {"n": 24},
+        {"n": 20, "in_flight": 1, "answer": "best", "choice": Counting(rule="muzero", backup="max")},
+        {
+            "n": 24,
+            "width": 3,
+            "valued": "when_selected",
+            "choice": Counting(pending="virtual_loss", backup="softmax"),
+            "first_play": FirstPlay("first"),
+        },
+        {"n": 20, "value": "rollout", "rollout_action": "probe", "judge": "", "max_depth": 3},
+        {
+            "n": 24,
+            "width": 2,
+            "in_flight": 5,
+            "choice": Counting(rule="uct", pending="ignored"),
+            "prior": Prior(evidence="none"),
+            "widening": Widening(kind="once"),
+            "surplus": "discard",
+            "endings": "revisit",
+        },
+        {
+            "n": 24,
+            "actions": ("policy", "other"),
+            "refill": "when_empty",
+            "in_flight": 4,
+            "value_range": None,
+            "prior": Prior(noise=0.25),
+            "widening": Widening(scale=2.0),
+            "duplicates": "keep",
+            "segment_tokens": 3,
+        },
+        {"n": 24, "widening": Widening(kind="once"), "width": 4, "surplus": "adopt", "prior": Prior(evidence="score")},
+    ],
+    "mctsr": [
+        {"max_rollouts": 8},
+        {"max_rollouts": 9, "selection": "greedy", "in_flight": 4, "max_children": 3, "scale": 1.0},
+        {"max_rollouts": 8, "selection": "pairwise", "in_flight": 3, "initialise": "both"},
+        {"max_rollouts": 6, "initialise": "dummy", "penalty": "clip95", "log_form": "paper", "stop_judge": "right"},
+        {
+            "max_rollouts": 8,
+            "scale": 1.0,
+            "leaf_visits": "ancestor",
+            "root_score": "constant",
+            "q_memory": "assigned",
+            "all_expanded": "root",
+            "importance_weights": "kept",
+            "pairwise_single": "ends",
+            "judge_root": "when_selected",
+            "judge_failure": "ends_search",
+            "answer_by": "q",
+        },
+        {
+            "max_rollouts": 8,
+            "in_flight": 2,
+            "selection": "greedy",
+            "initialise": "both",
+            "max_children": 1,
+            "exploration": 1.4,
+            "eps": 1e-5,
+            "penalty": "fifty",
+            "scale": 1.0,
+            "leaf_visits": "judgements",
+            "root_score": "no_bonus",
+            "q_memory": "leaves",
+            "expanded": "both",
+        },
     ],
     "offline": [
         {},
@@ -58,11 +188,88 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
             "probes": "discard",
         },
     ],
+    "tot": [
+        {"width": 2, "num_levels": 3, "attempts": 1, "bfs": LevelRules(num_kept=2)},
+        {"width": 2, "num_levels": 3, "bfs": LevelRules(num_kept=2, evaluate="vote")},
+        {
+            "width": 2,
+            "num_levels": 3,
+            "attempts": 2,
+            "duplicate_value": "own",
+            "bfs": LevelRules(num_kept=2, select="sample", repeats="kept", zero_values="stop"),
+        },
+        {"width": 3, "num_levels": 2, "duplicate_value": "share", "bfs": LevelRules(num_kept=3, select="sample")},
+        {"search": "dfs", "width": 2, "num_levels": 3, "attempts": 1, "dfs": DepthRules(max_tried=2, max_steps=6)},
+        {
+            "search": "dfs",
+            "width": 3,
+            "num_levels": 3,
+            "attempts": 1,
+            "dfs": DepthRules(max_tried=2, max_steps=8, threshold=0.1, max_answers=2, ahead=2),
+        },
+    ],
     "tree_grpo": [
         {},
         {"num_trees": 4, "num_nodes": 1, "num_rounds": 3},
         {"num_trees": 1, "num_nodes": 5, "num_rounds": 2},
         {"num_trees": 3, "num_rounds": 0},
+    ],
+    "particle_filter": [
+        {"n": 5, "max_depth": 6},
+        {"n": 4, "max_depth": 6, "weights": "potential", "resample": "always", "scheme": "multinomial"},
+        {"n": 6, "max_depth": 3, "last_level": "end", "scheme": "multinomial", "resample": "always"},
+    ],
+    "rebase": [
+        {"width": 6, "max_depth": 6},
+        {"width": 6, "max_depth": 5, "rounding": "ceil_float32", "ties": "later", "finished": "any_end"},
+        {"width": 5, "max_depth": 4, "rounding": "guarded_ceil", "truncate": 0.5, "agg": "min", "last_level": "end"},
+    ],
+    "rap": [
+        {"width": 2, "iterations": 4, "depth_limit": 4},
+        {"width": 3, "iterations": 3, "depth_limit": 3, "simulate": "sample", "calc_q": "max", "output": "max_iter"},
+        {"width": 2, "iterations": 5, "depth_limit": 3, "simulate": "random", "cum_reward": "mean"},
+        {
+            "width": 2,
+            "iterations": 6,
+            "depth_limit": 4,
+            "unvisited": "first",
+            "ends": "revisited",
+            "limit_reward": "fast",
+            "last_step": "step",
+            "root_reward": "counted",
+            "repeats": "kept",
+            "no_answer": "none",
+            "output": "follow_max",
+        },
+    ],
+    "refine_chain": [
+        {},
+        {"stop": "feedback", "approve": 0.5, "approved": "rewritten", "max_attempts": 6},
+        {"stop": "never", "max_attempts": 5},
+        {"stop": "feedback", "approve": 0.9},
+    ],
+    "reject": [
+        {},
+        {"judge": "process", "threshold": 0.5, "in_flight": 3, "max_chains": 12},
+        {"judge": "process", "threshold": 0.9, "outcome": "process", "accept": None, "max_chains": 9},
+    ],
+    "rstar_mcts": [
+        {"iterations": 6, "width": 3, "max_depth": 4},
+        {"iterations": 5, "width": 3, "max_depth": 2, "in_flight": 3, "leaf_visit": "through", "unvisited": "parent"},
+        {
+            "iterations": 6,
+            "width": 3,
+            "max_depth": 3,
+            "outcome": "reward",
+            "steps": "unjudged",
+            "failure_value": -1.0,
+            "unvisited": "zero",
+            "backup_failures": "leaf",
+            "propagate_dead": "by_rollout",
+            "keep_answers": "first",
+            "ballots": "all",
+            "best_by": "weighted",
+        },
     ],
     "segments": [
         {"branching": (3, 2, 2), "segment_tokens": 3},
@@ -235,6 +442,18 @@ def test_nothing_is_drawn_but_at_ask(name: str) -> None:
         def integers(self, low: int, /) -> int:
             assert self.is_open
             return int(self._rng.integers(low))
+
+        def standard_gamma(self, shape: float, /) -> float:
+            assert self.is_open
+            return float(self._rng.standard_gamma(shape))
+
+        def standard_normal(self) -> float:
+            assert self.is_open
+            return float(self._rng.standard_normal())
+
+        def beta(self, a: float, b: float, /) -> float:
+            assert self.is_open
+            return float(self._rng.beta(a, b))
 
     for options in CONFIGURATIONS[name]:
         gate = Gate()

@@ -63,7 +63,7 @@ class QuotingWorld(SeededWorld):
 
 def test_an_answer_is_criticised_rewritten_and_judged() -> None:
     rules = GrowthRules(quoting=frozenset({"critique", "rewrite"}))
-    tree = journey(example("Refine"), QuotingWorld(), rules=rules).tree
+    tree = journey(example("Refine"), QuotingWorld(), rules=rules, judge=lambda tree, command: [1.0]).tree
     (critique,) = tree.derived(tree.leaves()[0])
     (rewrite,) = tree.derived(critique)
     assert (tree.role(critique), tree.action(rewrite)) == ("critique", "rewrite")

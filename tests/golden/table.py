@@ -8,7 +8,27 @@ the section to `TABLE`, and take the file out of `LATER`.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tests.golden import credits, rollouts, rows, segments, treepo, treerl, turns
+from tests.golden import (
+    abmcts,
+    agents,
+    beam,
+    best_first,
+    calls,
+    credits,
+    mcts,
+    mctsr,
+    rebase,
+    rollouts,
+    rows,
+    rstar_beam,
+    segments,
+    tot,
+    treepo,
+    treerl,
+    turns,
+    ucb,
+    votes,
+)
 
 from ramify.credit import (
     ancestor_loo,
@@ -140,6 +160,90 @@ TREERL: Final[Section] = {
     ("tree_sizes", None): treerl.tree_sizes,
 }
 
+VOTES_STATS: Final[Section] = {
+    ("votes", "as_published"): votes.vote,
+    ("pass_at_k", "as_published"): votes.passed,
+    ("mcnemar_exact", "closed_form"): votes.paired,
+    ("wilson_95", "closed_form"): votes.interval,
+    ("anytime_at_budget", "closed_form"): votes.at_budgets,
+    ("call_count", "upper_bound"): calls.call_count,
+}
+
+BEAM: Final[Section] = {
+    ("hf_beam", "as_published"): beam.hf_beam,
+    ("dvts", "as_published"): beam.dvts,
+    ("its_beam", "as_published"): beam.its_beam,
+    ("particle_filter", "as_published"): beam.particle_filter,
+}
+
+REBASE: Final[Section] = {
+    ("allocate", "as_published"): rebase.allocate,
+    ("allocate", "corrected"): rebase.allocate,
+    ("allocate", "guarded_ceil"): rebase.allocate,
+    ("trace", "as_published"): rebase.trace,
+    ("trace", "corrected"): rebase.trace,
+    ("trace", "guarded_ceil"): rebase.trace,
+}
+
+PUCT: Final[Section] = {
+    ("puct", "closed_form"): ucb.puct_scores,
+    ("wu_uct", "closed_form"): ucb.wu_uct_scores,
+    ("virtual_loss_puct", "closed_form"): ucb.virtual_loss_scores,
+    ("asks_in_a_row", "closed_form"): ucb.asks_in_a_row,
+    ("progressive_widening", "closed_form"): ucb.widening,
+}
+
+RSTAR: Final[Section] = {
+    ("puct", "as_published"): ucb.rstar_puct,
+    ("mcts_trace", "as_published"): mcts.rstar_trace,
+    ("mcts_trace", "corrected"): mcts.rstar_trace,
+    ("beam_trace", "as_published"): rstar_beam.beam_trace,
+    ("beam_trace", "corrected"): rstar_beam.beam_trace,
+}
+
+AGENTS: Final[Section] = {
+    ("lats_uct", "as_published"): agents.lats_uct,
+    ("lats_uct", "corrected"): agents.lats_uct,
+    ("lats_backpropagate", "as_published"): agents.lats_backpropagate,
+    ("rap_trace", "as_published"): agents.rap_trace,
+    ("tot_votes", "as_published"): tot.votes,
+    ("tot_votes", "corrected"): tot.votes,
+    ("tot_value", "as_published"): tot.value,
+    ("tot_value", "corrected"): tot.value,
+    ("tot_select", "as_published"): tot.select,
+    ("tot_select", "corrected"): tot.select,
+}
+
+ABMCTS: Final[Section] = {
+    ("gaussian_posterior", "as_published"): abmcts.gaussian_posterior,
+    ("beta_posterior", "as_published"): abmcts.beta_posterior,
+    ("gaussian_draw", "as_published"): abmcts.gaussian_draw,
+    ("beta_draw", "as_published"): abmcts.beta_draw,
+    ("abmcts_a_trace", "as_published"): abmcts.trace,
+    ("ucb1", "as_published"): abmcts.bound,
+    ("abmcts_m_prunable", "as_published"): abmcts.prunable,
+    ("treequest_mcts_trace", "as_published"): mcts.treequest_trace,
+}
+
+TRACES: Final[Section] = {
+    ("best_first", "as_published"): best_first.trace,
+    ("puct_search", "closed_form"): mcts.puct_search,
+    ("tot_bfs", "as_published"): tot.bfs,
+}
+
+MCTSR: Final[Section] = {
+    ("q_from_rewards", "as_published"): mctsr.q_from_rewards,
+    ("uct", "as_published"): mctsr.score,
+    ("selection_distribution", "as_published"): mctsr.selection_distribution,
+    ("selection_distribution", "corrected"): mctsr.selection_distribution,
+    ("backpropagate", "as_published"): mctsr.backpropagate,
+    ("trace", "as_published"): mctsr.trace,
+    ("trace", "corrected"): mctsr.trace,
+    ("call_count", "as_published"): mctsr.call_count,
+    ("mathblackbox_ucb", "as_published"): mctsr.mathblackbox_ucb,
+    ("mathblackbox_reward", "as_published"): mctsr.mathblackbox_reward,
+}
+
 TABLE: Final[Mapping[str, Section]] = {
     "gradients_trees": GRADIENTS_TREES,
     "rollout_at2po": AT2PO,
@@ -158,6 +262,15 @@ TABLE: Final[Mapping[str, Section]] = {
     "rollout_treepo": TREEPO,
     "rollout_treerl": TREERL,
     "rollout_tree_grpo": TREE_GRPO,
+    "search_abmcts": ABMCTS,
+    "search_agents": AGENTS,
+    "search_traces": TRACES,
+    "search_mctsr": MCTSR,
+    "search_votes_stats": VOTES_STATS,
+    "search_beam": BEAM,
+    "search_rebase": REBASE,
+    "search_puct": PUCT,
+    "search_rstar": RSTAR,
 }
 
 LATER_FUNCTIONS: Final[Mapping[str, frozenset[str]]] = {
@@ -172,10 +285,5 @@ LATER_FUNCTIONS: Final[Mapping[str, frozenset[str]]] = {
 ENUMERATED: Final = frozenset({"gradients_binary3", "gradients_ragged", "gradients_ternary2"})
 """Files whose cases are expectations: `tests/credit/test_exact_gradients.py` holds the credits to them."""
 
-LATER: Final = frozenset(
-    {
-        "search_abmcts", "search_agents", "search_beam", "search_mctsr", "search_puct",
-        "search_rebase", "search_rstar", "search_traces", "search_votes_stats",
-    }
-)  # fmt: skip
+LATER: Final[frozenset[str]] = frozenset()
 """Files whose strategies do not exist yet."""

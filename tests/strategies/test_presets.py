@@ -9,9 +9,14 @@ import pytest
 
 from ramify.strategies.at2po import AS_PUBLISHED as AT2PO_AS_PUBLISHED
 from ramify.strategies.at2po import AT2POConfig
+from ramify.strategies.beam import AS_PUBLISHED as BEAM_AS_PUBLISHED
+from ramify.strategies.beam import RSTAR, RSTAR_AS_PUBLISHED, BeamConfig
+from ramify.strategies.dvts import DVTSConfig
 from ramify.strategies.offline import AS_PUBLISHED as OFFLINE_AS_PUBLISHED
 from ramify.strategies.offline import OfflineConfig
 from ramify.strategies.online import AEPO_AS_PUBLISHED, ARPO_AS_PUBLISHED, OnlineConfig
+from ramify.strategies.particle_filter import ParticleFilterConfig
+from ramify.strategies.rebase import RebaseConfig
 from ramify.strategies.tree_grpo import TreeGRPOConfig
 from ramify.strategies.treepo import AS_PUBLISHED as TREEPO_AS_PUBLISHED
 from ramify.strategies.treepo import TreePOConfig
@@ -27,6 +32,13 @@ PRESETS = {
     "aepo_as_published": AEPO_AS_PUBLISHED,
     "at2po": AT2POConfig(),
     "at2po_as_published": AT2PO_AS_PUBLISHED,
+    "beam": BeamConfig(),
+    "beam_as_published": BEAM_AS_PUBLISHED,
+    "rstar_beam": RSTAR,
+    "rstar_beam_as_published": RSTAR_AS_PUBLISHED,
+    "dvts": DVTSConfig(),
+    "particle_filter": ParticleFilterConfig(),
+    "rebase": RebaseConfig(),
     "tree_grpo": TreeGRPOConfig(),
     "tree_grpo_as_published": TreeGRPOConfig(),
     "treepo": TreePOConfig(),

@@ -23,8 +23,9 @@ CODEC = ByteCodec(is_exact=True)
 MAX_STEPS = 6
 MAX_STEP_TOKENS = 5
 UNLIMITED = 10**9
-ROLES: dict[str, Role] = {"probe": "probe", "critique": "critique"}
-
+ROLES: dict[str, Role] = {"probe": "probe", "lookahead": "probe", "critique": "critique"}
+QUOTING = frozenset({"critique", "refine", "rewrite"})
+"""Actions that begin a fresh context; what they end with has no reward."""
 
 JudgeOf = Callable[[Tree, Judge], Sequence[float | None]]
 """One value a node of the command; None = no score."""
@@ -77,7 +78,8 @@ class SeededWorld:
     def steps(self, tree: Tree, start: Start) -> list[Step]:
         assert isinstance(start.command, Grow) and start.place is not None
         command, seed, position = start.command, start.place.seed, start.place.position
-        depth, role = tree.depth(start.place.parent), ROLES.get(command.action, "policy")
+        depth = 0 if command.action in QUOTING else tree.depth(start.place.parent)
+        role = ROLES.get(command.action, "policy")
         decode, turns = start.allotment.decode or UNLIMITED, start.allotment.turns or UNLIMITED
         calls = start.allotment.tool_calls or UNLIMITED
         wanted = command.until.n if isinstance(command.until, Tokens) else UNLIMITED
@@ -93,7 +95,10 @@ class SeededWorld:
             is_spent = wanted > 0 and (not decode or (command.until != "step" and not (turns and calls)))
             stop = (None if is_cut else self._stop(seed, depth)) or ("budget" if is_spent else None)
             step = sampled_step(number, entropy=seed % 100 / 25, stop=stop, role=role, reward=seed % 2, seed=seed)
-            steps.append(replace(step, segments=step.segments[:1]) if is_cut else step)
+            step = replace(step, segments=step.segments[:1]) if is_cut else step
+            if command.action in QUOTING:
+                step = replace(step, edge="continues" if steps else "quotes", scores=())
+            steps.append(step)
             if stop or command.until == "step" or not wanted:
                 return steps
             position += sum(len(segment) for segment in steps[-1].segments)
@@ -149,7 +154,7 @@ class Journey:
         tree: Tree | None = None,
         delivery: Delivery = "ordered",
         limits: Limits | None = None,
-        rules: GrowthRules = GrowthRules(),
+        rules: GrowthRules = GrowthRules(quoting=QUOTING),
         order: random.Random | None = None,
         fails: Callable[[int], str | None] = lambda command_id: None,
         judge: "JudgeOf | None" = None,

@@ -61,8 +61,8 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.runner import api
     from ramify.runner.compare import line
 
-    names = [name.strip() for name in options.presets.split(",") if name.strip()]
-    _check(options, names)
+    names = preset_names_of(options.presets)
+    check_numbers(options)
     draw = None if options.plot is None else _drawer()
     arms = [Arm(name, _config(name, options)) for name in names]
     chains = _config("chains", options)
@@ -104,10 +104,10 @@ def table(lines: "Sequence[Line]", pool: "Pool") -> Table:
             f"{each.tokens:.0f}",
             f"{each.tokens / pool.tokens_a_chain:.1f}",
             f"{each.solved:.1%}",
-            _interval(each.less_chains["solved"]),
+            interval_text(each.less_chains["solved"]),
             f"{each.reward:.3f}",
             f"{each.mixed:.1%}",
-            _interval(each.less_chains["mixed"]),
+            interval_text(each.less_chains["mixed"]),
             f"{each.answers:.2f}",
             f"{each.prefill_uncached:.0f}",
             f"{each.prefill_cached:.0f}",
@@ -152,11 +152,18 @@ def _drawer() -> "Callable[..., None]":
     return draw
 
 
-def _check(options: argparse.Namespace, names: Sequence[str]) -> None:
+def preset_names_of(text: str) -> list[str]:
+    """The presets of a comparison. Raises `ConfigError` where there is none, or one twice."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise ConfigError("--presets: name at least one preset; `ramify presets` lists them")
     if len(set(names)) < len(names):
         raise ConfigError(f"--presets: one is named twice: {','.join(names)}")
+    return names
+
+
+def check_numbers(options: argparse.Namespace) -> None:
+    """Refuse a comparison of nothing."""
     for flag in ("problems", "seeds"):
         if vars(options)[flag] < 1:
             raise ConfigError(f"--{flag} {vars(options)[flag]!r}: at least 1 is needed")
@@ -242,7 +249,8 @@ def _mean_tokens(arm: Arm) -> float:
     return fmean(tree.spent.decode for group in arm.trees.values() for tree in group)
 
 
-def _interval(difference: "Difference") -> str:
+def interval_text(difference: "Difference") -> str:
+    """A difference with its interval."""
     return f"{difference.mean:+.3f} [{difference.low:+.3f},{difference.high:+.3f}]"
 
 

@@ -19,7 +19,7 @@ from ramify.core.errors import ConfigError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
-    names = "arrays, jsonl, parquet, search_r1, sft, slime, slime_train, verl or path/to/file.py:write"
+    names = "arrays, jsonl, parquet, preference, search_r1, sft, slime, slime_train, verl or path/to/file.py:write"
     parser.add_argument("--to", required=True, metavar="FORMAT", help=names)
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="replaced if it is there")
     parser.add_argument("--per-tree", type=int, metavar="N", help="exactly N rows of every tree, for positional groups")

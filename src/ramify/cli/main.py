@@ -16,6 +16,8 @@ from ramify.core.errors import RamifyError
 COMMANDS: Mapping[str, str] = {
     "demo": "grow trees from the built-in model and compare strategies at equal tokens",
     "compare": "run presets on the same problems, each against chains of as many tokens",
+    "search": "answer questions by searching for the best answer within a budget",
+    "eval": "let presets answer the same problems within the same budgets, and grade them",
     "rollout": "grow a tree for every problem into a new run folder",
     "resume": "go on with a run that was interrupted or killed",
     "repair": "keep what can be trusted of a damaged run",

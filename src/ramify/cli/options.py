@@ -1,8 +1,11 @@
 """Options: the flags that commands share, and how they become a configuration."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from ramify.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from ramify.config.configure import Resolved
@@ -19,6 +22,16 @@ FLAGS = {
     "seed": "seed",
 }
 """Flag -> dotted path of the configuration."""
+
+BUDGETS = {
+    "decode_tokens": "decode",
+    "new_context_tokens": "prefill_uncached",
+    "turns": "turns",
+    "leaves": "leaves",
+    "tool_calls": "tool_calls",
+    "judge_calls": "judge_calls",
+}
+"""What a budget may be of -> its limit."""
 
 
 def add_terminal_flags(parser: argparse.ArgumentParser) -> None:
@@ -54,8 +67,34 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="e.g. limits.decode=224")
 
 
-def resolved(options: argparse.Namespace) -> "Resolved":
-    """The configuration that the flags, files and overrides of a command line come to. Raises `ConfigError`."""
+def add_budget_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--budget",
+        action="append",
+        default=[],
+        metavar="WHAT=N",
+        help=f"most of it a question: {', '.join(BUDGETS)}; may be given again",
+    )
+
+
+def budgets(options: argparse.Namespace) -> dict[str, int]:
+    """Dotted path of a limit -> its value. Raises `ConfigError` on what is no budget."""
+    found: dict[str, int] = {}
+    for text in options.budget:
+        name, _, number = text.partition("=")
+        if name not in BUDGETS:
+            raise ConfigError(f"--budget {text!r}: {nearest(name, BUDGETS)}")
+        if not number.isdecimal() or not int(number):
+            raise ConfigError(f"--budget {text!r}: a whole number above 0 is needed, as in {name}=2000")
+        found[f"limits.{BUDGETS[name]}"] = int(number)
+    return found
+
+
+def resolved(options: argparse.Namespace, flags: Mapping[str, Any] | None = None) -> "Resolved":
+    """The configuration that the flags, files and overrides of a command line come to. Raises `ConfigError`.
+
+    `flags` are further ones, by dotted path.
+    """
     from ramify.config.configure import resolve
 
     given = {flag: value for flag in FLAGS if (value := vars(options)[flag]) is not None}
@@ -63,7 +102,7 @@ def resolved(options: argparse.Namespace) -> "Resolved":
         preset=options.preset,
         folder=Path.cwd(),
         files=options.config,
-        flags={FLAGS[flag]: value for flag, value in given.items()},
+        flags={**{FLAGS[flag]: value for flag, value in given.items()}, **(flags or {})},
         flag_names={FLAGS[flag]: f"--{flag.replace('_', '-')}" for flag in given},
         overrides=options.set,
     )

@@ -1,4 +1,4 @@
-"""Plot: solved problems over decode tokens: the curve of chains, and a point with its interval for every preset."""
+"""Plots over decode tokens: presets as points beside the curve of chains, searches as lines through their budgets."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ramify.core.errors import ConfigError
 
 try:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 except ImportError as error:
@@ -15,6 +16,7 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from ramify.runner.compare import Line, Pool
+    from ramify.runner.evaluation import EvalLine
 
 POINTS = 60
 """Of the curve of chains."""
@@ -36,17 +38,42 @@ def draw(lines: "Sequence[Line]", pool: "Pool", path: Path, *, title: str) -> No
         axes.errorbar(line.tokens, line.solved, whiskers, fmt="o", color=COLOURS[less.word], capsize=3, markersize=5)
         offset = (6, -11) if number % 2 else (-6, 12)  # neighbours on two sides, so that their names stay apart
         axes.annotate(line.name, (line.tokens, line.solved), xytext=offset, textcoords="offset points", fontsize=9)
+    _dress(axes, title=title, y="problems solved")
+    axes.legend(frameon=False, loc="lower right", fontsize=9)
+    _save(figure, path)
+
+
+def draw_answers(lines: "Sequence[EvalLine]", path: Path, *, title: str) -> None:
+    """Write right answers over tokens to `path`: a line a preset through its budgets; faint, the coverage it had."""
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for name in dict.fromkeys(line.name for line in lines):
+        points = [line for line in lines if line.name == name]
+        tokens = [line.decode for line in points]
+        (drawn,) = axes.plot(tokens, [line.returned for line in points], marker="o", markersize=5, label=name)
+        axes.plot(
+            tokens, [line.covered for line in points], marker="o", markersize=3, color=drawn.get_color(), alpha=0.3
+        )
+    _dress(axes, title=title, y="right answers (faint: coverage)")
+    axes.legend(frameon=False, loc="lower right", fontsize=8, ncols=2)
+    _save(figure, path)
+
+
+def _dress(axes: Axes, *, title: str, y: str) -> None:
+    """Scales, labels and grid of every plot."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("decode tokens a problem")
-    axes.set_ylabel("problems solved")
+    axes.set_ylabel(y)
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.set_title(title, loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e6e8eb", linewidth=0.8)
-    axes.legend(frameon=False, loc="lower right", fontsize=9)
+
+
+def _save(figure: Figure, path: Path) -> None:
     try:
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     except (OSError, ValueError) as error:

@@ -19,7 +19,7 @@ class RunProgress:
         self._terminal = terminal
         self._title = title
         self._phases: dict[int, Phase] = {}
-        self._num_leaves = self._num_tokens = self._num_tool_calls = 0
+        self._num_leaves = self._num_tokens = self._num_tool_calls = self._num_closed = 0
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -48,16 +48,22 @@ class RunProgress:
             self._terminal.say(f"the last record was not written whole and is cut off: {event.what}")
         if self._terminal.verbosity > 0 and (line := phase_line(event)) is not None:
             self._terminal.say(line)
-        if isinstance(event, TreeClosed):
-            self._bar.advance(self._task)
+        self._num_closed += isinstance(event, TreeClosed)
         if isinstance(event, TreeClosed | PhaseBegan | OutcomeTold):
-            self._bar.update(self._task, state=self.state())
+            self._bar.update(self._task, completed=self.completed(), state=self.state())
+
+    def completed(self) -> float:
+        """Trees that have closed, and the part that is done of those whose searches know how many rounds they have."""
+        open_trees = (phase.round / phase.num_rounds for phase in self._phases.values() if phase.num_rounds)
+        return self._num_closed + sum(open_trees)
 
     def state(self) -> str:
         """What is going on, in one line."""
-        phases = Counter(phase.name for phase in self._phases.values())
+        is_single = len(self._phases) == 1
+        phases = Counter((rounds(phase) if is_single else "") or phase.name for phase in self._phases.values())
         counts = f"{self._num_leaves} leaves, {self._num_tokens} tokens, {self._num_tool_calls} tool calls"
-        return " | ".join([counts, *(f"{name}: {number}" for name, number in sorted(phases.items()))])
+        shown = [name if is_single else f"{name}: {number}" for name, number in sorted(phases.items())]
+        return " | ".join([counts, *shown])
 
     def _count(self, event: Event) -> None:
         match event:
@@ -77,6 +83,11 @@ class RunProgress:
         self._num_leaves += step.stop is not None
         self._num_tokens += sum(segment.usage.num_billed for segment in step.segments)
         self._num_tool_calls += sum(segment.tool_call is not None for segment in step.segments)
+
+
+def rounds(phase: Phase) -> str:
+    """`expansion 5 of 16`; empty where nobody knows how many there are."""
+    return f"{phase.name} {phase.round} of {phase.num_rounds}" if phase.num_rounds else ""
 
 
 def phase_line(event: Event) -> str | None:

@@ -25,6 +25,22 @@ def run_shown(
     is_json: bool,
 ) -> ExitCode:
     """Grow a run under a progress bar, then say what it came to and how to go on."""
+    shown = grown_shown(grow, out, terminal, title=title, num_trees=num_trees)
+    if isinstance(shown, ExitCode):
+        return shown
+    report, code = shown
+    if is_json:
+        terminal.result(SCHEMA, {"run": str(out), **report.as_dict()})
+    else:
+        terminal.out.print("\n".join(summary(report)), markup=False, soft_wrap=True)
+    _say_next(report, out, terminal)
+    return code
+
+
+def grown_shown(
+    grow: Callable[[Observer], RunReport], out: Path, terminal: Terminal, *, title: str, num_trees: int
+) -> tuple[RunReport, ExitCode] | ExitCode:
+    """Grow a run under a progress bar: what it came to and its exit code, or the code of one that did not end."""
     try:
         with RunProgress(terminal, title=title, num_trees=num_trees) as progress:
             report = grow(progress.observe)
@@ -37,12 +53,7 @@ def run_shown(
     except KeyboardInterrupt:
         terminal.fault(f"interrupted\n{_saved(out)}" if out.exists() else "interrupted before anything was begun")
         return ExitCode.INTERRUPTED
-    if is_json:
-        terminal.result(SCHEMA, {"run": str(out), **report.as_dict()})
-    else:
-        terminal.out.print("\n".join(summary(report)), markup=False, soft_wrap=True)
-    _say_next(report, out, terminal)
-    return code_of_report(report)
+    return report, code_of_report(report)
 
 
 def summary(report: RunReport) -> list[str]:

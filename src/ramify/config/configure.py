@@ -9,13 +9,15 @@ that was used. The environment is no layer: it holds secrets, never settings.
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from ramify import plugins
-from ramify.config.decode import Fault, decode
+from ramify.config.decode import CLEARED, Fault, decode
+from ramify.config.judge_options import anchored_judge, judge_faults
 from ramify.config.layers import file_layers, flag_layers, merged, override_layers, preset_layers, source_of
 from ramify.config.run_config import EngineConfig, RunConfig, ToolConfig
 from ramify.config.toml import toml_text
@@ -23,12 +25,23 @@ from ramify.config.tool_options import option_faults
 from ramify.core.errors import ConfigError, nearest
 from ramify.credit import NAMES
 from ramify.engines.patience import Patience
+from ramify.formats import refine
 from ramify.formats.chat import ChatOptions
 from ramify.formats.messages import MessagesOptions
+from ramify.formats.rstar import RStarOptions
 from ramify.strategies import choose, sample
 from ramify.strategies.repeats import repeats
 
 BUILTIN = EngineConfig().name
+FORMAT_OPTIONS: Mapping[str, type[Any]] = {
+    "chat": ChatOptions,
+    "messages": MessagesOptions,
+    "refine": refine.Refine,
+    "rstar": RStarOptions,
+}
+"""Format -> what its options are decoded as."""
+RSTAR_PLUGINS: Mapping[str, plugins.Kind] = {"step_parser": "step_parser", "answer_equivalence": "equivalence"}
+"""Options of `rstar` that name a function, and its kind."""
 TASK_PRUNE = "task"
 """The name of the running task's own prune rule."""
 
@@ -69,7 +82,8 @@ def resolve(
     values, sources = merged([*base, *layers])
     if chosen is not None:
         values["preset"] = str(chosen)
-    if "data.path" in sources and "task.name" not in sources:
+    has_own = "data.path" in sources or ("data.questions" in sources and not is_small)
+    if has_own and "task.name" not in sources:
         values.setdefault("task", {})["name"] = "data"
     config, faults = checked(values)
     lines = [*unread, *(f"{source_of(sources, fault.path)}: {_said(fault)}" for fault in faults)]
@@ -86,8 +100,8 @@ def _runs_builtin(values: Mapping[str, Any]) -> bool:
 
 def checked(values: Mapping[str, Any]) -> tuple[RunConfig | None, list[Fault]]:
     """Decode `values` and check all they name. Returns the configuration with its options completed, or the faults."""
-    if isinstance(actions := values.get("actions"), Mapping):
-        values = {**values, "actions": {"policy": {}, **actions}}
+    if isinstance(actions := values.get("actions", {}), Mapping):
+        values = {**values, "actions": _actions(actions, values.get("format"))}
     config, faults = decode(RunConfig, values)
     if config is None:
         return None, faults
@@ -99,6 +113,13 @@ def checked(values: Mapping[str, Any]) -> tuple[RunConfig | None, list[Fault]]:
     config, faults = _with_strategy_options(config)
     faults += _named_faults(config)
     return (None if faults else config), faults
+
+
+def _actions(given: Mapping[str, Any], format: object) -> dict[str, Any]:
+    """The actions given, with those that every run has and those of its format, where they are not described."""
+    known: dict[str, Any] = {"policy": {}, **(refine.ACTIONS if format == "refine" else {})}
+    filled = {name: {**known.get(name, {}), **a} if isinstance(a, Mapping) else a for name, a in given.items()}
+    return {**known, **filled}
 
 
 def to_toml(config: RunConfig) -> str:
@@ -131,8 +152,9 @@ def _anchored(config: RunConfig) -> RunConfig:
         engine=_anchored_engine(config.engine),
         engines={name: _anchored_engine(engine) for name, engine in config.engines.items()},
         tools=replace(config.tools, use={name: _anchored_tool(name, tool) for name, tool in config.tools.use.items()}),
+        judges={name: anchored_judge(name, judge) for name, judge in config.judges.items()},
         format=config.format and plugins.anchored(config.format),
-        format_options=_anchored_template(config.format_options),
+        format_options=_anchored_options(config.format, config.format_options),
         growth=replace(config.growth, prune=config.growth.prune and plugins.anchored(config.growth.prune)),
         rows=replace(config.rows, sample=plugins.anchored(config.rows.sample)),
     )
@@ -161,10 +183,13 @@ def _absolute(path: str | None) -> str | None:
     return path and str(Path(path).resolve())
 
 
-def _anchored_template(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Options of a format whose `template` is the absolute path of a folder or file."""
-    template = options.get("template")
-    return {**options, "template": str(Path(template).resolve())} if isinstance(template, str) else options
+def _anchored_options(format: str | None, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Options of a format with the files they name as absolute paths: the template of `chat`, functions of `rstar`."""
+    if format == "chat" and isinstance(template := options.get("template"), str):
+        return {**options, "template": _absolute(template)}
+    if format != "rstar":
+        return options
+    return {k: plugins.anchored(v) if k in RSTAR_PLUGINS and isinstance(v, str) else v for k, v in options.items()}
 
 
 def _with_repeats(config: RunConfig) -> RunConfig:
@@ -195,18 +220,11 @@ def _with_strategy_options(config: RunConfig) -> tuple[RunConfig, list[Fault]]:
 
 def _named_faults(config: RunConfig) -> list[Fault]:
     """What is wrong with the other plug-ins the configuration names."""
-    prune, format = config.growth.prune, config.format
+    prune = config.growth.prune
     faults = _faults_of("rows.sample", lambda: _register("sample", config.rows.sample, sample.RULES))
     if config.credit not in NAMES:
         faults.append(Fault("credit", f"unknown credit {config.credit!r}; {nearest(config.credit, NAMES)}"))
-    if format is not None:
-        faults += _faults_of("format", lambda: plugins.find("format", format))
-    elif config.format_options:
-        faults.append(Fault("format_options", 'they are of a format that is named: format = "chat"'))
-    if format == "chat":
-        faults += decode(ChatOptions, config.format_options, path="format_options")[1]
-    if format == "messages":
-        faults += decode(MessagesOptions, config.format_options, path="format_options")[1]
+    faults += _format_faults(config)
     if prune is not None and prune != TASK_PRUNE:
         faults += _faults_of("growth.prune", lambda: plugins.find("prune", prune))
     faults += _constructor_faults("task", config.task.name, config.task.options)
@@ -214,6 +232,23 @@ def _named_faults(config: RunConfig) -> list[Fault]:
         faults += _constructor_faults("engine", engine.name, engine.options, path=path)
     for name, tool in config.tools.use.items():
         faults += option_faults(name, tool)
+    for name, judge in config.judges.items():
+        faults += judge_faults(name, judge)
+    return faults
+
+
+def _format_faults(config: RunConfig) -> list[Fault]:
+    """What is wrong with the format, its options and the functions they name."""
+    format, options = config.format, config.format_options
+    if format is None:
+        return [Fault("format_options", 'they are of a format that is named: format = "chat"')] if options else []
+    faults = _faults_of("format", lambda: plugins.find("format", format))
+    if format in FORMAT_OPTIONS:
+        faults += decode(FORMAT_OPTIONS[format], options, path="format_options")[1]
+    for option, kind in RSTAR_PLUGINS.items() if format == "rstar" else ():
+        name = options.get(option)
+        if isinstance(name, str) and name != CLEARED:
+            faults += _faults_of(f"format_options.{option}", partial(plugins.find, kind, name))
     return faults
 
 

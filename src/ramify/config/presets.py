@@ -25,7 +25,7 @@ class Preset:
     notes: str = ""
     """What is worth knowing before using it."""
     leaves: int
-    """Most leaves of a tree."""
+    """Most leaves of a tree; of a search, most answers that it votes on."""
     assumes: str
     """What it needs of engine, tools and task to be worth its name."""
     cost_a_leaf: float | None = None

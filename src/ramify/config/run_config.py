@@ -160,6 +160,16 @@ class ToolsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeConfig:
+    """One judge beside the task's, for strategies to ask; it scores no leaf by itself."""
+
+    kind: str | None = None
+    """A built-in name, `path/to/file.py:Class` or `path/to/file.py:function`; None = the name it is used under."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of its class."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowsConfig:
     """Which leaves become rows, and how often a shared token is trained (`docs/credit.md`)."""
 
@@ -201,6 +211,8 @@ class RunConfig:
     actions: Mapping[str, ActionConfig] = field(default_factory=lambda: {"policy": ActionConfig()})
     growth: GrowthConfig = GrowthConfig()
     tools: ToolsConfig = ToolsConfig()
+    judges: Mapping[str, JudgeConfig] = field(default_factory=dict[str, JudgeConfig])
+    """Name -> judge, for the Judge commands of strategies; the task's own judge its leaves as well."""
     limits: Limits = Limits()
     """Of each tree."""
     run_limits: Limits = Limits()

@@ -51,6 +51,11 @@ def keyword_faults(target: Callable[..., Any], options: Mapping[str, Any], *, pa
         return faults
     if inspect.isclass(target) and is_dataclass(target):
         return decode(target, options, path=path)[1]
+    return plain_faults(target, options, path=path)
+
+
+def plain_faults(target: Callable[..., Any], options: Mapping[str, Any], *, path: str) -> list[Fault]:
+    """Options that `target` takes as plain data of another type."""
     hints = _hints(target)
     return [
         fault

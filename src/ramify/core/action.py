@@ -20,9 +20,14 @@ class ActionConfig:
     sampling: Sampling = Sampling()
     max_tokens: int | None = None
     """Most tokens of one step; None = what the response has left."""
+    text: str = ""
+    """What a growth writes instead of asking its engine: one step that ends its path, given and never trained; '' = it
+    asks."""
 
     def __post_init__(self) -> None:
         if (self.edge == "quotes") != bool(self.template):
             raise ConfigError(f"an action that quotes needs a template, and only such a one: {self!r}")
+        if self.text and (self.template or self.max_tokens is not None):
+            raise ConfigError(f"an action that writes its text asks for nothing: no template, no max_tokens: {self!r}")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ConfigError(f"max_tokens = {self.max_tokens!r}: a step has at least one token")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ramify.core.codec import Codec, joined_bytes
+from ramify.core.command import Role
 from ramify.core.segment import Floats_T, Ids_T, Segment, ToolCall
 
 BYTES_PER_TOKEN = 4
@@ -37,6 +38,8 @@ class Branch:
     codec: Codec
     node: int
     pieces: tuple[Piece, ...]
+    role: Role = "policy"
+    """Who said its last step, where the branch is a tree's: what tells an answer from a critique."""
 
     @cached_property
     def ids(self) -> Ids_T:
@@ -117,7 +120,7 @@ class Branch:
         """Ids sampled since the last token nobody sampled: where a stop word or an action may still be growing."""
         parts: list[Ids_T] = []
         for piece in reversed(self.pieces):
-            if not piece.segment.is_sampled:
+            if not piece.segment.is_sampled and len(piece.segment):
                 break
             parts.append(piece.segment.ids)
         return np.concatenate(parts[::-1]) if parts else NOTHING

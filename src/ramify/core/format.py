@@ -4,7 +4,7 @@ A format reads the run since the last token nobody sampled, never one node, so t
 fork is still found.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -129,4 +129,23 @@ class MessageFormat(Format, Protocol):
 
     def reply(self, message: Mapping[str, Any], action: Action, result: ToolResult) -> Sequence[Span]:
         """The messages that answer an action of `message`, every call in it included."""
+        ...
+
+
+@runtime_checkable
+class GivingUp(Protocol):
+    """A format that gives paths up by what it knows of its steps."""
+
+    def give_up(self, branch: Branch) -> str | None:
+        """Why the path ends behind its last step, as a prune rule says it; None = it goes on."""
+        ...
+
+
+@runtime_checkable
+class Equating(Protocol):
+    """A format that may say itself which answers mean the same."""
+
+    @property
+    def is_same_answer(self) -> Callable[[str, str], bool] | None:
+        """None = that is the task's to say."""
         ...

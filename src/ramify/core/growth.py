@@ -5,7 +5,7 @@ function of its record. What a command grew is kept aside until its outcome is d
 what a strategy sees depends on the order of delivery alone.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ramify.core.command import (
@@ -140,17 +140,15 @@ class Growth:
 
     def _plant(self, flight: Flight) -> tuple[int, ...]:
         nodes: list[int] = []
-        place = flight.place
+        place, num_asked = flight.place, 0
         for step in flight.steps:
-            place = self._place_of_judge(flight.command) if place is None else place
+            if isinstance(flight.command, Judge) and (place is None or step.edge == "quotes"):
+                place = self.tree.about(flight.command, num_asked)
+                num_asked += 1
+            assert place is not None
             nodes.append(self.tree.add(step, place))
             place = self.tree.follow(nodes[-1]) if step is not flight.steps[-1] else place
         return tuple(nodes)
-
-    def _place_of_judge(self, command: Command) -> Place:
-        """Nodes that a judge samples quote the first node it judges."""
-        assert isinstance(command, Judge)
-        return replace(self.tree.follow(command.nodes[0]), position=0)
 
     def _score(self, command: Command, scores: tuple[Score, ...]) -> None:
         if not isinstance(command, Judge) or len(scores) != len(command.nodes):

@@ -28,3 +28,8 @@ def child_seed(parent_seed: int, position: int, index: int) -> int:
     return int.from_bytes(
         hashlib.blake2b(struct.pack("<QqQ", parent_seed, position, index), digest_size=8).digest(), "little"
     )
+
+
+def judge_seed(seed: int, judge: str, attempt: int) -> int:
+    """Seed of what a judge samples in its `attempt` about the node whose seed is `seed`."""
+    return _hash64(b"judge", str(seed).encode(), judge.encode("utf-8", errors="replace"), str(attempt).encode())

@@ -22,6 +22,8 @@ class Phase:
 
     name: str
     round: int = 0
+    num_rounds: int | None = None
+    """How many there are in all; None = that is not known."""
 
 
 @runtime_checkable

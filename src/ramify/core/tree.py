@@ -20,18 +20,20 @@ import numpy as np
 from ramify.core.arena import SegmentArena
 from ramify.core.branch import Branch, Piece
 from ramify.core.codec import Codec
-from ramify.core.command import EDGES, ROLES, Command, Edge, Fork, ForkRecord, Grow, Role, Score
+from ramify.core.command import EDGES, ROLES, Candidate, Command, Edge, Fork, ForkRecord, Grow, Judge, Role, Score
 from ramify.core.cut import settled
 from ramify.core.errors import ContractError
 from ramify.core.ledger import Spend
 from ramify.core.problem import Problem
-from ramify.core.seeds import child_seed
+from ramify.core.seeds import child_seed, judge_seed
 from ramify.core.segment import Floats_T, Segment
 from ramify.core.stop import STOP_WORDS, stop_word
 
 NONE = -1
 QUOTED = -1
 """Position of a fresh context: before every token."""
+JUDGED = 1 << 20
+"""Index of the first context in which a judge asks about a node: behind every child that was requested."""
 ROOT = 0
 STOPS = tuple(STOP_WORDS)
 
@@ -74,9 +76,9 @@ class Tree:
 
     __slots__ = (
         "_action", "_actions", "_edge", "_end", "_first_child", "_fork", "_index", "_last_child", "_measures", "_next",
-        "_notes", "_num_segments", "_parent", "_planned", "_previous", "_quoted", "_requested", "_role", "_scores",
-        "_seed", "_segment", "_segments", "_stop", "codec", "forks", "is_broken", "num_failed", "num_leaves", "pending",
-        "problem", "seed",
+        "_notes", "_num_segments", "_parent", "_planned", "_previous", "_quoted", "_requested", "_rewarded_by", "_role",
+        "_scores", "_seed", "_segment", "_segments", "_stop", "candidates", "codec", "forks", "is_broken", "num_failed",
+        "num_leaves", "pending", "problem", "seed",
     )  # fmt: skip
 
     def __init__(self, problem: Problem, codec: Codec, prompt: Sequence[Segment], *, seed: int) -> None:
@@ -89,6 +91,8 @@ class Tree:
         """Commands in flight by id."""
         self.is_broken = False
         """Whether its growing ended before its strategy was done."""
+        self.candidates: tuple[Candidate, ...] = ()
+        """Answers its search came to, with the scores they vote with, once it is finished; empty = it was no search."""
         self.num_leaves = 0
         self.num_failed = 0
         self._segments = SegmentArena()
@@ -102,6 +106,8 @@ class Tree:
         self._actions: list[str] = []
         self._measures: dict[str, array[float]] = {}
         self._scores: dict[int, tuple[Score, ...]] = {}
+        self._rewarded_by: dict[int, str] = {}
+        """Node -> the judge that scored it last when it ended."""
         self._notes: dict[int, dict[str, Any]] = {}
         self._append(Step(tuple(prompt)), Place(NONE, 0, 0, seed, NONE))
 
@@ -242,9 +248,18 @@ class Tree:
         return self._scores.get(node, ())
 
     def reward(self, node: int) -> float | None:
-        """Value of the last score of `node`; None = not judged, or the judge gave none."""
+        """Value of `reward_score`; None = not judged, or the judge gave none."""
+        score = self.reward_score(node)
+        return None if score is None else score.value
+
+    def reward_score(self, node: int) -> Score | None:
+        """The score that is the reward of `node`: the last one of the judge that scored it last when it ended, whatever
+        others said of it later; of a node that nobody scored then, the last one of all."""
         scores = self._scores.get(node)
-        return scores[-1].value if scores else None
+        if scores is None:
+            return None
+        judge = self._rewarded_by.get(node, scores[-1].judge)
+        return next(score for score in reversed(scores) if score.judge == judge)
 
     def notes(self, node: int) -> Mapping[str, Any]:
         return self._notes.get(node, {})
@@ -254,7 +269,7 @@ class Tree:
         pieces: list[Piece] = []
         for current in self.context(node):
             pieces.extend(Piece(current, self._segments.get(i)) for i in self._segment_range(current))
-        branch = Branch(self.codec, node, tuple(pieces))
+        branch = Branch(self.codec, node, tuple(pieces), self.role(node))
         return branch if at is None else _shortened(branch, at)
 
     def context(self, node: int) -> list[int]:
@@ -314,6 +329,17 @@ class Tree:
         self._requested[node] += 1
         position = self._end[node]
         return Place(node, position, index, child_seed(self._seed[node], position, index), NONE)
+
+    def about(self, judge: Judge, number: int) -> Place:
+        """The place of the `number`-th fresh context in which a judge asks: they quote the nodes it judges in their
+        order, further ones the last. It counts as no child requested, so that asking changes nothing about what grows.
+        """
+        last = len(judge.nodes) - 1
+        node = self._known(judge.nodes[min(number, last)])
+        seed = judge_seed(self._seed[node], judge.judge, judge.attempt)
+        if number > last:
+            seed = child_seed(seed, QUOTED, number - last)
+        return Place(node, QUOTED, JUDGED + judge.attempt, seed, NONE)
 
     def end(self, command_id: int) -> None:
         """A command is answered."""
@@ -548,6 +574,7 @@ class Tree:
             column.append(value)
         if step.scores:
             self._scores[node] = step.scores
+            self._rewarded_by[node] = step.scores[-1].judge
         if step.notes:
             self._notes[node] = dict(step.notes)
         if step.stop is not None:
@@ -621,4 +648,4 @@ def _shortened(branch: Branch, at: int) -> Branch:
             )
         pieces.append(Piece(piece.node, segment))
         at -= len(segment)
-    return Branch(branch.codec, pieces[-1].node if pieces else branch.node, tuple(pieces))
+    return Branch(branch.codec, pieces[-1].node if pieces else branch.node, tuple(pieces), branch.role)

@@ -28,6 +28,9 @@ BLOCK = 64
 """Keys a block where batch-invariant; 32, 64 and 128 cost the same within 10 % at 100 tokens of context."""
 
 
+CLASSIFIER = "Qwen3ForSequenceClassification"
+"""The architecture whose output is a score."""
+
 MAX_BOUNDED_SCORE = 50.0
 """Attention scores within this need no maximum taken off: sums of thousands of exp(50) are far inside float32."""
 
@@ -48,7 +51,8 @@ class Shape:
     context_length: int
     eps: float
     theta: float
-    is_tied: bool
+    head: str
+    """Name of the matrix that makes the output: logits of tokens, or the score of a classifier."""
 
     @classmethod
     def read(cls, folder: Path) -> "Shape":
@@ -69,8 +73,14 @@ class Shape:
             context_length=int(config["max_position_embeddings"]),
             eps=float(config["rms_norm_eps"]),
             theta=float(rope.get("rope_theta", config.get("rope_theta", 10_000.0))),
-            is_tied=bool(config.get("tie_word_embeddings", False)),
+            head=_head(config),
         )
+
+
+def _head(config: Mapping[str, Any]) -> str:
+    if CLASSIFIER in config.get("architectures", ()):
+        return "score.weight"
+    return "model.embed_tokens.weight" if config.get("tie_word_embeddings", False) else "lm_head.weight"
 
 
 def _refuse_other_networks(config: Mapping[str, Any], rope: Mapping[str, Any], folder: Path) -> None:
@@ -335,11 +345,10 @@ def _rotations(shape: Shape, context_length: int) -> npt.NDArray[np.complex64]:
 
 def _weights(tensors: Mapping[str, Floats], shape: Shape) -> _Weights:
     embedding = tensors["model.embed_tokens.weight"]
-    head = embedding if shape.is_tied else tensors["lm_head.weight"]
     return _Weights(
         embedding,
         tuple(_layer(tensors, shape, f"model.layers.{index}.") for index in range(shape.num_layers)),
-        _input_first(head, norm=tensors["model.norm.weight"]),
+        _input_first(tensors[shape.head], norm=tensors["model.norm.weight"]),
     )
 
 

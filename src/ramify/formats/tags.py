@@ -32,6 +32,8 @@ OBSERVATIONS: Mapping[ToolStatus, str] = MappingProxyType(
 )
 """What the model is shown for each status of a call (texts of empty and crashed calls: RUC-NLPIR/ARPO)."""
 
+QUOTABLE: Final = ("question", "answer", "critique", "previous", "choices")
+"""What a quoting template may cite by name; contexts have numbers besides."""
 FLAGS: Final = ("stops_at_answer", "strips_results")
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
@@ -93,11 +95,13 @@ class TagFormat:
 
     def open(self, problem: Problem) -> Sequence[Span]:
         """The template around the question, which is not trusted."""
-        return _rendered(self.template, {"question": problem.question})
+        return spans_of(self.template, {"question": problem.question})
 
     def quote(self, template: str, contexts: Sequence[Branch], problem: Problem) -> Sequence[Span]:
         """The template around what it cites: `{question}`; `{0}` or `{-1}`, the response of a context by its number;
-        `{previous}`, that of the last; `{answer}`, that of the last one that gives an answer, or else of the first.
+        `{previous}`, that of the last; `{answer}`, that of the last one that gives an answer, or else of the first;
+        `{critique}`, that of the last one a critic wrote, which is never an answer; `{choices}`, all of them, numbered
+        from 1 (princeton-nlp/tree-of-thought-llm).
 
         Raises `ConfigError` for a name it does not know or a context that is not there.
         """
@@ -138,29 +142,47 @@ class TagFormat:
         return self.tags
 
 
+def response_of(context: Branch) -> str:
+    """Text behind a context's opening, without the end of its sequence."""
+    ids = context.ids[context.num_prompt :]
+    if len(ids) and ids[-1] == context.codec.eos_id:
+        ids = ids[:-1]
+    return context.codec.decode(ids)
+
+
 def quoted(
-    template: str, contexts: Sequence[Branch], question: str, *, answer: Callable[[str], str | None]
+    template: str,
+    contexts: Sequence[Branch],
+    question: str,
+    *,
+    answer: Callable[[str], str | None],
+    said: Callable[[Branch], str] = response_of,
 ) -> list[Span]:
-    """The template around what it cites, see `TagFormat.quote`; `answer` reads a response's answer."""
+    """The template around what it cites, see `TagFormat.quote`; `answer` reads a response's answer, `said` a context's
+    response."""
     check_quote(template)
-    texts = [_response(context) for context in contexts]
-    answers = [text for text in texts if answer(text) is not None]
-    values = {"question": question}
+    texts = [said(context) for context in contexts]
+    written = list(zip(contexts, texts, strict=True))
+    answers = [text for context, text in written if context.role != "critique" and answer(text) is not None]
+    critiques = [text for context, text in written if context.role == "critique"]
+    values = {"question": question, **({"critique": critiques[-1]} if critiques else {})}
     if texts:
         values |= {"previous": texts[-1], "answer": (answers or texts)[-1 if answers else 0]}
+        values["choices"] = "\n".join(f"Choice {number}:\n{text}" for number, text in enumerate(texts, 1))
     values |= {str(number): texts[number] for number in range(-len(texts), len(texts))}
     for name in placeholders(template):
         if name not in values:
             raise ConfigError(f"template {template!r} cites {{{name}}}, but there are {len(texts)} contexts to quote")
-    return _rendered(template, values)
+    return spans_of(template, values)
 
 
 def check_quote(template: str) -> None:
     """Raise `ConfigError` unless every placeholder of a quoting template is one that `quote` knows."""
     for name in placeholders(template):
-        if name not in ("question", "answer", "previous") and not _INDEX.fullmatch(name):
+        if name not in QUOTABLE and not _INDEX.fullmatch(name):
+            allowed = ", ".join(f"{{{known}}}" for known in QUOTABLE)
             raise ConfigError(
-                f"template {template!r} cites {{{name}}}; allowed are {{question}}, {{answer}}, {{previous}} and the "
+                f"template {template!r} cites {{{name}}}; allowed are {allowed} and the "
                 "number of a context such as {0} or {-1}; write {{ and }} for braces"
             )
 
@@ -189,7 +211,7 @@ def _check(template: str, what: str, *, must: Iterable[str] = (), may: Iterable[
         raise ConfigError(f"{what} = {template!r} cites {sorted(names)}; it must cite {sorted(must)}, of {allowed}")
 
 
-def _rendered(template: str, values: Mapping[str, str]) -> list[Span]:
+def spans_of(template: str, values: Mapping[str, str]) -> list[Span]:
     """The template's own text as trusted spans, what it cites as untrusted ones."""
     spans: list[Span] = []
     for literal, name in _parts(template):
@@ -199,12 +221,4 @@ def _rendered(template: str, values: Mapping[str, str]) -> list[Span]:
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:
-    return "".join(span.text for span in _rendered(template, values))
-
-
-def _response(context: Branch) -> str:
-    """Text behind a context's opening, without the end of its sequence."""
-    ids = context.ids[context.num_prompt :]
-    if len(ids) and ids[-1] == context.codec.eos_id:
-        ids = ids[:-1]
-    return context.codec.decode(ids)
+    return "".join(span.text for span in spans_of(template, values))

@@ -6,7 +6,7 @@ text outside the answer.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -20,6 +20,8 @@ from ramify.core.problem import Problem
 ANSWER: Final = "answer"
 """Key of the gold answer among a problem's secrets."""
 
+IsSame = Callable[[str, str], bool]
+
 _NUMBER = re.compile(r"[-+]?([0-9]{1,3}(,[0-9]{3})+|[0-9]{1,40})(\.[0-9]{1,40})?")
 
 
@@ -30,6 +32,8 @@ class Exact:
     format: Format
     name: str = "exact"
     is_oracle: bool = True
+    is_same: IsSame | None = None
+    """Which answers mean the same; None = `is_same_answer`."""
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
         """One verdict a branch. Raises `JudgeError` if the problem has no gold answer."""
@@ -39,7 +43,7 @@ class Exact:
 
     def _verdict(self, branch: Branch, gold: Iterable[str]) -> Verdict:
         answer = self.format.answer(branch.run_text)
-        is_correct = answer is not None and any(is_same_answer(answer, one) for one in gold)
+        is_correct = answer is not None and any((self.is_same or is_same_answer)(answer, one) for one in gold)
         return Verdict(float(is_correct), {"answered": float(answer is not None), "correct": float(is_correct)})
 
 

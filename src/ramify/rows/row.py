@@ -246,7 +246,7 @@ class _Export:
         node = int(forest.nodes[leaf])
         branch = tree.branch(node)
         weights, values = self._spread(branch, number, advantages)
-        scores = tree.scores(node)
+        scores, reward = tree.scores(node), tree.reward_score(node)
         return Row(
             uid=tree.problem.uid,
             tree_seed=tree.seed,
@@ -260,7 +260,7 @@ class _Export:
             entropies=np.concatenate([_entropies(piece.segment) for piece in branch.pieces]),
             spans=self._spans(branch),
             reward=float(forest.reward[leaf]),
-            parts=dict(scores[-1].parts),
+            parts=dict(reward.parts) if reward is not None else {},
             is_oracle=any(score.is_oracle for score in scores),
             stop=tree.stop(node) or "",
             credit=credited.name,

@@ -1,12 +1,13 @@
 """Allowance: the most a command may use, so that the ledger can reserve it before the command starts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ramify.config.run_config import GrowthConfig
 from ramify.core.action import ActionConfig
 from ramify.core.command import Command, Grow, Judge, Tokens
 from ramify.core.errors import ContractError, nearest
+from ramify.core.judge import SamplingJudge
 from ramify.core.ledger import Spend
 from ramify.core.tree import Place, Tree
 
@@ -20,14 +21,18 @@ class Allowance:
     num_leaf_judges: int
     max_word: int
     """Most tokens a growth of Tokens(n) is given beyond n, to finish a stop word or a character."""
+    asking: Mapping[str, SamplingJudge] = field(default_factory=dict[str, SamplingJudge])
+    """The judges that sample, by name."""
 
     def __call__(self, tree: Tree, command: Command, place: Place | None) -> Spend:
         if isinstance(command, Judge):
-            return Spend(judge_calls=len(command.nodes))
+            return self._judgement(tree, command)
         if not isinstance(command, Grow) or place is None:
             return Spend()
         if command.action not in self.actions:
             raise ContractError(f"{command!r}: no such action; {nearest(command.action, self.actions)}")
+        if self.actions[command.action].text:
+            return Spend(leaves=1, judge_calls=self.num_leaf_judges)
         is_fresh = self.actions[command.action].edge == "quotes"
         decode = self._decode(tree, command, place, is_fresh=is_fresh)
         num_made = 0 if is_fresh else tree.num_tool_calls(place.parent)
@@ -43,6 +48,18 @@ class Allowance:
             tool_calls=min(1, calls) if is_step else calls,
             judge_calls=self.num_leaf_judges,
         )
+
+    def _judgement(self, tree: Tree, command: Judge) -> Spend:
+        """A judge that samples may need each of its replies, and each request at most its whole context."""
+        spend, judge = Spend(judge_calls=len(command.nodes)), self.asking.get(command.judge)
+        if judge is None:
+            return spend
+        action, sitting = self.actions[judge.action], judge.sitting(len(command.nodes))
+        spend.turns = sitting.num_dialogues * sitting.num_replies
+        spend.decode = spend.turns * (action.max_tokens or self.config.max_response_tokens)
+        quoted = sum(tree.length(node) for node in command.nodes)
+        spend.prefill_uncached = spend.turns * (quoted + len(action.template)) + sitting.num_replies * spend.decode
+        return spend
 
     def _turns(self, action: str, decode: int) -> int:
         """Most steps of a whole path. A step cut at its action's own limit does not end the model's turn."""

@@ -30,6 +30,7 @@ from ramify.engines.patience import Patience
 from ramify.engines.replicas import Replicas
 from ramify.rows.row import Row
 from ramify.runner import loop
+from ramify.runner.answers import Answering, Answers
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, Observer, TailCut, TreeClosed
 from ramify.runner.log import RunLog
@@ -53,6 +54,7 @@ class Rollout:
     config: RunConfig
     trees: tuple[Tree, ...]
     report: RunReport
+    answering: Answering
     unpredictable: tuple[str, ...] = ()
     """Why forks of the strategy depend on tokens already drawn; empty = exact credits may be used."""
     post_hoc: PostHocRule | None = None
@@ -66,6 +68,10 @@ class Rollout:
             for tree in self.trees
             for row in tree_rows(tree, self.config, self.unpredictable, post_hoc=self.post_hoc, per_tree=per_tree)
         ]
+
+    def answers(self) -> list[Answers]:
+        """What each tree answers, in order of their problems."""
+        return [self.answering.of(tree) for tree in self.trees]
 
 
 def assemble(
@@ -88,8 +94,8 @@ def assemble(
 
 def _problems_of(task: Task, config: RunConfig) -> Sequence[Problem]:
     """The task's problems, or those of a data file. Boundary to plug-in code: what it raises is a `ConfigError`."""
-    has_file = config.data.path is not None and not isinstance(task, DataFile)
-    source = DataFile(config.data) if has_file else task
+    has_own = config.data.path is not None or bool(config.data.questions)
+    source = DataFile(config.data) if has_own and not isinstance(task, DataFile) else task
     try:
         return source.problems(config.task.split, config.prompts, config.seed)
     except RamifyError:
@@ -179,7 +185,8 @@ async def rollout(
     finally:
         if engine is None:
             await finished(run.close())
-    return Rollout(run.config, tuple(trees[index] for index in sorted(trees)), report, run.unpredictable, run.post_hoc)
+    grown = tuple(trees[index] for index in sorted(trees))
+    return Rollout(run.config, grown, report, run.answering, run.unpredictable, run.post_hoc)
 
 
 def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: Any) -> Rollout:
@@ -320,6 +327,7 @@ class Saved:
     config: RunConfig
     codec: Codec
     rules: GrowthRules
+    answering: Answering
     unpredictable: tuple[str, ...] = ()
     post_hoc: PostHocRule | None = None
 
@@ -328,7 +336,7 @@ class Saved:
         """Raises `StoreError` if `path` is no readable run."""
         config = from_toml(header_and_config(path)[1])
         run = assemble(replace(config, engine=replace(config.engine, log=None)))
-        return cls(path, config, run.codec, run.rules, run.unpredictable, run.post_hoc)
+        return cls(path, config, run.codec, run.rules, run.answering, run.unpredictable, run.post_hoc)
 
     def trees(self) -> Iterator[Tree]:
         """Finished trees in order of their problems."""
@@ -346,3 +354,7 @@ class Saved:
         """Rows of all finished trees, in canonical order; with `per_tree`, exactly that many of each."""
         for tree in self.trees():
             yield from tree_rows(tree, self.config, self.unpredictable, post_hoc=self.post_hoc, per_tree=per_tree)
+
+    def answers(self) -> Iterator[Answers]:
+        """What each finished tree answers, in order of their problems."""
+        return (self.answering.of(tree) for tree in self.trees())

@@ -8,18 +8,19 @@ Invariants: every command has exactly one outcome; nothing starts before the led
 empty ask with nothing in flight before the strategy is done is a `ContractError`.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
-from ramify.core.command import Cancel, Close, Command, Failed, Fork, Grow, Judge, Outcome
+from ramify.core.command import Cancel, Candidate, Close, Command, Failed, Fork, Grow, Judge, Outcome
 from ramify.core.errors import ContractError, RamifyError
 from ramify.core.growth import Asked, Done, Ending, Failure, Growth, GrowthRules
 from ramify.core.ledger import Ledger, Spend
 from ramify.core.limits import Limits
 from ramify.core.stop import stop_word
-from ramify.core.strategy import Strategy
+from ramify.core.strategy import SearchStrategy, Strategy
 from ramify.core.tree import Place, Step, Tree
 
 T = TypeVar("T")
@@ -129,6 +130,17 @@ class Driver:
     def limited(self) -> frozenset[str]:
         """Names of the amounts that are limited."""
         return frozenset(self.ledger.limits.counted())
+
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The answers of a search as it stands; none where the strategy is no search. Raises `ContractError`."""
+        strategy = self.strategy
+        if not isinstance(strategy, SearchStrategy):
+            return ()
+        found = tuple(self._call(lambda: strategy.candidates(self.tree), "candidates"))
+        for candidate in found:
+            if not (0 <= candidate.node < len(self.tree) and math.isfinite(candidate.score)):
+                raise ContractError(f"{self._name}: {candidate!r} is no node of its tree with a finite score")
+        return found
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
@@ -257,7 +269,8 @@ class Driver:
         for step in flight.steps:
             used.setdefault(step.role, Spend()).add(spend_of(step))
         if isinstance(flight.command, Judge) and not isinstance(ending, Failure):
-            used.setdefault("policy", Spend()).judge_calls += len(flight.command.nodes)
+            for node in flight.command.nodes:
+                used.setdefault(self.tree.role(node), Spend()).judge_calls += 1
         self.ledger.settle(self._reserved.pop(command_id, Spend()), used)
         return sum(spend.leaves for spend in used.values())
 

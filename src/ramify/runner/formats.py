@@ -16,15 +16,15 @@ from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities
 from ramify.core.errors import ConfigError
 from ramify.core.format import Format, MessageFormat
-from ramify.core.judge import Judge
 from ramify.core.task import Task
 from ramify.core.tool import Tool, schema_of
 from ramify.engines.builtin import FOLDER
 from ramify.engines.chat_template import load_template
 from ramify.formats.chat import Chat, ChatOptions
 from ramify.formats.messages import Messages, MessagesOptions
+from ramify.formats.refine import Refine
+from ramify.formats.rstar import RStar, RStarOptions
 from ramify.formats.tags import TagFormat
-from ramify.judges.exact import Exact
 
 T = TypeVar("T")
 
@@ -44,6 +44,8 @@ def build_format(
     format = _named_format(config, task, tools)
     if isinstance(format, TagFormat):
         return in_messages(format, tools)
+    if isinstance(format, Refine):
+        return replace(format, speaks="messages")
     is_own = isinstance(format, MessageFormat) or found is not None
     return format if is_own else Messages(schemas=[schema_of(tool) for tool in tools])
 
@@ -63,12 +65,27 @@ def _named_format(config: RunConfig, task: Task, tools: Sequence[Tool]) -> Forma
     """The format that the configuration names, or the task's own."""
     if config.format is None:
         return with_tags(task.format, tools)
-    if plugins.find("format", config.format) is Messages:
+    found = plugins.find("format", config.format)
+    if found is Refine:
+        return _decoded(Refine, config)
+    if found is RStar:
+        return _rstar(_decoded(RStarOptions, config))
+    if found is Messages:
         spoken = task.format if isinstance(task.format, TagFormat) else None
         options = _decoded(MessagesOptions, config)
         return Messages(spoken, schemas=[schema_of(tool) for tool in tools], options=options)
     format = plugins.build("format", config.format, **config.format_options)
     return with_tags(format, [tool for tool in tools if all(tool is not own for own in task.tools)])
+
+
+def _rstar(options: RStarOptions) -> RStar:
+    """The format of steps with its plug-ins."""
+    is_same = options.answer_equivalence
+    return RStar(
+        options,
+        parse=plugins.find("step_parser", options.step_parser),
+        is_same_answer=None if is_same is None else plugins.find("equivalence", is_same),
+    )
 
 
 def _chat(config: RunConfig, codec: Codec, tools: Sequence[Tool]) -> Chat:
@@ -110,8 +127,3 @@ def model_folder(engine: EngineConfig) -> Path | None:
     if engine.model is None:
         return FOLDER if engine.name == EngineConfig().name else None
     return Path(engine.model) if Path(engine.model).is_dir() else None
-
-
-def judges_of(task: Task, format: Format) -> list[Judge]:
-    """The task's judges; one that reads answers by a format reads them by the run's."""
-    return [replace(judge, format=format) if isinstance(judge, Exact) else judge for judge in task.judges]

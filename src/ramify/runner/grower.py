@@ -11,18 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
 from ramify.config.run_config import GrowthConfig
 from ramify.core.action import ActionConfig
 from ramify.core.branch import Branch, estimated_tokens
-from ramify.core.codec import Codec
 from ramify.core.command import Score
 from ramify.core.errors import EngineError, EnginesDown, ToolError
 from ramify.core.format import Action, Format, InvalidAction, MessageFormat, Span, ToolAction, span_ids
 from ramify.core.growth import Done, Ending, Failure
 from ramify.core.problem import Problem
-from ramify.core.segment import Finish, Ids_T, Segment, ToolCall, token_array
+from ramify.core.segment import Finish, Segment, ToolCall, token_array
 from ramify.core.stop import stop_word
 from ramify.core.tool import ToolResult
 from ramify.core.tree import Step
@@ -30,7 +27,7 @@ from ramify.runner.judging import Judging
 from ramify.runner.sampler import Sampler
 from ramify.runner.stopping import STOP_POLICIES, Generated, Ruling, classify_failed_tool, classify_stop
 from ramify.runner.toolbox import Toolbox
-from ramify.runner.work import Path, Turn, message_segments, prompt_segments
+from ramify.runner.work import Path, Turn, behind_end, message_segments, prompt_segments
 from ramify.strategies.entropy import STEP_ENTROPY, step_entropy_topk
 
 Prune = Callable[[Branch], str | None]
@@ -106,7 +103,7 @@ class Grower:
 
     async def _step(self, path: Path) -> Step:
         turn = self._opened(path)
-        is_unfinished = True
+        is_unfinished = turn.stop is None
         while is_unfinished:
             await self._sampler.sample(turn, path)
             is_to_act = turn.was_ended or (self._policy.no_action == "observe" and self._is_full(turn, path))
@@ -119,13 +116,16 @@ class Grower:
         return await self._closed(turn, path)
 
     def _opened(self, path: Path) -> Turn:
-        """A turn with nothing sampled yet; a fresh context begins with its prompt."""
+        """A turn with nothing sampled yet; a fresh context begins with its prompt, and what is only written is whole."""
         action = self._actions[path.work.command.action]
         turn = Turn(path.branch, path.seed, path.next_node)
         if action.edge == "quotes" and not path.num_steps:
             spans = self._format.quote(action.template, path.work.contexts, self._problem.for_agents())
             turn.branch = Branch(path.branch.codec, path.branch.node, ())
             turn.take(*prompt_segments(path.branch.codec, spans))
+        if action.text:
+            turn.take(Segment("given", token_array(turn.branch.codec.encode(action.text))))
+            turn.stop = "answer"
         path.turn = turn
         return turn
 
@@ -227,7 +227,7 @@ class Grower:
             return
         ids = token_array(span_ids(turn.branch.codec, spans)[: self._config.max_observation_tokens])
         if turn.finish is not None and turn.finish.kind == "end_of_sequence":
-            ids = _behind_end(ids, int(turn.branch.run[-1]), turn.branch.codec)
+            ids = behind_end(ids, int(turn.branch.run[-1]), turn.branch.codec)
         room, word = self._room(turn, path)
         turn.take(Segment("given", ids[: max(room, 0)], tool_call=call, attachments=call.attachments))
         if len(ids) >= room:
@@ -295,14 +295,6 @@ class Grower:
         """Values of the whole step that need more than its own logprobs."""
         value = step_entropy_topk(turn.topk, turn.branch.codec.vocab_size) if turn.topk else None
         return {} if value is None else {STEP_ENTROPY: value}
-
-
-def _behind_end(observation: Ids_T, end: int, codec: Codec) -> Ids_T:
-    """An observation without the end of the turn it begins with, where the model has written that itself."""
-    places = np.flatnonzero(observation == end)
-    if len(places) and not codec.decode(observation[: places[0]]).strip():
-        return observation[places[0] + 1 :]
-    return observation
 
 
 def _num_calls(branch: Branch) -> int:

@@ -2,15 +2,18 @@
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 
 from ramify.core.branch import Branch
 from ramify.core.command import Score
 from ramify.core.errors import ContractError, EnginesDown, JudgeError, nearest
-from ramify.core.judge import Judge, Verdict
+from ramify.core.judge import Closable, Judge, Punctual, SamplingJudge, Verdict
 from ramify.core.problem import Problem
+from ramify.runner.asking import Asking, Questions
 from ramify.runner.deadline import is_being_cancelled
 from ramify.tools.output import told
 
@@ -19,9 +22,12 @@ from ramify.tools.output import told
 class Judging:
     """The judges of a run. `leaf` names those that score every leaf when it ends, the last one's value its reward."""
 
-    judges: Mapping[str, Judge]
+    judges: Mapping[str, Judge | SamplingJudge]
     leaf: tuple[str, ...]
     deadline_s: float = 60.0
+    """Of a judgement by a judge that keeps no deadline of its own."""
+    asking: Asking | None = None
+    """How judges that sample ask; None = there are none."""
 
     async def leaf_scores(self, branch: Branch, problem: Problem) -> tuple[tuple[Score, ...], str | None]:
         """Scores of a leaf by every leaf judge, and the first fault, if any: a fault is a score of None, never 0."""
@@ -35,34 +41,67 @@ class Judging:
                 scores.append(Score(name, None, is_oracle=self.judges[name].is_oracle))
         return tuple(scores), fault
 
+    def named(self, name: str) -> Judge | SamplingJudge:
+        """The judge of that name. Raises `ContractError` if the run has none."""
+        if name not in self.judges:
+            raise ContractError(f"there is no judge {name!r}; {nearest(name, self.judges)}")
+        return self.judges[name]
+
     async def scores(
         self, name: str, branches: Sequence[Branch], problem: Problem, *, attempt: int = 0
     ) -> tuple[Score, ...]:
         """One score a branch. Raises `JudgeError` if the judge raises, hangs or returns what is no verdict."""
-        if name not in self.judges:
-            raise ContractError(f"there is no judge {name!r}; {nearest(name, self.judges)}")
-        judge = self.judges[name]
-        verdicts = await self._verdicts(judge, branches, problem if judge.is_oracle else problem.for_agents())
-        if not isinstance(verdicts, Sequence) or len(verdicts) != len(branches):
-            raise JudgeError(f"judge {name!r} returned {verdicts!r:.200}; it must return {len(branches)} verdicts")
-        return tuple(_score(name, v, attempt=attempt, is_oracle=judge.is_oracle) for v in verdicts)
+        judge = self.named(name)
+        if isinstance(judge, SamplingJudge):
+            raise JudgeError(f"judge {name!r} asks a model, which only a Judge command can pay for")
+        deadline_s = None if isinstance(judge, Punctual) else self.deadline_s
+        seen = problem if judge.is_oracle else problem.for_agents()
+        verdicts = await self._verdicts(partial(judge.judge, branches, seen), name, deadline_s=deadline_s)
+        return _scores(judge, verdicts, len(branches), attempt=attempt)
 
-    async def _verdicts(self, judge: Judge, branches: Sequence[Branch], problem: Problem) -> object:
+    async def asked(
+        self, judge: SamplingJudge, nodes: Sequence[Sequence[Branch]], questions: Questions, *, attempt: int
+    ) -> tuple[Score, ...]:
+        """As `scores`, by a judge that asks `questions` about nodes with these contexts; its replies are recorded."""
+        seen = questions.problem if judge.is_oracle else questions.problem.for_agents()
+        try:
+            verdicts = await self._verdicts(partial(judge.judge_by, questions, nodes, seen), judge.name)
+            return _scores(judge, verdicts, len(nodes), attempt=attempt)
+        finally:
+            if not is_being_cancelled():
+                questions.close()
+
+    async def close(self) -> None:
+        """Let go of what the judges hold. Boundary to plug-in code: one that cannot keeps no other from it."""
+        for judge in self.judges.values():
+            if isinstance(judge, Closable):
+                with suppress(Exception):
+                    await judge.close()
+
+    async def _verdicts(
+        self, judging: Callable[[], Awaitable[object]], name: str, *, deadline_s: float | None = None
+    ) -> object:
         """Boundary to plug-in code: whatever a judge raises is its fault, recorded."""
-        scope = asyncio.timeout(self.deadline_s)
+        scope = asyncio.timeout(deadline_s)
         try:
             async with scope:
-                return await judge.judge(branches, problem)
+                return await judging()
         except (JudgeError, EnginesDown):
             raise
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
-            raise JudgeError(f"judge {judge.name!r} cancelled itself") from None
+            raise JudgeError(f"judge {name!r} cancelled itself") from None
         except Exception as error:
             if scope.expired():
-                raise JudgeError(f"judge {judge.name!r} gave nothing in {self.deadline_s:g} s") from None
-            raise JudgeError(f"judge {judge.name!r} raised {told(error)}") from error
+                raise JudgeError(f"judge {name!r} gave nothing in {deadline_s or 0:g} s") from None
+            raise JudgeError(f"judge {name!r} raised {told(error)}") from error
+
+
+def _scores(judge: Judge | SamplingJudge, verdicts: object, num_nodes: int, *, attempt: int) -> tuple[Score, ...]:
+    if not isinstance(verdicts, Sequence) or len(verdicts) != num_nodes:
+        raise JudgeError(f"judge {judge.name!r} returned {verdicts!r:.200}; it must return {num_nodes} verdicts")
+    return tuple(_score(judge.name, v, attempt=attempt, is_oracle=judge.is_oracle) for v in verdicts)
 
 
 def _score(name: str, verdict: object, *, attempt: int, is_oracle: bool) -> Score:

@@ -26,7 +26,7 @@ class Recorder:
                 record = recording.ended(index, told.command_id, told.ending, num_steps=told.num_steps)
             case TreeClosed(index, tree, reason):
                 spent = {role: spend.as_dict() for role, spend in event.spent.items()}
-                record = recording.shut(index, reason, tree.num_leaves, spent=spent)
+                record = recording.shut(index, reason, tree.num_leaves, spent=spent, candidates=tree.candidates)
             case _:
                 return
         self._store.append(record)

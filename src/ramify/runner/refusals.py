@@ -15,6 +15,8 @@ from ramify.core.format import Format
 from ramify.core.problem import Problem
 from ramify.formats.chat import Chat
 from ramify.formats.messages import Messages
+from ramify.formats.refine import Refine
+from ramify.formats.rstar import RStar
 from ramify.formats.tags import TagFormat, check_quote
 from ramify.strategies.entropy import LOGPROBS, STEP_ENTROPY
 
@@ -74,5 +76,7 @@ def check_actions(actions: Mapping[str, ActionConfig], engines: Mapping[str, Eng
     for name, action in actions.items():
         if action.engine not in engines:
             raise ConfigError(f"action {name!r} names engine {action.engine!r}; {nearest(action.engine, engines)}")
-        if action.template and isinstance(format, TagFormat | Chat | Messages):
+        if action.template and isinstance(format, Refine):
+            format.check(name, action.template)
+        elif action.template and isinstance(format, TagFormat | Chat | Messages | RStar):
             check_quote(action.template)

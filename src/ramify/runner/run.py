@@ -1,6 +1,7 @@
 """Run: everything one run is made of, assembled from its configuration and checked before anything starts."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,20 +14,23 @@ from ramify.config.decode import decode
 from ramify.config.run_config import RunConfig
 from ramify.core.engine import Capabilities, Engine
 from ramify.core.errors import ConfigError, RamifyError
-from ramify.core.format import Format, MessageFormat
+from ramify.core.format import Equating, Format, GivingUp, MessageFormat
 from ramify.core.growth import GrowthRules
 from ramify.core.problem import Problem
 from ramify.core.seeds import strategy_seed, tree_seed
-from ramify.core.strategy import Strategy
+from ramify.core.strategy import SearchStrategy, Strategy, Vote
 from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.engines.retrying import retrying
 from ramify.runner.allowance import Allowance
+from ramify.runner.answers import Answering
+from ramify.runner.asking import Asking
 from ramify.runner.deadline import finished
 from ramify.runner.driver import Driver
 from ramify.runner.events import Event, Observer, TreeClosed
-from ramify.runner.formats import build_format, judges_of
+from ramify.runner.formats import build_format
 from ramify.runner.grower import Grower, Prune
+from ramify.runner.judges import check_strategy_judges, judge_actions, judges_of, sampling
 from ramify.runner.judging import Judging
 from ramify.runner.refusals import (
     check_actions,
@@ -45,6 +49,7 @@ from ramify.runner.whole_turns import check_growths, check_messages, check_stops
 from ramify.runner.work import prompt_segments
 from ramify.store.replay import Replayed
 from ramify.strategies.post_hoc import post_hoc_rule
+from ramify.strategies.prune import first_reason
 from ramify.strategies.topped_up import ToppedUp
 from ramify.tools.output import told
 
@@ -81,9 +86,13 @@ class Run:
             config, task, self.codec, tools=self.tools, engines=self._capabilities.values()
         )
         self.toolbox = Toolbox(self.tools, config.tools, problems={str(i): p for i, p in enumerate(problems)})
-        judges = judges_of(task, self.format)
-        self.judging = Judging({j.name: j for j in judges}, tuple(j.name for j in judges))
-        self._prune = _prune_rule(config.growth.prune, task)
+        judges, leaf_judges = judges_of(config, task, self.format)
+        self.config = config = replace(config, actions=judge_actions(config, judges, self.format))
+        check_actions(config.actions, self.engines, self.format)
+        self._asking_judges = sampling(judges)
+        asking = Asking(self._judges_sampler(), config.actions, self.format) if self._asking_judges else None
+        self.judging = Judging(judges, leaf_judges, asking=asking)
+        self._prune = _prune_rule(config.growth.prune, task, self.format)
         self._strategy: Any = strategy or plugins.find("strategy", config.strategy.name)
         self._options = _options(self._strategy, config)
         self._scheduler: Scheduler | None = None
@@ -106,6 +115,14 @@ class Run:
         strategy = self._strategy(self._options, np.random.default_rng(strategy_seed(seed)))
         min_leaves = self.config.rows.min_leaves
         return strategy if min_leaves is None else ToppedUp(_checked(strategy), min_leaves)
+
+    @property
+    def answering(self) -> Answering:
+        """How its trees are asked for their answers; leaves that no search grew answer by majority."""
+        sample = self._sample()
+        vote: Vote = sample.vote if isinstance(sample, SearchStrategy) else "majority"
+        own = self.format.is_same_answer if isinstance(self.format, Equating) else None
+        return Answering(vote, self.format.answer, own or self.task.is_same_answer)
 
     async def connect(self) -> None:
         """Try the walls of the tools, ask the engines' servers what they are, and check the run against that. Harmless
@@ -148,10 +165,14 @@ class Run:
         try:
             await scheduler.run(self._tree_runs(known, scheduler.emit), keep_up=keep_up)
         finally:
-            await finished(self.toolbox.close())
+            await finished(self._let_go())
         seconds = asyncio.get_running_loop().time() - began
         engines = engine_reports(self.engines, self.config.actions)
         return report.finish(seconds=seconds, tools=self.toolbox.metrics(), engines=engines)
+
+    async def _let_go(self) -> None:
+        """End what tools and judges hold for this run; a later one opens it again."""
+        await asyncio.gather(self.toolbox.close(), self.judging.close())
 
     def stop(self, index: int) -> None:
         """Stop growing one tree; what it has is kept. The others go on."""
@@ -159,7 +180,7 @@ class Run:
             self._scheduler.stop(index)
 
     async def close(self) -> None:
-        await asyncio.gather(*(engine.close() for engine in self.engines.values()))
+        await asyncio.gather(self.judging.close(), *(engine.close() for engine in self.engines.values()))
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -195,7 +216,9 @@ class Run:
             self.strategy(tree.seed),
             delivery=self.config.delivery,
             limits=self.config.limits.within(share),
-            need=Allowance(self.config.growth, self.config.actions, len(self.judging.leaf), max_word),
+            need=Allowance(
+                self.config.growth, self.config.actions, len(self.judging.leaf), max_word, self._asking_judges
+            ),
             rules=self.rules,
             twin=self.strategy(tree.seed) if index == 0 else None,
         )
@@ -225,6 +248,17 @@ class Run:
             prune=self._prune,
         )
 
+    def _judges_sampler(self) -> Sampler:
+        """What judges ask by: no tools, and a limit to each reply, but none to all of a dialogue but the context."""
+        room, stops = self.config.growth.max_response_tokens, self.format.stops
+        actions = {
+            name: replace(action, max_tokens=action.max_tokens or room)
+            for name, action in self.config.actions.items()
+            if not action.text
+        }
+        growth = replace(self.config.growth, max_turns=None, max_response_tokens=sys.maxsize)
+        return Sampler(self.engines, actions, stops=stops, config=growth, measures=frozenset())
+
     def _release(self, event: Event) -> None:
         if isinstance(event, TreeClosed):
             self.toolbox.release(str(event.index))
@@ -249,6 +283,7 @@ class Run:
         check_tools(self.format, self.toolbox.names)
         check_spelling(self.format.stops, self.codec)
         check_actions(config.actions, engines, self.format)
+        check_strategy_judges(self._options, self.judging.judges, config.strategy.name)
         used = self._capabilities
         check_messages(config, self.format, used)
         check_stops(self.format, used)
@@ -280,8 +315,8 @@ def _options(strategy: Any, config: RunConfig) -> Any:
     return options
 
 
-def _prune_rule(name: str | None, task: Task) -> Prune | None:
-    """The rule that gives paths up, if there is one."""
-    if name is None:
-        return None
-    return task.prune if name == TASK_PRUNE else plugins.find("prune", name)
+def _prune_rule(name: str | None, task: Task, format: Format) -> Prune | None:
+    """The rule that gives paths up, if there is one: what the format knows of its steps comes first."""
+    named: Prune | None = task.prune if name == TASK_PRUNE else plugins.find("prune", name) if name else None
+    rules = [*([format.give_up] if isinstance(format, GivingUp) else []), *([named] if named else [])]
+    return first_reason(*rules) if rules else None

@@ -9,13 +9,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
-from ramify.core.command import Failed, Grow
+from ramify.core.command import Candidate, Failed, Grow, Judge
 from ramify.core.errors import ContractError, EnginesDown, JudgeError, RamifyError, StoreError
 from ramify.core.growth import Asked, Ending, Failure, Scored
+from ramify.core.judge import SamplingJudge
 from ramify.core.problem import Problem
 from ramify.core.stop import stop_word
 from ramify.core.strategy import Phase
-from ramify.core.tree import Step
+from ramify.core.tree import Place, Step
+from ramify.runner.asking import Questions
 from ramify.runner.deadline import is_being_cancelled
 from ramify.runner.driver import Delivered, Driver, DriverEvent, Pumped, Start
 from ramify.runner.events import (
@@ -68,6 +70,7 @@ class TreeRun:
     """Commands to start when the driver has said all it wants: one that it cancels at once never begins."""
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     _paths: dict[int, Path] = field(default_factory=dict)
+    _questions: dict[int, Questions] = field(default_factory=dict)
     _cancelled: set[int] = field(default_factory=set)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
@@ -154,6 +157,7 @@ class TreeRun:
             ending = self._cancelled_ending(start)
         del self._tasks[start.command_id]
         self._paths.pop(start.command_id, None)
+        self._questions.pop(start.command_id, None)
         self.driver.ended(start.command_id, ending)
         self._woken.set()
 
@@ -169,15 +173,20 @@ class TreeRun:
     def _given_up(self, start: Start) -> Ending:
         """How a command ends that its strategy cancelled."""
         if isinstance(start.command, Grow):
-            path = self._paths.get(start.command_id) or Path.begin(self._work(start))
+            path = self._paths.get(start.command_id) or Path.begin(self._grow_work(start))
             path.work.report(self.grower.failed_step(path, "cancelled", reason="cancelled"))
+        elif (questions := self._questions.get(start.command_id)) is not None:
+            questions.give_up("cancelled", "cancelled")
         return Failure("cancelled")
 
     async def _ending(self, start: Start) -> Ending:
         command = start.command
         if isinstance(command, Grow):
-            path = self._paths[start.command_id] = Path.begin(self._work(start))
+            path = self._paths[start.command_id] = Path.begin(self._grow_work(start))
             return await self.grower.grow(path)
+        judge = self.judging.named(command.judge)
+        if isinstance(judge, SamplingJudge):
+            return await self._asked(start, command, judge)
         branches = [self.driver.tree.branch(node) for node in command.nodes]
         try:
             scores = await self.judging.scores(command.judge, branches, self.problem, attempt=command.attempt)
@@ -185,9 +194,28 @@ class TreeRun:
             return Failure(f"judge: {error}")
         return Scored(scores)
 
-    def _work(self, start: Start) -> Work:
+    async def _asked(self, start: Start, command: Judge, judge: SamplingJudge) -> Ending:
+        """A judgement for which a judge asks models of the run."""
+        tree, asking = self.driver.tree, self.judging.asking
+        assert asking is not None
+        place = tree.about(command, 0)
+        work = self._work(start, Grow(place.parent, until="step", action=judge.action), place)
+        questions = asking.begin(work, self.problem, places=lambda number: tree.about(command, number))
+        if (failure := questions.had_failed) is not None:
+            return failure
+        self._questions[start.command_id] = questions
+        nodes = [tree.contexts(node) for node in command.nodes]
+        try:
+            return Scored(await self.judging.asked(judge, nodes, questions, attempt=command.attempt))
+        except JudgeError as error:
+            return questions.failure(error)
+
+    def _grow_work(self, start: Start) -> Work:
         assert isinstance(start.command, Grow) and start.place is not None
-        tree, parent = self.driver.tree, start.place.parent
+        return self._work(start, start.command, start.place)
+
+    def _work(self, start: Start, command: Grow, place: Place) -> Work:
+        tree, parent = self.driver.tree, place.parent
         steps = self.driver.growth.flights[start.command_id].steps
 
         def report(step: Step) -> None:
@@ -197,10 +225,10 @@ class TreeRun:
 
         return Work(
             tree=str(self.index),
-            command=start.command,
-            place=start.place,
+            command=command,
+            place=place,
             branch=tree.branch(parent),
-            contexts=tuple(tree.contexts(parent)) if self.grower.quotes(start.command.action) else (),
+            contexts=tuple(tree.contexts(parent)) if self.grower.quotes(command.action) else (),
             allotment=start.allotment,
             limited=self.driver.limited,
             report=report,
@@ -264,6 +292,7 @@ class Scheduler:
         finally:
             del self._runs[run.index]
         tree = run.driver.tree
+        reason, tree.candidates = _answered(run, reason)
         tree.is_broken = reason != "done"
         tree.trim()
         self.emit(TreeClosed(run.index, tree, reason))
@@ -297,6 +326,14 @@ class Scheduler:
                 f"{self._num_failed} of {self._num_outcomes} commands failed, more than max_failed_share = "
                 f"{self._max_failed_share}; the last for {getattr(outcome, 'reason', '?')!r}"
             )
+
+
+def _answered(run: TreeRun, reason: str) -> tuple[str, tuple[Candidate, ...]]:
+    """What a tree's search came to, however it ended. Boundary to plug-in code: its fault is the tree's."""
+    try:
+        return reason, run.driver.candidates()
+    except ContractError as error:
+        return f"ContractError: {error}" if reason == "done" else reason, ()
 
 
 def _flat(error: Exception) -> list[Exception]:

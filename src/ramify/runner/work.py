@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ramify.core.branch import Branch, Piece
 from ramify.core.codec import Codec
 from ramify.core.command import Grow, Tokens
@@ -15,7 +17,7 @@ from ramify.core.engine import Generation
 from ramify.core.format import Span, span_ids
 from ramify.core.ledger import Spend
 from ramify.core.seeds import child_seed
-from ramify.core.segment import Finish, Floats_T, Origin, Origination, Segment, Usage, token_array
+from ramify.core.segment import Finish, Floats_T, Ids_T, Origin, Origination, Segment, Usage, token_array
 from ramify.core.tree import Place, Step
 from ramify.runner.driver import spend_of
 
@@ -184,6 +186,14 @@ def message_segments(origin: Origin, codec: Codec, spans: str | Sequence[Span]) 
         for span in spans
         if span.message is not None
     ]
+
+
+def behind_end(observation: Ids_T, end: int, codec: Codec) -> Ids_T:
+    """An observation without the end of the turn it begins with, where the model has written that itself."""
+    places = np.flatnonzero(observation == end)
+    if len(places) and not codec.decode(observation[: places[0]]).strip():
+        return observation[places[0] + 1 :]
+    return observation
 
 
 def sampled_segments(generation: Generation, source: Origination, seed: int) -> list[Segment]:

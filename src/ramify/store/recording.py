@@ -115,9 +115,27 @@ def ended(
     return Ended(tree=index, command_id=command_id, ending=value, num_steps=num_steps, spent=_spent(spent))
 
 
-def shut(index: int, reason: str, num_leaves: int, *, spent: Mapping[str, Mapping[str, int]] | None = None) -> Shut:
+def shut(
+    index: int,
+    reason: str,
+    num_leaves: int,
+    *,
+    spent: Mapping[str, Mapping[str, int]] | None = None,
+    candidates: Sequence[Candidate] = (),
+) -> Shut:
     """The record that tree `index` is finished."""
-    return Shut(tree=index, reason=clean_text(reason), num_leaves=num_leaves, spent=_spent(spent))
+    return Shut(
+        tree=index,
+        reason=clean_text(reason),
+        num_leaves=num_leaves,
+        spent=_spent(spent),
+        candidates=tuple(map(_candidate_value, candidates)),
+    )
+
+
+def candidates_of(record: Shut) -> tuple[Candidate, ...]:
+    """What the search of a finished tree came to."""
+    return tuple(map(_candidate, record.candidates))
 
 
 def _segment_value(segment: Segment) -> SegmentValue:

@@ -242,6 +242,8 @@ class Shut(Value, frozen=True, tag="closed", tag_field="record"):
     """`"done"`, a stop word, or the text of the error that ended it."""
     num_leaves: int
     spent: Spent = {}
+    candidates: tuple[CandidateValue, ...] = ()
+    """Of a search: what it came to."""
 
 
 class Sealed(Value, frozen=True, tag="sealed", tag_field="record"):

@@ -15,7 +15,7 @@ from ramify.core.growth import Asked as WasAsked
 from ramify.core.growth import Ended as WasTold
 from ramify.core.growth import Growth, GrowthRules, Recorded
 from ramify.core.tree import Step, Tree
-from ramify.store.recording import commands_of, ending_of, problem_of, prompt_of, step_of
+from ramify.store.recording import candidates_of, commands_of, ending_of, problem_of, prompt_of, step_of
 from ramify.store.records import Asked, Ended, Grew, Opened, Shut, TreeRecord
 
 
@@ -95,6 +95,7 @@ class Replayed:
         self.shut = record
         self.steps.clear()
         self.tree.is_broken = record.reason != "done"
+        self.tree.candidates = candidates_of(record)
         self.tree.trim()
 
     def _num_steps(self, command_id: int) -> int:

@@ -19,9 +19,10 @@ REWARD: Final = "reward"
 
 def steering_value(tree: Tree, node: int, judge: str, *, oracle: Oracle) -> float | None:
     """The last value that `judge` gave `node`; None = it gave none. Raises `ContractError` on an undeclared oracle."""
-    scores = tree.scores(node)
     if judge == REWARD:
-        return allowed_value(scores[-1], node, oracle=oracle) if scores else None
+        reward = tree.reward_score(node)
+        return None if reward is None else allowed_value(reward, node, oracle=oracle)
+    scores = tree.scores(node)
     return next((allowed_value(s, node, oracle=oracle) for s in reversed(scores) if s.judge == judge), None)
 
 

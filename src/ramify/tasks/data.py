@@ -32,6 +32,8 @@ class DataConfig:
 
     path: str | None = None
     """JSONL or CSV file; None = the task makes its own problems."""
+    questions: tuple[str, ...] = ()
+    """Questions themselves, in place of a file; they have no gold answers."""
     question: str = "question"
     uid: str | None = None
     """Column of the problem's id; None = the number of its row, from 0."""
@@ -40,6 +42,10 @@ class DataConfig:
     public: tuple[str, ...] | None = None
     """Columns that go along to every row; None = all that are neither question, uid nor answer."""
     on_bad_row: Literal["stop", "skip"] = "stop"
+
+    def __post_init__(self) -> None:
+        if self.questions and self.path is not None:
+            raise ConfigError(f"data.questions and data.path = {self.path!r}: questions come from one of them")
 
     def named(self) -> Mapping[str, str]:
         """Setting -> column, of those that must be in the file."""
@@ -61,14 +67,14 @@ Row = tuple[int, Mapping[str, Any]]
 
 
 class DataFile:
-    """Questions from a file as a task of their own: no tools, and judged by exact match where there are answers.
+    """Questions of the user's own as a task: no tools, and judged by exact match where there are answers.
 
-    The file is read when problems are asked for; `skipped` then holds the bad rows that were left out.
+    A file is read when problems are asked for; `skipped` then holds the bad rows that were left out.
     """
 
     def __init__(self, data: DataConfig) -> None:
-        if data.path is None:
-            raise ConfigError("the task 'data' needs a file: --data FILE, or data.path = ...")
+        if data.path is None and not data.questions:
+            raise ConfigError("the task 'data' needs a file: --data FILE, data.path = ... or data.questions = [...]")
         self.data = data
         self.skipped: list[RowFault] = []
         self._format = TagFormat()
@@ -86,12 +92,11 @@ class DataFile:
         return () if self.data.answer is None else (Exact(self._format),)
 
     def problems(self, split: str, num_problems: int, seed: int) -> Sequence[Problem]:
-        """The first `num_problems` of the file, in its order; a file has one split and needs no seed."""
+        """The first `num_problems`, in order; a user's questions have one split and need no seed."""
         problems, self.skipped = read_problems(self.data)
         if len(problems) < num_problems:
-            raise ConfigError(
-                f"prompts = {num_problems}, but {self.data.path} holds {len(problems)} problems; ask for no more"
-            )
+            source = self.data.path or "data.questions"
+            raise ConfigError(f"prompts = {num_problems}, but {source} holds {len(problems)} problems; ask for no more")
         return problems[:num_problems]
 
     def prune(self, branch: Branch) -> str | None:
@@ -107,7 +112,9 @@ def read_problems(data: DataConfig) -> tuple[list[Problem], list[RowFault]]:
     Raises `ConfigError` if the file cannot be read, lacks a mapped column, holds no good row, or, unless bad rows are
     skipped, has a bad row.
     """
-    path = Path(data.path or "")
+    if data.path is None:
+        return [Problem(f"question-{number}", question) for number, question in enumerate(data.questions)], []
+    path = Path(data.path)
     rows, faults = _rows(path)
     _refuse_unknown_columns(path, rows, data)
     problems: list[Problem] = []

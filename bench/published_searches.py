@@ -1,0 +1,154 @@
+"""Published search loops, timed alone: what `search_speed.py` is measured against. Prints JSON.
+
+Standard library, so that it runs in any interpreter; `treequest` is timed where it can be imported. Each grows trees of
+1,000 and of 10,000 nodes from numbers made beforehand, with no model, tools or text.
+
+`rStar MCTS` is the selection and backup of microsoft/rStar (branch rStar-math) agents/mcts.py and nodes/mcts_node.py as
+written, a rollout at a time, with its nodes as plain classes, which is faster than the published pydantic ones.
+"""
+
+import json
+import math
+import random
+import time
+from collections.abc import Callable
+
+SIZES = (1_000, 10_000)
+IN_FLIGHT = (1, 16)
+RUNS = 3
+ANSWER_DEPTH = 12
+WIDTH = 8
+MAX_DEPTH = 16
+
+
+class Node:
+    """rStar's MCTSNode, its state left out."""
+
+    def __init__(self, parent: "Node | None", c_puct: float) -> None:
+        self.parent, self.c_puct = parent, c_puct
+        self.children: list[Node] = []
+        self.depth = parent.depth + 1 if parent else 0
+        self.is_terminal = False
+        self.has_answer = False
+        self._visit_count, self._value_sum = 0, 0.0
+
+    def q_value(self) -> float:
+        return self._value_sum / self._visit_count if self._visit_count else 0
+
+    def visit_count(self) -> int:
+        return self._visit_count
+
+    def update(self, value: float) -> None:
+        self._visit_count += 1
+        self._value_sum += value
+
+    def update_recursive(self, value: float) -> None:
+        self.update(value)
+        if self.parent:
+            self.parent.update_recursive(value)
+
+    def puct(self) -> float:
+        if not self.parent:
+            return 0
+        q_value = self.q_value() if self.visit_count() > 0 else 0
+        if self.parent.visit_count() == 0 or self.visit_count() == 0:
+            return q_value
+        return q_value + self.c_puct * math.sqrt(math.log(self.parent.visit_count()) / self.visit_count())
+
+
+def select_child(node: Node) -> Node | None:
+    best_value, best = -math.inf, []
+    for child in node.children:
+        if child.is_terminal:
+            continue
+        value = child.puct()
+        if value == best_value:
+            best.append(child)
+        elif value > best_value:
+            best_value, best = value, [child]
+    return best[0] if best else None
+
+
+def selection(node: Node) -> Node | None:
+    if node.children or node.is_terminal:
+        following = select_child(node)
+        if following is None:
+            node.is_terminal = True
+        return following
+    return node
+
+
+def rstar(num_nodes: int) -> int:
+    """Rollouts until the tree is so large; returns its nodes."""
+    rng = random.Random(1)
+    root, count = Node(None, 2.0), 1
+    while count < num_nodes and not root.is_terminal:
+        node = selection(root)
+        for _ in range(MAX_DEPTH):
+            if node is None:
+                break
+            if not node.children:
+                count += expand(node, rng)
+            node = selection(node)
+    return count
+
+
+def expand(node: Node, rng: random.Random) -> int:
+    """Children and their values: answers to the root, steps to themselves, failures to themselves."""
+    for _ in range(WIDTH):
+        child = Node(node, node.c_puct)
+        node.children.append(child)
+        if child.depth > ANSWER_DEPTH and rng.random() < 1 / 3:
+            child.is_terminal = True
+            child.update_recursive(rng.random())
+        elif child.depth > MAX_DEPTH:
+            child.is_terminal = True
+            child.update(-1)
+        else:
+            child.update(rng.random())
+    return WIDTH
+
+
+def standard_mcts(num_nodes: int, in_flight: int) -> int:
+    """treequest's: ask for a batch, tell all of it."""
+    from treequest import StandardMCTS  # pyright: ignore
+
+    rng = random.Random(1)
+    search = StandardMCTS()
+    state = search.init_tree()
+    while len(state.tree) < num_nodes:
+        state, trials = search.ask_batch(state, in_flight, ["policy"])
+        for trial in trials:
+            state = search.tell(state, trial.trial_id, ("text", rng.random()))
+    return len(state.tree)
+
+
+def microseconds(grow: Callable[[], int], runs: int) -> float:
+    best = math.inf
+    for _ in range(runs):
+        began = time.perf_counter()
+        count = grow()
+        best = min(best, (time.perf_counter() - began) / count * 1e6)
+    return best
+
+
+def main() -> None:
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    found = {"rStar MCTS": {f"{n}/1": microseconds(lambda n=n: rstar(n), RUNS) for n in SIZES}}
+    try:
+        import treequest  # noqa: F401 # pyright: ignore
+    except ImportError:
+        pass
+    else:
+        found["treequest StandardMCTS"] = {
+            f"{n}/{k}": microseconds(lambda n=n, k=k: standard_mcts(n, k), RUNS if n < 5_000 else 1)
+            for n in SIZES
+            for k in IN_FLIGHT
+        }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Cost of a search by itself: microseconds of ask + tell a node of the tree, at 1,000 and 10,000 nodes.
+
+One tree grown by the driver from steps made beforehand, judged by a number that follows from the node; only the calls
+of the strategy are timed, on the CPU. With 16 in flight the one asked for last comes back first. Target: at most 10
+microseconds, flat in the number of nodes. `--strategy` picks rows, `--peer PYTHON` runs the peers in an interpreter in
+which `treequest` is installed.
+
+Peers are timed doing the same work from the same numbers: `treequest` in its fastest mode (ask, tell, state kept in
+place; its `step` copies the tree), and ports of published loops (`bench/published_searches.py`).
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ramify.core.codec import ByteCodec
+from ramify.core.command import Command, Grow, Judge, Outcome, Score
+from ramify.core.growth import Done, GrowthRules, Scored
+from ramify.core.problem import Problem
+from ramify.core.segment import Segment, Usage
+from ramify.core.strategy import Phase, Strategy
+from ramify.core.tree import Step, Tree
+from ramify.runner.driver import Driver, Start
+from ramify.strategies.ab_mcts import ABMCTS, ABMCTSConfig
+from ramify.strategies.best_first import BestFirst, BestFirstConfig
+from ramify.strategies.mcts import MCTS
+from ramify.strategies.mcts_config import TREEQUEST, MCTSConfig
+from ramify.strategies.priors import Prior
+from ramify.strategies.rstar_mcts import AS_PUBLISHED as RSTAR_AS_PUBLISHED
+from ramify.strategies.rstar_mcts import RStarMCTS, RStarMCTSConfig
+
+RUNS = 3
+SIZES = (1_000, 10_000)
+IN_FLIGHT = (1, 16)
+IDS = np.arange(65, 65 + 16, dtype=np.int32)
+LOGPROBS = np.full(16, -0.5, np.float32)
+NUMBERS = np.random.default_rng(1).random(1 << 16).tolist()
+"""Values of nodes."""
+STEPS = [
+    Step((Segment("sampled", np.roll(IDS, i % 16)[: 4 + i % 13], logprobs=LOGPROBS[: 4 + i % 13], usage=Usage(1, 16)),))
+    for i in range(208)
+]
+"""Steps of several lengths and texts."""
+LEAVES = [replace(step, stop="answer") for step in STEPS]
+ANSWER_DEPTH = 12
+"""A path may end from here on; one in three does."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: how to build a strategy that grows so many nodes, and which peer does the same work."""
+
+    build: Callable[[int, int], Strategy]
+    """(nodes, in flight) -> strategy."""
+    peer: str = ""
+    quotes: bool = False
+    """Whether its actions begin fresh contexts, so that answers are grown from."""
+
+
+def mcts(num_nodes: int, in_flight: int) -> Strategy:
+    return MCTS(MCTSConfig(n=num_nodes, in_flight=in_flight), np.random.default_rng(0))
+
+
+def mcts_numbers_only(num_nodes: int, in_flight: int) -> Strategy:
+    """Nothing is read of the tokens: no priors of logprobs, no twins."""
+    config = MCTSConfig(n=num_nodes, in_flight=in_flight, prior=Prior(evidence="uniform"), duplicates="keep")
+    return MCTS(config, np.random.default_rng(0))
+
+
+def treequest(num_nodes: int, in_flight: int) -> Strategy:
+    return MCTS(replace(TREEQUEST, n=num_nodes, in_flight=in_flight), np.random.default_rng(0))
+
+
+def rstar(config: RStarMCTSConfig) -> Callable[[int, int], Strategy]:
+    def build(num_nodes: int, in_flight: int) -> Strategy:
+        return RStarMCTS(
+            replace(config, width=8, iterations=10 * num_nodes, in_flight=in_flight), np.random.default_rng(0)
+        )
+
+    return build
+
+
+def ab_mcts(num_nodes: int, in_flight: int) -> Strategy:
+    return ABMCTS(ABMCTSConfig(num_answers=num_nodes, max_in_flight=in_flight), np.random.default_rng(0))
+
+
+def best_first(num_nodes: int, in_flight: int) -> Strategy:
+    return BestFirst(BestFirstConfig(num_answers=num_nodes, pops=in_flight), np.random.default_rng(0))
+
+
+ROWS: Mapping[str, Row] = {
+    "ab_mcts": Row(ab_mcts, peer="treequest AB-MCTS-A", quotes=True),
+    "best_first": Row(best_first, quotes=True),
+    "mcts": Row(mcts),
+    "mcts (numbers only)": Row(mcts_numbers_only),
+    "mcts (treequest)": Row(treequest, peer="treequest StandardMCTS", quotes=True),
+    "rstar_mcts": Row(rstar(RStarMCTSConfig())),
+    "rstar_mcts (as published)": Row(rstar(RSTAR_AS_PUBLISHED), peer="rStar MCTS"),
+}
+
+
+def clock_cost() -> float:
+    """Seconds that reading the clock adds to what is timed."""
+    costs: list[float] = []
+    for _ in range(200):
+        began = time.thread_time()
+        costs.append(time.thread_time() - began)
+    return sorted(costs)[len(costs) // 2]
+
+
+class Timed:
+    """A strategy whose calls are timed, by the CPU time of the thread: others may use the machine."""
+
+    def __init__(self, strategy: Strategy, max_nodes: int) -> None:
+        self.strategy = strategy
+        self.measures, self.is_order_free = strategy.measures, strategy.is_order_free
+        self.unpredictable = strategy.unpredictable
+        self.seconds = 0.0
+        self.clock_cost = clock_cost()
+        self.max_nodes = max_nodes
+
+    def ask(self, tree: Tree) -> Sequence[Command]:
+        began = time.thread_time()
+        commands = self.strategy.ask(tree)
+        self.seconds += time.thread_time() - began - self.clock_cost
+        return commands
+
+    def tell(self, tree: Tree, outcome: Outcome) -> None:
+        began = time.thread_time()
+        self.strategy.tell(tree, outcome)
+        self.seconds += time.thread_time() - began - self.clock_cost
+
+    def is_done(self, tree: Tree) -> bool:
+        return len(tree) > self.max_nodes or self.strategy.is_done(tree)
+
+    def phase(self, tree: Tree) -> Phase:
+        return self.strategy.phase(tree)
+
+
+def carry_out(driver: Driver, start: Start, *, ends: bool) -> None:
+    """What a grower or a judge would report, at once."""
+    match start.command:
+        case Grow(until=until):
+            assert start.place is not None
+            seed = start.place.seed
+            is_end = until == "end" or (
+                ends and seed % 3 == 0 and driver.tree.depth(start.place.parent) >= ANSWER_DEPTH
+            )
+            driver.grew(start.command_id, (LEAVES if is_end else STEPS)[seed % len(STEPS)])
+            driver.ended(start.command_id, Done())
+        case Judge(nodes, judge):
+            driver.ended(start.command_id, Scored(tuple(Score(judge, NUMBERS[n % len(NUMBERS)]) for n in nodes)))
+
+
+def microseconds(row: Row, num_nodes: int, in_flight: int) -> tuple[float, int]:
+    """Of the strategy's calls, a node of the tree: the best of some runs; and the number of nodes."""
+    best, count = float("inf"), 0
+    for _ in range(RUNS):
+        timed = Timed(row.build(num_nodes, in_flight), num_nodes)
+        tree = Tree(Problem("p", "q"), ByteCodec(is_exact=True), [Segment("prompt", IDS)], seed=1)
+        quoting = frozenset({"policy", "critique", "refine", "rewrite"}) if row.quotes else frozenset[str]()
+        driver = Driver(tree, timed, delivery="eager", rules=GrowthRules(quoting=quoting))
+        waiting: list[Start] = []
+        while not driver.is_finished:
+            waiting += driver.pump().starts
+            if waiting:
+                carry_out(driver, waiting.pop(), ends=not row.quotes)
+            elif len(tree) > num_nodes:
+                break
+        best, count = min(best, timed.seconds / len(tree) * 1e6), len(tree)
+    return best, count
+
+
+def peers(python: str) -> dict[str, Any]:
+    """What the peers take in the other interpreter: name -> {"nodes/in flight": microseconds}."""
+    script = Path(__file__).with_name("published_searches.py")
+    done = subprocess.run([python, str(script)], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--strategy", action="append", choices=sorted(ROWS))
+    parser.add_argument("--peer", default=sys.executable, help="interpreter in which the peers run")
+    arguments = parser.parse_args()
+    published = peers(arguments.peer)
+    print(f"{'strategy':28} {'nodes':>7} {'in flight':>9} {'us/node':>9} {'peer us':>9} {'ratio':>7}")
+    for name in arguments.strategy or ROWS:
+        for in_flight in IN_FLIGHT:
+            for num_nodes in SIZES:
+                us, count = microseconds(ROWS[name], num_nodes, in_flight)
+                peer = published.get(ROWS[name].peer, {}).get(f"{num_nodes}/{in_flight}")
+                beside = f"{peer:9.1f} {peer / us:7.1f}" if peer else f"{'-':>9} {'-':>7}"
+                print(f"{name:28} {count:7} {in_flight:9} {us:9.1f} {beside}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""`ramify eval`: several presets answer the same problems within the same budgets, and are graded.
+
+Every preset keeps its own shape and stops at the budget, so what it leaves unspent is a figure of the table as well.
+Differences are to the first preset, paired by problem. Nothing is called better where its interval holds 0.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from ramify.cli.compare import NUM_PROBLEMS, NUM_SEEDS, check_numbers, interval_text, preset_names_of
+from ramify.cli.exit_codes import ExitCode
+from ramify.cli.options import BUDGETS, add_json_flag
+from ramify.cli.terminal import Terminal
+from ramify.core.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from ramify.config.run_config import RunConfig
+    from ramify.core.problem import Problem
+    from ramify.runner.evaluation import EvalLine, Graded
+
+SCHEMA = "ramify.eval/1"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--presets", required=True, metavar="A,B,…", help="presets; differences are to the first")
+    parser.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
+    parser.add_argument("--data", metavar="FILE", help="questions and answers from a JSONL or CSV file")
+    parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="problems, held-out ones")
+    parser.add_argument("--seeds", type=int, default=NUM_SEEDS, metavar="N", help="searches of each problem and preset")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which problems, and the first of the seeds")
+    parser.add_argument("--budget", metavar="WHAT=N,N,…", help=f"budgets a problem: {', '.join(BUDGETS)}")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw right answers over tokens (.svg, .png)")
+    parser.add_argument("-c", "--config", type=Path, action="append", default=[], metavar="FILE", help="a TOML file")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="a setting of all runs")
+    add_json_flag(parser)
+
+
+def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    from ramify.runner import api
+
+    names = preset_names_of(options.presets)
+    check_numbers(options)
+    kind, budgets = budgets_of(options.budget)
+    draw = None if options.plot is None else _drawer()
+    configs = {name: _config(name, options) for name in names}
+    first = configs[names[0]]
+    run = api.assemble(first)
+    problems = run.problems
+    terminal.say(f"{len(problems)} problems of {first.task.name}, {options.seeds} seeds, {len(names)} presets")
+    lines: list[EvalLine] = []
+    for budget in budgets:
+        limited = {name: within(config, kind, budget) for name, config in configs.items()}
+        lines += _lines(limited, budget, problems, options, terminal)
+    if draw is not None:
+        draw(lines, options.plot, title=f"{first.task.name}: {len(problems)} problems, {options.seeds} seeds")
+    if options.json:
+        terminal.result(SCHEMA, {"task": first.task.name, "budget": kind, "lines": [asdict(each) for each in lines]})
+    else:
+        terminal.whole(table(lines, kind))
+        terminal.out.print("\n".join(findings(lines, judge=run.judging.leaf[-1:])), markup=False, soft_wrap=True)
+    return ExitCode.DONE
+
+
+def budgets_of(text: str | None) -> tuple[str, Sequence[int | None]]:
+    """What is limited, and the budgets, smallest first. Raises `ConfigError`."""
+    if text is None:
+        return "decode_tokens", [None]
+    name, _, numbers = text.partition("=")
+    if name not in BUDGETS:
+        raise ConfigError(f"--budget {text!r}: {nearest(name, BUDGETS)}")
+    parts = numbers.split(",")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise ConfigError(f"--budget {text!r}: whole numbers above 0 are needed, as in {name}=112,224")
+    return name, sorted(int(part) for part in parts)
+
+
+def within(config: "RunConfig", kind: str, budget: int | None) -> "RunConfig":
+    """The configuration with a budget on top of its limits."""
+    from ramify.core.limits import Limits
+
+    if budget is None:
+        return config
+    limit: dict[str, int] = {BUDGETS[kind]: budget}
+    return replace(config, limits=config.limits.within(Limits(**limit)))
+
+
+def table(lines: "Sequence[EvalLine]", kind: str) -> Table:
+    """One line a preset and budget."""
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    shown.add_column("preset", no_wrap=True)
+    for name in (
+        kind, "right", "less first [95 %]", "coverage", "majority", "weighted", "best", "candidates",
+        "tokens", "context new", "judgements", "tools", "unspent", "CPU s",
+    ):  # fmt: skip
+        shown.add_column(name, justify="right", no_wrap=True)
+    for each in lines:
+        shown.add_row(
+            each.name,
+            "-" if each.budget is None else str(each.budget),
+            f"{each.returned:.1%}",
+            "" if each.less_first is None else interval_text(each.less_first),
+            f"{each.covered:.1%}",
+            *(f"{each.by_vote[vote]:.1%}" for vote in ("majority", "weighted", "best")),
+            f"{each.candidates:.1f}",
+            f"{each.decode:.0f}",
+            f"{each.prefill_uncached:.0f}",
+            f"{each.judge_calls:.1f}",
+            f"{each.tool_calls:.1f}",
+            "-" if each.unspent is None else f"{each.unspent:.0%}",
+            f"{each.seconds:.0f}",
+        )
+    return shown
+
+
+def findings(lines: "Sequence[EvalLine]", *, judge: Sequence[str]) -> Iterator[str]:
+    """What the figures say, and what they do not."""
+    said = {"more": "more often than", "fewer": "less often than"}
+    firsts = {each.budget: each.name for each in lines if each.less_first is None}
+    for each in lines:
+        if each.less_first is not None and each.less_first.word in said:
+            at = "" if each.budget is None else f" at {each.budget}"
+            yield f"{each.name} is right {said[each.less_first.word]} {firsts[each.budget]}{at}"
+    if all(each.less_first is None or each.less_first.word == "equal" for each in lines):
+        yield "no difference is beyond its interval"
+    for name in dict.fromkeys(each.name for each in lines if each.is_steered_by_oracle):
+        yield f"{name} was steered by a judge that knows the answers: ORACLE"
+    if num_failed := sum(each.num_failed for each in lines):
+        yield f"{num_failed} searches failed and count as wrong"
+    yield f"right: by the judge {judge[0]!r} on the answer returned" if judge else "no judge can say what is right"
+
+
+def _lines(
+    configs: "Mapping[str, RunConfig]",
+    budget: int | None,
+    problems: "Sequence[Problem]",
+    options: argparse.Namespace,
+    terminal: Terminal,
+) -> "list[EvalLine]":
+    """The lines of all presets at one budget."""
+    from ramify.runner.evaluation import eval_line
+
+    found: list[EvalLine] = []
+    first: list[dict[str, Graded]] | None = None
+    for name, config in configs.items():
+        began, seeds = time.process_time(), range(options.seed, options.seed + options.seeds)
+        graded = [_searched(name, replace(config, seed=seed), problems, terminal) for seed in seeds]
+        seconds = time.process_time() - began
+        found.append(eval_line(name, graded, first=first, budget=budget, seconds=seconds))
+        first = first or graded
+    return found
+
+
+def _searched(name: str, config: "RunConfig", problems: "Sequence[Problem]", terminal: Terminal) -> "dict[str, Graded]":
+    from ramify.cli.progress import RunProgress
+    from ramify.runner import loop
+    from ramify.runner.evaluation import evaluated
+
+    with RunProgress(terminal, title=name, num_trees=len(problems)) as progress:
+        return loop.run(evaluated(config, problems, observers=[progress.observe]))
+
+
+def _config(name: str, options: argparse.Namespace) -> "RunConfig":
+    from ramify.config.configure import resolve
+
+    flags = {"prompts": options.problems, "seed": options.seed}
+    flags |= {"task.name": options.task} if options.task else {}
+    flags |= {"data.path": options.data} if options.data else {}
+    return resolve(preset=name, files=options.config, flags=flags, overrides=options.set).config
+
+
+def _drawer() -> "Callable[..., None]":
+    """The plot's function; asked for first, so that a missing library is said before hours of work."""
+    from ramify.cli.plot import draw_answers
+
+    return draw_answers

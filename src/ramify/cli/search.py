@@ -1,0 +1,108 @@
+"""`ramify search`: answer questions by a search, each within its budget, and say what speaks for the answer.
+
+A search is a run like any other: its folder holds every tree, and an interrupted one goes on with `ramify resume`.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ramify.cli.exit_codes import ExitCode
+from ramify.cli.options import add_budget_flag, add_config_flags, add_json_flag, budgets, resolved
+from ramify.cli.terminal import Terminal, visible
+
+if TYPE_CHECKING:
+    from ramify.config.run_config import RunConfig
+    from ramify.core.tree import Tree
+    from ramify.runner.answers import Answers
+    from ramify.runner.report import RunReport
+
+SCHEMA = "ramify.search/1"
+MAX_SHOWN = 5
+"""Different answers shown of a question."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("question", nargs="*", metavar="QUESTION", help="questions, in place of --data or the task's")
+    add_config_flags(parser)
+    add_budget_flag(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the run; default: a new one in runs/")
+    add_json_flag(parser)
+
+
+def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    from ramify.cli.rollout import new_folder
+    from ramify.cli.running import grown_shown
+    from ramify.runner import api
+
+    config = configured(options)
+    out = options.out or new_folder(config)
+    shown = grown_shown(
+        lambda observer: api.begin(config, out, observers=[observer]),
+        out,
+        terminal,
+        title=config.preset or config.strategy.name,
+        num_trees=config.prompts,
+    )
+    if isinstance(shown, ExitCode):
+        return shown
+    report, code = shown
+    saved = api.Saved.open(out)
+    found = list(saved.answers())
+    if options.json:
+        traces = map(tracer(config), saved.trees())
+        answers = [{**each.as_dict(), **trace} for each, trace in zip(found, traces, strict=True)]
+        terminal.result(SCHEMA, {"run": str(out), "answers": answers, **report.as_dict()})
+    else:
+        terminal.out.print("\n".join(lines(found, report)), markup=False, soft_wrap=True)
+    terminal.say(f"run: {out} | trees: ramify show {out} 0")
+    return code
+
+
+def configured(options: argparse.Namespace) -> "RunConfig":
+    """The configuration of the command line; a file is searched for all of its questions."""
+    flags: dict[str, Any] = {**budgets(options)}
+    if options.question:
+        flags |= {"data.questions": options.question, "prompts": len(options.question)}
+    found = resolved(options, flags)
+    if found.config.data.path is None or "prompts" in found.sources:
+        return found.config
+    from ramify.tasks.data import read_problems
+
+    return replace(found.config, prompts=len(read_problems(found.config.data)[0]))
+
+
+def tracer(config: "RunConfig") -> "Callable[[Tree], dict[str, Any]]":
+    """What else is told of each tree: the lists of its source, where the search is MCTSr."""
+    if config.strategy.name != "mctsr":
+        return lambda tree: {}
+    from ramify.config.decode import decode
+    from ramify.strategies.mctsr_config import MCTSrConfig
+    from ramify.view import mctsr_trace
+
+    options, _ = decode(MCTSrConfig, config.strategy.options)
+    assert options is not None
+    return lambda tree: mctsr_trace(tree, options).as_dict()
+
+
+def lines(found: "Sequence[Answers]", report: "RunReport") -> Iterator[str]:
+    """What people read: of each question its answer and what speaks for it, then what it all cost."""
+    for answers in found:
+        given = "no answer" if answers.answer is None else visible(answers.answer)
+        yield given if len(found) == 1 else f"{visible(answers.uid)}: {given}"
+        for solution in answers.ranked[:MAX_SHOWN]:
+            votes = f"{solution.num_votes} of {answers.num_candidates}"
+            yield f"  {visible(solution.text):<24.60} score {solution.score:.3g}, {votes} candidates"
+        if len(answers.ranked) > MAX_SHOWN:
+            yield f"  … and {len(answers.ranked) - MAX_SHOWN} more different answers"
+    yield (
+        f"{report.decode_tokens} tokens sampled in {report.engine_calls} requests, context {report.prefill_uncached} "
+        f"new, {report.prefill_cached} cached; {report.judge_calls} judgements, {report.tool_calls} tool calls, "
+        f"{report.seconds:.1f} s"
+    )
+    if report.is_oracle:
+        yield "a judge that knows the answers took part"
+    for uid, reason in list(report.faults.items())[:MAX_SHOWN]:
+        yield f"{visible(uid)}: {visible(reason)}"

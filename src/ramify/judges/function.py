@@ -1,0 +1,116 @@
+"""Function: any Python function as a judge, `path/to/file.py:name`.
+
+It takes what a node says and the problem, and returns a number, None for no score, or a `Verdict` with parts. The first
+parameter is the response's text, or the `Branch` where it is annotated as one. A coroutine function runs in the loop,
+any other in a thread, so that a slow one delays nobody; a thread cannot be killed, so one that hangs is left behind at
+the deadline, as a daemon that does not keep the process alive. What it raises is a `JudgeError`, never a score.
+"""
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from numbers import Real
+from typing import Any, Final, get_type_hints
+
+from ramify.core.branch import Branch
+from ramify.core.errors import ConfigError, JudgeError
+from ramify.core.judge import Verdict
+from ramify.core.problem import Problem
+from ramify.tools.function import DaemonThreads
+from ramify.tools.output import told
+
+
+class FunctionJudge:
+    """`function` takes (text or branch, problem)."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str = "function",
+        is_oracle: bool = False,
+        deadline_s: float = 60.0,
+        max_threads: int = 16,
+    ) -> None:
+        """`is_oracle`: whether it is handed the secret. `deadline_s` of one call. Raises `ConfigError`."""
+        if inspect.isclass(function) or not callable(function):
+            raise ConfigError(f"judge {name!r}: {function!r} is no function; name a class by `kind` itself")
+        if not 0 < deadline_s < math.inf or max_threads < 1:
+            raise ConfigError(f"judge {name!r}: {deadline_s=!r}, {max_threads=!r}: both must be above 0")
+        self.name: Final = name
+        self.is_oracle: Final = is_oracle
+        self.deadline_s: Final = deadline_s
+        self._function = function
+        self._takes_branch = _takes_branch(function, name)
+        self._threads = DaemonThreads(max_threads)
+
+    async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
+        """One call a branch, side by side. Raises `JudgeError`."""
+        return await side_by_side(self._verdict(branch, problem) for branch in branches)
+
+    async def _verdict(self, branch: Branch, problem: Problem) -> Verdict:
+        """Boundary to a user's function: whatever it raises or returns that is no score is the judge's fault."""
+        limit = asyncio.timeout(self.deadline_s)
+        try:
+            async with limit:
+                said = await self._said(branch if self._takes_branch else branch.response_text, problem)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise JudgeError(f"judge {self.name!r} gave nothing in {self.deadline_s:g} s") from None
+            raise JudgeError(f"judge {self.name!r} raised {told(error)}") from error
+        return self._read(said)
+
+    async def _said(self, node: Branch | str, problem: Problem) -> Any:
+        if inspect.iscoroutinefunction(self._function):
+            return await self._function(node, problem)
+        loop = asyncio.get_running_loop()
+        said = await loop.run_in_executor(self._threads, _contained, self._function, node, problem)
+        return await said if inspect.isawaitable(said) else said
+
+    def _read(self, said: Any) -> Verdict:
+        if isinstance(said, Verdict):
+            return said
+        if said is None or isinstance(said, Real):
+            return Verdict(None if said is None else float(said))
+        raise JudgeError(f"judge {self.name!r} returned {said!r:.200}; it must return a number, None or a Verdict")
+
+
+async def side_by_side(judgements: Iterable[Coroutine[Any, Any, Verdict]]) -> list[Verdict]:
+    """Every verdict, in order. Raises the first fault when all have ended: none goes on unwatched."""
+    found = await asyncio.gather(*judgements, return_exceptions=True)
+    verdicts = [each for each in found if isinstance(each, Verdict)]
+    fault = next((each for each in found if isinstance(each, BaseException)), None)
+    if fault is not None:
+        raise fault
+    return verdicts
+
+
+def _takes_branch(function: Callable[..., Any], name: str) -> bool:
+    """Whether the first of its two parameters is a branch. Raises `ConfigError` for other numbers of parameters."""
+    try:
+        inspect.signature(function).bind(None, None)
+        first = next(iter(inspect.signature(function).parameters.values()))
+    except TypeError:
+        raise ConfigError(f"judge {name!r}: {function!r} must take what a node says and the problem") from None
+    except ValueError:  # a function of C that does not say what it takes
+        return False
+    return _hint(function, first) is Branch
+
+
+def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """Boundary to a user's annotations: one that cannot be read is none."""
+    try:
+        return get_type_hints(function).get(parameter.name)
+    except Exception:  # noqa: BLE001 - the boundary
+        return parameter.annotation
+
+
+def _contained(function: Callable[..., Any], node: Branch | str, problem: Problem) -> Any:
+    """In a thread, `exit()` is no wish to end the process, nor is anything else a wish of who runs the loop."""
+    try:
+        return function(node, problem)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise RuntimeError(told(error)) from error

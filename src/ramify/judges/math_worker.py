@@ -1,0 +1,62 @@
+"""Math worker: the process in which math-verify compares answers, so that it can be killed.
+
+Run as a script, by the standard library and math-verify alone. It says a line when it is ready; then a line of JSON in,
+`{"gold": [...], "answer": "..."}`, is answered by one out: `{"is_same": bool, "is_read": bool}`, or `{"fault": text}`.
+It ends with its input, whatever it is busy with. Gold comes first: comparison is no symmetric matter in math-verify.
+"""
+
+import json
+import logging
+import os
+import queue
+import re
+import resource
+import sys
+import threading
+from typing import Any
+
+MAX_BYTES = 4 << 30
+"""Of address space: an answer such as 9**9**9**9 is a fault, not the end of the machine."""
+
+_DELIMITED = re.compile(r"\$|\\\(|\\\[|\\boxed|\n")
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    logging.disable(logging.CRITICAL)
+    from math_verify import parse, verify
+
+    def parsed(text: str) -> list[Any]:
+        """A whole answer is an expression as it stands; in a longer text it is looked for."""
+        tries = (text,) if _DELIMITED.search(text) else (f"${text}$", text)
+        return next((found for each in tries if (found := parse(each, parsing_timeout=0))), [])
+
+    def compared(gold: list[str], answer: str) -> dict[str, Any]:
+        found = parsed(answer)
+        is_same = any(verify(known, found, timeout_seconds=0) for one in gold if (known := parsed(one)))
+        return {"is_same": bool(found) and is_same, "is_read": bool(found)}
+
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+    _say({"is_ready": True})
+    while True:
+        asked = json.loads(lines.get())
+        try:
+            _say(compared(asked["gold"], asked["answer"]))
+        except Exception as error:  # noqa: BLE001 - boundary to math-verify and sympy, which raise whatever they like
+            _say({"fault": f"{type(error).__name__}: {error}"[:300]})
+
+
+def _read(lines: "queue.SimpleQueue[str]") -> None:
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)
+
+
+def _say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

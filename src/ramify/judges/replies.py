@@ -1,0 +1,91 @@
+"""Replies: what a judge's text says, as numbers. Pure: text in, numbers out; no request is made here.
+
+Each reading has the published one, whose slips are kept to the letter, and ours. A reply that says nothing readable is
+no vote and no value: None, never 0, but where the published reading says otherwise.
+
+Sources: princeton-nlp/tree-of-thought-llm src/tot/tasks/{text,game24}.py and
+scripts/crosswords/search_crosswords-dfs.ipynb; lapisrocks/LanguageAgentTreeSearch hotpot/hotpotqa.py.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Literal
+
+Reading = Literal["corrected", "as_published"]
+
+CHOICE: Final = "best choice is "
+"""What a voter writes before the number of its choice."""
+SCORE: Final = "score is"
+"""What a scorer of LATS writes before its integer from 1 to 10."""
+LABELS: Final[Mapping[str, float]] = MappingProxyType({"impossible": 0.001, "likely": 1, "sure": 20})
+"""What the labels of game24 are worth."""
+CONFIDENCES: Final[Mapping[str, float]] = MappingProxyType({"certain": 1, "high": 0.5, "medium": 0.2, "low": 0.1})
+"""What the confidences of the crosswords are worth."""
+
+_INTEGER = re.compile(r"\d+")
+_MOST_DIGITS = 9
+"""No list of candidates is longer; a longer run of digits is no choice."""
+
+
+def votes(replies: Sequence[str], num_candidates: int, *, reading: Reading = "corrected") -> list[int]:
+    """(num_candidates,) number of replies that chose each; candidates are numbered from 1 in the text.
+
+    Ours takes the last whole integer behind the first "best choice is "; published is the last digit, so that "12"
+    votes for 2 and "10" for none.
+    """
+    counts = [0] * num_candidates
+    for reply in replies:
+        choice = vote(reply, reading=reading)
+        if choice is not None and 1 <= choice <= num_candidates:
+            counts[choice - 1] += 1
+    return counts
+
+
+def vote(reply: str, *, reading: Reading = "corrected") -> int | None:
+    """The number a voter chose, from 1 on; None = it named none."""
+    number = _last_integer(reply, CHOICE)
+    if number is None:
+        return None
+    if reading == "as_published":
+        return int(number[-1])
+    return int(number) if len(number) <= _MOST_DIGITS else None
+
+
+def label_value(
+    replies: Sequence[str], *, worth: Mapping[str, float] = LABELS, reading: Reading = "corrected"
+) -> float | None:
+    """Sum of what the labels on the replies' last lines are worth; a label that is not known is worth nothing.
+
+    Published is 0 where no label is known, and only a label without space, capitals or a full stop is.
+    """
+    labels = [_label(reply, reading) for reply in replies]
+    if reading == "corrected" and not any(label in worth for label in labels):
+        return None
+    return sum(value * labels.count(label) for label, value in worth.items())
+
+
+def tenths(reply: str, *, reading: Reading = "corrected") -> float | None:
+    """A score from 1 to 10 as a tenth of it.
+
+    Ours takes the last integer behind the last "score is" and nothing out of range. Published looks for "10" anywhere
+    in the text, then for "9" and so on down, and is -1 if there is none.
+    """
+    if reading == "as_published":
+        return next((score / 10 for score in range(10, 0, -1) if str(score) in reply), -1.0)
+    number = _last_integer(reply, SCORE)
+    return int(number) / 10 if number is not None and len(number) <= 2 and 1 <= int(number) <= 10 else None
+
+
+def _last_integer(reply: str, behind: str) -> str | None:
+    """The last run of digits behind the first `behind`."""
+    _, found, rest = reply.partition(behind)
+    numbers = _INTEGER.findall(rest) if found else []
+    return numbers[-1] if numbers else None
+
+
+def _label(reply: str, reading: Reading) -> str:
+    if reading == "as_published":
+        return reply.rsplit("\n", maxsplit=1)[-1]
+    lines = reply.strip().splitlines()
+    return lines[-1].strip().rstrip(".").casefold() if lines else ""

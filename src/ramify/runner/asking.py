@@ -1,0 +1,207 @@
+"""Asking: carries out what judges that sample ask of the run's models.
+
+A judge's questions are steps of its command like any growth: sampled by the run's engines within its limits, recorded
+when complete, billed under the action's role. Resumed, a judge is given the replies it had, in their order, and no
+engine is asked for them again. A model that gives no reply is a `JudgeError`, a fault of this one judgement, also where
+its engine is down; only when that engine is one the run grows by does the run stop for it.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ramify.core.action import ActionConfig
+from ramify.core.branch import Branch
+from ramify.core.errors import EngineError, EnginesDown, JudgeError
+from ramify.core.format import Format, InvalidAction, MessageFormat, span_ids
+from ramify.core.growth import Failure
+from ramify.core.judge import Reply
+from ramify.core.problem import Problem
+from ramify.core.segment import Finish, Segment, ToolCall, token_array
+from ramify.core.stop import stop_word
+from ramify.core.tool import ToolResult
+from ramify.core.tree import Place, Step
+from ramify.formats.messages import text_of
+from ramify.runner.sampler import CONTEXT_FULL, DEADLINE, Sampler
+from ramify.runner.work import Path, Turn, Work, behind_end, message_segments, prompt_segments
+
+SPENT: Final = frozenset({"budget", DEADLINE})
+"""Stop words of a reply for which the tree had nothing left."""
+BUDGET: Final = Failure("budget")
+
+_THOUGHT = re.compile(r"\A.*</think>|<think>.*\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How the judges of a run ask."""
+
+    sampler: Sampler
+    actions: Mapping[str, ActionConfig]
+    format: Format
+
+    def begin(self, work: Work, problem: Problem, *, places: Callable[[int], Place]) -> "Questions":
+        """The questions of one Judge command. `places`: number of a fresh context -> its place."""
+        return Questions(work, problem, asking=self, places=places)
+
+    def is_grown_by(self, action: str) -> bool:
+        """Whether the engine of `action` is one that the run grows by as well."""
+        own = self.actions[action].engine
+        return any(each.engine == own for each in self.actions.values() if each.role != "judge")
+
+
+class Questions:
+    """What one Judge command asks. Implements `Dialogue`."""
+
+    def __init__(self, work: Work, problem: Problem, *, asking: Asking, places: Callable[[int], Place]) -> None:
+        self._work = work
+        self.problem = problem
+        self._asking = asking
+        self._places = places
+        self._name = work.command.action
+        self._action = asking.actions[self._name]
+        self._recorded = deque(work.done)
+        self._path = Path(work, work.branch, work.place.seed)
+        self._num_opened = 0
+        self._is_fresh = True
+        """Whether the reply in the making is the first of its context."""
+        self._has_ended = False
+        """Whether the last reply ended its context."""
+        self._is_spent = False
+
+    @property
+    def had_failed(self) -> Failure | None:
+        """How the command had failed before the run was resumed; only its outcome had not been told."""
+        last = self._work.done[-1] if self._work.done else None
+        is_failed = last is not None and last.stop is not None and stop_word(last.stop).is_failure
+        return Failure(str(last.notes["reason"])) if last is not None and is_failed else None
+
+    def failure(self, error: JudgeError) -> Failure:
+        """How the command ends for this fault; having nothing left to ask with is no fault of the judge."""
+        return BUDGET if self._is_spent else Failure(f"judge: {error}")
+
+    async def open(self, contexts: Sequence[Branch]) -> Reply:
+        """See `Dialogue`."""
+        self.close()
+        place, codec = self._places(self._num_opened), self._path.branch.codec
+        self._num_opened += 1
+        self._is_fresh, self._has_ended = True, False
+        self._path.seed, self._path.branch = place.seed, Branch(codec, place.parent, ())
+        if self._recorded:
+            return self._again()
+        turn = Turn(self._path.branch, place.seed, self._path.next_node)
+        spans = self._asking.format.quote(self._action.template, contexts, self.problem.for_agents())
+        turn.take(*prompt_segments(codec, spans))
+        return await self._heard(turn)
+
+    async def correct(self, fault: str) -> Reply:
+        """See `Dialogue`."""
+        turn = self._path.turn
+        if turn is not None and turn.stop is None:
+            self._observe(turn, fault)
+            self._report(turn, None)
+        elif turn is not None or self._has_ended:
+            self._is_spent = self._is_spent or (turn is not None and turn.stop in SPENT)
+            raise JudgeError(f"{fault}; and there is no room to ask again")
+        self._is_fresh = False
+        if self._recorded:
+            return self._again()
+        return await self._heard(Turn(self._path.branch, self._path.seed, self._path.next_node))
+
+    def close(self) -> None:
+        """Record the last reply of a context, which stays as it is. Harmless when repeated."""
+        if self._path.turn is not None:
+            self._report(self._path.turn, self._ending(self._path.turn))
+
+    def give_up(self, stop: str, reason: str, fault: str = "") -> None:
+        """Record what had been sampled of a reply that will not come, and why."""
+        turn = self._path.turn or Turn(self._path.branch, self._path.seed, self._path.next_node)
+        turn.notes |= {"reason": reason, "fault": fault}
+        self._report(turn, stop)
+
+    async def _heard(self, turn: Turn) -> Reply:
+        self._path.turn = turn
+        try:
+            await self._asking.sampler.sample(turn, self._path)
+        except EnginesDown as error:
+            if self._asking.is_grown_by(self._name):
+                raise
+            raise self._unanswered(error) from error
+        except EngineError as error:
+            raise self._unanswered(error) from error
+        if not any(segment.is_sampled for segment in turn.segments):
+            self._path.turn = None
+            self._is_spent = turn.stop in SPENT
+            what = "its context is too long" if turn.stop == CONTEXT_FULL else f"there was no room ({turn.stop})"
+            raise JudgeError(f"action {self._name!r} gave no reply: {what}")
+        return self._read(turn.segments)
+
+    def _unanswered(self, error: EngineError) -> JudgeError:
+        fault = JudgeError(f"action {self._name!r} gave no reply: {error}")
+        self.give_up("engine_error", f"judge: {fault}", str(error))
+        return fault
+
+    def _again(self) -> Reply:
+        """The reply that the run had before it was resumed."""
+        step = self._recorded.popleft()
+        self._path.add(step)
+        self._has_ended = step.stop is not None
+        return self._read(step.segments)
+
+    def _read(self, segments: Sequence[Segment]) -> Reply:
+        sampled = [segment for segment in segments if segment.is_sampled]
+        last, codec = sampled[-1], self._path.branch.codec
+        finish = last.finish or Finish("length")
+        if last.message is not None:
+            text = text_of(last.message)
+        else:
+            ids = [i for segment in sampled for i in segment.ids.tolist()]
+            text = codec.decode(ids[:-1] if ids[-1:] == [codec.eos_id] else ids)
+        answer = self._asking.format.answer(text)
+        said = _without_end(text, finish) if answer is None else answer
+        return Reply(said, is_cut=finish.kind not in ("stop", "end_of_sequence"))
+
+    def _observe(self, turn: Turn, fault: str) -> None:
+        """Tell the model what was wrong, as the format answers what is no action."""
+        format, codec, message = self._asking.format, turn.branch.codec, turn.message
+        action, result = InvalidAction(fault), ToolResult(fault, "invalid")
+        if message is not None and isinstance(format, MessageFormat):
+            spans = format.reply(message, action, result)
+        else:
+            spans = format.observe(action, result)
+        call = ToolCall("", self._read(turn.segments).text, "invalid", fault)
+        if messages := message_segments("given", codec, spans):
+            turn.take(replace(messages[0], tool_call=call), *messages[1:])
+            return
+        ids = token_array(span_ids(codec, spans))
+        if turn.finish is not None and turn.finish.kind == "end_of_sequence":
+            ids = behind_end(ids, int(turn.branch.run[-1]), codec)
+        turn.take(Segment("given", ids, tool_call=call))
+
+    def _ending(self, turn: Turn) -> str:
+        if turn.stop is not None:
+            return turn.stop
+        kind = turn.finish.kind if turn.finish is not None else "length"
+        return {"stop": "answer", "end_of_sequence": "end_of_sequence"}.get(kind, "length")
+
+    def _report(self, turn: Turn, stop: str | None) -> None:
+        step = Step(
+            tuple(turn.segments),
+            stop,
+            action=self._name,
+            edge="quotes" if self._is_fresh else "continues",
+            role=self._action.role,
+            notes=dict(turn.notes),
+        )
+        self._path.turn = turn
+        self._path.add(step)
+        self._work.report(step)
+
+
+def _without_end(text: str, finish: Finish) -> str:
+    """A reply without thoughts, and without the stop word that ended it."""
+    said = _THOUGHT.sub("", text)
+    place = said.rfind(finish.matched) if finish.matched else -1
+    return said if place < 0 else said[:place]

@@ -1,0 +1,179 @@
+"""Evaluation: what searches answer on the same problems within the same budget, whether it is right, and what it cost.
+
+A search is over before anything is graded, so no grade can steer it. `pass@1` is the answer a search returns; coverage
+is any of its candidates being right, another number altogether; every vote is graded beside them, whichever the search
+uses. The denominator is fixed in advance: a tree that failed or gave no answer is wrong. What was paid is all that was
+started, of every role, whatever came of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import get_args
+
+from ramify.config.run_config import RunConfig
+from ramify.core.ledger import Spend
+from ramify.core.problem import Problem
+from ramify.core.strategy import Vote
+from ramify.core.tree import Tree
+from ramify.runner.answers import Answers
+from ramify.runner.api import assemble
+from ramify.runner.deadline import finished
+from ramify.runner.events import Event, Observer, TreeClosed
+from ramify.runner.paired import Difference, paired_difference
+from ramify.runner.proportions import wilson
+from ramify.runner.run import Run
+
+RIGHT = 1.0
+"""A reward of so much or more is a right answer."""
+VOTES: tuple[Vote, ...] = get_args(Vote)
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """One tree, graded: 1.0 is right."""
+
+    returned: float
+    covered: float
+    by_vote: Mapping[Vote, float]
+    num_candidates: int
+    spent: Spend
+    """Of every role."""
+    decode_by_role: Mapping[str, int]
+    is_steered_by_oracle: bool
+    """Whether a judge that saw the answer scored any node that is no leaf, or the search declared to go by one."""
+    is_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EvalLine:
+    """One search at one budget, as it is printed. Figures are means over problems, each a mean over its seeds."""
+
+    name: str
+    budget: int | None
+    num_problems: int
+    num_seeds: int
+    returned: float
+    interval: tuple[float, float]
+    """Wilson's, of the first seed's answers."""
+    covered: float
+    by_vote: Mapping[Vote, float]
+    candidates: float
+    decode: float
+    decode_by_role: Mapping[str, float]
+    prefill_uncached: float
+    prefill_cached: float
+    tool_calls: float
+    judge_calls: float
+    unspent: float | None
+    """Share of the budget that was left; None = there was none."""
+    seconds: float
+    """Of CPU, all problems and seeds."""
+    less_first: Difference | None
+    """`returned` less that of the first search at this budget, paired by problem; None = it is the first."""
+    is_steered_by_oracle: bool
+    num_failed: int
+
+
+async def evaluated(
+    config: RunConfig, problems: Sequence[Problem], *, observers: Sequence[Observer] = ()
+) -> dict[str, Graded]:
+    """Search every problem and grade what came of it, by uid."""
+    run = assemble(config, problems)
+    closed: dict[int, TreeClosed] = {}
+
+    def keep(event: Event) -> None:
+        if isinstance(event, TreeClosed):
+            closed[event.index] = event
+
+    try:
+        await run.grow([*observers, keep])
+        return {problems[index].uid: await graded(run, problems[index], event) for index, event in closed.items()}
+    finally:
+        await finished(run.close())
+
+
+async def graded(run: Run, problem: Problem, closed: TreeClosed) -> Graded:
+    """Grade one finished tree of `run` by the task's own judge."""
+    tree, answers = closed.tree, run.answering.of(closed.tree)
+    rewards = await _rewards(run, problem, tree, answers)
+    total = Spend()
+    for spend in closed.spent.values():
+        total.add(spend)
+    return Graded(
+        returned=_is_right(rewards, answers.node),
+        covered=max((_is_right(rewards, node) for node in rewards), default=0.0),
+        by_vote={vote: _is_right(rewards, answers.by_vote.get(vote)) for vote in VOTES},
+        num_candidates=answers.num_candidates,
+        spent=total,
+        decode_by_role={role: spend.decode for role, spend in closed.spent.items()},
+        is_steered_by_oracle=run.config.strategy.options.get("oracle") == "declared",
+        is_failed=not closed.is_whole,
+    )
+
+
+async def _rewards(run: Run, problem: Problem, tree: Tree, answers: Answers) -> dict[int, float | None]:
+    """Node of every candidate that gave an answer -> its reward: the one it was given as a leaf, or one given now."""
+    if not run.judging.leaf:
+        return {}
+    judge = run.judging.leaf[-1]
+    found: dict[int, float | None] = {}
+    for node in sorted(node for solution in answers.ranked for node in solution.nodes):
+        known = next((score.value for score in reversed(tree.scores(node)) if score.judge == judge), None)
+        if known is None:
+            scores = await run.judging.scores(judge, [tree.branch(node)], problem)
+            known = scores[0].value
+        found[node] = known
+    return found
+
+
+def _is_right(rewards: Mapping[int, float | None], node: int | None) -> float:
+    reward = None if node is None else rewards.get(node)
+    return float(reward is not None and reward >= RIGHT)
+
+
+def eval_line(
+    name: str,
+    seeds: Sequence[Mapping[str, Graded]],
+    *,
+    first: Sequence[Mapping[str, Graded]] | None,
+    budget: int | None,
+    seconds: float,
+) -> EvalLine:
+    """One search's line: `seeds` map problems to its trees, one mapping a seed; `first` is the search it is held to."""
+    uids = sorted(seeds[0])
+    every = [seed[uid] for seed in seeds for uid in uids]
+    returned = _by_problem(seeds, uids)
+    decode = fmean(tree.spent.decode for tree in every)
+    return EvalLine(
+        name=name,
+        budget=budget,
+        num_problems=len(uids),
+        num_seeds=len(seeds),
+        returned=fmean(returned),
+        interval=wilson(sum(seeds[0][uid].returned >= RIGHT for uid in uids), len(uids)),
+        covered=fmean(tree.covered for tree in every),
+        by_vote={vote: fmean(tree.by_vote[vote] for tree in every) for vote in VOTES},
+        candidates=fmean(tree.num_candidates for tree in every),
+        decode=decode,
+        decode_by_role=_by_role(every),
+        prefill_uncached=fmean(tree.spent.prefill_uncached for tree in every),
+        prefill_cached=fmean(tree.spent.prefill_cached for tree in every),
+        tool_calls=fmean(tree.spent.tool_calls for tree in every),
+        judge_calls=fmean(tree.spent.judge_calls for tree in every),
+        unspent=None if budget is None else 1 - decode / budget,
+        seconds=seconds,
+        less_first=None if first is None else paired_difference(returned, _by_problem(first, uids)),
+        is_steered_by_oracle=any(tree.is_steered_by_oracle for tree in every),
+        num_failed=sum(tree.is_failed for tree in every),
+    )
+
+
+def _by_problem(seeds: Sequence[Mapping[str, Graded]], uids: Sequence[str]) -> list[float]:
+    """Of each problem the share of seeds whose returned answer was right."""
+    return [fmean(seed[uid].returned for seed in seeds) for uid in uids]
+
+
+def _by_role(trees: Sequence[Graded]) -> dict[str, float]:
+    roles = sorted({role for tree in trees for role in tree.decode_by_role})
+    return {role: fmean(tree.decode_by_role.get(role, 0) for tree in trees) for role in roles}

@@ -1,0 +1,117 @@
+"""Judges: those a run has, the task's and those its configuration names, and what is refused of them before the start.
+
+A judge of the configuration is asked by strategies; one called as a judge of the task takes its place, at leaves as
+well. A judge that samples has an action: the one it names, or, where the run has none of that name, its own.
+"""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final
+
+from ramify import plugins
+from ramify.config.judge_options import found_judge, judge_faults
+from ramify.config.run_config import JudgeConfig, RunConfig
+from ramify.core.action import ActionConfig
+from ramify.core.errors import ConfigError, nearest
+from ramify.core.format import Equating, Format
+from ramify.core.judge import Judge, SamplingJudge
+from ramify.core.task import Task
+from ramify.formats.tags import TagFormat
+from ramify.judges.exact import Exact
+from ramify.strategies.steering import REWARD
+from ramify.tools.output import told
+
+Judges = Mapping[str, Judge | SamplingJudge]
+WANTED: Final = ("name", "is_oracle", "judge")
+
+
+def judges_of(config: RunConfig, task: Task, format: Format) -> tuple[Judges, tuple[str, ...]]:
+    """Every judge by name, and the names of those that score leaves, in their order. Raises `ConfigError`."""
+    is_same = format.is_same_answer if isinstance(format, Equating) else None
+    own = {
+        judge.name: replace(judge, format=format, is_same=is_same or judge.is_same)
+        if isinstance(judge, Exact)
+        else judge
+        for judge in task.judges
+    }
+    named = {name: _built(name, entry, format) for name, entry in config.judges.items()}
+    for name, judge in named.items():
+        if name in own and isinstance(judge, SamplingJudge):
+            raise ConfigError(
+                f"judges.{name} takes the place of the task's judge of leaves, and asks a model, which only a "
+                "strategy's command can pay for; call it by another name"
+            )
+        if name == REWARD:
+            raise ConfigError(f"judges.{name}: strategies mean the reward of ended paths by that name; choose another")
+    return {**own, **named}, tuple(own)
+
+
+def judge_actions(config: RunConfig, judges: Judges, format: Format) -> dict[str, ActionConfig]:
+    """The run's actions, with those of judges whose own it has not. Raises `ConfigError` for one that is no judge's."""
+    actions = dict(config.actions)
+    for judge in sampling(judges).values():
+        if judge.action not in actions:
+            actions[judge.action] = _spoken(judge.default_action, format)
+        action = actions[judge.action]
+        if action.role != "judge" or action.edge != "quotes":
+            raise ConfigError(
+                f"judge {judge.name!r} asks by action {judge.action!r}, which has role = {action.role!r} and edge = "
+                f"{action.edge!r}; a judge's has role = 'judge' and edge = 'quotes'"
+            )
+        judge.check(action)
+    return actions
+
+
+def sampling(judges: Judges) -> dict[str, SamplingJudge]:
+    """Those that ask a model."""
+    return {name: judge for name, judge in judges.items() if isinstance(judge, SamplingJudge)}
+
+
+def check_strategy_judges(options: Any, judges: Iterable[str], strategy: str) -> None:
+    """Refuse a strategy whose options `judge` or `…_judge` name one that the run does not have."""
+    known = {*judges, REWARD}
+    if not is_dataclass(options):
+        return
+    for field in fields(options):
+        name = getattr(options, field.name) if field.name == "judge" or field.name.endswith("_judge") else None
+        if isinstance(name, str) and name and name not in known:
+            raise ConfigError(
+                f"strategy {strategy!r}: {field.name} = {name!r}, and the run has no such judge; "
+                f"{nearest(name, known)} Name one by judges.{name}.kind = ..."
+            )
+
+
+def _built(name: str, entry: JudgeConfig, format: Format) -> Judge | SamplingJudge:
+    """Boundary to a user's class: whatever its making raises is a fault of what was named."""
+    if faults := judge_faults(name, entry):
+        raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
+    found = found_judge(name, entry)
+    taken = {key: value for key, value in (("name", name), ("format", format)) if _takes(found.target, key)}
+    try:
+        judge = found.target(**taken, **found.given, **found.options)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"judges.{name} cannot be made with {dict(entry.options)!r}: {told(error)}") from error
+    lacking = [each for each in WANTED if each not in dir(judge)]
+    if lacking and not isinstance(judge, SamplingJudge):
+        raise ConfigError(f"judges.{name}: {type(judge).__name__} is no judge: it lacks {', '.join(lacking)}")
+    if judge.name != name:
+        raise ConfigError(f"judges.{name}: the judge calls itself {judge.name!r}; name the entry so")
+    return judge
+
+
+def _takes(target: Any, keyword: str) -> bool:
+    """Whether a class takes this keyword by name."""
+    parameters = inspect.signature(target).parameters.values()
+    named = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    return not named and not plugins.unknown_keywords(target, {keyword: None})
+
+
+def _spoken(action: ActionConfig, format: Format) -> ActionConfig:
+    """An action whose template opens a context as tag formats do; other formats put their own turns around it."""
+    if not isinstance(format, TagFormat):
+        return action
+    start, _, end = TagFormat().template.partition("{question}")
+    return replace(action, template=f"{start}{action.template}{end}")

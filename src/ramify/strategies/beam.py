@@ -1,0 +1,190 @@
+"""Beam search over scored steps: `width` paths survive a level, each grown on `samples` times.
+
+One search, three published forms of it: search-and-learn's (finished paths leave the beam), its_hub's (they stay in it
+and are copied like live ones) and rStar's step beam (they take their place for good). What is corrected by default: a
+level is as wide as there are answers still to be found, a path that a limit cut off is no answer, equal paths are one,
+the best answers are kept, and of equal scores the first wins.
+
+rStar's published beam has four consequences. Finished and dead paths hold places, so that a live one may never be
+grown; what was asked for one path may be put below another (`join`); more answers than places count from the end; and
+`has_expanded` looks at the first node only, which nothing shows when a beam is run once.
+
+Sources: huggingface/search-and-learn sal/search/beam_search.py; Red-Hat-AI-Innovation-Team/its_hub
+its_hub/algorithms/beam_search.py; microsoft/rStar branch rStar-math, rstar_deepthink/agents/beam_search.py (arXiv
+2501.04519). Draws nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ramify.core.command import Candidate
+from ramify.core.errors import ConfigError
+from ramify.core.tree import Tree
+from ramify.strategies.draws import Draws
+from ramify.strategies.levels import Level, Levels, LevelsConfig
+from ramify.strategies.paths import Path, alive, answers
+from ramify.strategies.survivors import Ties, all_with_places, best_with_places, distinct, ranked, tiled
+
+Ended = Literal["leave", "stay", "place_if_best", "place_always"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeamConfig(LevelsConfig):
+    """Defaults are the corrected ones; numbers are search-and-learn's."""
+
+    width: int = 1
+    """Paths that survive a level: n / m in search-and-learn, `beam_width` in the others."""
+    samples: int = 4
+    """Steps grown on from each: m in search-and-learn, budget / width in its_hub, `n_generate_sample` in rStar."""
+    first_level: Literal["full", "samples"] = "full"
+    """Paths that begin: `width` times `samples`, or `samples` (its_hub, and rStar, whose root is one node)."""
+    ended: Ended = "leave"
+    """Ended paths leave the beam (search-and-learn), stay in it and are copied (its_hub), take a place for good if they
+    are among the best `width` (rStar, corrected), or take one whatever their rank while the best paths, ended or not,
+    hold the others (rStar, published)."""
+    room: Literal["shrinks", "full"] = "shrinks"
+    """Where ended paths leave: a level has one path less for each answer found, or always as many (published)."""
+    fill: Literal["level", "path"] = "level"
+    """Few survivors are copied until the level is full, or `samples` times each."""
+    order: Literal["asked", "score"] = "asked"
+    """In which order survivors are grown on."""
+    ties: Ties = "first"
+    repeats: Literal["dropped", "kept"] = "dropped"
+    """Whether live paths that say the same are one (search-and-learn's `filter_duplicates`), and where places are taken
+    for good, ended ones too."""
+    keep_completed: Literal["best", "first"] = "best"
+    """Which `width` times `samples` answers are kept when more were found: published are the first."""
+    join: Literal["path", "position"] = "path"
+    """What grew belongs to the path it was asked for, or to the one that has its position among those that hold a
+    place, live or not (rStar, published): so the search believes; the tree has it where its tokens are."""
+
+    def __post_init__(self) -> None:
+        LevelsConfig.__post_init__(self)
+        if self.width < 1 or self.samples < 1:
+            raise ConfigError(f"beam: width = {self.width!r} and samples = {self.samples!r} must be at least 1")
+        if self.join == "position" and self.fill != "path":
+            raise ConfigError("beam: join = 'position' counts `samples` for each path, so fill must be 'path'")
+
+
+AS_PUBLISHED: Final = BeamConfig(
+    finished="any_end",
+    lookahead_use="discarded",
+    room="full",
+    ties="later",
+    repeats="kept",
+    keep_completed="first",
+)
+"""search-and-learn's `beam_search`."""
+ITS_AS_PUBLISHED: Final = BeamConfig(
+    width=4,
+    max_depth=50,
+    last_level="step",
+    finished="any_end",
+    first_level="samples",
+    ended="stay",
+    order="score",
+    repeats="kept",
+)
+"""its_hub's `BeamSearch`; depth as in its benchmark."""
+RSTAR: Final = BeamConfig(
+    width=8,
+    samples=8,
+    max_depth=16,
+    last_level="step",
+    first_level="samples",
+    ended="place_if_best",
+    fill="path",
+    order="score",
+)
+"""rStar's `BS`, corrected; numbers of its evaluation recipe."""
+RSTAR_AS_PUBLISHED: Final = BeamConfig(
+    width=8,
+    samples=8,
+    max_depth=16,
+    last_level="step",
+    first_level="samples",
+    ended="place_always",
+    fill="path",
+    order="score",
+    join="position",
+    failure_value=0.0,
+)
+
+
+class Beam(Levels):
+    """Grow a level, keep its best paths, grow those on."""
+
+    Config = BeamConfig
+    config: BeamConfig
+    rule = "beam"
+
+    def __init__(self, config: BeamConfig, rng: Draws) -> None:
+        self._n = config.width * config.samples
+        super().__init__(config, num_first=self._n if config.first_level == "full" else config.samples)
+        self.completed: list[Path] = []
+        """Answers in the order in which they were found."""
+        self.holders: list[Path] = []
+        """Paths that hold a place, those that can grow and those that cannot."""
+        self._places = config.width
+        """Places that no answer took for good."""
+
+    def select(self, tree: Tree, level: Level) -> list[Path]:
+        paths = level.paths() if self.config.repeats == "kept" else self._without_repeats(tree, level.paths())
+        match self.config.ended:
+            case "leave":
+                self._leave(paths)
+            case "stay":
+                self.holders = ranked(alive(paths), self.config.ties)[: self.config.width]
+                self.completed = [path for path in self.holders if path.is_finished]
+            case "place_if_best" | "place_always":
+                self._take_places(paths)
+        if self.config.order == "asked":
+            asked = {path: i for i, path in enumerate(paths)}
+            self.holders.sort(key=asked.__getitem__)
+        return self._copies()
+
+    def candidates(self, tree: Tree) -> Sequence[Candidate]:
+        kept = set(self.kept())
+        return answers([path for path in self.completed if path in kept])
+
+    def kept(self) -> list[Path]:
+        """At most `width` times `samples` answers, best or first in the order found."""
+        found = ranked(self.completed) if self.config.keep_completed == "best" else self.completed
+        return found[: self._n]
+
+    def parent(self, level: Level, place: int) -> Path:
+        by_position = self.config.join == "position" and level.number > 1
+        return self.holders[place // self.config.samples] if by_position else level.beams[place]
+
+    def _without_repeats(self, tree: Tree, paths: Sequence[Path]) -> list[Path]:
+        """Answers that leave the beam, or stay in it, may repeat each other: they have been paid for, and vote."""
+        has_places = self.config.ended in ("place_if_best", "place_always")
+        compared = [path for path in paths if has_places or not path.is_ended]
+        repeats = set(compared).difference(distinct(tree, compared))
+        return [path for path in dict.fromkeys(paths) if path not in repeats]
+
+    def _leave(self, paths: Sequence[Path]) -> None:
+        """What has ended leaves; live ones compete for the places."""
+        self.completed += [path for path in paths if path.is_finished]
+        places = min(self.config.width, -(-self._room // self.config.samples))
+        self.holders = ranked([path for path in paths if not path.is_ended], self.config.ties)[:places]
+
+    def _take_places(self, paths: Sequence[Path]) -> None:
+        """Answers take places for good, the best paths hold those left."""
+        choose = best_with_places if self.config.ended == "place_if_best" else all_with_places
+        finished, self.holders = choose(ranked(paths, self.config.ties), self._places)
+        self.completed += finished
+        self._places -= len(finished)
+
+    def _copies(self) -> list[Path]:
+        """The entries of the next level."""
+        growing = self.holders if self.config.ended == "stay" else [p for p in self.holders if not p.is_ended]
+        if self.config.fill == "path":
+            return [path for path in growing for _ in range(self.config.samples)]
+        return tiled(growing, self._room if self.config.ended == "leave" else len(growing) * self.config.samples)
+
+    @property
+    def _room(self) -> int:
+        """Paths of the next level where ended ones leave."""
+        return max(0, self._n - len(self.completed)) if self.config.room == "shrinks" else self._n

@@ -1,0 +1,119 @@
+"""Best-first: derive several answers from the best one that nothing was derived from, again and again.
+
+Begins with the bare prompt. Answers wait on a heap by score, depth and number: the highest score first, of equal ones
+the shallower, then the one asked for first. The next is taken as soon as fewer than `pops` are at work, so that with k
+at work they are the k best of those known then; as published one is, and all derived from it are scored before the
+next. An answer that failed, or was given no score, never waits; where none waits and nothing is on its way the search
+begins anew. Draws nothing. The tree does not depend on the order of outcomes while one is at work at a time.
+
+Source: SakanaAI/treequest src/treequest/algos/best_first_search.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Final
+
+from ramify.core.command import Candidate, Command, Fork, Grow, Outcome
+from ramify.core.errors import ConfigError
+from ramify.core.strategy import Phase, Vote
+from ramify.core.tree import Tree
+from ramify.strategies.answers import START, Answers, AnswersConfig, Draft
+from ramify.strategies.draws import Draws
+
+SHOWN: Final = 3
+"""Candidates of a decision that the viewer is told: so many of a heap are among its first 7."""
+Waiting = tuple[float, int, int]
+"""Minus the score, the depth and the number of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class BestFirstConfig(AnswersConfig):
+    """Defaults are treequest's."""
+
+    num_samples: int = 2
+    """Answers derived from one by each way of answering, those from the bare prompt too."""
+    pops: int = 1
+    """Answers at work: from which others are being derived."""
+
+    def __post_init__(self) -> None:
+        AnswersConfig.__post_init__(self)
+        if min(self.num_samples, self.pops) < 1:
+            raise ConfigError(f"num_samples = {self.num_samples!r} and pops = {self.pops!r} must be at least 1")
+
+
+AS_PUBLISHED: Final = BestFirstConfig()
+
+
+class BestFirst:
+    """Take the best answer that waits, derive others from it, let those that are scored wait."""
+
+    Config = BestFirstConfig
+    measures: frozenset[str] = frozenset()
+    unpredictable = "what is derived from which answer depends on the scores of others"
+
+    def __init__(self, config: BestFirstConfig, rng: Draws) -> None:
+        self.config = config
+        self.vote: Vote = config.vote
+        self.is_order_free = config.pops == 1
+        self._answers: Answers[Draft] = Answers(config)
+        self._waiting: list[Waiting] = []
+        self._depths = {START: 0}
+        """Of every answer that was scored, by number."""
+        self._at_work: dict[int, int] = {}
+        """Number of an answer -> answers on their way that are derived from it."""
+
+    def ask(self, tree: Tree) -> Sequence[Command]:
+        drafts: list[Draft] = []
+        grows: list[Grow] = []
+        while len(self._at_work) < self.config.pops and self._answers.num_left:
+            why = self._best()
+            number = self._pop()
+            if number is None:
+                break
+            derived = self._derived(number)
+            fork = Fork(len(derived), "best_first", score=self._answers.scores[number])
+            grows.append(self._answers.grow(derived[0], fork=fork, why=why))
+            grows += [self._answers.grow(draft, fork=fork) for draft in derived[1:]]
+            drafts += derived
+        return self._answers.ask(drafts, grows)
+
+    def tell(self, tree: Tree, outcome: Outcome) -> None:
+        draft = self._answers.tell(tree, outcome)
+        if draft is None:
+            return
+        self._at_work[draft.parent] -= 1
+        if not self._at_work[draft.parent]:
+            del self._at_work[draft.parent]
+        if draft.score is not None:
+            depth = self._depths[draft.number] = self._depths[draft.parent] + 1
+            if self.config.actions:
+                heappush(self._waiting, (-draft.score, depth, draft.number))
+
+    def is_done(self, tree: Tree) -> bool:
+        return self._answers.is_done
+
+    def phase(self, tree: Tree) -> Phase:
+        return self._answers.phase()
+
+    def candidates(self, tree: Tree) -> Sequence[Candidate]:
+        return self._answers.candidates()
+
+    def _derived(self, number: int) -> list[Draft]:
+        """Drafts from one answer, way by way; fewer where that is all there is left to ask for."""
+        ways = range(len(self.config.first_actions))
+        drafts = [Draft(number, way) for way in ways for _ in range(self.config.num_samples)]
+        drafts = drafts[: self._answers.num_left]
+        self._at_work[number] = len(drafts)
+        return drafts
+
+    def _pop(self) -> int | None:
+        """The best answer that waits; the bare prompt where none ever will; None = wait."""
+        if self._waiting:
+            return heappop(self._waiting)[-1]
+        return None if self._at_work else START
+
+    def _best(self) -> tuple[Candidate, ...]:
+        tips = self._answers.tips
+        best = sorted(self._waiting[: 2**SHOWN - 1])[:SHOWN]
+        return tuple([Candidate(tips[number], -minus, (("depth", depth),)) for minus, depth, number in best])

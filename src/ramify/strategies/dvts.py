@@ -1,0 +1,65 @@
+"""DVTS: diverse verifier tree search; `width` independent paths, each the best of `samples` steps, level by level.
+
+The parts do not wait for each other. One ends when the best of its steps has ended. Draws nothing.
+
+Source: huggingface/search-and-learn sal/search/diverse_verifier_tree_search.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ramify.core.command import Candidate
+from ramify.core.errors import ConfigError
+from ramify.core.tree import Tree
+from ramify.strategies.draws import Draws
+from ramify.strategies.levels import Level, Levels, LevelsConfig
+from ramify.strategies.paths import Path, alive, answers
+from ramify.strategies.survivors import ranked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DVTSConfig(LevelsConfig):
+    """Defaults are the corrected ones; numbers are search-and-learn's."""
+
+    width: int = 1
+    """Independent parts: n / m."""
+    samples: int = 4
+    """Steps a part grows a level, of which one is kept: m."""
+    returned: Literal["finished", "last"] = "finished"
+    """Every answer that was found, or each part's last level, finished or not (published)."""
+
+    def __post_init__(self) -> None:
+        LevelsConfig.__post_init__(self)
+        if self.width < 1 or self.samples < 1:
+            raise ConfigError(f"dvts: width = {self.width!r} and samples = {self.samples!r} must be at least 1")
+
+
+AS_PUBLISHED: Final = DVTSConfig(finished="any_end", returned="last")
+
+
+class DVTS(Levels):
+    """Each part goes on with the best of its steps."""
+
+    Config = DVTSConfig
+    config: DVTSConfig
+    rule = "dvts"
+
+    def __init__(self, config: DVTSConfig, rng: Draws) -> None:
+        super().__init__(config, num_first=config.samples, num_parts=config.width)
+        self.chosen: dict[Level, Path] = {}
+        """The path of each part."""
+        self._finished: dict[Level, list[Path]] = {part: [] for part in self.parts}
+
+    def select(self, tree: Tree, level: Level) -> list[Path]:
+        paths = alive(level.paths())
+        self._finished[level] += [path for path in paths if path.is_finished]
+        if not paths:
+            return []
+        best = self.chosen[level] = ranked(paths)[0]
+        return [best] * (1 if best.is_ended else self.config.samples)
+
+    def candidates(self, tree: Tree) -> Sequence[Candidate]:
+        if self.config.returned == "last":
+            return [Candidate(path.tip, path.score) for part in self.parts for path in part.paths()]
+        return answers([path for part in self.parts for path in self._finished[part]])

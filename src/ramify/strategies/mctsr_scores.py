@@ -1,0 +1,109 @@
+"""MCTSr's arithmetic: what judgements are worth, how they rise in the tree, and which answer is refined next.
+
+Numbers and nothing else; each published quirk is a word here and a switch of the strategy. A score is an upper
+confidence bound, N are the visits of the parent and n those of the answer.
+
+Source: arXiv 2406.07394; BrendanGraham14/mcts-llm src/mcts_llm/mctsr.py; trotsky1997/MathBlackBox
+run_with_earlystopping.py.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Literal, assert_never
+
+Penalty = Literal["excess", "clip95", "fifty"]
+"""What becomes of a judgement beyond the limit: lowered by a constant, which puts 96 below 95 (mcts-llm), cut to the
+limit, or, at the limit too, taken for 50 (MathBlackBox)."""
+LogForm = Literal["code", "paper"]
+"""ln(N + 1) as in both codes, or ln N + 1 as the paper prints it."""
+Negative = Literal["kept", "clipped"]
+"""Whether scores below 0 weigh less than nothing, so that there may be no distribution, or nothing."""
+
+
+def penalised(value: float, penalty: Penalty, *, limit: float, excess: float) -> float:
+    """What a judgement counts."""
+    match penalty:
+        case "excess":
+            return value - excess if value > limit else value
+        case "clip95":
+            return min(value, limit)
+        case "fifty":
+            return 50.0 if value >= limit else value
+        case _:
+            assert_never(penalty)
+
+
+def q_of(lowest: float, total: float, number: int) -> float:
+    """Half the lowest and half the mean of `number` samples that sum to `total`."""
+    return (lowest + total / number) / 2
+
+
+def halfway(q: float, best_child: float) -> float:
+    """What an answer is worth when the best that was made of it is known."""
+    return (q + best_child) / 2
+
+
+def uct(q: float, visits: int, parent_visits: int, *, exploration: float, eps: float, log_form: LogForm) -> float:
+    """q + exploration sqrt(ln(N + 1) / (n + eps)); no bonus under a parent without visits."""
+    if not parent_visits:
+        return q
+    log = math.log(parent_visits + 1) if log_form == "code" else math.log(parent_visits) + 1
+    return q + exploration * math.sqrt(log / (visits + eps))
+
+
+def importance_weights(scores: Sequence[float], negative: Negative) -> list[float]:
+    """Each answer weighs its score."""
+    return list(scores) if negative == "kept" else [max(0.0, score) for score in scores]
+
+
+def pairwise_weights(scores: Sequence[float]) -> list[float]:
+    """Each answer weighs the sum of what it is ahead of every lower one: the better of an ordered pair, drawn in
+    proportion to the pair's difference. O(n log n), not over all pairs: from rank to rank the sum only grows."""
+    weights = [0.0] * len(scores)
+    ranked = sorted(range(len(scores)), key=scores.__getitem__)
+    for rank, (below, index) in enumerate(pairwise(ranked), start=1):
+        weights[index] = weights[below] + rank * (scores[index] - scores[below])
+    return weights
+
+
+def is_distribution(weights: Sequence[float]) -> bool:
+    """Whether something can be drawn in proportion to `weights`."""
+    return min(weights, default=0.0) >= 0 and sum(weights) > 0
+
+
+def rescored(
+    parents: Sequence[int | None],
+    averages: Sequence[float],
+    num_samples: Sequence[int],
+    before: Mapping[int, float],
+    *,
+    exploration: float,
+    eps: float,
+) -> dict[int, float]:
+    """MathBlackBox's scores after a round, from those before it; answers are numbered in order of their making.
+
+    Leaves are scored anew, and fathers of leaves that have a score already; a father without one passes the turn on to
+    its own. Nobody further up hears of a new answer. O(number of answers).
+    """
+    children: dict[int, list[int]] = {}
+    for child, parent in enumerate(parents):
+        if parent is not None:
+            children.setdefault(parent, []).append(child)
+    scores = dict(before)
+
+    def score(number: int, q: float) -> None:
+        parent = parents[number]
+        parent_visits = 0 if parent is None else num_samples[parent]
+        scores[number] = uct(q, num_samples[number], parent_visits, exploration=exploration, eps=eps, log_form="code")
+
+    wave = [number for number in range(len(parents)) if number not in children]
+    for leaf in wave:
+        score(leaf, averages[leaf])
+    while wave:
+        fathers = dict.fromkeys(father for number in wave if (father := parents[number]) is not None)
+        wave = [father for father in fathers if father not in scores]
+        for father in fathers:
+            if father in scores:
+                score(father, halfway(averages[father], max(averages[child] for child in children[father])))
+    return scores

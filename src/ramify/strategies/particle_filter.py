@@ -1,0 +1,137 @@
+"""Particle filter over scored steps: `n` paths, drawn anew in proportion to what the judge says of them.
+
+The judge's score of a step is read as a probability; its odds are the potential of the path. Corrected: a path's weight
+is multiplied by what its last step did to its potential, so that stopped paths keep theirs; paths are drawn anew only
+where the effective number of them has fallen below n/2, by systematic resampling, and weigh the same afterwards.
+Published: every path weighs its potential, and `n` are drawn independently after every level. Ended paths are drawn
+like live ones and grow no more.
+
+Draws when a level is whole, one number for each place (`multinomial`) or one in all (`systematic`). Source: arXiv
+2502.01618; Red-Hat-AI-Innovation-Team/its_hub its_hub/algorithms/particle_gibbs.py.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ramify.core.command import Candidate
+from ramify.core.errors import ConfigError
+from ramify.core.tree import Tree
+from ramify.strategies.draws import Draws
+from ramify.strategies.levels import Level, Levels, LevelsConfig
+from ramify.strategies.paths import Path, alive, answers
+from ramify.strategies.ucb import inverse_cdf
+
+MARGIN: Final = 1e-7
+"""Least distance of a probability from 0 and 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParticleFilterConfig(LevelsConfig):
+    """Defaults are the corrected ones."""
+
+    n: int = 8
+    max_depth: int = 50
+    """As in its_hub's benchmark."""
+    last_level: Literal["end", "step"] = "step"
+    weights: Literal["ratio", "potential"] = "ratio"
+    """A path weighs what its steps since the last resampling did to its potential, or its potential (published)."""
+    resample: Literal["when_degenerate", "always"] = "when_degenerate"
+    """Draw anew where the effective number of paths is below n/2 and one of them still grows, or after every level."""
+    scheme: Literal["systematic", "multinomial"] = "systematic"
+
+    def __post_init__(self) -> None:
+        LevelsConfig.__post_init__(self)
+        if self.n < 1:
+            raise ConfigError(f"particle_filter: n = {self.n!r} must be at least 1")
+
+
+AS_PUBLISHED: Final = ParticleFilterConfig(
+    finished="any_end", weights="potential", resample="always", scheme="multinomial"
+)
+
+
+class ParticleFilter(Levels):
+    """Grow every particle a step, weigh them, draw."""
+
+    Config = ParticleFilterConfig
+    config: ParticleFilterConfig
+    rule = "particles"
+
+    def __init__(self, config: ParticleFilterConfig, rng: Draws) -> None:
+        super().__init__(config, num_first=config.n)
+        self._rng = rng
+        self._log_weights = [0.0] * config.n
+        """Of each entry of the level in progress, before its step."""
+        self.particles: list[Path] = []
+        """Paths as they stand after the last level, one each time it was drawn."""
+
+    def select(self, tree: Tree, level: Level) -> list[Path]:
+        kept = set(alive(level.paths()))
+        grown = [(path, i) for i, path in enumerate(level.grown) if path is not None and path in kept]
+        paths = [path for path, _ in grown]
+        log_weights = [self._log_weight(level.beams[i], path, self._log_weights[i]) for path, i in grown]
+        weights = softmax(log_weights)
+        if self._is_to_resample(paths, weights):
+            ancestors = self.ancestors(weights)
+            paths, log_weights = [paths[i] for i in ancestors], [0.0] * len(ancestors)
+        self.particles, self._log_weights = paths, log_weights
+        return paths
+
+    def candidates(self, tree: Tree) -> Sequence[Candidate]:
+        """Finished particles, each once, with the score of its path: of the largest potential, too, the largest."""
+        return answers(self.particles)
+
+    def ancestors(self, weights: Sequence[float]) -> list[int]:
+        """Whom each of n places descends from."""
+        if self.config.scheme == "systematic":
+            return systematic(weights, self.config.n, self._rng.random())
+        return [inverse_cdf(weights, self._rng.random()) for _ in range(self.config.n)]
+
+    def _log_weight(self, before: Path, after: Path, log_weight: float) -> float:
+        if self.config.weights == "potential":
+            return log_odds(after.score)
+        if after is before:
+            return log_weight
+        return log_weight + log_odds(after.score) - (log_odds(before.score) if before.scores else 0.0)
+
+    def _is_to_resample(self, paths: Sequence[Path], weights: Sequence[float]) -> bool:
+        if not paths:
+            return False
+        if self.config.resample == "always":
+            return True
+        is_growing = not all(path.is_ended for path in paths)
+        return is_growing and effective_number(weights) < self.config.n / 2
+
+
+def log_odds(probability: float) -> float:
+    """ln(p / (1 - p)), p held away from 0 and 1."""
+    p = min(max(probability, MARGIN), 1 - MARGIN)
+    return math.log(p / (1 - p))
+
+
+def softmax(values: Sequence[float]) -> list[float]:
+    """exp of each over the sum of all; none for none."""
+    largest = max(values, default=0.0)
+    weights = [math.exp(value - largest) for value in values]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def effective_number(weights: Sequence[float]) -> float:
+    """1 over the sum of squares of weights that sum to 1."""
+    return 1 / math.fsum(weight * weight for weight in weights)
+
+
+def systematic(weights: Sequence[float], n: int, u: float) -> list[int]:
+    """n indices in order, each chosen floor(n w) or one more times: the points (u + i) / n on the cumulated weights."""
+    total = math.fsum(weights)
+    found: list[int] = []
+    index, reached = 0, weights[0]
+    for i in range(n):
+        while reached <= (u + i) / n * total and index < len(weights) - 1:
+            index += 1
+            reached += weights[index]
+        found.append(index)
+    return found

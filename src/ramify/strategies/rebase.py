@@ -1,0 +1,149 @@
+"""REBASE: a width that is shared out among live paths in proportion to exp(score / temperature).
+
+A level's width is that of the search less the paths that have finished. A live path that is allotted nothing is
+dropped. The answers vote. Corrected: shares are rounded by largest remainder, so that they sum to the width and do not
+depend on the order. Draws nothing.
+
+Source: arXiv 2408.00724; thu-wyz/rebase rebase.py (`select_softmax`, `select_softmax_with_truncation`).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final, Literal
+
+import numpy as np
+
+from ramify.core.command import Candidate
+from ramify.core.errors import ConfigError
+from ramify.core.strategy import Vote
+from ramify.core.tree import Tree
+from ramify.strategies.draws import Draws
+from ramify.strategies.levels import Level, Levels, LevelsConfig
+from ramify.strategies.paths import Path, answers
+from ramify.strategies.survivors import Ties
+
+Rounding = Literal["largest_remainder", "guarded_ceil", "ceil_float32", "ceil_float64"]
+"""Largest remainder; or largest first, each the ceiling of its share of what is left: guarded against exceeding it and
+against rounding errors, or in the arithmetic of tensors of 32 (published) or 64 bits."""
+GUARD: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebaseConfig(LevelsConfig):
+    """Defaults are the corrected ones; numbers are the code's."""
+
+    width: int = 16
+    temperature: float = 0.2
+    max_depth: int = 25
+    last_level: Literal["end", "step"] = "step"
+    rounding: Rounding = "largest_remainder"
+    ties: Ties = "first"
+    """Of equal scores the one asked for first is served first, or the last (published)."""
+    truncate: float = 1.0
+    """Share of the live paths, best first, among which the width is shared out."""
+    vote: Vote = "weighted"
+
+    def __post_init__(self) -> None:
+        LevelsConfig.__post_init__(self)
+        if self.width < 1 or not (0 < self.temperature < math.inf) or not (0 < self.truncate <= 1):
+            raise ConfigError(
+                f"rebase: width = {self.width!r} is at least 1, temperature = {self.temperature!r} above 0 and finite, "
+                f"truncate = {self.truncate!r} above 0 and at most 1"
+            )
+
+
+AS_PUBLISHED: Final = RebaseConfig(finished="any_end", rounding="ceil_float32", ties="later")
+
+
+class Rebase(Levels):
+    """Share the width out, grow, judge, again."""
+
+    Config = RebaseConfig
+    config: RebaseConfig
+    rule = "rebase"
+
+    def __init__(self, config: RebaseConfig, rng: Draws) -> None:
+        super().__init__(config, num_first=config.width)
+        self._finished: list[Path] = []
+
+    def select(self, tree: Tree, level: Level) -> list[Path]:
+        paths = level.paths()
+        self._finished += [path for path in paths if path.is_finished]
+        live = [path for path in paths if not path.is_ended]
+        left = self.config.width - len(self._finished)
+        if left < 1 or not live or level.number == self.config.max_depth:
+            return []
+        counts = self.allot([path.score for path in live], left)
+        order = by_score([path.score for path in live], self.config.ties)
+        return [live[i] for i in order for _ in range(counts[i])]
+
+    def candidates(self, tree: Tree) -> Sequence[Candidate]:
+        return answers(self._finished)
+
+    def allot(self, scores: Sequence[float], width: int) -> list[int]:
+        """How many steps grow on from each live path."""
+        config = self.config
+        order = by_score(scores, config.ties)[: math.ceil(len(scores) * config.truncate)]
+        best_first = [scores[i] for i in order]
+        match config.rounding:
+            case "largest_remainder":
+                counts = largest_remainders(weights(best_first, config.temperature), width)
+            case "guarded_ceil":
+                counts = guarded_ceilings(weights(best_first, config.temperature), width)
+            case "ceil_float32" | "ceil_float64":
+                counts = ceilings(best_first, width, config.temperature, config.rounding)
+        found = [0] * len(scores)
+        for i, number in zip(order, counts, strict=True):
+            found[i] = number
+        return found
+
+
+def by_score(scores: Sequence[float], ties: Ties) -> list[int]:
+    """Indices of `scores`, largest first."""
+    if ties == "later":
+        return sorted(range(len(scores)), key=scores.__getitem__)[::-1]
+    return sorted(range(len(scores)), key=lambda i: -scores[i])
+
+
+def weights(scores: Sequence[float], temperature: float) -> list[float]:
+    """exp(score / temperature), over that of the largest, so that no score is too large."""
+    largest = max(scores)
+    return [math.exp((score - largest) / temperature) for score in scores]
+
+
+def largest_remainders(shares: Sequence[float], width: int) -> list[int]:
+    """Whole numbers that sum to `width`, as near as may be to its division by `shares`; ties to the first."""
+    total = math.fsum(shares)
+    exact = [width * share / total for share in shares]
+    counts = [math.floor(x) for x in exact]
+    by_remainder = sorted(range(len(shares)), key=lambda i: counts[i] - exact[i])
+    for i in by_remainder[: width - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def guarded_ceilings(shares: Sequence[float], width: int) -> list[int]:
+    """Each in turn the ceiling of its share of what is left, never more than that."""
+    counts: list[int] = []
+    rests = list(accumulate(reversed(shares)))[::-1]
+    for share, rest in zip(shares, rests, strict=True):
+        counts.append(min(width, math.ceil(width * share / rest - GUARD)) if rest else 0)
+        width -= counts[-1]
+    return counts
+
+
+def ceilings(scores: Sequence[float], width: int, temperature: float, rounding: Rounding) -> list[int]:
+    """The published loop, errors of rounding included; nothing for those after the sum of weights has run out."""
+    number = np.float32 if rounding == "ceil_float32" else np.float64
+    counts: list[int] = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        exponentials = np.exp(np.array(scores, number) / number(temperature))
+        total = exponentials.sum()
+        for weight in exponentials:
+            share = number(width) * weight / total if total > 0 else number(0)
+            counts.append(math.ceil(share) if np.isfinite(share) else 0)
+            width -= counts[-1]
+            total -= weight
+    return counts

@@ -1,0 +1,229 @@
+"""rStar's view of a tree: nodes with the fields of its source, statistics included.
+
+The statistics are no search's memory: they follow from the stored tree alone. Every final answer updates the way from
+it to the root once; a step that a value judge scored is updated by that alone; an ending without an answer is worth the
+negative reward, for the way to the root or, as published, for itself. These are the counts that rStar's search has when
+it is over, whatever search grew the tree. Paths that were given up by the strategy, or cut short by a budget or a
+fault, update nothing. Only steps of the policy are nodes.
+
+Source: microsoft/rStar, branch rStar-math, `BaseNode` and `MCTSNode` (arXiv 2501.04519).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from ramify.core.errors import ConfigError
+from ramify.core.stop import STOP_WORDS
+from ramify.core.tree import ROOT, Tree
+from ramify.formats.rstar import ErrorMatch, RStar, consecutive_errors
+from ramify.strategies.steering import REWARD
+
+ANSWERED: Final = frozenset({"answer", "end_of_sequence"})
+"""Stop words of paths that end with a whole answer."""
+GIVEN_UP: Final = "closed"
+ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {"no_valid_step": "no_valid_child", "depth_limit": "too_many_steps", "tool_errors": "too_many_code_errors"}
+)
+"""Stop word -> what the source writes in the place of an answer; of other endings it is the stop word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RStarReading:
+    """How a tree is read."""
+
+    answer: Callable[[str], str | None] = RStar().answer
+    """Response -> the final answer in it: the format's."""
+    outcome: str = REWARD
+    """Judge of final answers; `reward` = the one whose score is the path's reward."""
+    judge: str | None = None
+    """Judge of steps that go on; None = they have no value of their own (`terminal_sample`)."""
+    negative_reward: float = -1.0
+    failures: Literal["to_root", "local"] = "to_root"
+    """Whom an ending without an answer counts for; published: itself alone."""
+    c_puct: float = 2.0
+    error_match: ErrorMatch = "status"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.negative_reward) and 0 <= self.c_puct < math.inf):
+            raise ConfigError(f"negative_reward and c_puct must be finite, and c_puct at least 0, got {self!r}")
+
+
+@dataclass(slots=True)
+class Visits:
+    """Visit count and value sum of a node. Mutated by `update`."""
+
+    count: int = 0
+    value_sum: float = 0.0
+
+    def update(self, value: float) -> None:
+        self.count += 1
+        self.value_sum += value
+
+    @property
+    def q_value(self) -> float:
+        """Mean of the values; 0 without any."""
+        return self.value_sum / self.count if self.count else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RStarNode:
+    """One step. Parents and children are node ids of the tree."""
+
+    node: int
+    tag: str
+    """The way from the root by numbers of children from 1: `0.1.2`."""
+    parent: int | None
+    children: tuple[int, ...]
+    depth: int
+    state: Mapping[str, Any]
+    """`text`, `action`, `action_input`, `observation`, `final_answer`, and as additional keys `stop`, `scores` (judge
+    -> values) and the notes of the tree's node."""
+    is_terminal: bool
+    """Whether nothing grows behind it any more."""
+    reward: float | None
+    """Of the ended path; None = it has not ended, or was not judged."""
+    value: float | None
+    """What it was first updated with on its own account; None = nothing."""
+    consecutive_errors: int
+    visit_count: int
+    value_sum: float
+    q_value: float
+    puct: float
+    """q + c sqrt(ln N / n); without the bonus where n or the parent's N is 0, and at the root."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"state": dict(self.state), "children": list(self.children)}
+
+
+def rstar(tree: Tree, node: int, reading: RStarReading = RStarReading()) -> RStarNode:
+    """One node. Costs a walk over the tree: for all of them take `rstar_nodes`."""
+    visits = statistics(tree, reading)
+    if node not in visits:
+        raise ConfigError(f"node {node} is no step of the policy from the root on, which alone are nodes here")
+    return _seen(tree, node, _tag(tree, node), visits, reading)
+
+
+def rstar_nodes(tree: Tree, reading: RStarReading = RStarReading()) -> list[RStarNode]:
+    """All nodes in canonical order."""
+    visits, tags = statistics(tree, reading), {ROOT: "0"}
+    found: list[RStarNode] = []
+    for node in _steps(tree):
+        for number, child in enumerate(_children(tree, node), start=1):
+            tags[child] = f"{tags[node]}.{number}"
+        found.append(_seen(tree, node, tags[node], visits, reading))
+    return found
+
+
+def statistics(tree: Tree, reading: RStarReading = RStarReading()) -> dict[int, Visits]:
+    """Visits of every step."""
+    visits = {node: Visits() for node in _steps(tree)}
+    for node in visits:
+        value = value_of(tree, node, reading)
+        if value is None:
+            continue
+        is_local = not tree.is_leaf(node) or (tree.stop(node) not in ANSWERED and reading.failures == "local")
+        update_recursive(tree, visits, node, value, start=node if is_local else ROOT)
+    return visits
+
+
+def update_recursive(tree: Tree, visits: Mapping[int, Visits], node: int, value: float, *, start: int = ROOT) -> None:
+    """Update `node` and all above it up to `start`. Mutates `visits`."""
+    current: int | None = node
+    while current is not None:
+        visits[current].update(value)
+        current = None if current == start else tree.parent(current)
+
+
+def value_of(tree: Tree, node: int, reading: RStarReading) -> float | None:
+    """What a step is first updated with: the outcome of a final answer, the negative reward of another ending, or what
+    the judge of steps said first."""
+    stop = tree.stop(node)
+    if not tree.is_leaf(node):
+        return _scored(tree, node, reading.judge)
+    if stop in ANSWERED:
+        return tree.reward(node) if reading.outcome == REWARD else _scored(tree, node, reading.outcome)
+    is_known = stop is not None and stop != GIVEN_UP and STOP_WORDS[stop].is_trainable
+    return reading.negative_reward if is_known else _scored(tree, node, reading.judge)
+
+
+def puct(visits: Visits, above: Visits | None, c_puct: float) -> float:
+    """rStar's score of a child."""
+    if above is None or not visits.count or not above.count:
+        return visits.q_value
+    return visits.q_value + c_puct * math.sqrt(math.log(above.count) / visits.count)
+
+
+def _seen(tree: Tree, node: int, tag: str, visits: Mapping[int, Visits], reading: RStarReading) -> RStarNode:
+    parent, own = tree.parent(node), visits[node]
+    return RStarNode(
+        node=node,
+        tag=tag,
+        parent=parent,
+        children=tuple(_children(tree, node)),
+        depth=tag.count("."),
+        state=_state(tree, node, reading),
+        is_terminal=tree.is_ended(node),
+        reward=tree.reward(node) if tree.is_leaf(node) else None,
+        value=value_of(tree, node, reading),
+        consecutive_errors=consecutive_errors(tree.branch(node).tool_calls, reading.error_match),
+        visit_count=own.count,
+        value_sum=own.value_sum,
+        q_value=own.q_value,
+        puct=puct(own, None if parent is None else visits[parent], reading.c_puct),
+    )
+
+
+def _state(tree: Tree, node: int, reading: RStarReading) -> dict[str, Any]:
+    segments = tree.segments(node)
+    calls = [segment.tool_call for segment in segments if segment.tool_call is not None]
+    own = [segment for segment in segments if segment.origin != "prompt"]
+    text = "".join(tree.codec.decode(segment.ids) for segment in own)
+    scores: dict[str, list[float | None]] = {}
+    for score in tree.scores(node):
+        scores.setdefault(score.judge, []).append(score.value)
+    return {
+        **tree.notes(node),
+        "text": text,
+        "action": calls[-1].tool if calls else "",
+        "action_input": calls[-1].arguments if calls else "",
+        "observation": calls[-1].result if calls else "",
+        "final_answer": _final_answer(tree, node, reading) or "",
+        "stop": tree.stop(node),
+        "scores": scores,
+    }
+
+
+def _final_answer(tree: Tree, node: int, reading: RStarReading) -> str | None:
+    stop = tree.stop(node)
+    if stop is None or not tree.is_leaf(node):
+        return None
+    if stop in ANSWERED:
+        return reading.answer(tree.branch(node).response_text)
+    return ENDINGS.get(stop, stop)
+
+
+def _scored(tree: Tree, node: int, judge: str | None) -> float | None:
+    """The first value that a judge gave; None = it gave none."""
+    return next((s.value for s in tree.scores(node) if s.judge == judge and s.value is not None), None)
+
+
+def _tag(tree: Tree, node: int) -> str:
+    path = tree.path(node)
+    numbers = [_children(tree, above).index(below) + 1 for above, below in pairwise(path)]
+    return ".".join(map(str, [0, *numbers]))
+
+
+def _steps(tree: Tree) -> Iterator[int]:
+    """Steps of the policy, breadth first."""
+    nodes = [ROOT]
+    for node in nodes:
+        yield node
+        nodes.extend(_children(tree, node))
+
+
+def _children(tree: Tree, node: int) -> list[int]:
+    return [child for child in tree.children(node) if tree.role(child) == "policy"]

@@ -1,0 +1,42 @@
+"""Votes and proportions: what is not in the golden files."""
+
+import pytest
+
+from ramify.runner import votes
+from ramify.runner.proportions import holm, majority_at_k, mcnemar, pass_at_k, value_at_budget, wilson
+
+
+def test_answers_that_mean_the_same_are_one_class() -> None:
+    classes = votes.classes_of(["7", None, "7.0", "8", "7"], lambda one, other: float(one) == float(other))
+    assert classes == [0, -1, 0, 3, 0]
+
+
+def test_what_is_no_answer_never_wins() -> None:
+    assert votes.best([-1, -1], [9.0, 9.0]) is votes.majority([-1, -1]) is votes.weighted([-1], [1.0]) is None
+    assert votes.best([-1, 1], [9.0, 0.1]) == votes.first([-1, 1]) == 1
+
+
+def test_negative_scores_never_speak_against_an_answer() -> None:
+    assert votes.weighted([0, 1, 1, 1], [-0.1, -0.5, -0.5, -0.5]) == 0
+    assert votes.weighted([0, 1, 1], [-0.4, -0.5, 0.2]) == 1
+
+
+def test_pass_at_k_refuses_what_is_no_draw() -> None:
+    with pytest.raises(ValueError, match="pass@5 of 4"):
+        pass_at_k(4, 1, 5)
+
+
+def test_majority_at_all_is_the_majority() -> None:
+    assert majority_at_k([0, 1, 1, -1], [False, True, True, False], 4) == 1.0
+    assert majority_at_k([-1, -1], [False, False], 1) == 0.0
+
+
+def test_nothing_tried_says_nothing() -> None:
+    assert wilson(0, 0) == (0.0, 1.0)
+    assert mcnemar([], []).p_value == 1.0
+    assert value_at_budget([], 10) is None
+
+
+def test_holm_multiplies_the_smallest_by_the_number_of_comparisons_and_never_falls() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
