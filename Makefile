@@ -1,6 +1,6 @@
 # Every target sets up what it needs, once, into this folder: .venv (no torch), .venv-model (with torch) for `make model`
 # and `make test-hf`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
-.PHONY: demo test test-engines test-faults test-hf bubblewrap lint format types bench model requirements setup clean
+.PHONY: demo test test-engines test-faults test-hf bubblewrap lint format types bench model value requirements setup clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,6 +11,7 @@ MODEL_READY := .venv-model/.ready
 ENGINES_BIN := .venv-engines/bin
 ENGINES_READY := .venv-engines/.ready
 MODEL_OUT ?= build/model
+VALUE_OUT ?= build/value
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get -qq
 PIP := pip --disable-pip-version-check --quiet --no-input
 comma := ,
@@ -60,6 +61,9 @@ bench: $(READY)
 
 model: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m ramify.data.train --out $(MODEL_OUT)
+
+value: $(MODEL_READY)
+	@$(MODEL_BIN)/python -m ramify.data.train_value --out $(VALUE_OUT)
 
 setup: $(READY) bubblewrap
 

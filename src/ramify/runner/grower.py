@@ -116,7 +116,7 @@ class Grower:
         return await self._closed(turn, path)
 
     def _opened(self, path: Path) -> Turn:
-        """A turn with nothing sampled yet; a fresh context begins with its prompt, and what is only written is whole."""
+        """A turn with nothing sampled yet; a fresh context begins with its prompt, what is only written is whole."""
         action = self._actions[path.work.command.action]
         turn = Turn(path.branch, path.seed, path.next_node)
         if action.edge == "quotes" and not path.num_steps:
