@@ -45,7 +45,7 @@ class Hashed:
 
 
 def config(in_flight: int, **more: Any) -> RunConfig:
-    options = {"n": SEGMENTS, "in_flight": in_flight}
+    options = {"n": SEGMENTS, "in_flight": in_flight, "blocked": "widen"}
     flags: Mapping[str, Any] = {"strategy.name": "mcts", "strategy.options": options, **more}
     return resolve(flags=flags).config
 
@@ -53,7 +53,7 @@ def config(in_flight: int, **more: Any) -> RunConfig:
 async def walled(in_flight: int) -> float:
     """Virtual seconds of one tree."""
     kind = {"hashed": {"kind": f"{__file__}:Hashed"}}
-    judged = {"judge": "hashed", "outcome": "hashed", "duplicates": "keep", "finish": "leave"}
+    judged = {"judge": "hashed", "outcome": "hashed", "duplicates": "keep", "finish": "leave", "blocked": "widen"}
     options = {"n": SEGMENTS, "in_flight": in_flight, **judged}
     more = {"growth.max_response_tokens": 4096, "growth.max_tool_calls": 100, "strategy.options": options}
     engine = Scripted(chains(*range(20, 30)), delay=Delay(call_s=1.0))

@@ -114,6 +114,8 @@ def test_presets_are_graded_at_every_budget(capsys: pytest.CaptureFixture[str], 
     shown = capsys.readouterr().out
     assert shown.count("reject") >= 2
     assert "less first" in shown and "unspent" in shown and "by the judge 'countdown'" in shown
+    assert "best_of_n picks its answer by the judge that grades it" in shown
+    assert "self_consistency picks" not in shown
     assert "reject" in (tmp_path / "plot.svg").read_text()
 
 

@@ -292,8 +292,10 @@ def test_a_judge_is_offered_no_tools_and_sees_no_secret() -> None:
     assert all(request.tools == () for request in engine.requests)
 
 
-async def test_a_strategy_that_names_a_judge_the_run_has_not_is_refused() -> None:
-    strategy = StrategyConfig(name="best_of_n", options={"judge": "gradr"})
+@pytest.mark.parametrize(("name", "option"), [("best_of_n", "judge"), ("reject", "outcome"), ("rap", "fast_judge")])
+async def test_a_strategy_that_names_a_judge_the_run_has_not_is_refused(name: str, option: str) -> None:
+    given = {"judge": "grader"} if name == "rap" else {}
+    strategy = StrategyConfig(name=name, options={**given, option: "gradr"})
     config = RunConfig(strategy=strategy, judges={"grader": JudgeConfig(kind="llm", options=SELF)})
     with pytest.raises(ConfigError, match="did you mean 'grader'"):
         await rollout(["q"], config=config, engine=Scripted(), task=Small())

@@ -228,7 +228,7 @@ def test_a_path_that_went_wrong_is_no_candidate() -> None:
 
 
 def test_a_search_without_an_answer_grows_its_most_visited_path_to_one() -> None:
-    strategy = puct(n=20)
+    strategy = puct(n=20, in_flight=1)
     trip = played(strategy, judge=by_path({"b": 0.9}, 0.1))
     assert [g.until for g in commands(trip, Grow)] == ["step"] * 20 + ["end"]
     assert best_answer(trip).startswith("b")

@@ -130,6 +130,8 @@ def findings(lines: "Sequence[EvalLine]", *, judge: Sequence[str]) -> Iterator[s
         yield "no difference is beyond its interval"
     for name in dict.fromkeys(each.name for each in lines if each.is_steered_by_oracle):
         yield f"{name} was steered by a judge that knows the answers: ORACLE"
+    for name in dict.fromkeys(each.name for each in lines if each.is_picked_by_metric):
+        yield f"{name} picks its answer by the judge that grades it"
     if num_failed := sum(each.num_failed for each in lines):
         yield f"{num_failed} searches failed and count as wrong"
     yield f"right: by the judge {judge[0]!r} on the answer returned" if judge else "no judge can say what is right"

@@ -23,6 +23,7 @@ from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.paired import Difference, paired_difference
 from ramify.runner.proportions import wilson
 from ramify.runner.run import Run
+from ramify.strategies.steering import REWARD
 
 RIGHT = 1.0
 """A reward of so much or more is a right answer."""
@@ -42,6 +43,8 @@ class Graded:
     decode_by_role: Mapping[str, int]
     is_steered_by_oracle: bool
     """Whether a judge that saw the answer scored any node that is no leaf, or the search declared to go by one."""
+    is_picked_by_metric: bool
+    """Whether the judge that picks among its answers is the one that grades them."""
     is_failed: bool = False
 
 
@@ -72,6 +75,7 @@ class EvalLine:
     less_first: Difference | None
     """`returned` less that of the first search at this budget, paired by problem; None = it is the first."""
     is_steered_by_oracle: bool
+    is_picked_by_metric: bool
     num_failed: int
 
 
@@ -108,6 +112,7 @@ async def graded(run: Run, problem: Problem, closed: TreeClosed) -> Graded:
         spent=total,
         decode_by_role={role: spend.decode for role, spend in closed.spent.items()},
         is_steered_by_oracle=run.config.strategy.options.get("oracle") == "declared",
+        is_picked_by_metric=_is_picked_by_metric(run),
         is_failed=not closed.is_whole,
     )
 
@@ -125,6 +130,13 @@ async def _rewards(run: Run, problem: Problem, tree: Tree, answers: Answers) -> 
             known = scores[0].value
         found[node] = known
     return found
+
+
+def _is_picked_by_metric(run: Run) -> bool:
+    options = run.config.strategy.options
+    if run.answering.vote not in ("best", "weighted") or "judge" not in options:
+        return False
+    return not {options["judge"], options.get("outcome")}.isdisjoint({REWARD, *run.judging.leaf[-1:]})
 
 
 def _is_right(rewards: Mapping[int, float | None], node: int | None) -> float:
@@ -165,6 +177,7 @@ def eval_line(
         seconds=seconds,
         less_first=None if first is None else paired_difference(returned, _by_problem(first, uids)),
         is_steered_by_oracle=any(tree.is_steered_by_oracle for tree in every),
+        is_picked_by_metric=any(tree.is_picked_by_metric for tree in every),
         num_failed=sum(tree.is_failed for tree in every),
     )
 

@@ -69,12 +69,13 @@ def sampling(judges: Judges) -> dict[str, SamplingJudge]:
 
 
 def check_strategy_judges(options: Any, judges: Iterable[str], strategy: str) -> None:
-    """Refuse a strategy whose options `judge` or `…_judge` name one that the run does not have."""
+    """Refuse a strategy whose options `judge`, `…_judge` or `outcome` name one that the run does not have."""
     known = {*judges, REWARD}
     if not is_dataclass(options):
         return
     for field in fields(options):
-        name = getattr(options, field.name) if field.name == "judge" or field.name.endswith("_judge") else None
+        is_judge = field.name in ("judge", "outcome") or field.name.endswith("_judge")
+        name = getattr(options, field.name) if is_judge else None
         if isinstance(name, str) and name and name not in known:
             raise ConfigError(
                 f"strategy {strategy!r}: {field.name} = {name!r}, and the run has no such judge; "

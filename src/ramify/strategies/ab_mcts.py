@@ -24,7 +24,7 @@ from ramify.core.command import Candidate, Command, Fork, Grow, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import Tree
-from ramify.strategies.answers import Answers, AnswersConfig, Draft, Refill
+from ramify.strategies.drafts import Draft, Drafts, DraftsConfig, Refill
 from ramify.strategies.posteriors import Beta, BetaPrior, Gaussian, GaussianPrior, Posterior, Running, Variates, ucb1
 
 Family = Literal["gaussian", "beta"]
@@ -56,7 +56,7 @@ def sibling_cap(in_flight: Pending, max_in_flight: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class ABMCTSConfig(AnswersConfig):
+class ABMCTSConfig(DraftsConfig):
     """Defaults are treequest's but for what is in flight."""
 
     family: Family = "gaussian"
@@ -70,7 +70,7 @@ class ABMCTSConfig(AnswersConfig):
     refill: Refill = "each"
 
     def __post_init__(self) -> None:
-        AnswersConfig.__post_init__(self)
+        DraftsConfig.__post_init__(self)
         check_adaptive(self.reward_average_priors, len(self.first_actions), max_in_flight=self.max_in_flight)
         self.way_posteriors()
 
@@ -142,7 +142,7 @@ class ABMCTS:
         self.is_order_free = config.max_in_flight == 1
         self._rng = rng
         self._draw_all: DrawAll = Gaussian.draw_all if config.family == "gaussian" else Beta.draw_all
-        self._answers: Answers[Walk] = Answers(config)
+        self._drafts: Drafts[Walk] = Drafts(config)
         self._places: dict[int, Place] = {}
         """By number of the answer; flat, so that a deep search can still be pickled."""
         self._ways = config.way_posteriors()
@@ -155,19 +155,19 @@ class ABMCTS:
     def ask(self, tree: Tree) -> Sequence[Command]:
         walks: list[Walk] = []
         grows: list[Grow] = []
-        for _ in range(self._answers.room(self.config.max_in_flight, self.config.refill)):
+        for _ in range(self._drafts.room(self.config.max_in_flight, self.config.refill)):
             walk = Walk()
             if not self._go(walk):
                 break
-            tips = self._answers.tips
+            tips = self._drafts.tips
             why = tuple([Candidate(tips[number], drawn) for number, drawn in walk.drawn[-SHOWN:]])
-            grows.append(self._answers.grow(walk, fork=Fork(1, "gen", score=why[-1].score), why=why))
+            grows.append(self._drafts.grow(walk, fork=Fork(1, "gen", score=why[-1].score), why=why))
             walks.append(walk)
             self._reserve(walk, 1)
-        return self._answers.ask(walks, grows)
+        return self._drafts.ask(walks, grows)
 
     def tell(self, tree: Tree, outcome: Outcome) -> None:
-        walk = self._answers.tell(tree, outcome)
+        walk = self._drafts.tell(tree, outcome)
         if walk is None:
             return
         if walk.score is None:
@@ -176,13 +176,13 @@ class ABMCTS:
             self._learn(walk, walk.score)
 
     def is_done(self, tree: Tree) -> bool:
-        return self._answers.is_done
+        return self._drafts.is_done
 
     def phase(self, tree: Tree) -> Phase:
-        return self._answers.phase()
+        return self._drafts.phase()
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
-        return self._answers.candidates()
+        return self._drafts.candidates()
 
     def _go(self, walk: Walk) -> bool:
         """Down from the bare prompt to where an answer is derived; False = too much waits on the way."""

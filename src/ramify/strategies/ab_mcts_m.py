@@ -27,7 +27,7 @@ from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import Tree
 from ramify.strategies.ab_mcts import EXPLORATION, SHOWN, ModelSelection, Pending, check_adaptive, sibling_cap
-from ramify.strategies.answers import START, Answers, AnswersConfig, Draft, Refill
+from ramify.strategies.drafts import START, Draft, Drafts, DraftsConfig, Refill
 from ramify.strategies.hierarchy import Group, Hierarchy, draw_prior, fitted
 from ramify.strategies.posteriors import Running, Variates, ucb1
 
@@ -40,7 +40,7 @@ GEN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class ABMCTSMConfig(AnswersConfig):
+class ABMCTSMConfig(DraftsConfig):
     """Defaults are treequest's but for what is in flight and for `overlap`."""
 
     model_selection: ModelSelection = "multiarm_bandit_thompson"
@@ -56,7 +56,7 @@ class ABMCTSMConfig(AnswersConfig):
     refill: Refill = "each"
 
     def __post_init__(self) -> None:
-        AnswersConfig.__post_init__(self)
+        DraftsConfig.__post_init__(self)
         check_adaptive(self.reward_average_priors, len(self.first_actions), max_in_flight=self.max_in_flight)
         if not all(map(math.isfinite, self.reward_average_priors)):
             raise ConfigError(f"reward_average_priors = {self.reward_average_priors!r} must be finite")
@@ -126,7 +126,7 @@ class ABMCTSM:
         self.vote: Vote = config.vote
         self.is_order_free = config.max_in_flight == 1
         self._rng = rng
-        self._answers: Answers[Draft] = Answers(config)
+        self._drafts: Drafts[Draft] = Drafts(config)
         self._is_stack = config.model_selection == "stack"
         num_ways = len(config.first_actions)
         self._num_models = num_ways if self._is_stack else 1
@@ -138,19 +138,19 @@ class ABMCTSM:
     def ask(self, tree: Tree) -> Sequence[Command]:
         drafts: list[Draft] = []
         grows: list[Grow] = []
-        for _ in range(self._answers.room(self.config.max_in_flight, self.config.refill)):
+        for _ in range(self._drafts.room(self.config.max_in_flight, self.config.refill)):
             why: list[Candidate] = []
             draft = self._walk(why)
             if draft is None:
                 break
             self._reserve(draft, 1)
             fork = Fork(1, "gen", score=why[-1].score if why else None)
-            grows.append(self._answers.grow(draft, fork=fork, why=tuple(why[-SHOWN:])))
+            grows.append(self._drafts.grow(draft, fork=fork, why=tuple(why[-SHOWN:])))
             drafts.append(draft)
-        return self._answers.ask(drafts, grows)
+        return self._drafts.ask(drafts, grows)
 
     def tell(self, tree: Tree, outcome: Outcome) -> None:
-        draft = self._answers.tell(tree, outcome)
+        draft = self._drafts.tell(tree, outcome)
         if draft is None:
             return
         self._reserve(draft, -1)
@@ -158,13 +158,13 @@ class ABMCTSM:
             self._learn(draft, draft.score)
 
     def is_done(self, tree: Tree) -> bool:
-        return self._answers.is_done
+        return self._drafts.is_done
 
     def phase(self, tree: Tree) -> Phase:
-        return self._answers.phase()
+        return self._drafts.phase()
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
-        return self._answers.candidates()
+        return self._drafts.candidates()
 
     def _walk(self, why: list[Candidate]) -> Draft | None:
         """Down from the bare prompt to where an answer is derived; None = too much waits on the way."""
@@ -176,7 +176,7 @@ class ABMCTSM:
             if best is None:
                 return None
             if drawn:
-                why.append(Candidate(self._answers.tips[number if best == GEN else best], drawn[best, way]))
+                why.append(Candidate(self._drafts.tips[number if best == GEN else best], drawn[best, way]))
             if best == GEN:
                 return Draft(number, way if self._is_stack else self._best_way())
             number = best

@@ -18,7 +18,7 @@ from ramify.core.command import Candidate, Command, Fork, Grow, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import Tree
-from ramify.strategies.answers import START, Answers, AnswersConfig, Draft
+from ramify.strategies.drafts import START, Draft, Drafts, DraftsConfig
 from ramify.strategies.draws import Draws
 
 SHOWN: Final = 3
@@ -28,7 +28,7 @@ Waiting = tuple[float, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class BestFirstConfig(AnswersConfig):
+class BestFirstConfig(DraftsConfig):
     """Defaults are treequest's."""
 
     num_samples: int = 2
@@ -37,7 +37,7 @@ class BestFirstConfig(AnswersConfig):
     """Answers at work: from which others are being derived."""
 
     def __post_init__(self) -> None:
-        AnswersConfig.__post_init__(self)
+        DraftsConfig.__post_init__(self)
         if min(self.num_samples, self.pops) < 1:
             raise ConfigError(f"num_samples = {self.num_samples!r} and pops = {self.pops!r} must be at least 1")
 
@@ -56,7 +56,7 @@ class BestFirst:
         self.config = config
         self.vote: Vote = config.vote
         self.is_order_free = config.pops == 1
-        self._answers: Answers[Draft] = Answers(config)
+        self._drafts: Drafts[Draft] = Drafts(config)
         self._waiting: list[Waiting] = []
         self._depths = {START: 0}
         """Of every answer that was scored, by number."""
@@ -66,20 +66,20 @@ class BestFirst:
     def ask(self, tree: Tree) -> Sequence[Command]:
         drafts: list[Draft] = []
         grows: list[Grow] = []
-        while len(self._at_work) < self.config.pops and self._answers.num_left:
+        while len(self._at_work) < self.config.pops and self._drafts.num_left:
             why = self._best()
             number = self._pop()
             if number is None:
                 break
             derived = self._derived(number)
-            fork = Fork(len(derived), "best_first", score=self._answers.scores[number])
-            grows.append(self._answers.grow(derived[0], fork=fork, why=why))
-            grows += [self._answers.grow(draft, fork=fork) for draft in derived[1:]]
+            fork = Fork(len(derived), "best_first", score=self._drafts.scores[number])
+            grows.append(self._drafts.grow(derived[0], fork=fork, why=why))
+            grows += [self._drafts.grow(draft, fork=fork) for draft in derived[1:]]
             drafts += derived
-        return self._answers.ask(drafts, grows)
+        return self._drafts.ask(drafts, grows)
 
     def tell(self, tree: Tree, outcome: Outcome) -> None:
-        draft = self._answers.tell(tree, outcome)
+        draft = self._drafts.tell(tree, outcome)
         if draft is None:
             return
         self._at_work[draft.parent] -= 1
@@ -91,19 +91,19 @@ class BestFirst:
                 heappush(self._waiting, (-draft.score, depth, draft.number))
 
     def is_done(self, tree: Tree) -> bool:
-        return self._answers.is_done
+        return self._drafts.is_done
 
     def phase(self, tree: Tree) -> Phase:
-        return self._answers.phase()
+        return self._drafts.phase()
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
-        return self._answers.candidates()
+        return self._drafts.candidates()
 
     def _derived(self, number: int) -> list[Draft]:
         """Drafts from one answer, way by way; fewer where that is all there is left to ask for."""
         ways = range(len(self.config.first_actions))
         drafts = [Draft(number, way) for way in ways for _ in range(self.config.num_samples)]
-        drafts = drafts[: self._answers.num_left]
+        drafts = drafts[: self._drafts.num_left]
         self._at_work[number] = len(drafts)
         return drafts
 
@@ -114,6 +114,6 @@ class BestFirst:
         return None if self._at_work else START
 
     def _best(self) -> tuple[Candidate, ...]:
-        tips = self._answers.tips
+        tips = self._drafts.tips
         best = sorted(self._waiting[: 2**SHOWN - 1])[:SHOWN]
         return tuple([Candidate(tips[number], -minus, (("depth", depth),)) for minus, depth, number in best])

@@ -104,10 +104,10 @@ class MCTSConfig:
     """A child that says what another said is its twin, whose prior grows; or a child like others."""
     in_flight: int = 16
     """Most segments on their way; the children of one expansion are asked for together all the same."""
-    blocked: Literal["widen", "next_best", "wait"] = "widen"
-    """Where a choice leads to a place of which all is on its way: the next best place is taken; where there is none, a
-    place is given a child more than its visits allow, the best first (`widen`), or nothing is asked for until something
-    comes back."""
+    blocked: Literal["widen", "next_best", "wait"] = "next_best"
+    """Where a choice leads to a place of which all is on its way: the next best place is taken; where there is none,
+    nothing is asked for until something comes back, or a place is given a child more than its visits allow, the best
+    first (`widen`: less waiting, and more spent near the root)."""
     refill: Literal["at_once", "when_empty"] = "at_once"
     """When the search chooses again: as soon as something came back, or when everything did."""
     surplus: Literal["none", "discard", "adopt"] = "none"

@@ -1,4 +1,4 @@
-"""Answers: what searches over whole answers have in common, from the command that grows one to its score.
+"""Drafts: what searches over whole answers have in common, from the command that grows one to its score.
 
 A node of such a search is an answer. One from the bare prompt grows by one of `first_actions`; one that is derived from
 another quotes it, by the action of `actions` at the same place. Both together are one way of answering, a model or a
@@ -26,7 +26,7 @@ START: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class AnswersConfig:
+class DraftsConfig:
     """How answers come about and what they are scored by."""
 
     first_actions: tuple[str, ...] = ("policy",)
@@ -65,7 +65,7 @@ class AnswersConfig:
 
 @dataclass(slots=True, eq=False)
 class Draft:
-    """One answer on its way: asked for, then grown, then scored or not. Mutated by `Answers` once it is asked for."""
+    """One answer on its way: asked for, then grown, then scored or not. Mutated by `Drafts` once it is asked for."""
 
     parent: int = START
     """Number of the answer it is derived from."""
@@ -81,10 +81,10 @@ class Draft:
 D = TypeVar("D", bound=Draft)
 
 
-class Answers(Generic[D]):
+class Drafts(Generic[D]):
     """Every answer of a search, and those on their way. Mutated by `grows`, `ask` and `tell`."""
 
-    def __init__(self, config: AnswersConfig) -> None:
+    def __init__(self, config: DraftsConfig) -> None:
         self.config = config
         self.tips = [START]
         """By number: the last node of an answer, -1 where there is none."""
