@@ -134,7 +134,7 @@ class SegmentArena:
         return Segment(
             origin=ORIGINS[self._origin[index]],
             ids=self._ids.view(start, end),
-            logprobs=self._logprobs.view(start, end) if flags & HAS_LOGPROBS else None,
+            logprobs=self.known_logprobs(index),
             measures={name: self._measures[name].view(start, end) for name in names},
             source=self._sources[self._source[index]],
             version=self._version[index] if flags & HAS_VERSION else None,
@@ -160,6 +160,12 @@ class SegmentArena:
         if name not in self._measured.get(index, ()):
             return None
         return self._measures[name].view(self._start[index], self._end[index])
+
+    def known_logprobs(self, index: int) -> Floats_T | None:
+        """(T,) float32; None = the segment has none."""
+        if not self._flags[index] & HAS_LOGPROBS:
+            return None
+        return self._logprobs.view(self._start[index], self._end[index])
 
     def length(self, index: int) -> int:
         return self._end[index] - self._start[index]

@@ -222,7 +222,8 @@ class Tree:
 
     def sampled_logprobs(self, node: int) -> Floats_T | None:
         """(num_sampled,) logprobs of the sampled tokens of `node`, in order; None = a segment has none."""
-        parts = [s.logprobs for s in self.segments(node) if s.origin == "sampled"]
+        arena = self._segments
+        parts = [arena.known_logprobs(i) for i in self._segment_range(node) if arena.is_sampled(i)]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):
             return None
@@ -230,7 +231,8 @@ class Tree:
 
     def content_key(self, node: int) -> bytes:
         """What the model said in `node`, as bytes of its ids: siblings with one key said the same."""
-        return b"".join(s.ids.tobytes() for s in self.segments(node) if s.origin == "sampled")
+        arena = self._segments
+        return b"".join([arena.ids(i).tobytes() for i in self._segment_range(node) if arena.is_sampled(i)])
 
     def num_tool_calls(self, node: int) -> int:
         """Number of calls of tools on the branch of `node`; what was no action is none, though it was answered."""
