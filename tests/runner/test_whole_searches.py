@@ -1,0 +1,69 @@
+"""Searches end to end on the built-in model, with its tools and judges."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pytest
+
+from ramify.config.configure import resolve
+from ramify.runner.api import Rollout, rollout_sync
+
+AGAIN: Final = {"edge": "quotes", "template": "<|user|>{question}<|end|><|assistant|>"}
+"""Another answer in a context of its own: this model knows nothing of critiques."""
+SEARCHES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "best_of_n": {"preset": "best_of_n"},
+    "mctsr": {
+        "strategy.name": "mctsr",
+        "strategy.options": {"max_rollouts": 6, "in_flight": 2, "judge": "countdown", "scale": 1.0},
+        "actions.critique": {**AGAIN, "role": "critique"},
+        "actions.rewrite": AGAIN,
+    },
+    "ab_mcts": {
+        "strategy.name": "ab_mcts",
+        "strategy.options": {
+            "num_answers": 8,
+            "judge": "countdown",
+            "first_actions": ["policy", "warm"],
+            "actions": ["again", "again_warm"],
+        },
+        "actions.warm": {"sampling": {"temperature": 1.2}},
+        "actions.again": AGAIN,
+        "actions.again_warm": {**AGAIN, "sampling": {"temperature": 1.2}},
+    },
+    "rstar_mcts": {"preset": "rstar_mcts", "strategy.options": {"width": 3, "iterations": 4}},
+    "mcts": {"preset": "mcts", "strategy.options": {"n": 16}},
+}
+
+
+def searched(name: str, flags: Mapping[str, Any] | None = None) -> Rollout:
+    """Eight held-out countdown problems, searched."""
+    given = {"growth.max_response_tokens": 256, "judges.process.kind": "value", "prompts": 8, "seed": 11}
+    given |= {**SEARCHES[name], **(flags or {})}
+    return rollout_sync(config=resolve(preset=given.pop("preset", None), flags=given).config)
+
+
+def check_answers(found: Rollout) -> None:
+    """Every tree is whole, answers within what it spent, and some answer is right."""
+    assert not found.report.failed_trees
+    for tree, answers in zip(found.trees, found.answers(), strict=True):
+        assert answers.num_candidates == len(tree.candidates) > 0
+        assert answers.node is None or answers.node in {candidate.node for candidate in tree.candidates}
+    assert any(solution.score >= 1 or solution.num_votes for each in found.answers() for solution in each.ranked)
+
+
+@pytest.mark.covers("S2.6", "S4.5", engine="builtin")
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_answers_by_the_built_in_model(name: str) -> None:
+    check_answers(searched(name))
+
+
+def test_two_actions_of_a_search_are_both_used() -> None:
+    found = searched("ab_mcts")
+    actions = {tree.action(node) for tree in found.trees for node in range(1, len(tree))}
+    assert {"policy", "warm"} <= actions
+    assert actions & {"again", "again_warm"}
+
+
+def test_the_same_search_twice_is_the_same() -> None:
+    one, other = (searched("mctsr") for _ in range(2))
+    assert [each.as_dict() for each in one.answers()] == [each.as_dict() for each in other.answers()]
