@@ -95,6 +95,8 @@ def test_trees_that_no_search_grew_answer_by_majority() -> None:
     (answers,) = grown.answers()
     assert answers.num_candidates == 8
     assert answers.ranked and answers.answer == answers.text_at(answers.by_vote["majority"])
+    assert {solution.score for solution in answers.ranked} == {0.0}
+    assert answers.by_vote["best"] == answers.by_vote["first"]
     assert isinstance(grown.answering, Answering)
 
 

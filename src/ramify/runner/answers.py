@@ -1,6 +1,7 @@
 """Answers: what a finished tree says to its question: one answer, the others ranked, and every vote beside it.
 
-A search names its candidates; a tree that no search grew has its leaves. Their texts are read by the run's format, the
+A search names its candidates; a tree that no search grew has its leaves, without scores: their rewards may be those of
+a judge that knows the answer. Their texts are read by the run's format, the
 task says which of them mean the same, and the vote the strategy names picks one. No judge is asked and no secret seen.
 """
 
@@ -79,7 +80,7 @@ class Answering:
 
     def of(self, tree: Tree) -> Answers:
         """The answers of a finished tree."""
-        candidates = tree.candidates or tuple(Candidate(leaf, tree.reward(leaf) or 0.0) for leaf in tree.leaves())
+        candidates = tree.candidates or tuple(Candidate(leaf, 0.0) for leaf in tree.leaves())
         texts = [self.read(tree.branch(candidate.node).response_text) for candidate in candidates]
         classes = votes.classes_of(texts, self.is_same)
         chosen = _chosen(classes, [candidate.score for candidate in candidates])
