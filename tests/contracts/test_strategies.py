@@ -4,19 +4,18 @@ import math
 import pickle
 import random
 from collections.abc import Callable, Sequence
-from importlib import import_module
 
 import numpy as np
 import pytest
 from tests.strategies.world import Journey, SeededWorld, journey, shape
 
+from ramify import plugins
 from ramify.core.command import Command, Grow, Outcome
 from ramify.core.errors import ContractError
 from ramify.core.limits import Limits
 from ramify.core.strategy import Phase, SearchStrategy, Strategy
 from ramify.core.tree import Tree
 from ramify.runner.driver import Asked, Delivered
-from ramify.strategies import STRATEGIES
 from ramify.strategies.draws import Draws
 from ramify.strategies.frontier import FrontierWeights
 from ramify.strategies.mcts_config import FirstPlay, Widening
@@ -295,8 +294,7 @@ Build = Callable[[], Strategy]
 
 
 def built(name: str, options: dict[str, object], rng: Draws | None = None) -> Strategy:
-    module, class_name = STRATEGIES[name].split(":")
-    strategy_class = getattr(import_module(module), class_name)
+    strategy_class = plugins.find("strategy", name)
     return strategy_class(strategy_class.Config(**options), rng or np.random.default_rng(5))
 
 
@@ -316,7 +314,7 @@ def grown(build: Build, **options: object) -> Journey:
 
 
 def test_every_registered_strategy_is_configured_here() -> None:
-    assert set(CONFIGURATIONS) == set(STRATEGIES)
+    assert set(CONFIGURATIONS) == set(plugins.known("strategy"))
 
 
 @every_strategy

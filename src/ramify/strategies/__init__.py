@@ -26,35 +26,6 @@ from ramify.strategies.tree_grpo import TreeGRPO
 from ramify.strategies.treepo import TreePO
 from ramify.strategies.treerl import TreeRL
 
-STRATEGIES = {
-    "ab_mcts": "ramify.strategies.ab_mcts:ABMCTS",
-    "ab_mcts_m": "ramify.strategies.ab_mcts_m:ABMCTSM",
-    "at2po": "ramify.strategies.at2po:AT2PO",
-    "beam": "ramify.strategies.beam:Beam",
-    "best_first": "ramify.strategies.best_first:BestFirst",
-    "best_of_n": "ramify.strategies.best_of_n:BestOfN",
-    "chains": "ramify.strategies.chains:Chains",
-    "deepsearch": "ramify.strategies.deepsearch:DeepSearch",
-    "dvts": "ramify.strategies.dvts:DVTS",
-    "lats": "ramify.strategies.lats:LATS",
-    "mcts": "ramify.strategies.mcts:MCTS",
-    "mctsr": "ramify.strategies.mctsr:MCTSr",
-    "offline": "ramify.strategies.offline:Offline",
-    "online": "ramify.strategies.online:Online",
-    "particle_filter": "ramify.strategies.particle_filter:ParticleFilter",
-    "rap": "ramify.strategies.rap:RAP",
-    "rebase": "ramify.strategies.rebase:Rebase",
-    "refine_chain": "ramify.strategies.refine_chain:RefineChain",
-    "reject": "ramify.strategies.reject:Reject",
-    "rstar_mcts": "ramify.strategies.rstar_mcts:RStarMCTS",
-    "segments": "ramify.strategies.segments:Segments",
-    "tot": "ramify.strategies.tot:ToT",
-    "tree_grpo": "ramify.strategies.tree_grpo:TreeGRPO",
-    "treepo": "ramify.strategies.treepo:TreePO",
-    "treerl": "ramify.strategies.treerl:TreeRL",
-}
-"""Built-in strategies by name."""
-
 __all__ = [
     "ABMCTS",
     "ABMCTSM",
@@ -63,7 +34,6 @@ __all__ = [
     "LATS",
     "MCTS",
     "RAP",
-    "STRATEGIES",
     "Beam",
     "BestFirst",
     "BestOfN",
