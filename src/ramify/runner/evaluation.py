@@ -42,7 +42,7 @@ class Graded:
     """Of every role."""
     decode_by_role: Mapping[str, int]
     is_steered_by_oracle: bool
-    """Whether a judge that saw the answer scored any node that is no leaf, or the search declared to go by one."""
+    """Whether the search declares that it goes by a judge that saw the answer."""
     is_picked_by_metric: bool
     """Whether the judge that picks among its answers is the one that grades them."""
     is_failed: bool = False

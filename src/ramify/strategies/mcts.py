@@ -3,8 +3,9 @@
 From the root down: where fewer children have been sampled than the visits allow, one more is grown; else the search
 goes on to the child of the highest score (`mcts_node.Counting`). A new segment is given a value, by a judge or by the
 outcome of a probe grown to its end, and the value is backed up to the root. What is in flight counts as visits, so any
-number of requests may be; a choice that has nowhere to go waits. A path that ended is not gone into again: it would say
-the same. A growth that failed and a segment without a value leave no trace but the sample they cost.
+number of requests may be; a choice that leads to where all is on its way takes the next best place (`blocked`). A path
+that ended is not gone into again: it would say the same. A growth that failed and a segment without a value leave no
+trace but the sample they cost.
 
 Children of the last level grow to their end. When the samples are used up and no path has ended, the most visited one
 is grown to its end, so that there is an answer.

@@ -31,7 +31,8 @@ class RejectConfig:
     judge: str = REWARD
     """Judge of the steps; a reward is of ended paths alone, so by default only the run's prune rule rejects."""
     threshold: float = 0.05
-    """A step judged below it ends its chain. As measured on countdown with a learned value."""
+    """A step judged below it ends its chain. What "reject by a learned value" in `docs/when-trees-pay.md` had; no other
+    was tried."""
     outcome: str = REWARD
     """Judge of the answers."""
     accept: float | None = 1.0

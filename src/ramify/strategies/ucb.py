@@ -2,6 +2,9 @@
 
 Words: a child was completed `visits` times and has `in_flight` requests below it; q is its mean value, `prior` its
 share among its siblings before anything was known of it. Infinity means: choose it first. Ties are the caller's.
+
+`puct` and `wu_uct` are the definitions. A search of many children works them out in parts, one of the parent and one of
+the child (`mcts_node.Counting`), and a test holds those parts to these.
 """
 
 import math
