@@ -5,6 +5,7 @@ is the strategy's or a prune rule's own end, with its reason in the node's notes
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from ramify.core.errors import ContractError, nearest
 
@@ -45,6 +46,9 @@ STOP_WORDS: dict[str, StopWord] = {
         StopWord("replay_diverged", is_trainable=False, is_truncated=True, is_failure=True),
     )
 }
+
+ANSWERED: Final = frozenset({"answer", "end_of_sequence"})
+"""Stop words of paths that the model ended: a whole answer stands at their ends."""
 
 
 def stop_word(word: str) -> StopWord:

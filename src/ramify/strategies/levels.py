@@ -19,14 +19,13 @@ from typing import Final, Literal
 
 from ramify.core.command import Candidate, Command, Failed, Fork, Grow, Grown, Judge, Outcome
 from ramify.core.errors import ConfigError
+from ramify.core.stop import ANSWERED
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.flight import InFlight
 from ramify.strategies.paths import Aggregate, Path, aggregate_scores, shown
 from ramify.strategies.steering import REWARD, Oracle, steering_value
 
-ANSWER_STOPS: Final = frozenset({"answer", "end_of_sequence"})
-"""Stop words of paths that end with a whole answer."""
 LOOKAHEAD: Final = "lookahead"
 
 
@@ -206,7 +205,7 @@ class Levels(ABC):
                 self.parent(errand.level, errand.place),
                 outcome.nodes,
                 is_ended=is_ended,
-                is_finished=is_ended and (self.config.finished == "any_end" or tree.stop(outcome.tip) in ANSWER_STOPS),
+                is_finished=is_ended and (self.config.finished == "any_end" or tree.stop(outcome.tip) in ANSWERED),
             )
             errand.judged = outcome.nodes
             if self.config.lookahead_use == "discarded":

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from ramify.core.command import Candidate, Command, Failed, Fork, Grow, Grown, Judge, Judged, Outcome, Tokens, Until
-from ramify.core.stop import STOP_WORDS
+from ramify.core.stop import ANSWERED, STOP_WORDS
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import NONE, ROOT, Tree
 from ramify.strategies.entropy import LOGPROBS
 from ramify.strategies.flight import InFlight
 from ramify.strategies.mcts_config import MCTSConfig
-from ramify.strategies.mcts_node import ANSWERS, CLOSED, Node
+from ramify.strategies.mcts_node import CLOSED, Node
 from ramify.strategies.posteriors import Variates
 from ramify.strategies.priors import arrive, mean_logprob, merge, mix_noise
 from ramify.strategies.steering import REWARD, allowed_value, steering_value
@@ -416,7 +416,7 @@ class MCTS:
         if value is None or not math.isfinite(value):
             self._drop(visit)
             return
-        if tree.stop(_end(visit)) in ANSWERS:
+        if tree.stop(_end(visit)) in ANSWERED:
             self._ends.append((_end(visit), value))
         child.value = value
         if self.config.prior.evidence == "score":
@@ -428,7 +428,7 @@ class MCTS:
             child.in_flight = 1
             self._add(tree, visit, child)
         self._counting.arrive(child, value)
-        if child.is_ended and tree.stop(child.tip) in ANSWERS:
+        if child.is_ended and tree.stop(child.tip) in ANSWERED:
             _mark(child)
         if self.config.value_range is None:
             self._see(child)

@@ -30,8 +30,6 @@ CLOSED: Final = -math.inf
 EMPTY: Final[list[float]] = []
 NOBODY: Final[list["Node"]] = []
 """What is known of the children of a node that has none; never changed."""
-ANSWERS: Final = frozenset({"answer", "end_of_sequence"})
-"""Stop words of paths at whose ends whole answers stand."""
 
 
 class Node:

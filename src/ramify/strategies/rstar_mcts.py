@@ -23,12 +23,11 @@ from typing import Final, Literal, assert_never
 
 from ramify.core.command import Candidate, Close, Command, Failed, Fork, Grow, Grown, Judge, Judged, Outcome
 from ramify.core.errors import ConfigError
-from ramify.core.stop import STOP_WORDS
+from ramify.core.stop import ANSWERED, STOP_WORDS
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.draws import Draws
 from ramify.strategies.flight import InFlight
-from ramify.strategies.mcts_node import ANSWERS
 from ramify.strategies.steering import REWARD, Oracle, allowed_value, steering_value
 from ramify.strategies.ucb import uct
 
@@ -137,7 +136,7 @@ class RstarNode:
     def kind(self) -> Kind:
         if self.stop is None:
             return "live"
-        return "final" if self.stop in ANSWERS else "wrong"
+        return "final" if self.stop in ANSWERED else "wrong"
 
     def path(self) -> Iterator["RstarNode"]:
         """From here up to the root."""

@@ -16,12 +16,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 
 from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome, Tokens
 from ramify.core.errors import ConfigError, ContractError
+from ramify.core.stop import ANSWERED
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.allotment import (
@@ -35,9 +36,6 @@ from ramify.strategies.allotment import (
 from ramify.strategies.draws import Draws, without_replacement
 from ramify.strategies.entropy import LOGPROBS
 from ramify.strategies.flight import InFlight
-
-ENDED_WELL: Final = frozenset({"answer", "end_of_sequence"})
-"""Stop words of paths that a fallback continues (`soft_boxed_and_eos`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,7 @@ class TreePO:
             return
         self._num_finished += 1
         self._num_finished_now += 1
-        if tree.stop(path.tip) in ENDED_WELL:
+        if tree.stop(path.tip) in ANSWERED:  # `soft_boxed_and_eos`
             self._finished.append(path)
 
     def is_done(self, tree: Tree) -> bool:

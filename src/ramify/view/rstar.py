@@ -17,13 +17,11 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from ramify.core.errors import ConfigError
-from ramify.core.stop import STOP_WORDS
+from ramify.core.stop import ANSWERED, STOP_WORDS
 from ramify.core.tree import ROOT, Tree
 from ramify.formats.rstar import ErrorMatch, RStar, consecutive_errors
 from ramify.strategies.steering import REWARD
 
-ANSWERED: Final = frozenset({"answer", "end_of_sequence"})
-"""Stop words of paths that end with a whole answer."""
 GIVEN_UP: Final = "closed"
 ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
     {"no_valid_step": "no_valid_child", "depth_limit": "too_many_steps", "tool_errors": "too_many_code_errors"}
