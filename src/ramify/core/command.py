@@ -4,8 +4,8 @@ A strategy's `ask` returns commands; each is numbered in the order asked and ans
 """
 
 import math
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 from ramify.core.errors import ContractError
 
@@ -36,6 +36,10 @@ class Candidate:
     node: int
     score: float
     terms: tuple[tuple[str, float], ...] = ()
+
+
+SHOWN: Final = 8
+"""Most candidates of a decision that a strategy names for the viewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,12 @@ class Grow:
     fork: Fork | int | None = None
     """None = a decision with one planned child."""
     why: tuple[Candidate, ...] = ()
+
+
+def siblings(first: Grow) -> list[Grow]:
+    """As many growths like `first` as its Fork plans; it alone says why."""
+    number = first.fork.num_siblings if isinstance(first.fork, Fork) else 1
+    return [first, *([replace(first, why=())] * (number - 1))]
 
 
 @dataclass(frozen=True, slots=True)

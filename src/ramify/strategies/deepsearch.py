@@ -16,7 +16,7 @@ from itertools import count
 from typing import Final
 
 from ramify.core.backup import backed_up, backup_weight, final_value, terminal_choice
-from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome, Tokens
+from ramify.core.command import SHOWN, Candidate, Failed, Fork, Grow, Grown, Outcome, Tokens, siblings
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.stop import STOP_WORDS
 from ramify.core.strategy import Phase
@@ -27,9 +27,6 @@ from ramify.strategies.flight import InFlight
 from ramify.strategies.frontier import Divisor, FrontierWeights, Segment, frontier_score
 from ramify.strategies.steering import REWARD, Oracle, steering_value
 from ramify.strategies.ucb import uct
-
-SHOWN: Final = 8
-"""Candidates of a decision that the viewer is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +82,8 @@ class DeepSearch:
         segment, config = self._current, self.config
         segment.is_open = False
         until = "end" if segment.depth + 1 >= config.max_depth else Tokens(config.segment_tokens)
-        first = Grow(segment.tip, until=until, fork=self._fork, why=self._why)
-        others = [Grow(segment.tip, until=until, fork=self._fork) for _ in range(config.width - 1)]
-        return self._in_flight.book([first, *others], count())
+        grows = siblings(Grow(segment.tip, until=until, fork=self._fork, why=self._why))
+        return self._in_flight.book(grows, count())
 
     def tell(self, tree: Tree, outcome: Outcome) -> None:
         place = self._in_flight.take(outcome)

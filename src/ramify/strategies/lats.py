@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ramify.core.command import Candidate, Command, Fork, Grow, Outcome
+from ramify.core.command import SHOWN, Candidate, Command, Fork, Grow, Outcome, siblings
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
@@ -27,9 +27,6 @@ from ramify.strategies.draws import Draws
 from ramify.strategies.expansion import Expansion, Expansions, finite_value
 from ramify.strategies.lats_state import EXPLORATION, MeanOf, State, Unvisited, back_up, bound
 from ramify.strategies.steering import REWARD, Oracle
-
-SHOWN: Final = 8
-"""Candidates of a decision that the viewer is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +151,7 @@ class LATS:
         rule = "lats" if self._values is None else "rollout"
         until = "end" if config.last_step == "end" and state.depth + 1 == config.depth_limit else "step"
         fork = Fork(config.width, rule, score=state.value)
-        grows = [Grow(state.tip, until=until, fork=fork, why=self._why(state))]
-        grows += [Grow(state.tip, until=until, fork=fork) for _ in range(config.width - 1)]
+        grows = siblings(Grow(state.tip, until=until, fork=fork, why=self._why(state)))
         self._expansion = self._expansions.grow(grows, [0] * config.width)
 
     def _learn(self, tree: Tree, expansion: Expansion) -> None:

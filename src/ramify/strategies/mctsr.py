@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, assert_never
 
-from ramify.core.command import Candidate, Command, Failed, Fork, Grow, Grown, Judge, Judged, Outcome
+from ramify.core.command import SHOWN, Candidate, Command, Failed, Fork, Grow, Grown, Judge, Judged, Outcome
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import NONE, ROOT, Tree
 from ramify.strategies.draws import Draws
@@ -25,8 +25,6 @@ from ramify.strategies.mctsr_config import MCTSrConfig
 from ramify.strategies.mctsr_tree import Answer, AnswerTree
 from ramify.strategies.steering import allowed_value, steering_value
 
-SHOWN: Final = 8
-"""Candidates of a decision that the viewer is told."""
 ACTIONS: Final = {"zero_shot": ("policy",), "dummy": ("dummy",), "both": ("policy", "dummy")}
 """How the first answers come about."""
 Stage = Literal["answer", "judge", "critique", "rewrite", "check"]

@@ -3,14 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, assert_never
+from typing import Literal, assert_never
 
-from ramify.core.command import Candidate
+from ramify.core.command import SHOWN, Candidate
 
 Aggregate = Literal["last", "min", "prod", "mean"]
 """How the scores of a path's steps become one."""
-SHOWN: Final = 8
-"""Candidates of a decision that the viewer is told."""
 
 
 @dataclass(slots=True, eq=False)

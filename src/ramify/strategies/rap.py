@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ramify.core.command import Candidate, Command, Fork, Grow, Judge, Outcome
+from ramify.core.command import SHOWN, Candidate, Command, Fork, Grow, Judge, Outcome, siblings
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
@@ -27,8 +27,6 @@ from ramify.strategies.rap_state import Aggregate, CalcQ, State, all_states, bou
 from ramify.strategies.steering import REWARD, Oracle
 from ramify.strategies.tot_values import sampled
 
-SHOWN: Final = 8
-"""Candidates of a decision that the viewer is told."""
 Output = Literal["max_reward", "follow_max", "max_iter", "last_iter", "last_terminal_iter"]
 """The answer: any visited end, by its rewards; the end met by taking the best step of each state; the end of the
 iteration of most reward; of the last iteration, if it met one; of the last that met one."""
@@ -215,8 +213,7 @@ class RAP:
         is_last = self.config.last_step == "end" and state.depth + 1 == self.config.depth_limit
         until = "end" if is_last else "step"
         fork = Fork(width, "rap", score=state.fast_reward)
-        grows = [Grow(state.tip, until=until, fork=fork, why=self._why(state))]
-        grows += [Grow(state.tip, until=until, fork=fork) for _ in range(width - 1)]
+        grows = siblings(Grow(state.tip, until=until, fork=fork, why=self._why(state)))
         return self._expansions.grow(grows, [0] * width)
 
     def _why(self, state: State) -> tuple[Candidate, ...]:

@@ -21,7 +21,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, assert_never
 
-from ramify.core.command import Candidate, Close, Command, Failed, Fork, Grow, Grown, Judge, Judged, Outcome
+from ramify.core.command import (
+    SHOWN,
+    Candidate,
+    Close,
+    Command,
+    Failed,
+    Fork,
+    Grow,
+    Grown,
+    Judge,
+    Judged,
+    Outcome,
+    siblings,
+)
 from ramify.core.errors import ConfigError
 from ramify.core.stop import ANSWERED, STOP_WORDS
 from ramify.core.strategy import Phase, Vote
@@ -33,8 +46,6 @@ from ramify.strategies.ucb import uct
 
 TAG: Final = "answer"
 """Stop word of a path that ended with the tag of answers."""
-SHOWN: Final = 8
-"""Candidates of a decision that the viewer is told."""
 Kind = Literal["live", "final", "wrong"]
 
 
@@ -334,9 +345,8 @@ class RStarMCTS:
         at.is_expanding = True
         expansion = Expansion(at, rollout, num_in_flight=self.config.width)
         fork, why = Fork(self.config.width, "expansion"), _why(rollout)
-        for number in range(self.config.width):
-            self._waiting.append((Grow(at.tip, until="step", fork=fork, why=why), (expansion, number)))
-            why = ()
+        for number, grow in enumerate(siblings(Grow(at.tip, until="step", fork=fork, why=why))):
+            self._waiting.append((grow, (expansion, number)))
 
     def _seek_values(self, tree: Tree, expansion: Expansion) -> None:
         """All children have come: keep those that count, and ask for the values that nobody has given."""

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ramify.core.command import Candidate, Fork, Grow, Judge
+from ramify.core.command import SHOWN, Candidate, Fork, Grow, Judge, siblings
 from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.draws import Draws
 from ramify.strategies.expansion import Child, Expansion, Expansions
 from ramify.strategies.tot_values import ZeroValues, greedy, sampled, sampled_once
-from ramify.strategies.tot_weigh import SHOWN, Growing, weighed
+from ramify.strategies.tot_weigh import Growing, weighed
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ class Levels:
         grows: list[Grow] = []
         for path in paths:
             fork = Fork(growing.width, "level", score=path.score if self.round > 1 else None)
-            grows += [Grow(path.node, until=until, action=growing.action, fork=fork)] * growing.width
-        grows[0] = Grow(grows[0].node, until=until, action=growing.action, fork=grows[0].fork, why=why)
+            grows += siblings(Grow(path.node, until=until, action=growing.action, fork=fork, why=why))
+            why = ()
         self._current = self._expansions.grow(grows, [text for text in texts for _ in range(growing.width)])
 
     def _ask_for_votes(self, expansion: Expansion) -> None:

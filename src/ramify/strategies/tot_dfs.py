@@ -7,11 +7,11 @@ on the stack may be grown ahead, which changes what is paid and not what is visi
 
 from dataclasses import dataclass
 
-from ramify.core.command import Candidate, Fork, Grow
+from ramify.core.command import SHOWN, Candidate, Fork, Grow, siblings
 from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.expansion import Expansion, Expansions
-from ramify.strategies.tot_weigh import SHOWN, Growing, weighed
+from ramify.strategies.tot_weigh import Growing, weighed
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,7 @@ class Depths:
         until = "end" if state.depth + 1 == growing.num_levels else "step"
         fork = Fork(growing.width, "depth", score=None if state.tip == ROOT else state.value)
         why = tuple(Candidate(s.tip, s.value) for s in reversed(self._stack[-SHOWN:]) if s.tip != ROOT)
-        grows = [Grow(state.tip, until=until, action=growing.action, fork=fork, why=why)]
-        grows += [Grow(state.tip, until=until, action=growing.action, fork=fork) for _ in range(growing.width - 1)]
+        grows = siblings(Grow(state.tip, until=until, action=growing.action, fork=fork, why=why))
         state.expansion = self._expansions.grow(grows, [0] * growing.width)
 
     def _steps(self, tree: Tree, state: State) -> list[State]:

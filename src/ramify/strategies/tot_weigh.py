@@ -1,13 +1,10 @@
 """What the two searches of Tree of Thoughts share: how paths grow, and the values of what has grown."""
 
-from typing import Final, Protocol
+from typing import Protocol
 
 from ramify.core.tree import Tree
 from ramify.strategies.expansion import Child, Expansion, Expansions
 from ramify.strategies.tot_values import DuplicateValue, duplicate_value
-
-SHOWN: Final = 8
-"""Candidates of a decision that the viewer is told."""
 
 
 class Growing(Protocol):
