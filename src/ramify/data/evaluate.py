@@ -20,10 +20,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ramify.data.exams import Agent, Exam, countdown_exam, hops_exam
-from ramify.data.pieces import prompt_piece
 from ramify.engines.tokenizer import TokenizerFile
 
-MAX_TOKENS = 256  # a whole episode; the longest demonstration of a search has 196
 _BATCH_ROWS = 256
 
 
@@ -40,6 +38,11 @@ class Row:
     num_calls: int = 0
     end: str | None = None
 
+    def said_ids(self, eos_id: int) -> list[int]:
+        """Its tokens behind the prompt, without the end of the sequence."""
+        said = self.ids[self.num_prompt :]
+        return said[:-1] if said[-1:] == [eos_id] else said
+
 
 class Network:
     """The saved model in float32 with a key/value cache of fixed size; rows are told apart by their position."""
@@ -51,13 +54,13 @@ class Network:
         self._heads, self._kv_heads = int(config["num_attention_heads"]), int(config["num_key_value_heads"])
         self._size, self._eps = int(config["head_dim"]), float(config["rms_norm_eps"])
         frequencies = float(config["rope_theta"]) ** (-torch.arange(0, self._size, 2) / self._size)
-        angles = torch.arange(MAX_TOKENS)[:, None] * frequencies
+        angles = torch.arange(int(config["max_position_embeddings"]))[:, None] * frequencies
         self._cos, self._sin = torch.cat([angles.cos()] * 2, -1), torch.cat([angles.sin()] * 2, -1)
         self._keys = self._values = torch.empty(0)
 
-    def start(self, num_rows: int) -> None:
-        """Forget everything and make room for `num_rows`."""
-        self._keys = torch.zeros(self._num_layers, num_rows, self._kv_heads, MAX_TOKENS, self._size)
+    def start(self, num_rows: int, max_tokens: int) -> None:
+        """Forget everything and make room for `num_rows` of so many tokens."""
+        self._keys = torch.zeros(self._num_layers, num_rows, self._kv_heads, max_tokens, self._size)
         self._values = torch.zeros_like(self._keys)
 
     def keep(self, rows: list[int]) -> None:
@@ -108,7 +111,8 @@ def sample(folder: Path, exam: Exam, *, num_samples: int, seed: int, temperature
     # Like lengths together, so that a batch ends at about the same time.
     labels = [label for label in exam.labels for _ in range(num_samples)]
     for batch in _batches([row for _, row in sorted(zip(labels, rows, strict=True), key=lambda pair: pair[0])]):
-        _run(batch, network, tokenizer, ends, generator, temperature)
+        network.start(len(batch), exam.max_tokens)
+        _run(batch, network, tokenizer, ends, generator, temperature, exam.max_tokens)
     return [rows[start : start + num_samples] for start in range(0, len(rows), num_samples)]
 
 
@@ -175,7 +179,7 @@ def _batches(rows: Sequence[Row]) -> list[Sequence[Row]]:
 
 
 def _new_row(agent: Agent, tokenizer: TokenizerFile) -> Row:
-    prompt = tokenizer.encode(prompt_piece(agent.question).text, allow_special=True)
+    prompt = tokenizer.encode(agent.prompt, allow_special=True)
     return Row(agent, given=prompt, turn_start=len(prompt), num_prompt=len(prompt))
 
 
@@ -186,13 +190,13 @@ def _run(
     ends: dict[int, str],
     generator: torch.Generator,
     temperature: float,
+    max_tokens: int,
 ) -> None:
     """Sample every row to its end."""
-    network.start(len(rows))
     for row in rows:
         row.ids.append(row.given.pop(0))
     active = rows
-    for position in range(MAX_TOKENS - 1):
+    for position in range(max_tokens - 1):
         logits = network.step([row.ids[-1] for row in active], position)
         drawn = torch.multinomial(torch.softmax(logits / temperature, -1), 1, generator=generator)[:, 0].tolist()
         for row, token in zip(active, drawn, strict=True):

@@ -11,8 +11,10 @@ from typing import Protocol
 
 from ramify.data.countdown_episodes import result_text
 from ramify.data.hops_episodes import observation_text, search_page
+from ramify.data.pieces import prompt_piece
+from ramify.data.refine_episodes import Attempt, Kind, prompt_of, templates
 from ramify.tasks import countdown, hops
-from ramify.tasks.countdown import CountdownProblem
+from ramify.tasks.countdown import CountdownProblem, Split
 from ramify.tasks.hops import HopsProblem
 from ramify.tools.calculator import CalculatorState, apply
 
@@ -23,6 +25,8 @@ class Agent(Protocol):
     """One episode's surroundings."""
 
     question: str
+    prompt: str
+    """What the model is given, with its control tokens."""
     num_errors: int
 
     def call(self, turn: str) -> str | None:
@@ -43,13 +47,16 @@ class Exam:
     """One a problem; makes a fresh episode."""
     labels: Sequence[str]
     """One a problem: what it is reported under."""
+    max_tokens: int = 256
+    """Most tokens of an episode with its prompt; the longest demonstration of a search has 196."""
 
 
 class CountdownAgent:
-    """A calculator that keeps the numbers left."""
+    """A calculator that keeps the numbers left; `prompt` asks for more than an answer."""
 
-    def __init__(self, problem: CountdownProblem) -> None:
+    def __init__(self, problem: CountdownProblem, prompt: str | None = None) -> None:
         self.question = problem.question
+        self.prompt = prompt or prompt_piece(problem.question).text
         self.num_errors = 0
         self._state = CalculatorState(problem.numbers)
         self._num_left = countdown.MAX_CALLS
@@ -71,6 +78,7 @@ class HopsAgent:
 
     def __init__(self, problem: HopsProblem) -> None:
         self.question = problem.question
+        self.prompt = prompt_piece(problem.question).text
         self.num_errors = 0
         self._problem = problem
         self._num_left = MAX_SEARCHES
@@ -91,9 +99,9 @@ class HopsAgent:
         return {"answered": float(answer is not None), "correct": float(is_right)}
 
 
-def countdown_exam(num_problems: int, seed: int) -> Exam:
-    """Held-out countdown problems, reported by how many numbers they have."""
-    problems = list(countdown.generate("heldout", num_problems, seed))
+def countdown_exam(num_problems: int, seed: int, *, split: Split = "heldout") -> Exam:
+    """Countdown problems, held-out ones unless asked otherwise, reported by how many numbers they have."""
+    problems = list(countdown.generate(split, num_problems, seed))
     labels = [f"{len(problem.numbers)} numbers" for problem in problems]
     return Exam("</calc>", [partial(CountdownAgent, problem) for problem in problems], labels)
 
@@ -103,6 +111,16 @@ def hops_exam(num_problems: int, seed: int, *, num_hops: int = hops.MAX_HOPS) ->
     problems = list(hops.generate("heldout", num_problems, seed, num_hops=num_hops))
     agents = [partial(HopsAgent, problem) for problem in problems]
     return Exam("</search>", agents, ["all"] * len(problems))
+
+
+def refine_exam(kind: Kind, attempts: Sequence[Attempt], critiques: Sequence[str] | None = None) -> Exam:
+    """One request of a kind about each attempt; of rewrites, with these critiques."""
+    template, said = templates()[kind], critiques or [""] * len(attempts)
+    agents = [
+        partial(CountdownAgent, attempt.problem, prompt_of(template, attempt, text))
+        for attempt, text in zip(attempts, said, strict=True)
+    ]
+    return Exam("</calc>", agents, ["all"] * len(attempts), max_tokens=512)
 
 
 def _content(turn: str, tag: str) -> str:

@@ -27,6 +27,16 @@ def report_markdown(report: Mapping[str, Any]) -> str:
     ]
     for task, figures in heldout["tasks"].items():
         lines += [f"## {task}", "", *_table(figures), ""]
+    lines += [
+        "## Refining its own attempts at countdown",
+        "",
+        "One critique, grade and rewrite of each attempt, held-out problems, temperature 1.",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {value} |" for name, value in report["refinement"].items()),
+        "",
+    ]
     curve = training["curve"]
     lines += ["## Training", "", "| step | CPU-minutes | training loss |", "|---|---|---|"]
     lines += [

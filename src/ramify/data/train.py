@@ -24,11 +24,14 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ramify.data import countdown_episodes, hops_episodes
+from ramify.data import countdown_episodes, hops_episodes, refine_episodes
+from ramify.data.attempts import own_attempts
 from ramify.data.evaluate import evaluate_both
+from ramify.data.evaluate_refine import evaluate_refinement
 from ramify.data.hops_episodes import HopsMix
 from ramify.data.make_tokenizer import write_tokenizer
 from ramify.data.pieces import Piece, encode_pieces
+from ramify.data.refine_episodes import Attempt
 from ramify.data.report import report_markdown
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.tasks.countdown import DEFAULT_DISTRIBUTION, CountdownDistribution
@@ -92,20 +95,23 @@ class ModelShape:
 class Recipe:
     """How it is trained. Rates: measured in short pilots on countdown."""
 
-    countdown_episodes: int = 36  # of each batch; batches of 64 and 128 came out alike in pilots of 3 CPU-minutes
-    hops_episodes: int = 28
+    # Of each batch, before and in the last part; batches of 64 and 128 came out alike in pilots of 3 CPU-minutes.
+    countdown_episodes: tuple[int, int] = (36, 12)
+    hops_episodes: tuple[int, int] = (28, 14)
+    refine_episodes: tuple[int, int] = (0, 60)
     micro_episodes: int = 32  # sorted by length inside a batch, so little is padded
     matrix_rate: float = 0.02
     vector_rate: float = 3e-3
     momentum: float = 0.95
     weight_decay: float = 0.0
-    decay_from: float = 0.35  # share of the CPU time after which both rates fall linearly to zero
-    wide_until: float = 0.86  # up to this share pages are the task's, then narrow ones
-    second_rate: float = 0.25  # what both rates begin the second part with, to fall to zero once more
+    decay_from: float = 0.293  # share of the CPU time after which both rates fall linearly to zero
+    wide_until: float = 0.72  # up to this share pages are the task's, then narrow ones
+    refine_from: float = 0.837  # from this share on, transcripts of self-refinement besides
+    later_rate: float = 0.25  # what both rates begin the second and the last part with, to fall to zero once more
     error_share: float = 0.05
-    easy_until: float = 0.026  # up to this share only 3 numbers
-    one_hop_until: float = 0.07
-    two_hops_until: float = 0.17
+    easy_until: float = 0.022  # up to this share only 3 numbers
+    one_hop_until: float = 0.059
+    two_hops_until: float = 0.142
 
     def hops(self, share_used: float) -> HopsMix:
         """How many hops to train on: one, up to two, then as evaluation does."""
@@ -122,8 +128,10 @@ class Recipe:
 
     def rate_factor(self, share_used: float) -> float:
         """What both learning rates are multiplied by."""
+        if share_used >= self.refine_from:
+            return self.later_rate * max(0.0, (1.0 - share_used) / (1.0 - self.refine_from))
         if share_used >= self.wide_until:
-            return self.second_rate * max(0.0, (1.0 - share_used) / (1.0 - self.wide_until))
+            return self.later_rate * (self.refine_from - share_used) / (self.refine_from - self.wide_until)
         return min(1.0, (self.wide_until - share_used) / (self.wide_until - self.decay_from))
 
 
@@ -285,7 +293,11 @@ class Batches:
 
     def __init__(self, recipe: Recipe, tokenizer: TokenizerFile, seed: int) -> None:
         self._recipe, self._tokenizer = recipe, tokenizer
-        self._countdown_rng, self._hops_rng = (random.Random(f"{task} {seed}") for task in ("countdown", "hops"))
+        self._countdown_rng, self._hops_rng, self._refine_rng = (
+            random.Random(f"{name} {seed}") for name in ("countdown", "hops", "refine")
+        )
+        self.attempts: Sequence[Attempt] = ()
+        """The model's own, which the last part of the training refines."""
         self.num_episodes = 0
         self.num_tokens = 0
         self.problem_hashes: set[int] = set()
@@ -305,7 +317,13 @@ class Batches:
             self._countdown_rng, distribution=recipe.countdown(share_used), error_share=recipe.error_share
         )
         hops = hops_episodes.draw_demonstrations(self._hops_rng, recipe.hops(share_used))
-        for problem, pieces in chain(islice(countdown, recipe.countdown_episodes), islice(hops, recipe.hops_episodes)):
+        refine = refine_episodes.draw_transcripts(self._refine_rng, self.attempts)
+        is_last = share_used >= recipe.refine_from
+        for problem, pieces in chain(
+            islice(countdown, recipe.countdown_episodes[is_last]),
+            islice(hops, recipe.hops_episodes[is_last]),
+            islice(refine, recipe.refine_episodes[is_last]),
+        ):
             self.problem_hashes.add(hash(problem))
             yield pieces
 
@@ -378,6 +396,10 @@ def train(
     num_minutes = 0.0 if begun is None else begun.minutes
     started, num_steps, next_save = time.process_time() - 60 * num_minutes, before["steps"], num_minutes + save_every
     while (used := (time.process_time() - started) / 60) < minutes:
+        if used / minutes >= recipe.refine_from and not batches.attempts:
+            save_model(folder, parameters, shape)
+            batches.attempts = own_attempts(folder, seed=seed)
+            started = time.process_time() - 60 * used  # the attempts have a time of their own
         micro_batches = list(batches.draw(used / minutes))
         total_weight = sum(sum(weights[1:]) for micro in micro_batches for _, weights in micro)
         total = 0.0
@@ -418,6 +440,7 @@ def write_report(folder: Path, training: dict[str, object], *, num_problems: int
         "tokenizer_sha256": TokenizerFile(folder / "tokenizer.json").sha256,
         "weights_bytes": (folder / "model.safetensors").stat().st_size,
         "heldout": evaluate_both(folder, num_problems=num_problems, num_samples=16, seed=seed),
+        "refinement": evaluate_refinement(folder, num_problems=num_problems, num_samples=8, seed=seed),
     }
     (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     (folder / "report.md").write_text(report_markdown(report))
@@ -427,7 +450,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="train the built-in model")
     parser.add_argument("--out", type=Path, required=True, help="folder to write, made when missing")
-    parser.add_argument("--minutes", type=float, default=72.0, help="CPU-minutes of training")
+    parser.add_argument("--minutes", type=float, default=86.0, help="CPU-minutes of training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--problems", type=int, default=400, help="held-out problems in the report")
     parser.add_argument("--recipe", type=json.loads, default={}, help="fields of Recipe to change, as JSON")

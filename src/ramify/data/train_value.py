@@ -1,7 +1,8 @@
 """Trains the built-in step scorer: how likely a path that has come this far is to end well.
 
-`python -m ramify.data.train_value --out DIR` grows trees of training problems of both tasks with the built-in model,
-takes the q value of every step from them, and trains the built-in network with one output more on these, on one thread.
+`python -m ramify.data.train_value --out DIR` searches training problems of both tasks with the built-in model and their
+answers (rStar's first round: `rstar_mcts` without a judge of steps, `oracle = "declared"`), takes the q value of every
+step from the trees, and trains the built-in network with one output more on these, on one thread.
 It writes a Hugging Face folder (Qwen3ForSequenceClassification, bf16) with a report of what was measured on held-out
 problems. The learning rate falls with the CPU time used, so weights are not reproducible bit for bit.
 """
@@ -15,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -31,24 +33,38 @@ from ramify.runner.api import rollout_sync
 
 HEAD: Final = "score.weight"
 TASKS: Final = ("countdown", "hops")
+SEARCH: Final = MappingProxyType(
+    {
+        "iterations": 8,
+        "width": 4,
+        "max_depth": 8,
+        "judge": "",
+        "steps": "unjudged",
+        "outcome": "reward",
+        "oracle": "declared",
+    }
+)
+"""How trees are collected with ground truth (`rstar_mcts.SAMPLING_AS_PUBLISHED`, in small)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Rates and sizes. None was tuned: one training of half a CPU-minute and the one of the report is all there is."""
+    """Rates and sizes. None was tuned."""
 
-    problems: int = 2500  # a task
-    preset: str = "chains"
+    problems: int = 2000  # a task
+    preset: str = "rstar_mcts"
     batch_paths: int = 32
     rate: float = 4e-4
     weight_decay: float = 0.01
     warm_up: float = 0.05  # share of the CPU time
-    minutes: float = 5.0
+    minutes: float = 10.0
 
 
 def collected(task: str, split: str, num_problems: int, *, preset: str, seed: int) -> list[Path]:
     """Paths of trees of one task, grown by the built-in model."""
     settings: dict[str, Any] = {"task__name": task, "task__split": split, "prompts": num_problems, "seed": seed}
+    if preset == "rstar_mcts":
+        settings["strategy__options"] = dict(SEARCH)
     grown = rollout_sync(preset=preset, max_trees=16, **settings)
     return [path for tree in grown.trees for path in paths_of(tree)]
 

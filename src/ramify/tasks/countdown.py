@@ -10,7 +10,7 @@ import hashlib
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from ramify.core.branch import Branch
@@ -26,6 +26,7 @@ Split = Literal["train", "heldout"]
 
 MAX_CALLS: Final = 6  # n numbers need n-1 calls, so 2 to 4; the rest is room for errors
 HELDOUT_PERCENT: Final = 10
+FORMAT: Final = arpo({"calculator": "calc"})
 
 _QUESTION = re.compile(r"make ([0-9]+) from((?: [0-9]+)+)")
 # Only a result right behind a call counts: sampling stops at `</calc>`, so the model cannot write such a pair itself.
@@ -190,7 +191,7 @@ class Countdown:
     """
 
     num_numbers: int | None = None
-    format: Format = field(default_factory=lambda: arpo({"calculator": "calc"}))
+    format: Format = FORMAT
     tools: tuple[Tool, ...] = (Calculator(),)
     judges: tuple[Judge, ...] = (CountdownJudge(),)
 
