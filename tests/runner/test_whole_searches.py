@@ -6,17 +6,21 @@ from typing import Any, Final
 import pytest
 
 from ramify.config.configure import resolve
+from ramify.config.presets import preset
 from ramify.runner.api import Rollout, rollout_sync
 
 AGAIN: Final = {"edge": "quotes", "template": "<|user|>{question}<|end|><|assistant|>"}
-"""Another answer in a context of its own: this model knows nothing of critiques."""
+"""Another answer in a context of its own."""
+REFINING: Final = preset("mctsr").small
+"""The requests that the built-in model has learnt, whatever serves it."""
 SEARCHES: Final[Mapping[str, Mapping[str, Any]]] = {
     "best_of_n": {"preset": "best_of_n"},
     "mctsr": {
-        "strategy.name": "mctsr",
-        "strategy.options": {"max_rollouts": 6, "in_flight": 2, "judge": "countdown", "scale": 1.0},
-        "actions.critique": {**AGAIN, "role": "critique"},
-        "actions.rewrite": AGAIN,
+        "preset": "mctsr",
+        "strategy.options": {"max_rollouts": 6, "in_flight": 2},
+        "task.name": "countdown",
+        "format": REFINING["format"],
+        "actions": REFINING["actions"],
     },
     "ab_mcts": {
         "strategy.name": "ab_mcts",
