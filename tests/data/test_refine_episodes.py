@@ -10,6 +10,7 @@ from ramify.data.countdown_episodes import demonstration
 from ramify.data.pieces import encode_pieces
 from ramify.data.refine_episodes import (
     KINDS,
+    SHORT_WEIGHT,
     Attempt,
     critique,
     draw_transcripts,
@@ -38,13 +39,13 @@ def attempt(*steps: str, problem: CountdownProblem = PROBLEM, answer: str | None
 @pytest.mark.parametrize(
     ("written", "num_good", "said", "grade_"),
     [
-        (attempt("7+1", "13*8", "104-5", answer="99"), 3, "reached 99 right", 95),
-        (attempt("7+1", "13*8", "104+5", answer="109"), 2, "reached 109 not 99 wrong step 3", -40),
-        (attempt("13+5", "18+7", "25+1", answer="26"), 0, "reached 26 not 99 wrong step 1", -90),
-        (attempt("7+1", "13*8", answer="99"), 2, "reached 104 not 99 missing step", -10),
-        (attempt("8+1", answer="9"), 1, "reached no number not 99 missing step", -10),
-        (attempt("8+1", "7+1", "13*8", "104+5", answer="109"), 3, "reached 109 not 99 wrong step 4", -30),
-        (attempt(answer="99"), 0, "reached no number not 99 missing step", -90),
+        (attempt("7+1", "13*8", "104-5", answer="99"), 3, "reached 99 target 99 right", 95),
+        (attempt("7+1", "13*8", "104+5", answer="109"), 2, "reached 109 target 99 wrong step 3", -40),
+        (attempt("13+5", "18+7", "25+1", answer="26"), 0, "reached 26 target 99 wrong step 1", -90),
+        (attempt("7+1", "13*8", answer="99"), 2, "reached 104 target 99 missing step", -10),
+        (attempt("8+1", answer="9"), 1, "reached no number target 99 missing step", -10),
+        (attempt("8+1", "7+1", "13*8", "104+5", answer="109"), 3, "reached 109 target 99 wrong step 4", -30),
+        (attempt(answer="99"), 0, "reached no number target 99 missing step", -90),
     ],
 )
 def test_what_is_said_of_an_attempt(written: Attempt, num_good: int, said: str, grade_: int) -> None:
@@ -91,13 +92,17 @@ def test_only_what_stands_behind_the_prompt_is_learnt_and_the_prompt_is_the_pres
         prompt = span_ids(TOKENIZER, spans_of(template, values))
         assert ids[: len(prompt)] == prompt
         assert set(weights[: len(prompt)]) == {0.0}
-        assert set(weights[len(prompt) :]) == {1.0}
+        assert set(weights[len(prompt) :]) == {1.0 if kind == "rewrite" else SHORT_WEIGHT}
         assert prompt == TOKENIZER.encode(prompt_of(template, written, critique(written)), allow_special=True)
         assert ids[-1] == TOKENIZER.eos_id
 
 
 def test_the_words_of_the_transcripts_are_words_of_the_tokenizer() -> None:
-    for said in ("reached 99 right", "reached 26 not 99 wrong step 1", "reached 104 not 99 missing step"):
+    for said in (
+        "reached 99 target 99 right",
+        "reached 26 target 99 wrong step 1",
+        "reached 104 target 99 missing step",
+    ):
         for word in said.split():
             assert word.isdigit() or len(TOKENIZER.encode(f" {word}")) == 1
     assert len(TOKENIZER.encode("reached")) == 1

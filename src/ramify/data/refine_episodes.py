@@ -26,6 +26,9 @@ KINDS: Final[tuple[Kind, ...]] = ("critique", "rewrite", "grade")
 RIGHT: Final = 95
 """The best grade: mcts-llm takes five points off what is above it."""
 WORST: Final = -90
+SHORT_WEIGHT: Final = 8.0
+"""What a token of a critique or a grade is learnt with: they have a tenth of the tokens of a rewrite, and at weight 1
+verdicts were learnt last."""
 
 _CALL = re.compile(r"<calc>(.*?)</calc>", re.DOTALL)
 
@@ -98,13 +101,14 @@ def solved(numbers: tuple[int, ...], target: int, rng: random.Random) -> tuple[s
 
 def critique(attempt: Attempt) -> str:
     """What was reached, and which step lost the target, counted from 1."""
-    target, states = attempt.problem.target, attempt.states()
+    states = attempt.states()
+    reached = states[-1].numbers[-1] if len(set(states)) > 1 else "no number"
+    said = f"reached {reached} target {attempt.problem.target}"
     if attempt.is_right:
-        return f"reached {target} right"
-    reached = f"reached {states[-1].numbers[-1]}" if len(set(states)) > 1 else "reached no number"
+        return f"{said} right"
     if attempt.num_good == len(states) - 1:
-        return f"{reached} not {target} missing step"
-    return f"{reached} not {target} wrong step {attempt.num_good + 1}"
+        return f"{said} missing step"
+    return f"{said} wrong step {attempt.num_good + 1}"
 
 
 def grade(attempt: Attempt) -> int:
@@ -131,9 +135,9 @@ def transcript(kind: Kind, attempt: Attempt, template: str, rng: random.Random) 
     problem, said = attempt.problem, critique(attempt)
     prompt = Piece("prompt", prompt_of(template, attempt, said), loss=0.0)
     if kind == "critique":
-        return (prompt, Piece("model", f"{said}<|end|>", loss=1.0))
+        return (prompt, Piece("model", f"{said}<|end|>", loss=SHORT_WEIGHT))
     if kind == "grade":
-        return (prompt, Piece("model", f"{grade(attempt)}<|end|>", loss=1.0))
+        return (prompt, Piece("model", f"{grade(attempt)}<|end|>", loss=SHORT_WEIGHT))
     num_kept = attempt.num_good
     steps = attempt.steps(num_kept)
     if not attempt.is_right:

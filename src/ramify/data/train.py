@@ -104,14 +104,14 @@ class Recipe:
     vector_rate: float = 3e-3
     momentum: float = 0.95
     weight_decay: float = 0.0
-    decay_from: float = 0.293  # share of the CPU time after which both rates fall linearly to zero
-    wide_until: float = 0.72  # up to this share pages are the task's, then narrow ones
-    refine_from: float = 0.837  # from this share on, transcripts of self-refinement besides
-    later_rate: float = 0.25  # what both rates begin the second and the last part with, to fall to zero once more
+    decay_from: float = 0.28  # share of the CPU time after which both rates fall linearly to zero
+    wide_until: float = 0.689  # up to this share pages are the task's, then narrow ones
+    refine_from: float = 0.8  # from this share on, transcripts of self-refinement besides
+    later_rates: tuple[float, float] = (0.25, 0.5)  # what both rates begin the second and the last part with
     error_share: float = 0.05
-    easy_until: float = 0.022  # up to this share only 3 numbers
-    one_hop_until: float = 0.059
-    two_hops_until: float = 0.142
+    easy_until: float = 0.021  # up to this share only 3 numbers
+    one_hop_until: float = 0.056
+    two_hops_until: float = 0.136
 
     def hops(self, share_used: float) -> HopsMix:
         """How many hops to train on: one, up to two, then as evaluation does."""
@@ -129,9 +129,9 @@ class Recipe:
     def rate_factor(self, share_used: float) -> float:
         """What both learning rates are multiplied by."""
         if share_used >= self.refine_from:
-            return self.later_rate * max(0.0, (1.0 - share_used) / (1.0 - self.refine_from))
+            return self.later_rates[1] * max(0.0, (1.0 - share_used) / (1.0 - self.refine_from))
         if share_used >= self.wide_until:
-            return self.later_rate * (self.refine_from - share_used) / (self.refine_from - self.wide_until)
+            return self.later_rates[0] * (self.refine_from - share_used) / (self.refine_from - self.wide_until)
         return min(1.0, (self.wide_until - share_used) / (self.wide_until - self.decay_from))
 
 
@@ -450,7 +450,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="train the built-in model")
     parser.add_argument("--out", type=Path, required=True, help="folder to write, made when missing")
-    parser.add_argument("--minutes", type=float, default=86.0, help="CPU-minutes of training")
+    parser.add_argument("--minutes", type=float, default=90.0, help="CPU-minutes of training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--problems", type=int, default=400, help="held-out problems in the report")
     parser.add_argument("--recipe", type=json.loads, default={}, help="fields of Recipe to change, as JSON")
