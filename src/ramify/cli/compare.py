@@ -208,7 +208,7 @@ def _pool(
     """Chains enough for the tokens of the dearest arm: a few to know their length, then the rest."""
     from ramify.runner.compare import Pool
 
-    pool = Pool()
+    pool = Pool(task.is_same_answer)
     dearest = max(_mean_tokens(arm) for arm in arms)
     _add_chains(pool, config, MIN_POOL, -1, problems, task, terminal)
     wanted = min(MAX_POOL, int(POOL_ROOM * dearest / pool.tokens_a_chain) + 1)
@@ -236,8 +236,7 @@ def _add_chains(
 
     def note(event: Event) -> None:
         if isinstance(event, TreeClosed):
-            found = chains_of(event.tree, task.format.answer, task.is_same_answer)
-            pool.add(event.tree.problem.uid, found)
+            pool.add(event.tree.problem.uid, chains_of(event.tree, task.format.answer))
 
     strategy = StrategyConfig(name="chains", options={"n": number})
     config = replace(config, preset=None, strategy=strategy, seed=config.seed + part, limits=Limits())

@@ -16,6 +16,7 @@ from ramify.core.ledger import Spend
 from ramify.core.tree import Tree
 from ramify.runner.events import TreeClosed
 from ramify.runner.paired import Difference, paired_difference
+from ramify.runner.votes import classes_of
 
 IsSame = Callable[[str, str], bool]
 Answer = Callable[[str], str | None]
@@ -42,8 +43,8 @@ class Chain:
     """One chain of the pool."""
 
     reward: float
-    answer: int
-    """Number of its answer among the different ones of its problem; -1 = it gave none."""
+    answer: str | None
+    """None = it gave none."""
     num_tokens: int
 
 
@@ -65,24 +66,31 @@ def figures(closed: TreeClosed, answer: Answer, is_same: IsSame) -> TreeFigures:
     )
 
 
-def chains_of(tree: Tree, answer: Answer, is_same: IsSame) -> list[Chain]:
+def chains_of(tree: Tree, answer: Answer) -> list[Chain]:
     """The leaves of a tree of independent chains, one a stem."""
-    leaves = tree.leaves()
-    numbers, _ = _different(tree, leaves, answer, is_same)
     return [
-        Chain(tree.reward(leaf) or 0.0, number, sum(tree.num_sampled(node) for node in tree.path(leaf)))
-        for leaf, number in zip(leaves, numbers, strict=True)
+        Chain(
+            tree.reward(leaf) or 0.0,
+            answer(tree.branch(leaf).response_text),
+            sum(tree.num_sampled(node) for node in tree.path(leaf)),
+        )
+        for leaf in tree.leaves()
     ]
 
 
 @dataclass(slots=True)
 class Pool:
-    """Independent chains of each problem. Mutated by `add` only."""
+    """Independent chains of each problem, whichever runs grew them. Mutated by `add` only."""
 
+    is_same: IsSame
     chains: dict[str, list[Chain]] = field(default_factory=dict[str, list[Chain]])
+    classes: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """Of the answers of all chains of a problem, as votes count them."""
 
     def add(self, uid: str, chains: Sequence[Chain]) -> None:
-        self.chains.setdefault(uid, []).extend(chains)
+        pooled = self.chains.setdefault(uid, [])
+        pooled.extend(chains)
+        self.classes[uid] = classes_of([chain.answer for chain in pooled], self.is_same)
 
     @property
     def tokens_a_chain(self) -> float:
@@ -101,7 +109,7 @@ class Pool:
     def expected(self, num_tokens: float) -> Mapping[str, Mapping[str, float]]:
         """Problem -> what `num_tokens` worth of chains solve, mix and answer on average over all draws of them."""
         k = self.num_chains(num_tokens)
-        return {uid: _expected(chains, k) for uid, chains in self.chains.items()}
+        return {uid: _expected(chains, self.classes[uid], k) for uid, chains in self.chains.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +173,17 @@ def vars_of(tree: TreeFigures) -> Mapping[str, float]:
     return {"solved": tree.solved, "mixed": tree.mixed, "answers": tree.answers, "reward": tree.reward}
 
 
-def _expected(chains: Sequence[Chain], k: float) -> Mapping[str, float]:
+def _expected(chains: Sequence[Chain], classes: Sequence[int], k: float) -> Mapping[str, float]:
     """Means over all ways to take k of these chains; between whole numbers, between their means."""
     low, share = int(k), k - int(k)
-    at_low = _expected_of(chains, low)
+    at_low = _expected_of(chains, classes, low)
     if not share:
         return at_low
-    at_high = _expected_of(chains, low + 1)
+    at_high = _expected_of(chains, classes, low + 1)
     return {what: (1 - share) * at_low[what] + share * at_high[what] for what in at_low}
 
 
-def _expected_of(chains: Sequence[Chain], k: int) -> dict[str, float]:
+def _expected_of(chains: Sequence[Chain], classes: Sequence[int], k: int) -> dict[str, float]:
     size = len(chains)
 
     def none_of(number: int) -> float:
@@ -183,7 +191,7 @@ def _expected_of(chains: Sequence[Chain], k: int) -> dict[str, float]:
         return math.comb(size - number, k) / math.comb(size, k)
 
     rewards = Counter(chain.reward for chain in chains)
-    answers = Counter(chain.answer for chain in chains if chain.answer >= 0)
+    answers = Counter(kind for kind in classes if kind >= 0)
     return {
         "solved": 1 - none_of(sum(n for reward, n in rewards.items() if reward >= 1)),
         "mixed": 1 - sum(math.comb(n, k) for n in rewards.values()) / math.comb(size, k),
