@@ -6,18 +6,13 @@ pass@k is the unbiased estimator over 16 independent chains a problem.
 
 import argparse
 from collections import defaultdict
-from math import comb
 
 import numpy as np
 
 import ramify
+from ramify.runner.proportions import pass_at_k
 
 NUM_CHAINS = 16
-
-
-def pass_at(k: int, num_right: int, num_samples: int = NUM_CHAINS) -> float:
-    """Probability that k of the samples, drawn without replacement, hold a right one."""
-    return 1.0 - comb(num_samples - num_right, k) / comb(num_samples, k)
 
 
 def measure(task: str, num_problems: int, seed: int) -> None:
@@ -37,7 +32,7 @@ def measure(task: str, num_problems: int, seed: int) -> None:
         right["all"].append(num_right)
     print(f"{task:10} {'problems':>8} " + " ".join(f"{f'pass@{k}':>8}" for k in (1, 4, 16)))
     for name in sorted(right, reverse=True):
-        values = [np.mean([pass_at(k, r) for r in right[name]]) for k in (1, 4, 16)]
+        values = [np.mean([pass_at_k(NUM_CHAINS, r, k) for r in right[name]]) for k in (1, 4, 16)]
         print(f"{name:10} {len(right[name]):8} " + " ".join(f"{v:8.3f}" for v in values))
     report = result.report
     tokens, calls = report.decode_tokens / report.leaves, report.tool_calls / report.leaves

@@ -13,6 +13,9 @@ from ramify.core.codec import Codec
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
 
+IsSame = Callable[[str, str], bool]
+"""Whether two answers mean the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolAction:
@@ -146,6 +149,6 @@ class Equating(Protocol):
     """A format that may say itself which answers mean the same."""
 
     @property
-    def is_same_answer(self) -> Callable[[str, str], bool] | None:
+    def is_same_answer(self) -> IsSame | None:
         """None = that is the task's to say."""
         ...

@@ -7,7 +7,6 @@ while a prompt or a tool's text is being fed, given; so rows never wait for each
 
 import argparse
 import json
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from ramify.data.exams import Agent, Exam, countdown_exam, hops_exam
 from ramify.engines.tokenizer import TokenizerFile
+from ramify.runner.proportions import pass_at_k
 
 _BATCH_ROWS = 256
 
@@ -116,11 +116,6 @@ def sample(folder: Path, exam: Exam, *, num_samples: int, seed: int, temperature
     return [rows[start : start + num_samples] for start in range(0, len(rows), num_samples)]
 
 
-def pass_at(num_samples: int, num_right: int, k: int) -> float:
-    """Unbiased pass@k of one problem (Chen et al. 2021, equation 1)."""
-    return 1.0 - math.comb(num_samples - num_right, k) / math.comb(num_samples, k)
-
-
 def evaluate(folder: Path, exam: Exam, *, num_samples: int, seed: int) -> dict[str, dict[str, float]]:
     """Figures at temperature 1, over all problems and by their labels."""
     torch.set_num_threads(1)
@@ -160,7 +155,7 @@ def _figures(groups: Sequence[Sequence[Row]], num_samples: int, tokenizer: Token
     return {
         "problems": len(groups),
         **{
-            f"pass@{k}": mean(sum(pass_at(num_samples, r, k) for r in right), len(groups))
+            f"pass@{k}": mean(sum(pass_at_k(num_samples, r, k) for r in right), len(groups))
             for k in (1, 4, 16)
             if k <= num_samples
         },

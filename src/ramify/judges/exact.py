@@ -6,21 +6,19 @@ text outside the answer.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
 from ramify.core.branch import Branch
 from ramify.core.errors import JudgeError
-from ramify.core.format import Format
+from ramify.core.format import Format, IsSame
 from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 
 ANSWER: Final = "answer"
 """Key of the gold answer among a problem's secrets."""
-
-IsSame = Callable[[str, str], bool]
 
 _NUMBER = re.compile(r"[-+]?([0-9]{1,3}(,[0-9]{3})+|[0-9]{1,40})(\.[0-9]{1,40})?")
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ramify.core.command import Candidate
+from ramify.core.format import IsSame
 from ramify.core.strategy import Vote
 from ramify.core.tree import Tree
 from ramify.runner import votes
-from ramify.runner.votes import IsSame
 
 ReadAnswer = Callable[[str], str | None]
 """Response -> the answer in it."""

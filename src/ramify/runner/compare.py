@@ -8,19 +8,17 @@ their intervals are over problems. Numbers only; running and printing is done el
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from ramify.core.format import IsSame
 from ramify.core.ledger import Spend
 from ramify.core.tree import Tree
+from ramify.runner.answers import ReadAnswer
 from ramify.runner.events import TreeClosed
 from ramify.runner.paired import Difference, paired_difference
 from ramify.runner.votes import classes_of
-
-IsSame = Callable[[str, str], bool]
-Answer = Callable[[str], str | None]
-"""Response -> the answer in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Chain:
     num_tokens: int
 
 
-def figures(closed: TreeClosed, answer: Answer, is_same: IsSame) -> TreeFigures:
+def figures(closed: TreeClosed, read: ReadAnswer, is_same: IsSame) -> TreeFigures:
     """The figures of a tree that has closed."""
     tree = closed.tree
     leaves = tree.leaves()
@@ -56,22 +54,23 @@ def figures(closed: TreeClosed, answer: Answer, is_same: IsSame) -> TreeFigures:
     total = Spend()
     for spend in closed.spent.values():
         total.add(spend)
+    classes = classes_of([read(tree.branch(leaf).response_text) for leaf in leaves], is_same)
     return TreeFigures(
         solved=float(any(reward >= 1 for reward in rewards)),
         reward=fmean(rewards) if rewards else 0.0,
         mixed=float(len(set(rewards)) > 1),
-        answers=float(len(_different(tree, leaves, answer, is_same)[1])),
+        answers=float(len({kind for kind in classes if kind >= 0})),
         spent=total,
         is_oracle=any(score.is_oracle for leaf in leaves for score in tree.scores(leaf)),
     )
 
 
-def chains_of(tree: Tree, answer: Answer) -> list[Chain]:
+def chains_of(tree: Tree, read: ReadAnswer) -> list[Chain]:
     """The leaves of a tree of independent chains, one a stem."""
     return [
         Chain(
             tree.reward(leaf) or 0.0,
-            answer(tree.branch(leaf).response_text),
+            read(tree.branch(leaf).response_text),
             sum(tree.num_sampled(node) for node in tree.path(leaf)),
         )
         for leaf in tree.leaves()
@@ -197,16 +196,3 @@ def _expected_of(chains: Sequence[Chain], classes: Sequence[int], k: int) -> dic
         "mixed": 1 - sum(math.comb(n, k) for n in rewards.values()) / math.comb(size, k),
         "answers": sum(1 - none_of(n) for n in answers.values()),
     }
-
-
-def _different(tree: Tree, leaves: Sequence[int], answer: Answer, is_same: IsSame) -> tuple[list[int], list[str]]:
-    """For each leaf the number of its answer, -1 = it gave none; and the different answers."""
-    seen: list[str] = []
-    numbers: list[int] = []
-    for leaf in leaves:
-        given = answer(tree.branch(leaf).response_text)
-        number = -1 if given is None else next((i for i, one in enumerate(seen) if is_same(one, given)), len(seen))
-        if given is not None and number == len(seen):
-            seen.append(given)
-        numbers.append(number)
-    return numbers, seen

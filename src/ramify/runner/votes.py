@@ -5,9 +5,9 @@ counted. Ties go to the answer that was given first. Source: huggingface/search-
 of ties is the published one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-IsSame = Callable[[str, str], bool]
+from ramify.core.format import IsSame
 
 
 def classes_of(answers: Sequence[str | None], is_same: IsSame) -> list[int]:
