@@ -37,6 +37,31 @@ def test_a_question_is_answered_and_every_vote_told(capsys: pytest.CaptureFixtur
     assert answers["num_candidates"] == 16
 
 
+@pytest.mark.covers("S4.7", engine="builtin")
+def test_whole_trees_come_with_q_values_where_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    budget = ["--budget", "decode_tokens=80"]
+    (answers,) = searched(capsys, QUESTION, "--preset", "mcts", *budget)["answers"]  # type: ignore[misc]
+    assert "tree" not in answers
+    (answers,) = searched(capsys, QUESTION, "--preset", "mcts", *budget, "--trees")["answers"]  # type: ignore[misc]
+    nodes = {node["node"]: node for node in answers["tree"]["nodes"]}
+    assert (answers["tree"]["judge"], answers["tree"]["outcome"]) == ("process", "process")
+    assert all(node["parent"] in nodes for node in nodes.values() if node["node"])
+    assert nodes[0]["visits"] == sum(node["value"] is not None for node in nodes.values()) > 1
+    assert answers["node"] is None or nodes[answers["node"]]["stop"] == "answer"
+
+
+def test_ground_truth_in_a_tree_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    told = searched(capsys, "--task", "hops", "--preset", "self_consistency", "--prompts", "1", "--trees")
+    (answers,) = told["answers"]  # type: ignore[misc]
+    rewarded = [node for node in answers["tree"]["nodes"] if node["reward"] is not None]
+    assert rewarded and all(node["is_oracle"] for node in rewarded)
+
+
+def test_trees_without_json_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", QUESTION, "--trees"]) == 2
+    assert "--json" in capsys.readouterr().err
+
+
 def test_several_questions_are_a_tree_each_and_people_read_the_answers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["search", QUESTION, "make 10 from 4 5 1", "--preset", "reject"]) == 0
     shown = capsys.readouterr().out.splitlines()

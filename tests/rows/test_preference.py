@@ -31,7 +31,7 @@ TREE = {"a": None, "b": None, "ax": 1.0, "ay": 0.0, "az": 1.0, "bx": 0.0, "by": 
 def test_a_step_is_worth_the_mean_reward_below_it() -> None:
     found = worths(grown(TREE))
     assert [round(worth.q, 3) for worth in found.values()] == [0.417, 0.667, 0.0, 0.5, 1.0, 0.0, 1.0, 0.0, 0.0]
-    assert found[ROOT].num_leaves == 6
+    assert found[ROOT].num_values == 6
 
 
 def test_the_best_step_of_a_place_is_paired_with_the_worst() -> None:

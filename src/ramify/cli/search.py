@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_budget_flag, add_config_flags, add_json_flag, budgets, resolved
 from ramify.cli.terminal import Terminal, visible
+from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_budget_flag(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the run; default: a new one in runs/")
     add_json_flag(parser)
+    parser.add_argument("--trees", action="store_true", help="with --json: every node of every tree, with q values")
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
@@ -37,6 +39,8 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.running import grown_shown
     from ramify.runner import api
 
+    if options.trees and not options.json:
+        raise ConfigError("--trees: the trees are part of the JSON; add --json, or see `ramify show RUN 0`")
     config = configured(options)
     out = options.out or new_folder(config)
     shown = grown_shown(
@@ -52,7 +56,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     saved = api.Saved.open(out)
     found = list(saved.answers())
     if options.json:
-        traces = map(tracer(config), saved.trees())
+        traces = map(tracer(config, has_trees=options.trees), saved.trees())
         answers = [{**each.as_dict(), **trace} for each, trace in zip(found, traces, strict=True)]
         terminal.result(SCHEMA, {"run": str(out), "answers": answers, **report.as_dict()})
     else:
@@ -74,17 +78,20 @@ def configured(options: argparse.Namespace) -> "RunConfig":
     return replace(found.config, prompts=len(read_problems(found.config.data)[0]))
 
 
-def tracer(config: "RunConfig") -> "Callable[[Tree], dict[str, Any]]":
-    """What else is told of each tree: the lists of its source, where the search is MCTSr."""
-    if config.strategy.name != "mctsr":
-        return lambda tree: {}
+def tracer(config: "RunConfig", *, has_trees: bool) -> "Callable[[Tree], dict[str, Any]]":
+    """What else is told of each tree: the lists of its source, where the search is MCTSr, and its nodes if wanted."""
     from ramify.config.decode import decode
     from ramify.strategies.mctsr_config import MCTSrConfig
-    from ramify.view import mctsr_trace
+    from ramify.view import mctsr_trace, valued
 
-    options, _ = decode(MCTSrConfig, config.strategy.options)
-    assert options is not None
-    return lambda tree: mctsr_trace(tree, options).as_dict()
+    tellers: list[Callable[[Tree], dict[str, Any]]] = []
+    if config.strategy.name == "mctsr":
+        options, _ = decode(MCTSrConfig, config.strategy.options)
+        assert options is not None
+        tellers.append(lambda tree: mctsr_trace(tree, options).as_dict())
+    if has_trees:
+        tellers.append(lambda tree: {"tree": valued(tree, config.strategy).as_dict()})
+    return lambda tree: {name: told for tell in tellers for name, told in tell(tree).items()}
 
 
 def lines(found: "Sequence[Answers]", report: "RunReport") -> Iterator[str]:

@@ -45,7 +45,7 @@ def paths_of(tree: Tree) -> Iterator[Path]:
             ids=tree.branch(leaf).ids,
             ends=np.array([tree.length(node) - 1 for node in nodes], np.intp),
             q=np.array([found[node].q for node in nodes], np.float32),
-            weights=np.array([1 / found[node].num_leaves for node in nodes], np.float32),
+            weights=np.array([1 / found[node].num_values for node in nodes], np.float32),
             reward=reward,
         )
 

@@ -1,5 +1,6 @@
-"""Values: what each step of a finished tree was worth: the mean reward of the judged leaves below it."""
+"""Values: what each step of a finished tree was worth: the mean of the values at it and below it, such as rewards."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ramify.core.tree import ROOT, Tree
@@ -7,24 +8,27 @@ from ramify.core.tree import ROOT, Tree
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """What lies below a step."""
+    """The values at a step and below it."""
 
-    sum_rewards: float
-    num_leaves: int
-    """Judged ones."""
+    total: float
+    num_values: int
 
     @property
     def q(self) -> float:
-        return self.sum_rewards / self.num_leaves
+        return self.total / self.num_values
 
 
 def worths(tree: Tree) -> dict[int, Worth]:
-    """Of every node with a judged leaf below it, in canonical order; a leaf lies below itself."""
-    rewards = [(leaf, reward) for leaf in tree.leaves() if (reward := tree.reward(leaf)) is not None]
+    """Of every node with a judged leaf below it, by the rewards of these, in canonical order."""
+    return below(tree, {leaf: reward for leaf in tree.leaves() if (reward := tree.reward(leaf)) is not None})
+
+
+def below(tree: Tree, values: Mapping[int, float]) -> dict[int, Worth]:
+    """Of every node that has one of `values`, or a node below it has, in canonical order."""
     sums: dict[int, float] = {}
     counts: dict[int, int] = {}
-    for leaf, reward in rewards:
-        for node in tree.path(leaf):
-            sums[node] = sums.get(node, 0.0) + reward
+    for valued, value in values.items():
+        for node in tree.path(valued):
+            sums[node] = sums.get(node, 0.0) + value
             counts[node] = counts.get(node, 0) + 1
     return {node: Worth(sums[node], counts[node]) for node in tree.subtree(ROOT) if node in counts}

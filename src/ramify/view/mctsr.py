@@ -72,6 +72,12 @@ def mctsr(tree: Tree, node: int, config: MCTSrConfig = CORRECTED) -> MCTSrNode:
     return answers.seen(node)
 
 
+def mctsr_nodes(tree: Tree, config: MCTSrConfig = CORRECTED) -> list[MCTSrNode]:
+    """All answers, breadth first."""
+    answers = _Answers(tree, config)
+    return [answers.seen(node) for node in answers.parents]
+
+
 def mctsr_trace(tree: Tree, config: MCTSrConfig = CORRECTED) -> MCTSrTrace:
     """The lists of a whole tree."""
     answers = _Answers(tree, config)

@@ -1,0 +1,142 @@
+"""Valued: a searched tree as plain nodes, with what was said of each and what the places above make of it.
+
+A node's value is what the judge that the search goes by said of it: where a path ended the judge of outcomes, elsewhere
+the judge of steps; of several judgements it is the mean. q is the mean of the values at a node and below it, and visits
+are their number; the steps of rStar and the answers of MCTSr have the q and the visits of their own methods, as `rstar`
+and `mctsr` tell them. Whatever comes of a judge that saw the answer is marked.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from ramify.config.decode import decode
+from ramify.config.run_config import StrategyConfig
+from ramify.core.command import Edge, Role, Score
+from ramify.core.tree import Tree
+from ramify.rows.values import below
+from ramify.strategies.mctsr_config import MCTSrConfig
+from ramify.strategies.rstar_mcts import RStarMCTSConfig
+from ramify.strategies.steering import REWARD
+from ramify.view.mctsr import mctsr_nodes
+from ramify.view.rstar import RStarReading, statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValuedNode:
+    """One node. Ids are those of the tree."""
+
+    node: int
+    parent: int | None
+    edge: Edge
+    role: Role
+    text: str
+    """What was sampled, observed or written in it."""
+    stop: str | None
+    """Why the path ends here; None = it goes on."""
+    scores: tuple[Score, ...]
+    """Of every judge."""
+    reward: float | None
+    """Of an ended path; None = it goes on, or was not judged."""
+    value: float | None
+    """None = the search's judge said nothing of it."""
+    q: float | None
+    """None = nothing here or below has a value."""
+    visits: int
+    is_oracle: bool
+    """Whether `reward`, `value` or `q` comes of a judge that saw the answer."""
+
+    def as_dict(self) -> dict[str, Any]:
+        scores = [{"judge": s.judge, "value": s.value, "is_oracle": s.is_oracle} for s in self.scores]
+        return asdict(self) | {"scores": scores}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValuedTree:
+    """A whole tree."""
+
+    judge: str
+    """Whose scores are the values of nodes that go on; `reward` = they have none."""
+    outcome: str
+    """Whose scores are the values of ended paths; `reward` = their rewards are."""
+    nodes: tuple[ValuedNode, ...]
+    """In canonical order."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"judge": self.judge, "outcome": self.outcome, "nodes": [node.as_dict() for node in self.nodes]}
+
+
+def valued(tree: Tree, strategy: StrategyConfig) -> ValuedTree:
+    """A finished tree that was grown by `strategy`."""
+    judge, outcome = _judges(strategy.options)
+    said = {node: _said(tree, node, outcome if tree.is_leaf(node) else judge) for node in tree.subtree()}
+    values = {node: fmean(s.value for s in scores if s.value is not None) for node, scores in said.items() if scores}
+    marked = {above for node, scores in said.items() if any(s.is_oracle for s in scores) for above in tree.path(node)}
+    visits = {node: (worth.num_values, worth.q) for node, worth in below(tree, values).items()}
+    visits |= _visits_of_method(tree, strategy)
+
+    def seen(node: int) -> ValuedNode:
+        num_visits, q = visits.get(node, (0, None))
+        reward = tree.reward_score(node) if tree.is_leaf(node) else None
+        return ValuedNode(
+            node=node,
+            parent=tree.parent(node),
+            edge=tree.edge(node),
+            role=tree.role(node),
+            text=_text(tree, node),
+            stop=tree.stop(node),
+            scores=tree.scores(node),
+            reward=None if reward is None else reward.value,
+            value=values.get(node),
+            q=q,
+            visits=num_visits,
+            is_oracle=node in marked or (reward is not None and reward.is_oracle),
+        )
+
+    return ValuedTree(judge=judge, outcome=outcome, nodes=tuple(seen(node) for node in said))
+
+
+def _judges(options: Mapping[str, Any]) -> tuple[str, str]:
+    """The judge of steps that a strategy's options name, and that of outcomes."""
+    judge = options.get("judge") or REWARD
+    return judge, REWARD if options.get("ends") == REWARD else options.get("outcome") or judge
+
+
+def _said(tree: Tree, node: int, judge: str) -> list[Score]:
+    """The scores that are a node's value, those without a value left out."""
+    scores = tree.scores(node)
+    if judge == REWARD:
+        reward = tree.reward_score(node) if tree.is_leaf(node) else None
+        scores = () if reward is None else (reward,)
+    else:
+        scores = tuple(score for score in scores if score.judge == judge)
+    return [score for score in scores if score.value is not None]
+
+
+def _visits_of_method(tree: Tree, strategy: StrategyConfig) -> dict[int, tuple[int, float | None]]:
+    """Visits and q by the method's own rules, of the nodes it has them for."""
+    if strategy.name == "mctsr":
+        config, _ = decode(MCTSrConfig, strategy.options)
+        assert config is not None
+        return {one.node: (one.visits, one.Q if one.reward_samples else None) for one in mctsr_nodes(tree, config)}
+    if strategy.name == "rstar_mcts":
+        options, _ = decode(RStarMCTSConfig, strategy.options)
+        assert options is not None
+        visits = statistics(tree, _reading(options))
+        return {node: (one.count, one.q_value if one.count else None) for node, one in visits.items()}
+    return {}
+
+
+def _reading(options: RStarMCTSConfig) -> RStarReading:
+    return RStarReading(
+        outcome=options.outcome,
+        judge=options.judge if options.steps == "judged" else None,
+        negative_reward=options.negative_reward,
+        failures="local" if options.backup_failures == "leaf" else "to_root",
+    )
+
+
+def _text(tree: Tree, node: int) -> str:
+    own = [segment for segment in tree.segments(node) if segment.origin != "prompt"]
+    return tree.codec.decode([int(i) for segment in own for i in segment.ids])
