@@ -94,6 +94,12 @@ def test_bad_rows_are_named_by_line_and_the_rest_runs_if_asked(
     assert len(searched(capsys, *data, "--set", "data.on_bad_row=skip")["answers"]) == 1  # type: ignore[arg-type]
 
 
+def test_no_more_requests_are_made_than_a_budget_allows(capsys: pytest.CaptureFixture[str]) -> None:
+    for preset in ("best_of_n", "mcts", "beam"):
+        told = searched(capsys, QUESTION, "--preset", preset, "--budget", "calls=30")
+        assert 0 < told["engine_calls"] <= 30, preset  # type: ignore[operator]
+
+
 @pytest.mark.parametrize(
     "budget", ["decode_tokens", "decode_tokens=0", "decode_tokens=-3", "tokens=5", "decode_tokens=x"]
 )
@@ -155,6 +161,15 @@ def test_the_figures_of_eval_are_all_in_its_json(capsys: pytest.CaptureFixture[s
         assert line["unspent"] == pytest.approx(1 - line["decode"] / 100)
         assert line["returned"] <= line["covered"]
         assert not line["is_steered_by_oracle"]
+
+
+def test_what_is_left_of_a_budget_is_of_what_was_limited(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--presets", "best_of_n", *FEW, "--budget", "calls=10,40", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["budget"] == "calls"
+    for line in told["lines"]:
+        assert 0 < line["engine_calls"] <= line["budget"]
+        assert line["unspent"] == pytest.approx(1 - line["engine_calls"] / line["budget"])
 
 
 @pytest.mark.parametrize(

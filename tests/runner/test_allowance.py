@@ -48,14 +48,32 @@ def allowed(command: Command) -> Spend:
 
 
 @pytest.mark.parametrize(
-    ("until", "decode", "turns", "calls"),
-    [("end", 80, 80, 2), ("step", 80, 1, 1), (Tokens(10), 18, 18, 2), (Tokens(500), 80, 80, 2)],
+    ("until", "decode", "turns", "calls", "requests"),
+    [("end", 80, 80, 2, 4), ("step", 80, 1, 1, 1), (Tokens(10), 18, 18, 2, 18), (Tokens(500), 80, 80, 2, 36)],
 )
-def test_a_growth_is_allowed_what_its_path_has_left(until: Until, decode: int, turns: int, calls: int) -> None:
+def test_a_growth_is_allowed_what_its_path_has_left(
+    until: Until, decode: int, turns: int, calls: int, requests: int
+) -> None:
     num_turns = 1 if until == "step" else calls + 2
     assert allowed(Grow(1, until=until)) == Spend(
-        leaves=1, decode=decode, prefill_uncached=130 * num_turns, turns=turns, tool_calls=calls, judge_calls=2
+        leaves=1,
+        decode=decode,
+        prefill_uncached=130 * num_turns,
+        engine_calls=requests,
+        turns=turns,
+        tool_calls=calls,
+        judge_calls=2,
     )
+
+
+def test_a_step_that_is_cut_may_need_requests_to_finish_a_word_where_its_engine_can_go_on() -> None:
+    tree, command = tree_with_a_call(), Grow(1, until="step")
+    cut = {"policy": ActionConfig(max_tokens=20)}
+    place = tree.begin(1, command)
+    assert Allowance(GROWTH, cut, num_leaf_judges=2, max_word=8)(tree, command, place).engine_calls == 9
+    whole = Allowance(GROWTH, cut, num_leaf_judges=2, max_word=8, whole_turns=frozenset(cut))
+    assert whole(tree, command, place).engine_calls == 1
+    assert whole(tree, Grow(1), place).engine_calls == 4 + 80 // 20
 
 
 def test_what_was_no_call_takes_none_away() -> None:
@@ -113,7 +131,7 @@ def test_no_command_uses_more_than_it_was_allowed(
             assert parent is not None
             most = allowance(tree, Grow(parent), tree.follow(parent))
             for name in COUNTED_LIMITS:
-                if name != "prefill_uncached":
+                if name not in ("prefill_uncached", "engine_calls"):
                     assert getattr(used, name) <= getattr(most, name), name
 
 

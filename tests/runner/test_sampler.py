@@ -57,6 +57,21 @@ def test_a_request_may_use_what_the_budget_has_left() -> None:
     assert [r.max_tokens for r in asked] == [40, 40 - turn, 40 - 2 * turn]
 
 
+def test_a_path_makes_no_more_requests_than_the_budget_has_left() -> None:
+    asked = requests(Scripted(chains(5)), limits=Limits(engine_calls=3))
+    assert len(asked) == 3
+    tree, leaf = only_leaf(grown(OneChain, Scripted(chains(5)), limits=Limits(engine_calls=3)))
+    assert tree.stop(leaf) == "budget" and tree.spent()["policy"].engine_calls == 3
+
+
+def test_words_are_finished_by_no_more_requests_than_the_budget_has_left() -> None:
+    class FewTokens(Plan):
+        def wanted(self, tree: Tree) -> Sequence[Command] | None:
+            return None if self.told else [Grow(ROOT, until=Tokens(12))]
+
+    assert len(requests(Scripted(chains(2)), FewTokens, limits=Limits(engine_calls=2))) == 2
+
+
 def test_context_computed_in_a_turn_counts_against_its_next_request() -> None:
     class FewTokens(Plan):
         def wanted(self, tree: Tree) -> Sequence[Command] | None:

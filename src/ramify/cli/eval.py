@@ -56,7 +56,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     lines: list[EvalLine] = []
     for budget in budgets:
         limited = {name: within(config, kind, budget) for name, config in configs.items()}
-        lines += _lines(limited, budget, problems, options, terminal)
+        lines += _lines(limited, (BUDGETS[kind], budget), problems, options, terminal)
     if draw is not None:
         draw(lines, options.plot, title=f"{first.task.name}: {len(problems)} problems, {options.seeds} seeds")
     if options.json:
@@ -96,7 +96,7 @@ def table(lines: "Sequence[EvalLine]", kind: str) -> Table:
     shown.add_column("preset", no_wrap=True)
     for name in (
         kind, "right", "less first [95 %]", "coverage", "majority", "weighted", "best", "candidates",
-        "tokens", "context new", "judgements", "tools", "unspent", "CPU s",
+        "tokens", "context new", "judgements", "requests", "tools", "unspent", "CPU s",
     ):  # fmt: skip
         shown.add_column(name, justify="right", no_wrap=True)
     for each in lines:
@@ -111,6 +111,7 @@ def table(lines: "Sequence[EvalLine]", kind: str) -> Table:
             f"{each.decode:.0f}",
             f"{each.prefill_uncached:.0f}",
             f"{each.judge_calls:.1f}",
+            f"{each.engine_calls:.1f}",
             f"{each.tool_calls:.1f}",
             "-" if each.unspent is None else f"{each.unspent:.0%}",
             f"{each.seconds:.0f}",
@@ -139,12 +140,12 @@ def findings(lines: "Sequence[EvalLine]", *, judge: Sequence[str]) -> Iterator[s
 
 def _lines(
     configs: "Mapping[str, RunConfig]",
-    budget: int | None,
+    limit: tuple[str, float | None],
     problems: "Sequence[Problem]",
     options: argparse.Namespace,
     terminal: Terminal,
 ) -> "list[EvalLine]":
-    """The lines of all presets at one budget."""
+    """The lines of all presets at one budget: what is limited, and to how much."""
     from ramify.runner.evaluation import eval_line
 
     found: list[EvalLine] = []
@@ -153,7 +154,7 @@ def _lines(
         began, seeds = time.process_time(), range(options.seed, options.seed + options.seeds)
         graded = [_searched(name, replace(config, seed=seed), problems, terminal) for seed in seeds]
         seconds = time.process_time() - began
-        found.append(eval_line(name, graded, first=first, budget=budget, seconds=seconds))
+        found.append(eval_line(name, graded, first=first, limit=limit[0], budget=limit[1], seconds=seconds))
         first = first or graded
     return found
 

@@ -26,6 +26,7 @@ FLAGS = {
 BUDGETS = {
     "decode_tokens": "decode",
     "new_context_tokens": "prefill_uncached",
+    "calls": "engine_calls",
     "turns": "turns",
     "leaves": "leaves",
     "tool_calls": "tool_calls",

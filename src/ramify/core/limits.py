@@ -14,6 +14,7 @@ class Limits:
     decode: int | None = None
     prefill_uncached: int | None = None
     """Context tokens computed anew: what the engine's cache held, so where it binds a tree depends on time."""
+    engine_calls: int | None = None
     tool_calls: int | None = None
     judge_calls: int | None = None
     turns: int | None = None
@@ -49,4 +50,4 @@ class Limits:
         return Limits(**tighter)  # pyright: ignore[reportArgumentType]
 
 
-COUNTED_LIMITS = ("leaves", "decode", "prefill_uncached", "tool_calls", "judge_calls", "turns")
+COUNTED_LIMITS = ("leaves", "decode", "prefill_uncached", "engine_calls", "tool_calls", "judge_calls", "turns")

@@ -23,6 +23,8 @@ class Allowance:
     """Most tokens a growth of Tokens(n) is given beyond n, to finish a stop word or a character."""
     asking: Mapping[str, SamplingJudge] = field(default_factory=dict[str, SamplingJudge])
     """The judges that sample, by name."""
+    whole_turns: frozenset[str] = frozenset()
+    """Actions whose engine says whole turns: nothing is asked for to finish a word."""
 
     def __call__(self, tree: Tree, command: Command, place: Place | None) -> Spend:
         if isinstance(command, Judge):
@@ -44,6 +46,7 @@ class Allowance:
             leaves=1,
             decode=decode,
             prefill_uncached=num_turns * (tree.length(place.parent) + self.config.max_response_tokens),
+            engine_calls=min(decode, self._requests(command, decode, num_turns=num_turns)),
             turns=1 if is_step else self._turns(command.action, decode),
             tool_calls=min(1, calls) if is_step else calls,
             judge_calls=self.num_leaf_judges,
@@ -57,9 +60,24 @@ class Allowance:
         action, sitting = self.actions[judge.action], judge.sitting(len(command.nodes))
         spend.turns = sitting.num_dialogues * sitting.num_replies
         spend.decode = spend.turns * (action.max_tokens or self.config.max_response_tokens)
+        spend.engine_calls = min(spend.decode, spend.turns * self._requests_a_step(judge.action, is_cut=True))
         quoted = sum(tree.length(node) for node in command.nodes)
         spend.prefill_uncached = spend.turns * (quoted + len(action.template)) + sitting.num_replies * spend.decode
         return spend
+
+    def _requests(self, command: Grow, decode: int, *, num_turns: int) -> int:
+        """Most requests of a growth of so many turns, each of which may go on over several steps."""
+        max_tokens = self.actions[command.action].max_tokens
+        if self.config.max_turns is not None:
+            num_turns = min(num_turns, self.config.max_turns)
+        if max_tokens is not None and command.until != "step":
+            num_turns += decode // max_tokens
+        is_cut = max_tokens is not None or isinstance(command.until, Tokens)
+        return num_turns * self._requests_a_step(command.action, is_cut=is_cut)
+
+    def _requests_a_step(self, action: str, *, is_cut: bool) -> int:
+        """One, and where a step is cut at a number of tokens, one for each token of a word that was begun."""
+        return 1 + self.max_word if is_cut and action not in self.whole_turns else 1
 
     def _turns(self, action: str, decode: int) -> int:
         """Most steps of a whole path. A step cut at its action's own limit does not end the model's turn."""

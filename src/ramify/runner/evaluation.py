@@ -53,7 +53,7 @@ class EvalLine:
     """One search at one budget, as it is printed. Figures are means over problems, each a mean over its seeds."""
 
     name: str
-    budget: int | None
+    budget: float | None
     num_problems: int
     num_seeds: int
     returned: float
@@ -66,6 +66,7 @@ class EvalLine:
     decode_by_role: Mapping[str, float]
     prefill_uncached: float
     prefill_cached: float
+    engine_calls: float
     tool_calls: float
     judge_calls: float
     unspent: float | None
@@ -149,14 +150,18 @@ def eval_line(
     seeds: Sequence[Mapping[str, Graded]],
     *,
     first: Sequence[Mapping[str, Graded]] | None,
-    budget: int | None,
+    limit: str,
+    budget: float | None,
     seconds: float,
 ) -> EvalLine:
-    """One search's line: `seeds` map problems to its trees, one mapping a seed; `first` is the search it is held to."""
+    """One search's line: `seeds` map problems to its trees, one mapping a seed; `first` is the search it is held to.
+
+    `budget` is of the amount that `limit` names.
+    """
     uids = sorted(seeds[0])
     every = [seed[uid] for seed in seeds for uid in uids]
     returned = _by_problem(seeds, uids)
-    decode = fmean(tree.spent.decode for tree in every)
+    spent = fmean(getattr(tree.spent, limit) for tree in every)
     return EvalLine(
         name=name,
         budget=budget,
@@ -167,13 +172,14 @@ def eval_line(
         covered=fmean(tree.covered for tree in every),
         by_vote={vote: fmean(tree.by_vote[vote] for tree in every) for vote in VOTES},
         candidates=fmean(tree.num_candidates for tree in every),
-        decode=decode,
+        decode=fmean(tree.spent.decode for tree in every),
         decode_by_role=_by_role(every),
         prefill_uncached=fmean(tree.spent.prefill_uncached for tree in every),
         prefill_cached=fmean(tree.spent.prefill_cached for tree in every),
+        engine_calls=fmean(tree.spent.engine_calls for tree in every),
         tool_calls=fmean(tree.spent.tool_calls for tree in every),
         judge_calls=fmean(tree.spent.judge_calls for tree in every),
-        unspent=None if budget is None else 1 - decode / budget,
+        unspent=None if budget is None else 1 - spent / budget,
         seconds=seconds,
         less_first=None if first is None else paired_difference(returned, _by_problem(first, uids)),
         is_steered_by_oracle=any(tree.is_steered_by_oracle for tree in every),

@@ -217,7 +217,12 @@ class Run:
             delivery=self.config.delivery,
             limits=self.config.limits.within(share),
             need=Allowance(
-                self.config.growth, self.config.actions, len(self.judging.leaf), max_word, self._asking_judges
+                self.config.growth,
+                self.config.actions,
+                len(self.judging.leaf),
+                max_word,
+                asking=self._asking_judges,
+                whole_turns=self._whole_turns,
             ),
             rules=self.rules,
             twin=self.strategy(tree.seed) if index == 0 else None,
@@ -289,6 +294,12 @@ class Run:
         check_stops(self.format, used)
         if self.problems and not all(engine.can_continue_turn for engine in used.values()):
             check_growths(config, self._sample(), self._tree(self.problems[0]), used)
+
+    @property
+    def _whole_turns(self) -> frozenset[str]:
+        """Actions whose engine cannot go on inside a turn."""
+        actions, engines = self.config.actions, self.engines
+        return frozenset(n for n, each in actions.items() if not engines[each.engine].capabilities.can_continue_turn)
 
     @property
     def _capabilities(self) -> dict[str, Capabilities]:

@@ -94,9 +94,12 @@ class Sampler:
             (self.context_length(path.work.command.action) - turn.branch.num_tokens, CONTEXT_FULL),
         ]
         decode, prefill, turns = path.left("decode"), path.left("prefill_uncached"), path.left("turns")
+        calls = path.left("engine_calls")
         if decode is not None:
             rooms.append((decode - turn.billed.decode, "budget"))
         if prefill is not None and prefill - turn.billed.prefill_uncached < turn.branch.num_tokens:
+            rooms.append((0, "budget"))
+        if calls is not None and calls - turn.billed.engine_calls < 1:
             rooms.append((0, "budget"))
         if not turn.num_sampled and turns is not None and turns < 1:
             rooms.append((0, "budget"))
