@@ -100,6 +100,41 @@ def test_no_more_requests_are_made_than_a_budget_allows(capsys: pytest.CaptureFi
         assert 0 < told["engine_calls"] <= 30, preset  # type: ignore[operator]
 
 
+PRICED = ["--set", "engine.prices.prompt=2", "--set", "engine.prices.cached=0.5", "--set", "engine.prices.output=8"]
+
+
+def test_a_budget_in_dollars_is_kept_and_the_cost_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for preset in ("best_of_n", "mcts", "beam"):
+        told = searched(capsys, QUESTION, "--preset", preset, *PRICED, "--budget", "dollars=0.004")
+        assert 0 < told["dollars"] <= 0.004, preset  # type: ignore[operator]
+    assert main(["search", QUESTION, "--preset", "best_of_n", *PRICED, "--budget", "dollars=.004"]) == 0
+    assert " dollars, " in capsys.readouterr().out
+    assert main(["rollout", "--prompts", "2", *PRICED, "--budget", "dollars=0.004", "--json"]) == 0
+    assert 0 < json.loads(capsys.readouterr().out)["dollars"] <= 2 * 0.004
+
+
+@pytest.mark.parametrize("command", ["search", "rollout", "eval"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--budget", "dollars=1"], "set engine.prices.prompt and engine.prices.output"),
+        ([*PRICED, "--budget", "dollars=0.00001"], "too small for the question"),
+        ([*PRICED, "--budget", "dollars=0"], "numbers above 0"),
+        ([*PRICED, "--budget", "dollars=nan"], "numbers above 0"),
+        (["--budget", "euros=1"], "no budget 'euros'"),
+        (["--budget", "calls=0.5"], "whole numbers"),
+        (["--set", "engine.prices.prompt=-1", "--set", "engine.prices.output=1"], "prices.prompt = -1"),
+        (["--set", "engine.prices.prompt=1"], "prompt and output go together"),
+    ],
+)
+def test_bad_prices_and_budgets_are_refused(
+    command: str, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problems = {"search": [QUESTION], "rollout": [], "eval": ["--presets", "best_of_n", "--problems", "2"]}[command]
+    assert main([command, *problems, *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "budget", ["decode_tokens", "decode_tokens=0", "decode_tokens=-3", "tokens=5", "decode_tokens=x"]
 )
@@ -164,12 +199,13 @@ def test_the_figures_of_eval_are_all_in_its_json(capsys: pytest.CaptureFixture[s
 
 
 def test_what_is_left_of_a_budget_is_of_what_was_limited(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", "--presets", "best_of_n", *FEW, "--budget", "calls=10,40", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["budget"] == "calls"
-    for line in told["lines"]:
-        assert 0 < line["engine_calls"] <= line["budget"]
-        assert line["unspent"] == pytest.approx(1 - line["engine_calls"] / line["budget"])
+    for kind, budgets, spent in (("calls", "10,40", "engine_calls"), ("dollars", "0.002,0.004", "dollars")):
+        assert main(["eval", "--presets", "best_of_n", *FEW, *PRICED, "--budget", f"{kind}={budgets}", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["budget"] == kind
+        for line in told["lines"]:
+            assert 0 < line[spent] <= line["budget"]
+            assert line["unspent"] == pytest.approx(1 - line[spent] / line["budget"])
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ class Sat:
 
 def sat(
     engine: Engine | Rule,
+    /,
     *,
     options: Mapping[str, Any],
     plan: type[Judged] = Judged,

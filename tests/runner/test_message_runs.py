@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ramify.core.branch import Branch
 from ramify.core.command import Command, Grow
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
+from ramify.core.prices import UNPRICED, Prices
 from ramify.core.segment import Finish
 from ramify.core.strategy import Strategy
 from ramify.core.tool import ToolResult
@@ -75,12 +77,13 @@ def grown(
     *,
     task: object | None = None,
     options: Mapping[str, Any] | None = None,
+    prices: Prices = UNPRICED,
     **config: Any,
 ) -> tuple[Rollout, list[dict[str, Any]]]:
     """A run at an endpoint, and the requests it made."""
     config.setdefault("growth", GrowthConfig(max_response_tokens=4000))
     with Endpoint(model) as endpoint:
-        run = RunConfig(engine=at(endpoint, **(options or {})), **config)
+        run = RunConfig(engine=replace(at(endpoint, **(options or {})), prices=prices), **config)
         result = rollout_sync(config=run, task=task or looking(), **({"strategy": plan} if plan else {}))
     for tree in result.trees:
         assert not list(tree_faults(tree))

@@ -94,7 +94,7 @@ def segments(draw: st.DrawFn) -> Segment:
     common = {
         "version": draw(st.none() | COUNTS),
         "seed": draw(st.none() | st.integers(0, 2**64 - 1)),
-        "usage": Usage(draw(COUNTS), draw(COUNTS), draw(COUNTS), draw(COUNTS)),
+        "usage": Usage(draw(COUNTS), draw(COUNTS), draw(COUNTS), draw(COUNTS), draw(COUNTS)),
         "message": draw(st.none() | COLUMNS),
         "attachments": tuple(draw(st.lists(TEXT, max_size=2))),
     }

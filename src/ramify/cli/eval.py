@@ -9,15 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from ramify.cli.compare import NUM_PROBLEMS, NUM_SEEDS, check_numbers, interval_text, preset_names_of
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.options import BUDGETS, add_json_flag
+from ramify.cli.options import BUDGETS, add_json_flag, amounts_of
 from ramify.cli.terminal import Terminal
-from ramify.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
@@ -50,7 +49,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     draw = None if options.plot is None else _drawer()
     configs = {name: _config(name, options) for name in names}
     first = configs[names[0]]
-    run = api.assemble(first)
+    run = api.assemble(within(first, kind, budgets[0]))
     problems = run.problems
     terminal.say(f"{len(problems)} problems of {first.task.name}, {options.seeds} seeds, {len(names)} presets")
     lines: list[EvalLine] = []
@@ -67,26 +66,21 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     return ExitCode.DONE
 
 
-def budgets_of(text: str | None) -> tuple[str, Sequence[int | None]]:
+def budgets_of(text: str | None) -> tuple[str, Sequence[float | None]]:
     """What is limited, and the budgets, smallest first. Raises `ConfigError`."""
     if text is None:
         return "decode_tokens", [None]
-    name, _, numbers = text.partition("=")
-    if name not in BUDGETS:
-        raise ConfigError(f"--budget {text!r}: {nearest(name, BUDGETS)}")
-    parts = numbers.split(",")
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise ConfigError(f"--budget {text!r}: whole numbers above 0 are needed, as in {name}=112,224")
-    return name, sorted(int(part) for part in parts)
+    name, amounts = amounts_of(text)
+    return name, sorted(amounts)
 
 
-def within(config: "RunConfig", kind: str, budget: int | None) -> "RunConfig":
+def within(config: "RunConfig", kind: str, budget: float | None) -> "RunConfig":
     """The configuration with a budget on top of its limits."""
     from ramify.core.limits import Limits
 
     if budget is None:
         return config
-    limit: dict[str, int] = {BUDGETS[kind]: budget}
+    limit: dict[str, Any] = {BUDGETS[kind]: budget}
     return replace(config, limits=config.limits.within(Limits(**limit)))
 
 
@@ -96,7 +90,7 @@ def table(lines: "Sequence[EvalLine]", kind: str) -> Table:
     shown.add_column("preset", no_wrap=True)
     for name in (
         kind, "right", "less first [95 %]", "coverage", "majority", "weighted", "best", "candidates",
-        "tokens", "context new", "judgements", "requests", "tools", "unspent", "CPU s",
+        "tokens", "context new", "judgements", "requests", "tools", "dollars", "unspent", "CPU s",
     ):  # fmt: skip
         shown.add_column(name, justify="right", no_wrap=True)
     for each in lines:
@@ -113,6 +107,7 @@ def table(lines: "Sequence[EvalLine]", kind: str) -> Table:
             f"{each.judge_calls:.1f}",
             f"{each.engine_calls:.1f}",
             f"{each.tool_calls:.1f}",
+            "-" if each.dollars is None else f"{each.dollars:.4g}",
             "-" if each.unspent is None else f"{each.unspent:.0%}",
             f"{each.seconds:.0f}",
         )

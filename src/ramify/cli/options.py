@@ -1,6 +1,7 @@
 """Options: the flags that commands share, and how they become a configuration."""
 
 import argparse
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,12 @@ BUDGETS = {
     "leaves": "leaves",
     "tool_calls": "tool_calls",
     "judge_calls": "judge_calls",
+    "dollars": "dollars",
 }
 """What a budget may be of -> its limit."""
+
+
+_DECIMAL = re.compile(r"[0-9]*\.?[0-9]+")
 
 
 def add_terminal_flags(parser: argparse.ArgumentParser) -> None:
@@ -78,17 +83,33 @@ def add_budget_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def budgets(options: argparse.Namespace) -> dict[str, int]:
+def budgets(options: argparse.Namespace) -> dict[str, float]:
     """Dotted path of a limit -> its value. Raises `ConfigError` on what is no budget."""
-    found: dict[str, int] = {}
+    found: dict[str, float] = {}
     for text in options.budget:
-        name, _, number = text.partition("=")
-        if name not in BUDGETS:
-            raise ConfigError(f"--budget {text!r}: {nearest(name, BUDGETS)}")
-        if not number.isdecimal() or not int(number):
-            raise ConfigError(f"--budget {text!r}: a whole number above 0 is needed, as in {name}=2000")
-        found[f"limits.{BUDGETS[name]}"] = int(number)
+        name, (amount, *more) = amounts_of(text)
+        if more:
+            raise ConfigError(f"--budget {text!r}: one amount is needed, as in {name}=2000")
+        found[f"limits.{BUDGETS[name]}"] = amount
     return found
+
+
+def amounts_of(text: str) -> tuple[str, list[float]]:
+    """What `WHAT=N,N,…` bounds, and by how much: dollars by any number, all else by whole ones.
+
+    Raises `ConfigError`.
+    """
+    name, _, numbers = text.partition("=")
+    if name not in BUDGETS:
+        raise ConfigError(f"--budget {text!r}: there is no budget {name!r}; {nearest(name, BUDGETS)}")
+    parts = numbers.split(",")
+    if name == "dollars":
+        if not all(_DECIMAL.fullmatch(part) and float(part) for part in parts):
+            raise ConfigError(f"--budget {text!r}: numbers above 0 are needed, as in dollars=0.05")
+        return name, [float(part) for part in parts]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise ConfigError(f"--budget {text!r}: whole numbers above 0 are needed, as in {name}=2000")
+    return name, [int(part) for part in parts]
 
 
 def resolved(options: argparse.Namespace, flags: Mapping[str, Any] | None = None) -> "Resolved":

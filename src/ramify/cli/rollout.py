@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.options import add_config_flags, add_json_flag, resolved
+from ramify.cli.options import add_budget_flag, add_config_flags, add_json_flag, budgets, resolved
 from ramify.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ RUNS = Path("runs")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_flags(parser)
+    add_budget_flag(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the run; default: a new one in runs/")
     parser.add_argument("--dry-run", action="store_true", help="print the whole configuration and start nothing")
     add_json_flag(parser)
@@ -25,7 +26,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.running import run_shown
     from ramify.runner import api
 
-    config = resolved(options).config
+    config = resolved(options, budgets(options)).config
     if options.dry_run:
         return _dry_run(config, terminal, is_json=options.json)
     if config.strategy.reading is not None:

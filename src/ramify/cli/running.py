@@ -62,6 +62,7 @@ def summary(report: RunReport) -> list[str]:
         f"{report.trees} trees, {report.leaves} leaves, {report.turns} turns in {report.seconds:.1f} s",
         f"tokens {report.decode_tokens} sampled; context {report.prefill_uncached} new, {report.prefill_cached} cached",
         f"tool calls: {report.tool_calls}",
+        *(() if report.dollars is None else (f"cost: {report.dollars:.4g} dollars",)),
         f"reward: {_rewards(report)}",
         f"ended by: {', '.join(f'{word} {number}' for word, number in report.stop_words.items()) or 'nothing'}",
     ]

@@ -104,10 +104,11 @@ def lines(found: "Sequence[Answers]", report: "RunReport") -> Iterator[str]:
             yield f"  {visible(solution.text):<24.60} score {solution.score:.3g}, {votes} candidates"
         if len(answers.ranked) > MAX_SHOWN:
             yield f"  … and {len(answers.ranked) - MAX_SHOWN} more different answers"
+    cost = "" if report.dollars is None else f"{report.dollars:.4g} dollars, "
     yield (
         f"{report.decode_tokens} tokens sampled in {report.engine_calls} requests, context {report.prefill_uncached} "
         f"new, {report.prefill_cached} cached; {report.judge_calls} judgements, {report.tool_calls} tool calls, "
-        f"{report.seconds:.1f} s"
+        f"{cost}{report.seconds:.1f} s"
     )
     if report.is_oracle:
         yield "a judge that knows the answers took part"

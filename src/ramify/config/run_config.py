@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ramify.core.action import ActionConfig
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
+from ramify.core.prices import UNPRICED, Prices
 from ramify.engines.tries import POLICY, RetryPolicy
 from ramify.servers.server_config import ServerConfig
 from ramify.tasks.data import DataConfig
@@ -80,6 +81,8 @@ class EngineConfig:
     """When its calls are given up and when they are tried again."""
     server: ServerConfig = ServerConfig()
     """How the `replicas` are started."""
+    prices: Prices = UNPRICED
+    """What its tokens cost."""
 
     def __post_init__(self) -> None:
         _named("engine.name", self.name)

@@ -6,6 +6,7 @@ bytes beside its tokens. Append-only but for `cut`, which divides one row in two
 
 from array import array
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,6 +81,7 @@ class SegmentArena:
         "_measured",
         "_measures",
         "_origin",
+        "_picodollars",
         "_prefilled",
         "_seed",
         "_source",
@@ -96,6 +98,7 @@ class SegmentArena:
         self._origin, self._flags, self._calls = array("B"), array("B"), array("B")
         self._start, self._end = array("i"), array("i")
         self._billed, self._cached, self._prefilled, self._version = array("i"), array("i"), array("i"), array("i")
+        self._picodollars = array("q")
         self._finish, self._source, self._seed = array("h"), array("h"), array("Q")
         self._sources: list[Origination | None] = [None]
         self._finishes: list[Finish] = []
@@ -147,7 +150,13 @@ class SegmentArena:
         )
 
     def usage(self, index: int) -> Usage:
-        return Usage(self._calls[index], self._billed[index], self._cached[index], self._prefilled[index])
+        return Usage(
+            self._calls[index],
+            self._billed[index],
+            self._cached[index],
+            self._prefilled[index],
+            self._picodollars[index],
+        )
 
     def ids(self, index: int) -> Ids_T:
         return self._ids.view(self._start[index], self._end[index])
@@ -184,8 +193,8 @@ class SegmentArena:
     def cut(self, index: int, offset: int) -> int:
         """Divide a segment: a new one takes its first `offset` tokens, `index` keeps the rest, finish and extras.
 
-        The head takes the prefill and the billing of its own tokens; both halves together bill what the whole did.
-        Returns the head's index.
+        The head takes the prefill, the billing of its own tokens and what all of it cost; both halves together bill
+        what the whole did. Returns the head's index.
         """
         middle = self._start[index] + offset
         self._origin.append(self._origin[index])
@@ -197,8 +206,8 @@ class SegmentArena:
         self._seed.append(self._seed[index])
         self._version.append(self._version[index])
         whole = self.usage(index)
-        self._bill(Usage(whole.num_calls, min(offset, whole.num_billed), whole.num_cached, whole.num_prefilled))
-        self._calls[index] = self._cached[index] = self._prefilled[index] = 0
+        self._bill(replace(whole, num_billed=min(offset, whole.num_billed)))
+        self._calls[index] = self._cached[index] = self._prefilled[index] = self._picodollars[index] = 0
         self._billed[index] = max(0, whole.num_billed - offset)
         self._start[index] = middle
         head = len(self._origin) - 1
@@ -237,6 +246,7 @@ class SegmentArena:
         self._billed.append(usage.num_billed)
         self._cached.append(usage.num_cached)
         self._prefilled.append(usage.num_prefilled)
+        self._picodollars.append(usage.picodollars)
 
     @staticmethod
     def _intern(table: list[Any], value: object) -> int:

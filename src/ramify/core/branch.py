@@ -4,7 +4,7 @@ What a format, an engine, a judge or an export sees of a tree: pieces of tokens 
 are exactly those that were fed and sampled; text is derived from them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, takewhile
@@ -19,6 +19,8 @@ from ramify.core.segment import Floats_T, Ids_T, Segment, ToolCall
 
 BYTES_PER_TOKEN = 4
 """Of text whose tokens nobody has counted: OpenAI's rule of thumb for English."""
+MESSAGE_TOKENS = 16
+"""Around a message, at most: templates of chat models put a role and three or four marks there."""
 NOTHING = np.empty(0, np.int32)
 NO_VALUES = np.empty(0, np.float32)
 
@@ -72,6 +74,12 @@ class Branch:
         return len(self) if self.codec.is_exact else self._counted[1]
 
     @property
+    def most_tokens(self) -> int:
+        """As `num_tokens`, but of what nobody has counted the most there can be: a token a byte, and what a template
+        puts around each message."""
+        return len(self) if self.codec.is_exact else self._count(_most_tokens)[1]
+
+    @property
     def num_response_tokens(self) -> int:
         """Those of `num_tokens` behind the opening context."""
         if self.codec.is_exact:
@@ -81,7 +89,11 @@ class Branch:
 
     @cached_property
     def _counted(self) -> tuple[int, int]:
-        """Tokens of the opening and of the whole branch. A call that read something says how much there was of it."""
+        return self._count(estimated_tokens)
+
+    def _count(self, uncounted: Callable[[int], int]) -> tuple[int, int]:
+        """Tokens of the opening and of the whole branch. A call that read something says how much there was of it;
+        `uncounted` says it of bytes of which none does."""
         opening = whole = 0
         is_open = True
         for piece in self.pieces:
@@ -90,7 +102,7 @@ class Branch:
             is_opening = is_open and piece.segment.origin == "prompt"
             if is_open and not is_opening:
                 is_open, opening = False, read or opening
-            whole = read + usage.num_billed if read else whole + estimated_tokens(len(piece.segment))
+            whole = read + usage.num_billed if read else whole + uncounted(len(piece.segment))
             opening = whole if is_opening else opening
         return opening, whole
 
@@ -153,6 +165,11 @@ class Branch:
 def estimated_tokens(num_bytes: int) -> int:
     """Tokens of a text that nobody has counted."""
     return -(-num_bytes // BYTES_PER_TOKEN)
+
+
+def _most_tokens(num_bytes: int) -> int:
+    """Tokens of a message at most."""
+    return num_bytes + MESSAGE_TOKENS
 
 
 def _logprobs_or_nan(segment: Segment) -> Floats_T:

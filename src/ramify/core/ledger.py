@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from ramify.core.limits import Limits
+from ramify.core.prices import PICODOLLARS
 from ramify.core.segment import Usage
 
 
@@ -23,6 +24,8 @@ class Spend:
     prefill_cached: int = 0
     prefill_uncached: int = 0
     engine_calls: int = 0
+    picodollars: int = 0
+    """Of engines that have prices."""
     turns: int = 0
     """Steps of the policy: nodes that hold sampled tokens."""
     tool_calls: int = 0
@@ -48,7 +51,12 @@ class Spend:
         self.prefill_cached += usage.num_cached
         self.prefill_uncached += usage.num_prefilled
         self.engine_calls += usage.num_calls
+        self.picodollars += usage.picodollars
         return self
+
+    @property
+    def dollars(self) -> float:
+        return self.picodollars / PICODOLLARS
 
     def as_dict(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in SPEND_FIELDS}

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, fields
 
 from ramify.core.errors import ConfigError
+from ramify.core.prices import PICODOLLARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,9 @@ class Limits:
     tool_calls: int | None = None
     judge_calls: int | None = None
     turns: int | None = None
+    dollars: float | None = None
+    """By the prices of the engines, which all that are asked must have then. Where cached context has its own price a
+    tree depends on time, as with `prefill_uncached`."""
     seconds: float | None = None
     """Wall seconds by a monotonic clock; such a limit is the one that determinism does not survive."""
 
@@ -28,8 +32,9 @@ class Limits:
                 raise ConfigError(f"limit {f.name} = {value!r}: a limit is positive, or left out")
 
     def counted(self) -> dict[str, int]:
-        """The limits that are counted, without the seconds."""
-        return {name: v for name in COUNTED_LIMITS if (v := getattr(self, name)) is not None}
+        """The limits that are counted, without the seconds; dollars as picodollars."""
+        counted = {name: v for name in COUNTED_LIMITS if (v := getattr(self, name)) is not None}
+        return counted if self.dollars is None else counted | {"picodollars": round(self.dollars * PICODOLLARS)}
 
     def share(self, num_parts: int, part: int) -> "Limits":
         """This limit's `part`-th of `num_parts` equal shares; the remainder goes to the first ones."""
@@ -39,7 +44,9 @@ class Limits:
             shares[name] = quotient + (part < remainder)
             if not shares[name]:
                 raise ConfigError(f"limit {name} = {value} leaves nothing for one of {num_parts} trees")
-        return Limits(**shares, seconds=self.seconds)
+        picodollars = shares.pop("picodollars", None)
+        dollars = None if picodollars is None else picodollars / PICODOLLARS
+        return Limits(**shares, dollars=dollars, seconds=self.seconds)
 
     def within(self, other: "Limits") -> "Limits":
         """The tighter of two limits, field by field."""

@@ -45,6 +45,8 @@ class Usage:
     """Context tokens whose keys and values the engine still had."""
     num_prefilled: int = 0
     """Context tokens computed anew."""
+    picodollars: int = 0
+    """What all of it cost, where the engine has prices."""
 
 
 FREE = Usage()

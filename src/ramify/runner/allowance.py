@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 
 from ramify.config.run_config import GrowthConfig
 from ramify.core.action import ActionConfig
+from ramify.core.branch import MESSAGE_TOKENS
 from ramify.core.command import Command, Grow, Judge, Tokens
 from ramify.core.errors import ContractError, nearest
 from ramify.core.judge import SamplingJudge
 from ramify.core.ledger import Spend
+from ramify.core.prices import UNPRICED, Prices
 from ramify.core.tree import Place, Tree
 
 
@@ -25,6 +27,10 @@ class Allowance:
     """The judges that sample, by name."""
     whole_turns: frozenset[str] = frozenset()
     """Actions whose engine says whole turns: nothing is asked for to finish a word."""
+    prices: Mapping[str, Prices] = field(default_factory=dict[str, Prices])
+    """Of engines, by name."""
+    num_tool_tokens: int = 0
+    """Most tokens of a request that describe tools."""
 
     def __call__(self, tree: Tree, command: Command, place: Place | None) -> Spend:
         if isinstance(command, Judge):
@@ -46,6 +52,7 @@ class Allowance:
             leaves=1,
             decode=decode,
             prefill_uncached=num_turns * (tree.length(place.parent) + self.config.max_response_tokens),
+            picodollars=self._growth_cost(tree, command, place, decode=decode, num_turns=num_turns),
             engine_calls=min(decode, self._requests(command, decode, num_turns=num_turns)),
             turns=1 if is_step else self._turns(command.action, decode),
             tool_calls=min(1, calls) if is_step else calls,
@@ -63,7 +70,29 @@ class Allowance:
         spend.engine_calls = min(spend.decode, spend.turns * self._requests_a_step(judge.action, is_cut=True))
         quoted = sum(tree.length(node) for node in command.nodes)
         spend.prefill_uncached = spend.turns * (quoted + len(action.template)) + sitting.num_replies * spend.decode
+        prices = self._prices_of(judge.action)
+        if prices.is_known:
+            quoted = sum(self._quoted(tree, node, judge.action) for node in command.nodes)
+            spend.picodollars = prices.most(spend.turns * quoted + sitting.num_replies * spend.decode, spend.decode)
         return spend
+
+    def _growth_cost(self, tree: Tree, command: Grow, place: Place, *, decode: int, num_turns: int) -> int:
+        """Most picodollars of a growth of so many turns."""
+        prices = self._prices_of(command.action)
+        if not prices.is_known:
+            return 0
+        is_fresh = self.actions[command.action].edge == "quotes"
+        parent = place.parent
+        context = self._quoted(tree, parent, command.action) if is_fresh else tree.branch(parent).most_tokens
+        return prices.most(num_turns * (context + self.num_tool_tokens + self.config.max_response_tokens), decode)
+
+    def _prices_of(self, action: str) -> Prices:
+        return self.prices.get(self.actions[action].engine, UNPRICED)
+
+    def _quoted(self, tree: Tree, node: int, action: str) -> int:
+        """Most tokens of a fresh context that quotes all that led to `node`."""
+        template = len(self.actions[action].template.encode()) + MESSAGE_TOKENS
+        return template + sum(branch.most_tokens for branch in tree.contexts(node))
 
     def _requests(self, command: Grow, decode: int, *, num_turns: int) -> int:
         """Most requests of a growth of so many turns, each of which may go on over several steps."""

@@ -1,25 +1,31 @@
 """Estimate: upper bounds on what a run may spend, from its configuration alone; None = nothing bounds it."""
 
+from typing import TypeVar
+
 from ramify.config.configure import resolve
 from ramify.config.presets import preset
 from ramify.config.run_config import RunConfig
 
+N = TypeVar("N", int, float)
 
-def bounds(config: RunConfig) -> dict[str, int | None]:
-    """The most trees, leaves, decode tokens and tool calls of a run."""
+
+def bounds(config: RunConfig) -> dict[str, float | None]:
+    """The most trees, leaves, decode tokens and tool calls of a run; and dollars where it limits them."""
     trees, a_tree, a_run = config.prompts, config.limits, config.run_limits
     leaves = least(times(least(a_tree.leaves, _preset_leaves(config)), trees), a_run.leaves)
     decode = least(times(a_tree.decode, trees), a_run.decode, times(leaves, config.growth.max_response_tokens))
     calls = least(times(a_tree.tool_calls, trees), a_run.tool_calls, times(leaves, config.growth.max_tool_calls))
-    return {"trees": trees, "leaves": leaves, "decode_tokens": decode, "tool_calls": calls}
+    dollars = least(times(a_tree.dollars, trees), a_run.dollars)
+    found: dict[str, float | None] = {"trees": trees, "leaves": leaves, "decode_tokens": decode, "tool_calls": calls}
+    return found if dollars is None else {**found, "dollars": dollars}
 
 
-def least(*values: int | None) -> int | None:
+def least(*values: N | None) -> N | None:
     """The least of the values that are there."""
     return min((value for value in values if value is not None), default=None)
 
 
-def times(value: int | None, factor: int) -> int | None:
+def times(value: N | None, factor: int) -> N | None:
     return None if value is None else value * factor
 
 

@@ -45,6 +45,8 @@ class Graded:
     """Whether the search declares that it goes by a judge that saw the answer."""
     is_picked_by_metric: bool
     """Whether the judge that picks among its answers is the one that grades them."""
+    is_priced: bool = False
+    """Whether what it cost is known."""
     is_failed: bool = False
 
 
@@ -67,6 +69,8 @@ class EvalLine:
     prefill_uncached: float
     prefill_cached: float
     engine_calls: float
+    dollars: float | None
+    """None = no engine has prices."""
     tool_calls: float
     judge_calls: float
     unspent: float | None
@@ -114,6 +118,7 @@ async def graded(run: Run, problem: Problem, closed: TreeClosed) -> Graded:
         decode_by_role={role: spend.decode for role, spend in closed.spent.items()},
         is_steered_by_oracle=run.config.strategy.options.get("oracle") == "declared",
         is_picked_by_metric=_is_picked_by_metric(run),
+        is_priced=bool(run.prices),
         is_failed=not closed.is_whole,
     )
 
@@ -177,6 +182,7 @@ def eval_line(
         prefill_uncached=fmean(tree.spent.prefill_uncached for tree in every),
         prefill_cached=fmean(tree.spent.prefill_cached for tree in every),
         engine_calls=fmean(tree.spent.engine_calls for tree in every),
+        dollars=fmean(tree.spent.dollars for tree in every) if all(tree.is_priced for tree in every) else None,
         tool_calls=fmean(tree.spent.tool_calls for tree in every),
         judge_calls=fmean(tree.spent.judge_calls for tree in every),
         unspent=None if budget is None else 1 - spent / budget,

@@ -12,7 +12,10 @@ from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine
 from ramify.core.errors import ConfigError, nearest
 from ramify.core.format import Format
+from ramify.core.limits import Limits
+from ramify.core.prices import PICODOLLARS, Prices
 from ramify.core.problem import Problem
+from ramify.core.tree import ROOT, Tree
 from ramify.formats.chat import Chat
 from ramify.formats.messages import Messages
 from ramify.formats.refine import Refine
@@ -29,6 +32,30 @@ def check_problems(problems: Sequence[Problem], config: RunConfig) -> None:
         raise ConfigError(f"two problems with one uid: {', '.join(map(repr, twice[:3]))}; a uid names one tree")
     if problems:
         config.run_limits.share(len(problems), len(problems) - 1)
+
+
+def check_prices(config: RunConfig, prices: Mapping[str, Prices]) -> None:
+    """Refuse a limit in dollars where an engine that actions ask has no prices."""
+    if config.limits.dollars is None and config.run_limits.dollars is None:
+        return
+    for name in sorted({action.engine for action in config.actions.values() if not action.text}):
+        if name not in prices:
+            path = "engine" if name == "policy" else f"engines.{name}"
+            raise ConfigError(
+                f"a budget in dollars needs prices, and engine {name!r} has none; set {path}.prices.prompt and "
+                f"{path}.prices.output to dollars a million tokens"
+            )
+
+
+def check_opening(tree: Tree, prices: Prices, limits: Limits) -> None:
+    """Refuse a limit in dollars that does not pay for the opening context of `tree` and one token behind it."""
+    num_tokens = tree.branch(ROOT).most_tokens
+    least = prices.most(num_tokens, 1)
+    if least > limits.counted()["picodollars"]:
+        raise ConfigError(
+            f"a budget of {limits.dollars!r} dollars is too small for the question {tree.problem.uid!r}: its context "
+            f"of up to {num_tokens} tokens and one token of an answer may cost {least / PICODOLLARS:.3g}"
+        )
 
 
 def check_codecs(engines: Mapping[str, Engine], codec: Codec) -> None:

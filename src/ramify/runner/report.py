@@ -45,6 +45,8 @@ class RunReport:
     prefill_cached: int = 0
     prefill_uncached: int = 0
     engine_calls: int = 0
+    dollars: float | None = None
+    """None = no engine has prices."""
     tool_calls: int = 0
     turns: int = 0
     judge_calls: int = 0
@@ -89,6 +91,8 @@ class RunReport:
         self.prefill_cached += total.prefill_cached
         self.prefill_uncached += total.prefill_uncached
         self.engine_calls += total.engine_calls
+        if self.dollars is not None:
+            self.dollars += total.dollars
         self.tool_calls += total.tool_calls
         self.turns += total.turns
         self.judge_calls += total.judge_calls

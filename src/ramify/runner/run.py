@@ -16,6 +16,8 @@ from ramify.core.engine import Capabilities, Engine
 from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.format import Equating, Format, GivingUp, MessageFormat
 from ramify.core.growth import GrowthRules
+from ramify.core.limits import Limits
+from ramify.core.prices import Prices
 from ramify.core.problem import Problem
 from ramify.core.seeds import strategy_seed, tree_seed
 from ramify.core.strategy import SearchStrategy, Strategy, Vote
@@ -36,12 +38,14 @@ from ramify.runner.refusals import (
     check_actions,
     check_codecs,
     check_measures,
+    check_opening,
+    check_prices,
     check_problems,
     check_spelling,
     check_tools,
 )
 from ramify.runner.report import RunReport, engine_reports
-from ramify.runner.sampler import Sampler
+from ramify.runner.sampler import Sampler, most_tool_tokens
 from ramify.runner.scheduler import KeepUp, Scheduler, TreeRun
 from ramify.runner.toolbox import Toolbox
 from ramify.runner.tools import listed, tools_of
@@ -117,6 +121,12 @@ class Run:
         return strategy if min_leaves is None else ToppedUp(_checked(strategy), min_leaves)
 
     @property
+    def prices(self) -> dict[str, Prices]:
+        """Of the engines that have any, by name."""
+        every = {"policy": self.config.engine, **self.config.engines}
+        return {name: engine.prices for name, engine in every.items() if engine.prices.is_known}
+
+    @property
     def answering(self) -> Answering:
         """How its trees are asked for their answers; leaves that no search grew answer by majority."""
         sample = self._sample()
@@ -152,7 +162,7 @@ class Run:
         began = asyncio.get_running_loop().time()
         seconds = self.config.run_limits.seconds
         self._deadline = None if seconds is None else began + seconds
-        report = RunReport()
+        report = RunReport(dollars=0.0 if self.prices else None)
         known = replayed or {}
         for tree in known.values():
             if tree.is_closed:
@@ -208,14 +218,13 @@ class Run:
         )
 
     def _driver(self, index: int, problem: Problem) -> Driver:
-        share = self.config.run_limits.share(len(self.problems), index)
         tree = self._tree(problem)
         max_word = max([MAX_CHARACTER_BYTES, *(len(word.encode()) for word in self.format.stops)])
         return Driver(
             tree,
             self.strategy(tree.seed),
             delivery=self.config.delivery,
-            limits=self.config.limits.within(share),
+            limits=self._limits(index),
             need=Allowance(
                 self.config.growth,
                 self.config.actions,
@@ -223,10 +232,16 @@ class Run:
                 max_word,
                 asking=self._asking_judges,
                 whole_turns=self._whole_turns,
+                prices=self.prices,
+                num_tool_tokens=most_tool_tokens(self._described_tools),
             ),
             rules=self.rules,
             twin=self.strategy(tree.seed) if index == 0 else None,
         )
+
+    def _limits(self, index: int) -> Limits:
+        """Of one tree: its own, and its share of the run's."""
+        return self.config.limits.within(self.config.run_limits.share(len(self.problems), index))
 
     def _tree(self, problem: Problem) -> Tree:
         """A tree with nothing but its opening context."""
@@ -240,7 +255,8 @@ class Run:
             stops=self.format.stops,
             config=self.config.growth,
             measures=self._measures,
-            tools=self.format.schemas if isinstance(self.format, MessageFormat) else (),
+            tools=self._described_tools,
+            prices=self.prices,
         )
         return Grower(
             problem,
@@ -262,7 +278,7 @@ class Run:
             if not action.text
         }
         growth = replace(self.config.growth, max_turns=None, max_response_tokens=sys.maxsize)
-        return Sampler(self.engines, actions, stops=stops, config=growth, measures=frozenset())
+        return Sampler(self.engines, actions, stops=stops, config=growth, measures=frozenset(), prices=self.prices)
 
     def _release(self, event: Event) -> None:
         if isinstance(event, TreeClosed):
@@ -288,12 +304,28 @@ class Run:
         check_tools(self.format, self.toolbox.names)
         check_spelling(self.format.stops, self.codec)
         check_actions(config.actions, engines, self.format)
+        check_prices(config, self.prices)
+        self._check_dollars()
         check_strategy_judges(self._options, self.judging.judges, config.strategy.name)
         used = self._capabilities
         check_messages(config, self.format, used)
         check_stops(self.format, used)
         if self.problems and not all(engine.can_continue_turn for engine in used.values()):
             check_growths(config, self._sample(), self._tree(self.problems[0]), used)
+
+    def _check_dollars(self) -> None:
+        """Refuse a question whose opening context its dollars do not pay for."""
+        policy = self.config.actions["policy"]
+        if policy.text or policy.engine not in self.prices:
+            return
+        for index, problem in enumerate(self.problems):
+            if (limits := self._limits(index)).dollars is not None:
+                check_opening(self._tree(problem), self.prices[policy.engine], limits)
+
+    @property
+    def _described_tools(self) -> tuple[Mapping[str, Any], ...]:
+        """Those that every request to an engine that speaks in messages describes."""
+        return self.format.schemas if isinstance(self.format, MessageFormat) else ()
 
     @property
     def _whole_turns(self) -> frozenset[str]:

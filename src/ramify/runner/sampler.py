@@ -1,8 +1,9 @@
 """Sampler: asks an engine for one turn, within every limit that holds for it."""
 
 import asyncio
+import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ramify.config.run_config import GrowthConfig
@@ -10,8 +11,9 @@ from ramify.core.action import ActionConfig
 from ramify.core.command import Tokens
 from ramify.core.engine import Engine, Generation, Request
 from ramify.core.errors import EngineError
+from ramify.core.prices import UNPRICED, Prices
 from ramify.core.segment import Origination
-from ramify.runner.work import Path, Turn
+from ramify.runner.work import Path, Turn, usage_of
 from ramify.strategies.entropy import STEP_ENTROPY
 
 CONTEXT_FULL: Final = "context_full"
@@ -36,13 +38,17 @@ class Sampler:
         config: GrowthConfig,
         measures: frozenset[str],
         tools: tuple[Mapping[str, Any], ...] = (),
+        prices: Mapping[str, Prices] | None = None,
     ) -> None:
+        """`prices` are those of engines, by name."""
         self._engines = engines
         self._actions = actions
         self._stops = stops
         self._config = config
         self._measures = measures
         self._tools = tools
+        self._num_tool_tokens = most_tool_tokens(tools)
+        self._prices = {name: (prices or {}).get(action.engine, UNPRICED) for name, action in actions.items()}
         self._sources = {name: _source(engines[action.engine], action) for name, action in actions.items()}
 
     async def sample(self, turn: Turn, path: Path) -> None:
@@ -60,7 +66,8 @@ class Sampler:
                 turn.stop = error.reason
                 return
             if len(generation.ids) or generation.message is not None:
-                turn.hear(generation, self._sources[path.work.command.action])
+                cost = self._cost(turn, path, generation)
+                turn.hear(generation, self._sources[path.work.command.action], picodollars=cost)
             if generation.finish.kind == "abort":
                 turn.stop = DEADLINE
                 return
@@ -94,11 +101,15 @@ class Sampler:
             (self.context_length(path.work.command.action) - turn.branch.num_tokens, CONTEXT_FULL),
         ]
         decode, prefill, turns = path.left("decode"), path.left("prefill_uncached"), path.left("turns")
-        calls = path.left("engine_calls")
+        calls, money = path.left("engine_calls"), path.left("picodollars")
         if decode is not None:
             rooms.append((decode - turn.billed.decode, "budget"))
         if prefill is not None and prefill - turn.billed.prefill_uncached < turn.branch.num_tokens:
             rooms.append((0, "budget"))
+        if money is not None:
+            prices = self._prices[path.work.command.action]
+            affordable = prices.num_affordable(money - turn.billed.picodollars, self._most_context(turn))
+            rooms += [] if affordable is None else [(affordable, "budget")]
         if calls is not None and calls - turn.billed.engine_calls < 1:
             rooms.append((0, "budget"))
         if not turn.num_sampled and turns is not None and turns < 1:
@@ -109,6 +120,18 @@ class Sampler:
         room, word = min(rooms, key=lambda r: r[0])
         num_lacking = self._num_lacking(turn, path)
         return room if num_lacking is None else min(room, max(1, num_lacking)), word
+
+    def _most_context(self, turn: Turn) -> int:
+        """Most tokens that the next request may be billed for as its context."""
+        return turn.branch.most_tokens + self._num_tool_tokens
+
+    def _cost(self, turn: Turn, path: Path, generation: Generation) -> int:
+        """Picodollars of the generation that goes on from `turn`; where its server says nothing of what it read, the
+        most that can have been."""
+        prices, usage = self._prices[path.work.command.action], usage_of(generation)
+        if usage.num_cached + usage.num_prefilled:
+            return prices.cost(usage)
+        return prices.most(self._most_context(turn), usage.num_billed)
 
     def _num_lacking(self, turn: Turn, path: Path) -> int | None:
         """Tokens that the step lacks of the number it ends at; None = it ends at none."""
@@ -145,6 +168,11 @@ class Sampler:
         if generation.finish.kind == "abort" and (deadline is None or deadline > asyncio.get_running_loop().time()):
             raise EngineError("aborted", "the engine gave the turn up", is_retryable=True)
         return generation
+
+
+def most_tool_tokens(tools: Sequence[Mapping[str, Any]]) -> int:
+    """Most tokens of a request that describe these tools: nobody counts them, so a token a byte."""
+    return len(json.dumps(tools)) if tools else 0
 
 
 def request_id(tree: str, seed: int) -> str:

@@ -4,7 +4,7 @@ Values and bookkeeping without any I/O; the sampler and the grower do what they 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -118,9 +118,9 @@ class Turn:
         self.segments.extend(segments)
         self.branch = extended(self.branch, segments, node=self.node)
 
-    def hear(self, generation: Generation, source: Origination) -> None:
-        """Add what an engine sampled."""
-        self.take(*sampled_segments(generation, source, self.seed))
+    def hear(self, generation: Generation, source: Origination, *, picodollars: int = 0) -> None:
+        """Add what an engine sampled, and what it cost."""
+        self.take(*sampled_segments(generation, source, self.seed, picodollars=picodollars))
         self.topk.extend(generation.topk)
         self.notes.update(generation.notes)
         self.finish = generation.finish
@@ -196,14 +196,19 @@ def behind_end(observation: Ids_T, end: int, codec: Codec) -> Ids_T:
     return observation
 
 
-def sampled_segments(generation: Generation, source: Origination, seed: int) -> list[Segment]:
+def usage_of(generation: Generation) -> Usage:
+    """What a generation used, its price left out."""
+    return Usage(1, generation.num_billed, generation.num_cached, generation.num_prefilled)
+
+
+def sampled_segments(generation: Generation, source: Origination, seed: int, *, picodollars: int = 0) -> list[Segment]:
     """One segment a policy version of a generation; the first bills it, the last says how it finished."""
     spans = generation.versions or ((None, len(generation.ids)),)
     segments: list[Segment] = []
     start = 0
     for number, (version, length) in enumerate(spans):
         end = start + length
-        usage = Usage(1, generation.num_billed, generation.num_cached, generation.num_prefilled)
+        usage = replace(usage_of(generation), picodollars=picodollars)
         segments.append(
             Segment(
                 "sampled",

@@ -175,6 +175,7 @@ def _usage_value(usage: Usage) -> UsageValue:
         num_billed=operator.index(usage.num_billed),
         num_cached=operator.index(usage.num_cached),
         num_prefilled=operator.index(usage.num_prefilled),
+        picodollars=operator.index(usage.picodollars),
     )
 
 
@@ -331,11 +332,15 @@ def _segment(value: SegmentValue) -> Segment:
         version=value.version,
         finish=None if value.finish is None else Finish(value.finish.kind, value.finish.matched),
         seed=value.seed,
-        usage=Usage(value.usage.num_calls, value.usage.num_billed, value.usage.num_cached, value.usage.num_prefilled),
+        usage=_usage(value.usage),
         message=None if value.message is None else unpack_data(value.message),
         tool_call=None if value.tool_call is None else _tool_call(value.tool_call),
         attachments=value.attachments,
     )
+
+
+def _usage(value: UsageValue) -> Usage:
+    return Usage(value.num_calls, value.num_billed, value.num_cached, value.num_prefilled, value.picodollars)
 
 
 def _source(value: SourceValue) -> Origination:

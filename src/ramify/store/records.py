@@ -46,6 +46,7 @@ class UsageValue(Value, frozen=True):
     num_billed: int = 0
     num_cached: int = 0
     num_prefilled: int = 0
+    picodollars: int = 0
 
 
 class ToolCallValue(Value, frozen=True):
