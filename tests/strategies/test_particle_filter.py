@@ -10,13 +10,13 @@ from tests.strategies.step_world import found, played
 from tests.strategies.world import ListDraws, path_text
 
 from ramify.core.errors import ConfigError
+from ramify.strategies.allotment import softmax
 from ramify.strategies.particle_filter import (
     AS_PUBLISHED,
     ParticleFilter,
     ParticleFilterConfig,
     effective_number,
     log_odds,
-    softmax,
     systematic,
 )
 
@@ -49,8 +49,8 @@ def test_systematic_resampling_is_right_on_average() -> None:
 
 
 def test_the_effective_number_is_that_of_equal_weights() -> None:
-    assert effective_number(softmax([1.0] * 5)) == pytest.approx(5)
-    assert effective_number(softmax([0.0, -800.0])) == 1.0
+    assert effective_number(softmax([1.0] * 5, 1.0)) == pytest.approx(5)
+    assert effective_number(softmax([0.0, -800.0], 1.0)) == 1.0
 
 
 def test_corrected_nothing_is_drawn_while_the_weights_are_even() -> None:

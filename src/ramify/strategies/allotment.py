@@ -47,10 +47,11 @@ def weighted_allotment(weights: Sequence[float], total: int) -> list[int]:
 
 
 def softmax(values: Sequence[float], temperature: float) -> list[float]:
-    """exp(v / temperature), so scaled that they sum to 1."""
-    top = max(values)
+    """exp(v / temperature), so scaled that they sum to 1; none for none."""
+    top = max(values, default=0.0)
     powers = [math.exp((value - top) / temperature) for value in values]
-    return [power / sum(powers) for power in powers]
+    total = math.fsum(powers)
+    return [power / total for power in powers]
 
 
 def fallback_index(output_len: int, block: int, *, segment: int, max_depth: int, window: int) -> int:

@@ -18,6 +18,7 @@ from typing import Final, Literal
 from ramify.core.command import Candidate
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Tree
+from ramify.strategies.allotment import softmax
 from ramify.strategies.draws import Draws
 from ramify.strategies.levels import Level, Levels, LevelsConfig
 from ramify.strategies.paths import Path, alive, answers
@@ -72,7 +73,7 @@ class ParticleFilter(Levels):
         grown = [(path, i) for i, path in enumerate(level.grown) if path is not None and path in kept]
         paths = [path for path, _ in grown]
         log_weights = [self._log_weight(level.beams[i], path, self._log_weights[i]) for path, i in grown]
-        weights = softmax(log_weights)
+        weights = softmax(log_weights, 1.0)
         if self._is_to_resample(paths, weights):
             ancestors = self.ancestors(weights)
             paths, log_weights = [paths[i] for i in ancestors], [0.0] * len(ancestors)
@@ -109,14 +110,6 @@ def log_odds(probability: float) -> float:
     """ln(p / (1 - p)), p held away from 0 and 1."""
     p = min(max(probability, MARGIN), 1 - MARGIN)
     return math.log(p / (1 - p))
-
-
-def softmax(values: Sequence[float]) -> list[float]:
-    """exp of each over the sum of all; none for none."""
-    largest = max(values, default=0.0)
-    weights = [math.exp(value - largest) for value in values]
-    total = math.fsum(weights)
-    return [weight / total for weight in weights]
 
 
 def effective_number(weights: Sequence[float]) -> float:
