@@ -229,10 +229,11 @@ class Tree:
             return None
         return known[0] if len(known) == 1 else np.concatenate([np.empty(0, np.float32), *known])
 
-    def content_key(self, node: int) -> bytes:
-        """What the model said in `node`, as bytes of its ids: siblings with one key said the same."""
+    def content_key(self, *nodes: int) -> bytes:
+        """What the model said in `nodes`, as bytes of its ids: ways from one place with one key said the same."""
         arena = self._segments
-        return b"".join([arena.ids(i).tobytes() for i in self._segment_range(node) if arena.is_sampled(i)])
+        segments = [i for node in nodes for i in self._segment_range(node) if arena.is_sampled(i)]
+        return b"".join([arena.ids(i).tobytes() for i in segments])
 
     def num_tool_calls(self, node: int) -> int:
         """Number of calls of tools on the branch of `node`; what was no action is none, though it was answered."""

@@ -117,8 +117,7 @@ class Expansions:
         child.is_told = True
         if isinstance(outcome, Grown):
             child.tip, child.has_ended = outcome.tip, tree.is_ended(outcome.tip)
-            nodes = outcome.nodes
-            child.key = tree.content_key(nodes[0]) if len(nodes) == 1 else b"".join(map(tree.content_key, nodes))
+            child.key = tree.content_key(*outcome.nodes)
         self._look(tree, expansion)
 
     def value(self, tree: Tree, child: Child) -> float | None:

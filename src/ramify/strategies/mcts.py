@@ -520,10 +520,10 @@ def _twin(tree: Tree, tip: int, siblings: Sequence[Node], above: int) -> Node | 
 
 def _said(tree: Tree, tip: int, above: int) -> bytes:
     """What the model said from behind `above` to `tip`."""
-    said, node = tree.content_key(tip), tree.parent(tip)
-    while node is not None and node != above:
-        said, node = tree.content_key(node) + said, tree.parent(node)
-    return said
+    nodes = [tip]
+    while (node := tree.parent(nodes[-1])) is not None and node != above:
+        nodes.append(node)
+    return tree.content_key(*reversed(nodes))
 
 
 def _mark(node: Node) -> None:

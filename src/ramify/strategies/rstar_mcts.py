@@ -423,7 +423,7 @@ def _distinct(tree: Tree, grown: Sequence[Grown]) -> list[Grown]:
     seen: set[bytes] = set()
     kept: list[Grown] = []
     for each, length in zip(grown, lengths, strict=True):
-        said = b"".join(tree.content_key(node) for node in each.nodes) if lengths.count(length) > 1 else None
+        said = tree.content_key(*each.nodes) if lengths.count(length) > 1 else None
         if said is None or said not in seen:
             kept.append(each)
         if said is not None:
