@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from ramify.core.branch import Branch
 from ramify.core.codec import Codec
@@ -25,11 +25,9 @@ from ramify.formats.calls import CALL, CALL_END, FUNCTION, Syntax, read_call
 from ramify.formats.chat_probe import ChatProbe, RenderChat
 from ramify.formats.frames import Frame
 from ramify.formats.tags import OBSERVATIONS, quoted
+from ramify.formats.thoughts import THINK, THOUGHT
 
-THINK: Final = "<think>"
-
-_LEADING_THOUGHT = re.compile(r"\A\s*<think>.*?(</think>|\Z)", re.DOTALL)
-_THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
+_LEADING_THOUGHT = re.compile(rf"\A\s*{THOUGHT.pattern}", re.DOTALL)
 _ANSWER_TAG = re.compile(r"[A-Za-z_][\w.-]*")
 
 
@@ -124,7 +122,7 @@ class Chat:
     def answer(self, response: str) -> str | None:
         """The last turn without its thinking, or what it has between answer tags; None = there is none, or a call."""
         last = response.rpartition(self._turn.tail)[2] if self._turn.tail.strip() else response
-        text = _THOUGHT.sub("", self._unfolded(last))
+        text = THOUGHT.sub("", self._unfolded(last))
         if self._answer_tag is not None:
             end = text.rfind(self._answer_end)
             start = text.rfind(f"<{self._answer_tag}>", 0, max(end, 0))

@@ -11,7 +11,6 @@ of the text.
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
@@ -23,6 +22,7 @@ from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
 from ramify.formats.calls import CALL, CALL_END, only_text, read_function
 from ramify.formats.tags import OBSERVATIONS, TagFormat, quoted
+from ramify.formats.thoughts import without_thoughts
 
 Calls = Literal["native", "tags"]
 Message = Mapping[str, Any]
@@ -38,9 +38,6 @@ ONE_CALL: Final = (
 
 _RESULT: Final = ("\n<tool_response>\n", "\n</tool_response>\n")
 """Around a native call's result in the text (Hermes)."""
-_THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
-_THOUGHT_END: Final = "</think>"
-"""Alone where the server's template has written the beginning, which is then no part of the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +142,7 @@ class Messages:
         none, or a call."""
         if self._has_answer_tag:
             return self._tags.answer(response)
-        text = _THOUGHT.sub("", response.rpartition(_RESULT[1])[2]).rpartition(_THOUGHT_END)[2]
+        text = without_thoughts(response.rpartition(_RESULT[1])[2])
         return None if CALL in text else text.strip() or None
 
     def tools(self) -> Mapping[str, str]:

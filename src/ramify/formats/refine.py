@@ -23,6 +23,7 @@ from ramify.core.tool import ToolResult
 from ramify.formats.boxed import boxed
 from ramify.formats.messages import text_of
 from ramify.formats.tags import check_quote, placeholders, quoted, response_of, spans_of
+from ramify.formats.thoughts import without_thoughts
 
 OPENING: Final = """\
 Solve the problem. Work step by step, check what you find, and write the final answer last, as \\boxed{{...}}.
@@ -82,9 +83,6 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """What the templates of these actions must cite; those of others may cite what they like."""
-
-_THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
-_THOUGHT_END: Final = "</think>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +175,7 @@ class Refine:
 
     def answer(self, response: str) -> str | None:
         """The final answer in a response, behind its thoughts; None = there is none."""
-        said = _without_thoughts(response)
+        said = without_thoughts(response)
         if self.answer_pattern is None:
             return boxed(said)
         found = [match[match.re.groups and 1] or "" for match in re.finditer(self.answer_pattern, said)]
@@ -198,14 +196,9 @@ class Refine:
 
     def _said(self, context: Branch) -> str:
         """A context's response as it is quoted."""
-        text = _without_thoughts(response_of(context))
+        text = without_thoughts(response_of(context))
         ends = [place for word in self.end if (place := text.find(word)) >= 0]
         return text[: min(ends, default=len(text))].strip()
-
-
-def _without_thoughts(text: str) -> str:
-    """What is said behind the thinking, also where a template has written its beginning."""
-    return _THOUGHT.sub("", text).rpartition(_THOUGHT_END)[2]
 
 
 def _message(role: str, content: str) -> Span:
