@@ -21,6 +21,7 @@ from ramify.core.stop import ANSWERED, STOP_WORDS
 from ramify.core.tree import ROOT, Tree
 from ramify.formats.rstar import ErrorMatch, RStar, consecutive_errors
 from ramify.strategies.steering import REWARD
+from ramify.strategies.ucb import uct
 
 GIVEN_UP: Final = "closed"
 ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
@@ -149,10 +150,10 @@ def value_of(tree: Tree, node: int, reading: RStarReading) -> float | None:
 
 
 def puct(visits: Visits, above: Visits | None, c_puct: float) -> float:
-    """rStar's score of a child."""
-    if above is None or not visits.count or not above.count:
+    """rStar's score of a child; the root's is its q."""
+    if above is None:
         return visits.q_value
-    return visits.q_value + c_puct * math.sqrt(math.log(above.count) / visits.count)
+    return uct(visits.q_value, visits.count, above.count, exploration=c_puct)
 
 
 def _seen(tree: Tree, node: int, tag: str, visits: Mapping[int, Visits], reading: RStarReading) -> RStarNode:
