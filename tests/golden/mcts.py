@@ -16,7 +16,7 @@ from ramify.strategies.mcts_config import TREEQUEST, MCTSConfig, Widening
 from ramify.strategies.mcts_node import Counting, Node
 from ramify.strategies.priors import Prior
 from ramify.strategies.rstar_mcts import AS_PUBLISHED as RSTAR_AS_PUBLISHED
-from ramify.strategies.rstar_mcts import RStarMCTS, RstarNode
+from ramify.strategies.rstar_mcts import RStarMCTS, State
 from ramify.strategies.steering import REWARD
 
 Input = Mapping[str, Any]
@@ -194,7 +194,7 @@ def rstar_trace(given: Input, mode: str | None) -> dict[str, object]:
     }
 
 
-def world_row(world: Steps, tree: Tree, node: RstarNode) -> dict[str, object]:
+def world_row(world: Steps, tree: Tree, node: State) -> dict[str, object]:
     text = _text(tree, node.tip)
     answer = WORDS.get(node.stop or "") or (world.script[text].get("answer") if node.stop else None)
     return {"text": text, "terminal": node.is_closed, "answer": answer, "visits": node.visits, "q": node.q}
@@ -204,7 +204,7 @@ def _text(tree: Tree, node: int) -> str:
     return "" if node == ROOT else tree.codec.decode(tree.segments(node)[0].ids)
 
 
-def _tags(root: RstarNode) -> dict[int, str]:
+def _tags(root: State) -> dict[int, str]:
     """Published labels: the root is 0, children count from 1."""
     found = {root.tip: "0"}
     for node in [root, *root.below()]:

@@ -121,12 +121,12 @@ SAMPLING_AS_PUBLISHED: Final = RStarMCTSConfig(
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class RstarNode:
-    """One step of a search. Mutated by the search alone."""
+class State:
+    """What is known of one step. Mutated by the search alone."""
 
     tip: int
     """Node of the tree it ends at."""
-    parent: "RstarNode | None" = None
+    parent: "State | None" = None
     depth: int = 0
     stop: str | None = None
     """How the path ended here; `depth_limit` where the search ended it."""
@@ -137,7 +137,7 @@ class RstarNode:
     is_closed: bool = False
     """Whether nothing below can be chosen."""
     is_expanding: bool = False
-    children: list["RstarNode"] = field(default_factory=list["RstarNode"])
+    children: list["State"] = field(default_factory=list["State"])
 
     @property
     def q(self) -> float:
@@ -149,14 +149,14 @@ class RstarNode:
             return "live"
         return "final" if self.stop in ANSWERED else "wrong"
 
-    def path(self) -> Iterator["RstarNode"]:
+    def path(self) -> Iterator["State"]:
         """From here up to the root."""
-        node: RstarNode | None = self
+        node: State | None = self
         while node is not None:
             yield node
             node = node.parent
 
-    def below(self) -> Iterator["RstarNode"]:
+    def below(self) -> Iterator["State"]:
         """Breadth first; itself left out."""
         nodes = list(self.children)
         for node in nodes:
@@ -169,10 +169,10 @@ class Rollout:
     """One way down. Mutated by the search alone."""
 
     number: int
-    at: RstarNode
+    at: State
     moves: list[int] = field(default_factory=list[int])
     """Nodes of the tree it stood on."""
-    weighed: list[tuple[float, RstarNode]] = field(default_factory=list[tuple[float, RstarNode]])
+    weighed: list[tuple[float, State]] = field(default_factory=list[tuple[float, State]])
     """Scores of the last choice."""
 
 
@@ -180,11 +180,11 @@ class Rollout:
 class Expansion:
     """Children of one place on their way, then their values. Mutated by the search alone."""
 
-    above: RstarNode
+    above: State
     rollout: Rollout
     grown: dict[int, Grown] = field(default_factory=dict[int, Grown])
     """Number of the request -> what came."""
-    children: list[RstarNode] = field(default_factory=list[RstarNode])
+    children: list[State] = field(default_factory=list[State])
     values: dict[int, float | None] = field(default_factory=dict[int, "float | None"])
     """Number of the child -> its value."""
     num_in_flight: int = 0
@@ -205,7 +205,7 @@ class RStarMCTS:
         self.config = config
         self.vote: Vote = config.best_by
         self.is_order_free = config.in_flight == 1
-        self.root = RstarNode(ROOT)
+        self.root = State(ROOT)
         self.rollouts: list[Rollout] = []
         """All that have begun, in order."""
         self._active: list[Rollout] = []
@@ -317,7 +317,7 @@ class RStarMCTS:
             for node in rollout.at.path():
                 node.in_flight -= 1
 
-    def _score(self, child: RstarNode) -> float:
+    def _score(self, child: State) -> float:
         """Upper confidence bound of a child; other rollouts below it count as visits of the parent's and its own."""
         parent = child.parent
         assert parent is not None
@@ -326,7 +326,7 @@ class RStarMCTS:
             return self._first_score(parent)
         return uct(child.q, visits, parent.visits + max(0, parent.in_flight - 1), exploration=self.config.exploration)
 
-    def _first_score(self, parent: RstarNode) -> float:
+    def _first_score(self, parent: State) -> float:
         match self.config.unvisited:
             case "first":
                 return math.inf
@@ -372,9 +372,9 @@ class RStarMCTS:
         tagged = [g for g in kept if tree.stop(g.tip) == TAG]
         return tagged[:1] if tagged and self.config.keep_answers == "first" else kept
 
-    def _child(self, tree: Tree, above: RstarNode, grown: Grown) -> RstarNode:
+    def _child(self, tree: Tree, above: State, grown: Grown) -> State:
         """A new child; one beyond the depth whose path goes on is closed on the tree as well."""
-        child = RstarNode(grown.tip, above, above.depth + 1, tree.stop(grown.tip))
+        child = State(grown.tip, above, above.depth + 1, tree.stop(grown.tip))
         if child.stop is None and child.depth > self.config.max_depth:
             child.stop = "depth_limit"
             self._waiting.append((Close(child.tip, "depth_limit"), None))
@@ -390,7 +390,7 @@ class RStarMCTS:
         if not above.children or (self._all_closed(above) and self.config.propagate_dead == "at_once"):
             self._close(above)
 
-    def _back_up(self, expansion: Expansion, child: RstarNode, value: float | None) -> None:
+    def _back_up(self, expansion: Expansion, child: State, value: float | None) -> None:
         config = self.config
         child.is_closed = child.kind != "live"
         if child.kind == "wrong":
@@ -405,10 +405,10 @@ class RStarMCTS:
             return _visit(child, value, "root")
         return _visit(child, value, "leaf" if config.leaf_visit == "leaf" else "root")
 
-    def _all_closed(self, node: RstarNode) -> bool:
+    def _all_closed(self, node: State) -> bool:
         return all(child.is_closed for child in node.children)
 
-    def _close(self, node: RstarNode) -> None:
+    def _close(self, node: State) -> None:
         """Nothing below `node` can be chosen; with `at_once` the same may then be true of those above."""
         node.is_closed = True
         above = node.parent
@@ -431,7 +431,7 @@ def _distinct(tree: Tree, grown: Sequence[Grown]) -> list[Grown]:
     return kept
 
 
-def _first(pair: tuple[float, RstarNode]) -> float:
+def _first(pair: tuple[float, State]) -> float:
     return pair[0]
 
 
@@ -444,7 +444,7 @@ def _why(rollout: Rollout) -> tuple[Candidate, ...]:
     )
 
 
-def _visit(node: RstarNode, value: float, extent: Literal["root", "leaf"]) -> None:
+def _visit(node: State, value: float, extent: Literal["root", "leaf"]) -> None:
     """Add a value to `node`, and with `root` to all above it."""
     for above in node.path():
         above.visits += 1
