@@ -15,7 +15,7 @@ Sources: AlphaZero (arXiv 1712.01815), MuZero (1911.08265), WU-UCT (1810.11755),
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -104,18 +104,6 @@ class Node:
         else:
             self.children, self.qs, self.shares = [child], [q], [share]
 
-    def remember(self, child: "Node", length: int) -> None:
-        """Note that `child`, whose branch is so long, may be what a later one repeats; it need not be adopted yet."""
-        if self.by_length is None:
-            self.by_length = {}
-        self.by_length.setdefault(length, []).append(child)
-
-    def forget(self, child: "Node") -> None:
-        """`child` is not to be: what says the same is no repetition."""
-        for same in (self.by_length or {}).values():
-            if child in same:
-                same.remove(child)
-
     def path(self) -> Iterator["Node"]:
         """From here up to the root."""
         node: Node | None = self
@@ -129,6 +117,20 @@ class Node:
         for node in nodes:
             yield node
             nodes += node.children
+
+    def most_visited(self, allowed: Callable[["Node"], bool]) -> "Node":
+        """The end of the way down to the most visited child each time, of those allowed; ties by q."""
+        node = self
+        while children := [child for child in node.children if allowed(child)]:
+            node = max(children, key=lambda child: (child.visits, child.q))
+        return node
+
+    def mark_answer(self) -> None:
+        """A whole answer stands at its end: so it does below those above."""
+        for above in self.path():
+            if above.has_answer:
+                return
+            above.has_answer = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Literal
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.tree import Tree
 from ramify.strategies.mcts_node import Node
+from ramify.strategies.posteriors import Variates
 
 Evidence = Literal["logprob", "score", "uniform", "none"]
 """`uniform`: each child has the same share of 1; `none`: each counts whole, as in a bound without priors."""
@@ -82,6 +83,24 @@ def mix_noise(parent: Node, gammas: Sequence[float], *, share: float) -> None:
     for child, gamma in zip(parent.children, gammas, strict=True):
         child.weight = child.prior + scale * gamma
     parent.sum_weights = total / (1 - share)
+
+
+class Noise:
+    """The noise in the priors of one node's children, which come over time: one gamma each, in their order."""
+
+    def __init__(self, prior: Prior, rng: Variates) -> None:
+        self._prior = prior
+        self._rng = rng
+        self._gammas: list[float] = []
+
+    def mix(self, parent: Node) -> bool:
+        """Draw for the children that came since the last time; returns whether the weights of all have changed."""
+        num_new = len(parent.children) - len(self._gammas)
+        if not (self._prior.noise and num_new):
+            return False
+        self._gammas += [self._rng.standard_gamma(self._prior.noise_alpha) for _ in range(num_new)]
+        mix_noise(parent, self._gammas, share=self._prior.noise)
+        return True
 
 
 def mean_logprob(tree: Tree, nodes: Sequence[int]) -> float:
