@@ -173,6 +173,15 @@ def test_children_valued_when_selected_ask_for_fewer_values() -> None:
     assert len(commands(lazy, Judge)) < len(commands(eager, Judge))
 
 
+@pytest.mark.parametrize("kind", ["first", "parent", "value"])
+def test_a_child_that_was_closed_before_its_first_visit_is_passed_over(kind: Any) -> None:
+    search = puct(choice=Counting("uct"), valued="when_selected", first_play=FirstPlay(kind), n=30, width=4)
+    trip = played(search, Letters(), judge=by_path({"a": None, "b": None}))
+    nodes = named(trip, search.root)
+    assert (nodes["a"].visits, nodes["b"].visits) == (0, 0)
+    assert nodes["c"].visits > 0
+
+
 def test_first_play_before_others_values_every_child_before_any_twice() -> None:
     strategy = puct(
         n=5, width=5, valued="when_selected", first_play=FirstPlay("first"), widening=Widening(scale=5.0, most=5)

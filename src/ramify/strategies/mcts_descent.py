@@ -115,8 +115,9 @@ class Descent:
         """Of children of which some have no value."""
         instead = self._first_q(node)
         return [
-            (instead if not child.visits and q != CLOSED and not self._has_lost(child) else q)
-            + (factor * share if factor else 0.0)
+            q  # no bonus: that of a child without visits may be infinite
+            if q == CLOSED
+            else (q if child.visits or self._has_lost(child) else instead) + (factor * share if factor else 0.0)
             for child, q, share in zip(node.children, node.qs, node.shares, strict=True)
         ]
 
