@@ -123,6 +123,13 @@ def test_options_that_a_class_does_not_take_are_refused(tmp_path: Path):
         plugins.build("tool", f"{path}:Mine")
 
 
+def test_keywords_without_a_default_that_nobody_gave_are_missing():
+    def target(first: int, *others: int, second: int, third: int = 3, **rest: int) -> None: ...
+
+    assert plugins.missing_keywords(target, {"first", "else"}) == ["second"]
+    assert plugins.missing_keywords(target, {"first", "second"}) == []
+
+
 def test_an_object_is_taken_as_it_is(tmp_path: Path):
     (tmp_path / "mine.py").write_text("from ramify.engines.scripted import Scripted\nENGINE = Scripted()\n", "utf-8")
     name = f"{tmp_path / 'mine.py'}:ENGINE"

@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -186,6 +186,13 @@ def unknown_keywords(target: Any, options: Mapping[str, Any]) -> dict[str, str]:
         return {}
     names = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return {key: f"unknown key {key!r}; {nearest(key, names)}" for key in options if key not in names}
+
+
+def missing_keywords(target: Any, given: Collection[str]) -> list[str]:
+    """Keywords that `target` needs and that are not `given`."""
+    parameters = inspect.signature(target).parameters.values()
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    return [key for key in needed if key not in given]
 
 
 def options_of(target: Any, kind: type[Any]) -> frozenset[str]:

@@ -57,9 +57,7 @@ def judge_faults(name: str, entry: JudgeConfig) -> list[Fault]:
         return [Fault(f"{path}.kind" if entry.kind else path, str(error))]
     unknown = plugins.unknown_keywords(found.target, found.options)
     unknown |= dict.fromkeys(GIVEN & set(found.options), "it is given by the run")
-    parameters = inspect.signature(found.target).parameters.values()
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    missing = [key for key in needed if key not in {*found.options, *found.given, *GIVEN}]
+    missing = plugins.missing_keywords(found.target, {*found.options, *found.given, *GIVEN})
     faults = [Fault(f"{path}.options.{key}", message) for key, message in unknown.items()]
     faults += [Fault(f"{path}.options", f"it needs {key!r}") for key in missing]
     return faults or plain_faults(found.target, found.options, path=f"{path}.options")

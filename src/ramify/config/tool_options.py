@@ -42,9 +42,7 @@ def option_faults(name: str, entry: ToolConfig) -> list[Fault]:
 def keyword_faults(target: Callable[..., Any], options: Mapping[str, Any], *, path: str) -> list[Fault]:
     """Options that `target` does not take, or not of this type, and those it needs; `name` is given to it."""
     unknown = plugins.unknown_keywords(target, options)
-    parameters = inspect.signature(target).parameters.values()
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    missing = [key for key in needed if key not in (*options, "name")]
+    missing = plugins.missing_keywords(target, {*options, "name"})
     faults = [Fault(f"{path}.{key}", message) for key, message in unknown.items()]
     faults += [Fault(path, f"it needs {key!r}") for key in missing]
     if faults:

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from numbers import Real
 from typing import Any, Final, get_type_hints
 
@@ -17,7 +18,7 @@ from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError, JudgeError
 from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
-from ramify.tools.function import DaemonThreads
+from ramify.tools.function import DaemonThreads, contained
 from ramify.tools.output import told
 
 
@@ -65,7 +66,7 @@ class FunctionJudge:
         if inspect.iscoroutinefunction(self._function):
             return await self._function(node, problem)
         loop = asyncio.get_running_loop()
-        said = await loop.run_in_executor(self._threads, _contained, self._function, node, problem)
+        said = await loop.run_in_executor(self._threads, contained, partial(self._function, node, problem))
         return await said if inspect.isawaitable(said) else said
 
     def _read(self, said: Any) -> Verdict:
@@ -104,13 +105,3 @@ def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
         return get_type_hints(function).get(parameter.name)
     except Exception:  # noqa: BLE001 - the boundary
         return parameter.annotation
-
-
-def _contained(function: Callable[..., Any], node: Branch | str, problem: Problem) -> Any:
-    """In a thread, `exit()` is no wish to end the process, nor is anything else a wish of who runs the loop."""
-    try:
-        return function(node, problem)
-    except Exception:
-        raise
-    except BaseException as error:
-        raise RuntimeError(told(error)) from error

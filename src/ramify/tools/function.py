@@ -130,7 +130,7 @@ class FunctionTool:
     async def _said(self, call: Callable[[], Any]) -> Any:
         if inspect.iscoroutinefunction(self._function):
             return await call()
-        said = await asyncio.get_running_loop().run_in_executor(self._threads, _contained, call)
+        said = await asyncio.get_running_loop().run_in_executor(self._threads, contained, call)
         return await said if inspect.isawaitable(said) else said
 
 
@@ -189,7 +189,7 @@ def _parameter(function: Callable[..., Any]) -> str:
         return "input"
 
 
-def _contained(call: Callable[[], Any]) -> Any:
+def contained(call: Callable[[], Any]) -> Any:
     """In a thread, `exit()` is no wish to end the process, nor is anything else a wish of who runs the loop."""
     try:
         return call()
