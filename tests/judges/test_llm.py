@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tests.faults.grown import faults, grown
-from tests.judges.sittings import Judged, Sat, judged_by, sat
+from tests.judges.sittings import ERROR, Judged, Sat, judged_by, sat
 from tests.runner.parts import Listening, Small, problems
 
 from ramify.config.run_config import EngineConfig, JudgeConfig, RunConfig, StrategyConfig
@@ -22,6 +22,7 @@ from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import ScriptedTurn
 from ramify.engines.tries import RetryPolicy
 from ramify.judges.llm import LlmJudge
+from ramify.judges.prompts import Mode
 from ramify.runner.api import rollout
 from ramify.runner.check import tree_faults
 from ramify.runner.clock import run_virtual
@@ -177,6 +178,88 @@ def test_a_rubric_is_read_from_the_last_line_within_its_range() -> None:
     assert "it is {short}" in found.tree.branch(found.outcomes[0].nodes[0]).text  # type: ignore[union-attr]
 
 
+# -- labels and tenths ------------------------------------------------------------------------------------------------
+
+LABELS = {"mode": "labels"}
+TENTHS = {"mode": "tenths"}
+PUBLISHED = {"reading": "as_published"}
+
+
+def judged(*replies: str, **options: Any) -> tuple[float | None, dict[str, float]]:
+    """Value and parts of a judgement by `replies`: one for each time the model was corrected."""
+    (one,) = scores(sat(judged_by(replies), options=options))
+    return one.value, dict(one.parts)
+
+
+def sampled(labels: Sequence[str], **options: Any) -> tuple[float | None, dict[str, float]]:
+    """As `judged`, where each sample says the next label, however often it is corrected."""
+    asked: list[int] = []
+
+    def rule(turn: ScriptedTurn) -> str:
+        if "Problem:" not in turn.context:
+            return "<answer>1</answer>"
+        if ERROR not in turn.context:
+            asked.append(turn.seed)
+        return labels[len(asked) - 1]
+
+    (one,) = scores(sat(rule, options={**LABELS, "num_samples": len(labels), **options}))
+    return one.value, dict(one.parts)
+
+
+def test_a_label_is_worth_what_the_table_says() -> None:
+    assert judged("24 can be made.\nsure", **LABELS) == (20.0, {"raw": 20.0, "num_replies": 1.0})
+    assert judged("Likely.", **LABELS)[0] == 1.0
+    assert judged("Certain", worth={"certain": 1, "low": 0.1}, **LABELS)[0] == 1.0
+
+
+def test_labels_of_several_samples_are_summed() -> None:
+    assert sampled(["sure", "likely", "impossible"]) == (pytest.approx(21.001), {"raw": 21.001, "num_replies": 3.0})
+    found = sat(judged_by(["sure"]), options={**LABELS, "num_samples": 3})
+    (leaf,) = found.tree.leaves()
+    assert len(found.tree.derived(leaf)) == 3 and found.tree.spent()["judge"].turns == 3
+    assert len({found.tree.node_seed(node) for node in found.tree.derived(leaf)}) == 3
+
+
+def test_a_sample_that_cannot_be_read_counts_as_the_mean_of_the_others_and_never_as_0() -> None:
+    assert sampled(["sure", "perhaps", "likely"])[0] == pytest.approx(1.5 * 21)
+    assert sampled(["perhaps", "dunno"]) == (None, {"num_replies": 6.0})
+
+
+def test_a_label_that_is_none_is_asked_for_again() -> None:
+    assert judged("perhaps", "likely", **LABELS) == (1.0, {"raw": 1.0, "num_replies": 2.0})
+
+
+def test_labels_as_published_are_read_from_the_first_reply_alone() -> None:
+    assert sampled(["so\nsure", "Sure", "perhaps"], **PUBLISHED) == (20.0, {"raw": 20.0, "num_replies": 3.0})
+    assert sampled(["Sure", "perhaps"], **PUBLISHED)[0] == 0.0
+
+
+def test_a_score_from_1_to_10_is_a_tenth_of_it() -> None:
+    assert judged("Step 9 is odd. Thus the correctness score is 7.", **TENTHS)[0] == 0.7
+    again = judged("7", "Thus the correctness score is 11", "Thus the correctness score is 10", **TENTHS)
+    assert again == (1.0, {"raw": 1.0, "num_replies": 3.0})
+    assert judged("seven", **TENTHS) == (None, {"num_replies": 3.0})
+
+
+def test_tenths_as_published_are_any_digit_of_the_first_reply() -> None:
+    assert judged("Step 9 is odd. Thus the correctness score is 7.", **TENTHS, **PUBLISHED)[0] == 0.9
+    assert judged("seven", **TENTHS, **PUBLISHED) == (-1.0, {"raw": -1.0, "num_replies": 1.0})
+
+
+def test_a_vote_as_published_is_its_last_digit() -> None:
+    found = sat(judged_by(["The best choice is 12"]), options={"mode": "vote", **PUBLISHED}, num=3, judgements=of_all)
+    assert [s.value for s in scores(found)] == [0.0, 1.0, 0.0]
+    found = sat(judged_by(["The best choice is A"]), options={"mode": "vote", **PUBLISHED}, num=2, judgements=of_all)
+    assert [s.value for s in scores(found)] == [0.0, 0.0]
+
+
+def test_every_mode_asks_what_it_reads() -> None:
+    templates = {mode: LlmJudge(mode=mode).default_action.template for mode in get_args(Mode)}
+    assert "sure, likely, impossible" in templates["labels"]
+    assert '"Thus the correctness score is "' in templates["tenths"]
+    assert '"The best choice is "' in templates["vote"] == templates["pairwise"]
+
+
 # -- limits and faults ------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +337,14 @@ def test_a_run_is_sound_whatever_its_judge_says() -> None:
         ({"mode": "self_rewrd"}, None, "self_reward"),
         ({"mdoe": "vote"}, None, "did you mean 'mode'"),
         ({"max_replies": 0}, None, "at least 1"),
+        ({"mode": "labels", "num_samples": 0}, None, "at least 1"),
+        ({"mode": "tenths", "num_samples": 3}, None, "in the mode labels alone"),
+        ({"mode": "labels", "worth": {}}, None, "labels in small letters"),
+        ({"mode": "labels", "worth": {"Sure": 1.0}}, None, "labels in small letters"),
+        ({"mode": "labels", "worth": {"sure": float("nan")}}, None, "labels in small letters"),
+        ({"mode": "labels", "worth": {"sure": "1"}}, None, "Expected `float"),
+        ({"mode": "rubric", "reading": "as_published"}, None, "in the modes labels, tenths, vote"),
+        ({"mode": "tenths", "reading": "published"}, None, "as_published"),
         ({"low": 3, "high": 3}, None, "must be below"),
         ({"low": "1"}, None, "Expected `float"),
         (SELF, "Problem: {question}", "must cite what it judges"),

@@ -1,18 +1,20 @@
-"""Llm: a language model as the judge: rubric, self-reward, vote over several nodes, pairwise comparison.
+"""Llm: a language model as the judge: rubric, self-reward, labels, tenths, vote over several nodes, pairs compared.
 
 The model, its prompt and its sampling are an action of the run (role `judge`), so another judge is another table of a
 configuration. A reply that cannot be read, is cut, or names what is out of range is no score: the fault is told to the
-model in the same context and it is asked again, `max_replies` times in all; then the verdict is None, never 0.
+model in the same context and it is asked again, `max_replies` times in all; then the verdict is None, never 0. Read as
+published, the first reply is all there is, and what it is worth is the published code's affair.
 
 Sources: MCTSr's strict scale, an integer in [-100, 100] asked for up to three times, BrendanGraham14/mcts-llm
-src/mcts_llm/mctsr.py (what is over 95 is the strategy's business: the raw integer is a part); votes,
-princeton-nlp/tree-of-thought-llm src/tot/tasks/text.py; both orders of a pair, arXiv 2306.05685 section 3.4.
+src/mcts_llm/mctsr.py (what is over 95 is the strategy's business: the raw integer is a part); labels and votes,
+princeton-nlp/tree-of-thought-llm src/tot/tasks/{game24,text}.py; tenths, lapisrocks/LanguageAgentTreeSearch
+hotpot/hotpotqa.py; both orders of a pair, arXiv 2306.05685 section 3.4.
 """
 
 import math
 import re
-from collections.abc import Sequence
-from typing import Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import Final, get_args
 
 from ramify.core.action import ActionConfig
 from ramify.core.branch import Branch
@@ -21,24 +23,13 @@ from ramify.core.judge import Dialogue, Sitting, Verdict
 from ramify.core.problem import Problem
 from ramify.core.segment import Sampling
 from ramify.formats.tags import placeholders
-from ramify.judges.replies import vote
+from ramify.judges.prompts import TEMPERATURES, Mode, prompt
+from ramify.judges.replies import CHOICE, LABELS, SCORE, Reading, label_value, tenths, vote, votes
 
-Mode = Literal["rubric", "self_reward", "vote", "pairwise"]
-
-SELF_REWARD: Final = (
-    "Problem:\n{question}\n\nAnswer:\n{previous}\n\nGrade this answer very strictly: look for every flaw and take "
-    "points off for each, and never give a full grade. The grade is an integer from -100 to 100. Reply with that "
-    "integer and nothing else."
-)
-RUBRIC: Final = (
-    "Problem:\n{{question}}\n\nAnswer:\n{{previous}}\n\nJudge this answer by these criteria: {rubric}. Think it "
-    'through, then write on the last line "Score: " and a number from {low:g} to {high:g}.'
-)
-VOTE: Final = (
-    "Problem:\n{question}\n\n{choices}\n\nWhich of these is best? Compare them, then write on the last line "
-    '"The best choice is " and its number.'
-)
 RANGES: Final = {"rubric": (0.0, 10.0), "self_reward": (-100.0, 100.0)}
+"""Of modes whose numbers are asked for within `low` and `high`."""
+PUBLISHED: Final = frozenset({"labels", "tenths", "vote"})
+"""Modes that have a published reading."""
 NO_INTEGER: Final = "this is no integer; reply with the integer and nothing else"
 CUT: Final = "the reply was cut at its limit of tokens; be brief"
 
@@ -60,15 +51,29 @@ class LlmJudge:
         rubric: str = "it is correct, complete and clear",
         low: float | None = None,
         high: float | None = None,
+        worth: Mapping[str, float] = LABELS,
+        num_samples: int = 1,
+        reading: Reading = "corrected",
         max_replies: int = 3,
     ) -> None:
         """`action` names an entry of the run's actions; None = the judge's name, and where there is none of that name a
-        prompt for the mode is asked of the policy's engine. `low` and `high`: None = the mode's own. Raises
-        `ConfigError`."""
-        if mode not in ("rubric", "self_reward", "vote", "pairwise"):
-            raise ConfigError(f"judge {name!r}: mode = {mode!r}; allowed are rubric, self_reward, vote and pairwise")
-        if max_replies < 1:
-            raise ConfigError(f"judge {name!r}: max_replies = {max_replies!r}: at least 1 is needed")
+        prompt for the mode is asked of the policy's engine. `low` and `high`: None = the mode's own. `worth` of each
+        label, of which `num_samples` are drawn and summed. Raises `ConfigError`."""
+        if mode not in get_args(Mode):
+            raise ConfigError(f"judge {name!r}: mode = {mode!r}; allowed are {', '.join(get_args(Mode))}")
+        if min(max_replies, num_samples) < 1:
+            raise ConfigError(f"judge {name!r}: {max_replies=!r}, {num_samples=!r}: at least 1 is needed")
+        if num_samples > 1 and mode != "labels":
+            raise ConfigError(f"judge {name!r}: {num_samples=!r} are summed in the mode labels alone, not in {mode!r}")
+        if reading not in get_args(Reading) or (reading == "as_published" and mode not in PUBLISHED):
+            raise ConfigError(
+                f"judge {name!r}: reading = {reading!r}; allowed are {', '.join(get_args(Reading))}, the latter in the "
+                f"modes {', '.join(sorted(PUBLISHED))}"
+            )
+        if not worth or not all(map(math.isfinite, worth.values())) or any(word != _plain(word) for word in worth):
+            raise ConfigError(
+                f"judge {name!r}: worth = {dict(worth)!r}; labels in small letters, each with a finite number"
+            )
         least, most = RANGES.get(mode, (0.0, 1.0))
         self.low: Final = least if low is None else low
         self.high: Final = most if high is None else high
@@ -79,18 +84,20 @@ class LlmJudge:
         self.action: Final = name if action is None else action
         self._mode: Final[Mode] = mode
         self._rubric: Final = rubric
+        self._worth: Final = worth
+        self._num_samples: Final = num_samples
+        self._reading: Final[Reading] = reading
         self._max_replies: Final = max_replies
 
     @property
     def default_action(self) -> ActionConfig:
-        """The mode's own prompt, asked of the policy's engine. Repeated judgements and votes are drawn at temperature
-        1, the others are greedy."""
-        is_repeated = self._mode in ("self_reward", "vote")
+        """The mode's own prompt, asked of the policy's engine."""
+        labels = sorted(self._worth, key=lambda label: -self._worth[label])
         return ActionConfig(
             edge="quotes",
             role="judge",
-            template=self._template(),
-            sampling=Sampling(temperature=1.0 if is_repeated else 0.0),
+            template=prompt(self._mode, rubric=self._rubric, low=self.low, high=self.high, labels=labels),
+            sampling=Sampling(temperature=TEMPERATURES.get(self._mode, 0.0)),
         )
 
     def check(self, action: ActionConfig) -> None:
@@ -111,52 +118,64 @@ class LlmJudge:
             raise ConfigError(f"judge {self.name!r}: of a pair there are {{0}} and {{1}}; it cites {sorted(numbers)}")
 
     def sitting(self, num_nodes: int) -> Sitting:
-        """One dialogue a node; one for a vote; one for each order of a pair."""
-        num_dialogues = {"vote": 1, "pairwise": 2}.get(self._mode, num_nodes)
-        return Sitting(num_dialogues, self._max_replies)
+        """One dialogue a node, or a sample of one; one for a vote; one for each order of a pair."""
+        num_dialogues = {"vote": 1, "pairwise": 2}.get(self._mode, num_nodes * self._num_samples)
+        return Sitting(num_dialogues, 1 if self._reading == "as_published" else self._max_replies)
 
     async def judge_by(
         self, dialogue: Dialogue, nodes: Sequence[Sequence[Branch]], problem: Problem
     ) -> Sequence[Verdict]:
-        """One verdict a node; value and part `raw` are what the model said. Of a vote, 1 for the choice and 0 for the
-        others; of a pair, the share of the two orders that chose it. Raises `JudgeError`."""
+        """One verdict a node; value and part `raw` are what the model said. Of labels, the sum; of a vote, 1 for the
+        choice and 0 for the others; of a pair, the share of the two orders that chose it. Raises `JudgeError`."""
         match self._mode:
             case "vote":
                 return await self._voted(dialogue, [contexts[-1] for contexts in nodes])
             case "pairwise":
                 return await self._compared(dialogue, [contexts[-1] for contexts in nodes])
+            case "labels":
+                return [await self._labelled(dialogue, contexts) for contexts in nodes]
             case _:
                 return [await self._graded(dialogue, contexts) for contexts in nodes]
 
     async def _graded(self, dialogue: Dialogue, contexts: Sequence[Branch]) -> Verdict:
-        number, num_replies = await self._read(dialogue, contexts)
-        parts = {"num_replies": float(num_replies)}
-        return Verdict(number, parts if number is None else {"raw": number, **parts})
+        text, num_replies = await self._heard(dialogue, contexts)
+        return _verdict(None if text is None else self._number(text), num_replies)
+
+    async def _labelled(self, dialogue: Dialogue, contexts: Sequence[Branch]) -> Verdict:
+        """A sample that cannot be read counts as the mean of the others; published, as nothing."""
+        heard = [await self._heard(dialogue, contexts) for _ in range(self._num_samples)]
+        read = [text for text, _ in heard if text is not None]
+        value = label_value(read, worth=self._worth, reading=self._reading)
+        whole = None if value is None else value * self._num_samples / len(read)
+        return _verdict(whole, sum(num_replies for _, num_replies in heard))
 
     async def _voted(self, dialogue: Dialogue, branches: Sequence[Branch]) -> list[Verdict]:
-        choice, num_replies = await self._read(dialogue, branches)
-        values = [None if choice is None else float(choice == number) for number in range(1, len(branches) + 1)]
+        text, num_replies = await self._heard(dialogue, branches)
+        chosen = None if text is None else votes([text], len(branches), reading=self._reading)
+        values = [None if chosen is None else float(chosen[i]) for i in range(len(branches))]
         return [Verdict(value, {"num_replies": float(num_replies)}) for value in values]
 
     async def _compared(self, dialogue: Dialogue, branches: Sequence[Branch]) -> list[Verdict]:
         """Each order once, since models prefer a place; an order that cannot be read leaves nothing to compare."""
         if len(branches) != 2:
             raise JudgeError(f"judge {self.name!r} compares two nodes, got {len(branches)}")
-        there, num_there = await self._read(dialogue, branches)
-        back, num_back = await self._read(dialogue, branches[::-1])
+        there, num_there = await self._heard(dialogue, branches)
+        back, num_back = await self._heard(dialogue, branches[::-1])
         parts = {"num_replies": float(num_there + num_back)}
         if there is None or back is None:
             return [Verdict(None, parts)] * 2
-        first = ((there == 1) + (back == 2)) / 2
+        first = ((vote(there) == 1) + (vote(back) == 2)) / 2
         return [Verdict(first, parts), Verdict(1 - first, parts)]
 
-    async def _read(self, dialogue: Dialogue, contexts: Sequence[Branch]) -> tuple[float | None, int]:
-        """The number that the model says, and how many replies that took; None = it said none."""
+    async def _heard(self, dialogue: Dialogue, contexts: Sequence[Branch]) -> tuple[str | None, int]:
+        """A reply that can be read, and how many replies that took; None = there was none."""
         reply = await dialogue.open(contexts)
+        if self._reading == "as_published":
+            return reply.text, 1
         for number in range(1, self._max_replies + 1):
             fault = CUT if reply.is_cut else self._fault(reply.text, len(contexts))
             if fault is None:
-                return self._number(reply.text), number
+                return reply.text, number
             if number < self._max_replies:
                 reply = await dialogue.correct(fault)
         return None, self._max_replies
@@ -167,29 +186,53 @@ class LlmJudge:
 
     def _number(self, text: str) -> float | None:
         """The number in a reply; None = there is none where it belongs."""
-        if self._is_of_several:
-            return vote(text)
-        if self._mode == "self_reward":
-            return int(text) if _INTEGER.fullmatch(text.strip()) else None
-        scores = _SCORE.findall(text.strip().rpartition("\n")[2])
-        return float(scores[-1]) if scores else None
+        match self._mode:
+            case "self_reward":
+                return int(text) if _INTEGER.fullmatch(text.strip()) else None
+            case "rubric":
+                scores = _SCORE.findall(text.strip().rpartition("\n")[2])
+                return float(scores[-1]) if scores else None
+            case "labels":
+                return label_value([text], worth=self._worth)
+            case "tenths":
+                return tenths(text, reading=self._reading)
+            case "vote" | "pairwise":
+                return vote(text)
 
     def _fault(self, text: str, num_nodes: int) -> str | None:
         """What is wrong with a reply, as the model is told; None = nothing is."""
         number = self._number(text)
-        low, high = (1, num_nodes) if self._is_of_several else (self.low, self.high)
-        if number is not None:
-            is_fine = low <= number <= high
-            return None if is_fine else f"{number:g} is out of range; allowed is {low:g} to {high:g}"
-        if self._mode == "self_reward":
-            return NO_INTEGER
-        wanted = '"The best choice is " and its number' if self._is_of_several else '"Score: " and the number'
-        return f"there is no number to read; write on the last line {wanted}"
-
-    def _template(self) -> str:
-        if self._mode == "self_reward":
-            return SELF_REWARD
+        if number is None:
+            return self._unreadable
+        low, high = -math.inf, math.inf
         if self._is_of_several:
-            return VOTE
-        rubric = self._rubric.replace("{", "{{").replace("}", "}}")
-        return RUBRIC.format(rubric=rubric, low=self.low, high=self.high)
+            low, high = 1, num_nodes
+        elif self._mode in RANGES:
+            low, high = self.low, self.high
+        return None if low <= number <= high else f"{number:g} is out of range; allowed is {low:g} to {high:g}"
+
+    @property
+    def _unreadable(self) -> str:
+        """What a model is told that said no number."""
+        match self._mode:
+            case "self_reward":
+                return NO_INTEGER
+            case "rubric":
+                wanted = '"Score: " and the number'
+            case "labels":
+                wanted = f"one of {', '.join(self._worth)}, and nothing else"
+            case "tenths":
+                wanted = f'"Thus the correctness {SCORE} " and an integer from 1 to 10'
+            case "vote" | "pairwise":
+                wanted = f'"The {CHOICE}" and its number'
+        return f"there is nothing to read; write on the last line {wanted}"
+
+
+def _verdict(number: float | None, num_replies: int) -> Verdict:
+    parts = {"num_replies": float(num_replies)}
+    return Verdict(number, parts if number is None else {"raw": number, **parts})
+
+
+def _plain(label: str) -> str:
+    """A label as replies are read for it."""
+    return label.strip().rstrip(".").casefold()
