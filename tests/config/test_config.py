@@ -86,6 +86,22 @@ def test_options_given_beside_another_strategy_are_its_own_in_any_order():
     assert resolve(preset="offline", flags=settings).config.strategy.options["n"] == 3
 
 
+def test_another_kind_of_a_judge_discards_the_options_of_the_one_before(tmp_path: Path):
+    path = written(tmp_path, '[judges.process]\nkind = "llm"\noptions = { mode = "vote" }\n')
+    assert resolve(files=[path], overrides=["judges.process.kind=value"]).config.judges["process"].options == {}
+    texts = ["judges.process.options.aggregate=last", "judges.process.options.base_url=http://h"]
+    judge = resolve(files=[path], overrides=[*texts, "judges.process.kind=process"]).config.judges["process"]
+    assert judge.options == {"aggregate": "last", "base_url": "http://h"}
+    again = resolve(files=[path], overrides=["judges.process.kind=llm"]).config.judges["process"]
+    assert again.options == {"mode": "vote"}
+
+
+def test_a_judge_without_a_kind_is_of_the_kind_it_is_called(tmp_path: Path):
+    path = written(tmp_path, '[judges.llm.options]\nmode = "vote"\n')
+    assert resolve(files=[path], overrides=["judges.llm.kind=llm"]).config.judges["llm"].options == {"mode": "vote"}
+    assert resolve(files=[path], overrides=["judges.llm.kind=value"]).config.judges["llm"].options == {}
+
+
 def test_naming_the_same_strategy_again_keeps_its_options():
     config = resolve(preset="offline", flags={"strategy.name": "offline"}).config
     assert config.strategy.options["initial_rollouts"] == 3

@@ -49,6 +49,25 @@ def test_a_preset_grows_as_many_leaves_and_is_as_exact_as_it_says(name: str):
     assert (strategy.unpredictable == "" and config.credit == "auto") is about.is_exact
 
 
+def values(turn: ScriptedTurn) -> str:
+    """Answers, and values what others answered in the words it is asked for."""
+    if "Think it through" not in turn.context:
+        return f"<answer>{turn.seed % 5}</answer>"
+    score = turn.seed % 3
+    return f"so\n{('sure', 'likely', 'impossible')[score]}" if "words" in turn.context else f"score is {score + 4}"
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"), [("tot", {20.0, 1.0, 0.001}), ("lats", {0.4, 0.5, 0.6})], ids=["tot", "lats"]
+)
+def test_a_search_of_thoughts_asks_the_model_itself_where_no_other_judge_is_named(name: str, allowed: set[float]):
+    config = resolve(preset=name, overrides=["engine.name=scripted", "prompts=2", "seed=2"]).config
+    for tree in rollout_sync(config=config, engine=Scripted(values)).trees:
+        scores = [score.value for node in tree.subtree() for score in tree.scores(node) if score.judge == "process"]
+        assert scores and set(scores) <= allowed
+        assert tree.spent()["judge"].turns == len(scores)
+
+
 @pytest.mark.parametrize(
     ("name", "setting"), [("offline", "strategy.options.commit=before"), ("arpo", "strategy.options.restart=none")]
 )

@@ -16,7 +16,7 @@ from ramify.core.errors import ConfigError
 FILE_NAME = "ramify.toml"
 """Read from the folder a command is started in, if it is there."""
 NAMED_SECTIONS = ("task", "strategy", "engine")
-"""Sections whose options belong to what the section names."""
+"""Sections whose options belong to what the section names, as those of a judge belong to its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,16 @@ class Layer:
 def merged(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
     """All layers as one table, later ones winning key by key, and by dotted path the last source of each.
 
-    A layer that names another task, strategy or engine discards the options given for the one before.
+    A layer that names another task, strategy, engine or kind of a judge discards the options given for the one before.
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for layer in layers:
-        for section in NAMED_SECTIONS:
-            before, here = values.get(section), layer.values.get(section)
-            if (
-                isinstance(before, dict)
-                and isinstance(here, Mapping)
-                and here.get("name", before.get("name")) != before.get("name")
-            ):
-                before.pop("options", None)
+        before = _named(values)
+        for path, (_, name) in _named(layer.values).items():
+            table, name_before = before.get(path, ({}, name))
+            if name is not None and name != (name_before or path.rpartition(".")[2]):
+                table.pop("options", None)
         _merge(values, layer.values, source=layer.source, sources=sources, path="")
     return values, sources
 
@@ -111,9 +108,19 @@ def _merge(
             table[key] = value
 
 
+def _named(values: Mapping[str, Any]) -> dict[str, tuple[dict[str, Any], Any]]:
+    """Dotted path -> a table whose options belong to what it names, and that name; None = it names nothing."""
+    judges = values.get("judges")
+    tables = {section: (values.get(section), "name") for section in NAMED_SECTIONS}
+    if isinstance(judges, Mapping):
+        tables |= {f"judges.{name}": (entry, "kind") for name, entry in judges.items()}
+    return {path: (table, table.get(key)) for path, (table, key) in tables.items() if isinstance(table, dict)}
+
+
 def _is_name(path: str) -> bool:
     """Whether a path says what a section's options are of: those given beside it are its own, in whatever order."""
-    return path in {f"{section}.name" for section in NAMED_SECTIONS}
+    is_kind = path.startswith("judges.") and path.endswith(".kind")
+    return is_kind or path in {f"{section}.name" for section in NAMED_SECTIONS}
 
 
 def _nested(path: str, value: Any) -> dict[str, Any]:
