@@ -1,4 +1,5 @@
-"""Two vLLM servers of the built-in model on this machine's CPU, as `ramify serve` starts and stops them."""
+"""Real vLLM servers on this machine's CPU: two of the built-in model, as `ramify serve` starts and stops them, and one
+of the shipped scorer of steps."""
 
 import asyncio
 import ctypes
@@ -15,11 +16,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ramify.engines import value_model
 from ramify.engines.builtin import FOLDER
 from ramify.servers.attached import attach
 from ramify.servers.guardian import PR_SET_PDEATHSIG
-from ramify.servers.launch import Launch
+from ramify.servers.launch import Launch, command
 from ramify.servers.member import Care
+from ramify.servers.ports import Ports
+from ramify.servers.probe import Probe
+from ramify.servers.server_config import ServerConfig
 
 PYTHON = "RAMIFY_ENGINES_PYTHON"
 """Environment variable with the interpreter that has vLLM; `make test-engines` sets it."""
@@ -61,9 +66,8 @@ def served(*arguments: str, count: int = 2) -> Iterator[Served]:
     """Start `count` servers, wait for them, and stop them behind the block."""
     with TemporaryDirectory() as folder:
         model = longer(Path(folder) / "builtin")
-        command = _command(model, count, arguments)
         with subprocess.Popen(
-            command,
+            _command(model, count, arguments),
             stdout=subprocess.PIPE,
             text=True,
             preexec_fn=_goes_with_us,  # noqa: PLW1509
@@ -77,6 +81,26 @@ def served(*arguments: str, count: int = 2) -> Iterator[Served]:
             finally:
                 process.send_signal(signal.SIGINT)
                 assert process.wait(timeout=60) == 0
+
+
+@contextmanager
+def scorer(path: str, *arguments: str) -> Iterator[str]:
+    """Start a server of the shipped scorer of steps, wait until it answers at `path`, and stop it behind the block;
+    yields its address."""
+    config = ServerConfig(
+        python=_python(), device="cpu", dtype="float32", arguments=("--runner", "pooling", *arguments)
+    )
+    launch, ports = Launch(model=str(value_model.FOLDER), config=config), Ports()
+    address = ports.address()
+    started = command(launch, address, ours=os.environ)
+    probe = Probe(path=path, body={"model": launch.name, "input": ["a"]}, key="data")
+    with subprocess.Popen(started.argv, env=started.environment, preexec_fn=_goes_with_us) as process:  # noqa: PLW1509
+        try:
+            yield asyncio.run(attach([address.url], probe=probe, care=Care(start_s=AGAIN_S)))[0]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)
+            ports.close()
 
 
 def _goes_with_us() -> None:
@@ -94,11 +118,16 @@ def longer(folder: Path) -> Path:
 
 
 def _command(model: Path, count: int, arguments: Sequence[str]) -> list[str]:
-    python = os.environ.get(PYTHON)
-    assert python, f"{PYTHON} is not set; run `make test-engines`"
     return [
         *(sys.executable, "-m", "ramify.cli.main", "serve", str(model), "--json", "--replicas", str(count)),
-        *("--python", python, "--device", "cpu", "--dtype", "float32"),
+        *("--python", _python(), "--device", "cpu", "--dtype", "float32"),
         *arguments,
         *("--", "--max-num-seqs", "64"),
     ]
+
+
+def _python() -> str:
+    """The interpreter that has vLLM."""
+    python = os.environ.get(PYTHON)
+    assert python, f"{PYTHON} is not set; run `make test-engines`"
+    return python

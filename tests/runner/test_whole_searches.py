@@ -1,5 +1,6 @@
 """Searches end to end on the built-in model, with its tools and judges."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -7,7 +8,10 @@ import pytest
 
 from ramify.config.configure import resolve
 from ramify.config.presets import preset
+from ramify.core.format import Action, AnswerAction
+from ramify.formats.steps import Step, tagged
 from ramify.runner.api import Rollout, rollout_sync
+from ramify.runner.check import tree_faults
 
 AGAIN: Final = {"edge": "quotes", "template": "<|user|>{question}<|end|><|assistant|>"}
 """Another answer in a context of its own."""
@@ -37,6 +41,23 @@ SEARCHES: Final[Mapping[str, Mapping[str, Any]]] = {
     "rstar_mcts": {"preset": "rstar_mcts", "strategy.options": {"width": 3, "iterations": 4}},
     "mcts": {"preset": "mcts", "strategy.options": {"n": 16}},
 }
+CODE: Final[Mapping[str, Any]] = {
+    "format": "rstar",
+    "format_options": {
+        "template": "<|user|>{question}<|end|><|assistant|>",
+        "tags": {"code": "<calc>", "code_end": "</calc>", "answer_end": "</answer>"},
+        "observation": " <result>\n{text}\n</result>",
+        "step_parser": f"{__file__}:spoken",
+    },
+    "tools.use.python": {},
+}
+"""What the built-in model says to its calculator is Python too, and a code block by other tags."""
+
+
+def spoken(step: Step) -> Action | None:
+    """A parser of steps whose answers stand between tags."""
+    _, tag, answer = step.text.rpartition("<answer>")
+    return AnswerAction(answer) if tag and step.end == "answer" and not step.is_code else tagged(step)
 
 
 def searched(name: str, flags: Mapping[str, Any] | None = None) -> Rollout:
@@ -55,10 +76,34 @@ def check_answers(found: Rollout) -> None:
     assert any(solution.score >= 1 or solution.num_votes for each in found.answers() for solution in each.ranked)
 
 
+def check_code(found: Rollout) -> None:
+    """Every code block on a path was run, in order, and its path went on from what it printed or from its error."""
+    statuses: Counter[str] = Counter()
+    for tree in found.trees:
+        assert list(tree_faults(tree)) == []
+        for leaf in tree.leaves():
+            said = ""
+            for piece in (branch := tree.branch(leaf)).pieces[1:]:
+                call, text = piece.segment.tool_call, branch.codec.decode(piece.segment.ids)
+                if call is not None and call.is_executed:
+                    statuses[call.status] += 1
+                    assert said.rpartition("</calc>")[0].rstrip().endswith(call.arguments)
+                    if call.status == "ok":
+                        assert text == f" <result>\n{eval(call.arguments)}\n</result>"
+                said = said + text if piece.segment.is_sampled else ""
+    assert statuses["ok"] > 100 and statuses["error"] > 0
+
+
 @pytest.mark.covers("S2.6", "S4.5", engine="builtin")
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_search_answers_by_the_built_in_model(name: str) -> None:
     check_answers(searched(name))
+
+
+def test_steps_of_code_are_run_by_python_and_searched() -> None:
+    found = searched("rstar_mcts", CODE)
+    check_answers(found)
+    check_code(found)
 
 
 def test_two_actions_of_a_search_are_both_used() -> None:
