@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.runner.parts import OneChain, Plan, Small, grown, problems
 
+from ramify import plugins
 from ramify.config.configure import resolve
 from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.core.command import Command, Grow
@@ -185,6 +186,28 @@ def test_a_tree_that_is_watched_can_be_stopped_and_the_others_go_on() -> None:
     assert {index: event.reason for index, event in closed.items()} == {0: "done", 1: "stopped", 2: "done"}
     assert [len(closed[i].tree.leaves()) for i in range(3)] == [1, 0, 1]
     assert engine.num_active == 0
+
+
+class Counted(Scripted):
+    """Counts how often one of its kind was closed."""
+
+    num_closed = 0
+
+    async def close(self) -> None:
+        type(self).num_closed += 1
+
+
+async def test_an_engine_that_was_handed_in_stays_open_and_those_of_the_configuration_do_not() -> None:
+    class Mine(Counted):
+        num_closed = 0
+
+    config = RunConfig(engines={"critic": EngineConfig(name=f"{__file__}:Counted")})
+    await rollout(problems(1), config=config, engine=Mine(chains(0)), task=Small())
+    async with aclosing(steps(problems(1), config=config, engine=Mine(chains(0)), task=Small())) as watched:
+        async for _ in watched:
+            pass
+    counted = plugins.find("engine", f"{__file__}:Counted")
+    assert (Mine.num_closed, counted.num_closed) == (0, 2)
 
 
 def test_stopping_a_tree_twice_or_after_its_end_changes_nothing() -> None:

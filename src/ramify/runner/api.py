@@ -183,8 +183,7 @@ async def rollout(
     try:
         report = await run.grow([*observers, keep])
     finally:
-        if engine is None:
-            await finished(run.close())
+        await finished(run.close() if engine is None else run.close_others())
     grown = tuple(trees[index] for index in sorted(trees))
     return Rollout(run.config, grown, report, run.answering, run.unpredictable, run.post_hoc)
 
@@ -241,8 +240,7 @@ async def steps(
         try:
             await asyncio.gather(growing, return_exceptions=True)
         finally:
-            if engine is None:
-                await finished(run.close())
+            await finished(run.close() if engine is None else run.close_others())
 
 
 # -- runs on disk ----------------------------------------------------------------------------------------------------

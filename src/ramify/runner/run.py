@@ -190,7 +190,12 @@ class Run:
             self._scheduler.stop(index)
 
     async def close(self) -> None:
-        await asyncio.gather(self.judging.close(), *(engine.close() for engine in self.engines.values()))
+        await asyncio.gather(self.close_others(), self.engine.close())
+
+    async def close_others(self) -> None:
+        """Close all but the policy's engine, which somebody may have handed in."""
+        others = (engine for name, engine in self.engines.items() if name != "policy")
+        await asyncio.gather(self.judging.close(), *(engine.close() for engine in others))
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
