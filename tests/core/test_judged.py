@@ -1,10 +1,12 @@
 """What judges sample and say changes nothing about what grows, nor about the reward of what has ended."""
 
+import pytest
 from tests.runner.parts import PROBLEM
 
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Grow, Judge, Judged, Score
-from ramify.core.growth import Done, Growth, Scored
+from ramify.core.errors import ContractError
+from ramify.core.growth import Done, Growth, GrowthRules, Scored
 from ramify.core.segment import Segment, token_array
 from ramify.core.tree import JUDGED, ROOT, Step, Tree
 
@@ -62,3 +64,19 @@ def test_the_reward_is_of_the_judge_that_scored_the_leaf_when_it_ended() -> None
     at.tree.score(own, Score("right", 1.0, attempt=1))
     at.tree.score(own, Score("grader", 3.0))
     assert at.tree.reward(own) == 1.0
+
+
+def test_a_judges_context_may_have_a_tokenizer_of_its_own_from_which_nothing_grows() -> None:
+    own, other = ByteCodec(is_exact=True), ByteCodec()
+    prompt = Segment("prompt", token_array([ord("q")]))
+    rules = GrowthRules(quoting=frozenset({"again", "grade"}), codecs={"grade": other})
+    at = Growth(Tree(PROBLEM, own, [prompt], seed=3, codecs=rules.codecs), rules=rules)
+    one = leaf(at)
+    first, second = judged(at, one, steps=[reply(), reply(edge="continues")])
+    assert at.tree.branch(one).codec is own
+    assert at.tree.branch(first).codec is at.tree.branch(second).codec is other
+    assert [branch.codec for branch in at.tree.contexts(second)] == [own, other]
+    for grow in (Grow(second), Grow(first, action="again"), Grow(one, action="grade")):
+        with pytest.raises(ContractError, match="a tokenizer of its own"):
+            at.ask(grow)
+    at.ask(Grow(one, action="again"))

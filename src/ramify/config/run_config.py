@@ -206,7 +206,7 @@ class RunConfig:
     engine: EngineConfig = EngineConfig()
     """What the action `policy` samples from."""
     engines: Mapping[str, EngineConfig] = field(default_factory=dict[str, EngineConfig])
-    """Further engines, for actions to name: other models, other addresses. All have one codec."""
+    """Further engines, for actions to name: other models, other addresses. Only judges' may have another codec."""
     format: str | None = None
     """A built-in name or `file.py:Class`; None = the task's own."""
     format_options: Mapping[str, Any] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Codec: text <-> ids of one tokenizer, with an identity.
 
-A tree has exactly one codec. Text is derived from ids, never the other way round once a model has sampled them.
-`ByteCodec` serves text-only engines and trees whose actions use several tokenizers: splits, viewer and store work
-unchanged, while token exports refuse it (`is_exact` is false).
+All that grows on a tree has one codec; a judge's own contexts may have another (`Tree.codecs`). Text is derived from
+ids, never the other way round once a model has sampled them. `ByteCodec` serves text-only engines: splits, viewer and
+store work unchanged, while token exports refuse it (`is_exact` is false).
 """
 
 import hashlib

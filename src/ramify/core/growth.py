@@ -5,9 +5,11 @@ function of its record. What a command grew is kept aside until its outcome is d
 what a strategy sees depends on the order of delivery alone.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ramify.core.codec import Codec
 from ramify.core.command import (
     Cancel,
     Close,
@@ -88,6 +90,8 @@ class GrowthRules:
     """Stop words that a fork must not cut."""
     quoting: frozenset[str] = frozenset()
     """Actions that begin a fresh context: they may quote paths that have ended."""
+    codecs: Mapping[str, Codec] = field(default_factory=dict[str, Codec])
+    """Judge's action -> its tokenizer, where that is not the tree's: see `Tree.codecs`."""
 
 
 class Growth:

@@ -77,13 +77,25 @@ class Tree:
     __slots__ = (
         "_action", "_actions", "_edge", "_end", "_first_child", "_fork", "_index", "_last_child", "_measures", "_next",
         "_notes", "_num_segments", "_parent", "_planned", "_previous", "_quoted", "_requested", "_rewarded_by", "_role",
-        "_scores", "_seed", "_segment", "_segments", "_stop", "candidates", "codec", "forks", "is_broken", "num_failed",
-        "num_leaves", "pending", "problem", "seed",
+        "_scores", "_seed", "_segment", "_segments", "_stop", "candidates", "codec", "codecs", "forks", "is_broken",
+        "num_failed", "num_leaves", "pending", "problem", "seed",
     )  # fmt: skip
 
-    def __init__(self, problem: Problem, codec: Codec, prompt: Sequence[Segment], *, seed: int) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        codec: Codec,
+        prompt: Sequence[Segment],
+        *,
+        seed: int,
+        codecs: Mapping[str, Codec] | None = None,
+    ) -> None:
+        """`codecs`: None = every context has the tree's own tokenizer."""
         self.problem = problem.for_agents()
         self.codec = codec
+        """Of everything that grows."""
+        self.codecs: Mapping[str, Codec] = codecs or {}
+        """Judge's action -> its tokenizer, where that is not `codec`: its contexts are its own, nothing grows there."""
         self.seed = seed
         self.forks: list[ForkRecord] = []
         """Fork records by decision id; implicit decisions (one child) have none."""
@@ -272,8 +284,12 @@ class Tree:
         pieces: list[Piece] = []
         for current in self.context(node):
             pieces.extend(Piece(current, self._segments.get(i)) for i in self._segment_range(current))
-        branch = Branch(self.codec, node, tuple(pieces), self.role(node))
+        branch = Branch(self.codec_of(node), node, tuple(pieces), self.role(node))
         return branch if at is None else _shortened(branch, at)
+
+    def codec_of(self, node: int) -> Codec:
+        """The tokenizer of the branch of `node`."""
+        return self.codecs.get(self.action(node), self.codec) if self.codecs else self.codec
 
     def context(self, node: int) -> list[int]:
         """Nodes of the branch of `node`: from its last fresh context on."""
@@ -318,6 +334,7 @@ class Tree:
         """
         place = None
         if isinstance(command, Grow):
+            self._refuse_other_codec(command)
             place = self._place(command, words) if edge == "continues" else self._quoted_place(command)
         self.pending[command_id] = command
         return place
@@ -428,6 +445,14 @@ class Tree:
         if self.is_ended(parent):
             raise ContractError(f"cannot grow from node {parent}: it ended with {self.stop(parent)!r}")
         return self._next_place(grow, parent, position=self._end[parent], requested=self._requested)
+
+    def _refuse_other_codec(self, grow: Grow) -> None:
+        """What grows is of the tree's own codec, so that no branch and no row mixes tokens of two."""
+        if grow.action in self.codecs or self.codec_of(self._known(grow.node)) is not self.codec:
+            raise ContractError(
+                f"{grow!r}: action {grow.action!r}, or node {grow.node}, is a judge's with a tokenizer of its own; "
+                "nothing grows by it or from it"
+            )
 
     def _quoted_place(self, grow: Grow) -> Place:
         """In a fresh context under the node, which may have ended: it continues no token."""

@@ -68,7 +68,7 @@ class Allowance:
         spend.turns = sitting.num_dialogues * sitting.num_replies
         spend.decode = spend.turns * (action.max_tokens or self.config.max_response_tokens)
         spend.engine_calls = min(spend.decode, spend.turns * self._requests_a_step(judge.action, is_cut=True))
-        quoted = sum(tree.length(node) for node in command.nodes)
+        quoted = sum(_num_quoted(tree, node, judge.action) for node in command.nodes)
         spend.prefill_uncached = spend.turns * (quoted + len(action.template)) + sitting.num_replies * spend.decode
         prices = self._prices_of(judge.action)
         if prices.is_known:
@@ -91,8 +91,10 @@ class Allowance:
 
     def _quoted(self, tree: Tree, node: int, action: str) -> int:
         """Most tokens of a fresh context that quotes all that led to `node`."""
-        template = len(self.actions[action].template.encode()) + MESSAGE_TOKENS
-        return template + sum(branch.most_tokens for branch in tree.contexts(node))
+        template, contexts = len(self.actions[action].template.encode()) + MESSAGE_TOKENS, tree.contexts(node)
+        if action in tree.codecs:
+            return template + sum(len(branch.text.encode()) for branch in contexts)
+        return template + sum(branch.most_tokens for branch in contexts)
 
     def _requests(self, command: Grow, decode: int, *, num_turns: int) -> int:
         """Most requests of a growth of so many turns, each of which may go on over several steps."""
@@ -120,6 +122,11 @@ class Allowance:
         if isinstance(command.until, Tokens):
             room = min(room, command.until.n + self.max_word)
         return max(room, 1)
+
+
+def _num_quoted(tree: Tree, node: int, action: str) -> int:
+    """Most tokens that a node is in the tokenizer of a judge's action: of another one, as many as bytes."""
+    return len(tree.branch(node).text.encode()) if action in tree.codecs else tree.length(node)
 
 
 def _num_response_tokens(tree: Tree, node: int) -> int:

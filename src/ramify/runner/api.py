@@ -300,11 +300,12 @@ async def _grow(
 
 def header_of(run: Run) -> Header:
     """The first record of a run's journal."""
-    weights = Weights(engine=run.engine.capabilities.name, codec=run.codec.name, codec_sha256=run.codec.sha256)
+    named = [(run.engine, run.codec)]
+    named += [(run.engines[run.config.actions[a].engine], codec) for a, codec in sorted(run.rules.codecs.items())]
     return Header(
         library=ramify.__version__,
         config_hash="",
-        weights=(weights,),
+        weights=tuple(Weights(engine.capabilities.name, codec.name, codec.sha256) for engine, codec in named),
         seed=run.config.seed,
         delivery=run.config.delivery,
         isolation=isolation_of(run.tools),
@@ -315,6 +316,13 @@ def header_of(run: Run) -> Header:
 def _refuse_other_weights(recorded: Header, now: Header) -> None:
     if recorded.weights != now.weights:
         raise StoreError(f"the run was begun with {recorded.weights} and this would go on with {now.weights}")
+
+
+def _refuse_other_judges(recorded: Header, now: Header) -> None:
+    """Of judges with tokenizers of their own: what they said could not be read. A tree's own is in its record."""
+    was, is_now = ([weights.codec_sha256 for weights in header.weights[1:]] for header in (recorded, now))
+    if was != is_now:
+        raise StoreError(f"the run was begun with {recorded.weights} and would be read with {now.weights}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +340,10 @@ class Saved:
     @classmethod
     def open(cls, path: Path) -> "Saved":
         """Raises `StoreError` if `path` is no readable run."""
-        config = from_toml(header_and_config(path)[1])
+        header, text = header_and_config(path)
+        config = from_toml(text)
         run = assemble(replace(config, engine=replace(config.engine, log=None)))
+        _refuse_other_judges(header, header_of(run))
         return cls(path, config, run.codec, run.rules, run.answering, run.unpredictable, run.post_hoc)
 
     def trees(self) -> Iterator[Tree]:

@@ -62,8 +62,8 @@ def check_codecs(engines: Mapping[str, Engine], codec: Codec) -> None:
     for name, engine in engines.items():
         if engine.codec.sha256 != codec.sha256:
             raise ConfigError(
-                f"engine {name!r} has the tokenizer {engine.codec.name!r} and 'policy' {codec.name!r}: a tree has one; "
-                "engines that speak in messages can be mixed at will"
+                f"engine {name!r} has the tokenizer {engine.codec.name!r} and 'policy' {codec.name!r}: what grows on a "
+                "tree has one; only judges ask by another, and engines that speak in messages can be mixed at will"
             )
 
 

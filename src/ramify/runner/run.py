@@ -12,6 +12,8 @@ from ramify import plugins
 from ramify.config.configure import TASK_PRUNE
 from ramify.config.decode import decode
 from ramify.config.run_config import RunConfig
+from ramify.core.action import ActionConfig
+from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine
 from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.format import Equating, Format, GivingUp, MessageFormat
@@ -49,6 +51,7 @@ from ramify.runner.sampler import Sampler, most_tool_tokens
 from ramify.runner.scheduler import KeepUp, Scheduler, TreeRun
 from ramify.runner.toolbox import Toolbox
 from ramify.runner.tools import listed, tools_of
+from ramify.runner.voices import Voice, format_for, is_spoken_to
 from ramify.runner.whole_turns import check_growths, check_messages, check_stops
 from ramify.runner.work import prompt_segments
 from ramify.store.replay import Replayed
@@ -86,15 +89,17 @@ class Run:
         self.engines = {"policy": self.engine, **others}
         self.codec = engine.codec
         self.tools = tools_of(task, config.tools)
+        growing = [action for action in config.actions.values() if action.role != "judge"]
         self.format: Format = build_format(
-            config, task, self.codec, tools=self.tools, engines=self._capabilities.values()
+            config, task, self.codec, tools=self.tools, engines=self._capabilities(growing).values()
         )
         self.toolbox = Toolbox(self.tools, config.tools, problems={str(i): p for i, p in enumerate(problems)})
         judges, leaf_judges = judges_of(config, task, self.format)
         self.config = config = replace(config, actions=judge_actions(config, judges, self.format))
         check_actions(config.actions, self.engines, self.format)
         self._asking_judges = sampling(judges)
-        asking = Asking(self._judges_sampler(), config.actions, self.format) if self._asking_judges else None
+        self._voices = {judge.action: self._voice(judge.action) for judge in self._asking_judges.values()}
+        asking = Asking(self._voices, config.actions) if self._voices else None
         self.judging = Judging(judges, leaf_judges, asking=asking)
         self._prune = _prune_rule(config.growth.prune, task, self.format)
         self._strategy: Any = strategy or plugins.find("strategy", config.strategy.name)
@@ -112,7 +117,7 @@ class Run:
     def rules(self) -> GrowthRules:
         """Where growths may begin: what a live tree and its replay must agree on."""
         quoting = (name for name, action in self.config.actions.items() if action.edge == "quotes")
-        return GrowthRules(self.format.stops, frozenset(quoting))
+        return GrowthRules(self.format.stops, frozenset(quoting), self._codecs)
 
     def strategy(self, seed: int) -> Strategy:
         """A fresh strategy for the tree of `seed`."""
@@ -251,7 +256,8 @@ class Run:
     def _tree(self, problem: Problem) -> Tree:
         """A tree with nothing but its opening context."""
         prompt = prompt_segments(self.codec, self.format.open(problem.for_agents()))
-        return Tree(problem, self.codec, prompt, seed=tree_seed(self.config.seed, problem.uid))
+        seed = tree_seed(self.config.seed, problem.uid)
+        return Tree(problem, self.codec, prompt, seed=seed, codecs=self._codecs)
 
     def _grower(self, problem: Problem) -> Grower:
         sampler = Sampler(
@@ -274,9 +280,24 @@ class Run:
             prune=self._prune,
         )
 
-    def _judges_sampler(self) -> Sampler:
+    def _voice(self, action: str) -> Voice:
+        """How judges ask by an action: in the run's own format wherever its engine is spoken to in that."""
+        name = self.config.actions[action].engine
+        engine, own = self.engines[name], self.format
+        if is_spoken_to(engine, self.codec, own):
+            return Voice(self._judges_sampler(own.stops), own, self.codec)
+        config = self.config.engine if name == "policy" else self.config.engines[name]
+        format = format_for(engine, config)
+        return Voice(self._judges_sampler(format.stops), format, engine.codec, reader=own)
+
+    @property
+    def _codecs(self) -> dict[str, Codec]:
+        """Judge's action -> the tokenizer of contexts of its own."""
+        return {action: voice.codec for action, voice in self._voices.items() if voice.reader is not None}
+
+    def _judges_sampler(self, stops: tuple[str, ...]) -> Sampler:
         """What judges ask by: no tools, and a limit to each reply, but none to all of a dialogue but the context."""
-        room, stops = self.config.growth.max_response_tokens, self.format.stops
+        room = self.config.growth.max_response_tokens
         actions = {
             name: replace(action, max_tokens=action.max_tokens or room)
             for name, action in self.config.actions.items()
@@ -303,8 +324,9 @@ class Run:
     def _check(self) -> None:
         """Refuse what the engines, the tools, the actions or the problems cannot do."""
         config, engines = self.config, self.engines
+        used = self._capabilities(action for name, action in config.actions.items() if name not in self._codecs)
         check_problems(self.problems, config)
-        check_codecs(engines, self.codec)
+        check_codecs({name: engines[name] for name in used}, self.codec)
         check_measures(self._measures, self.engine.capabilities, config.strategy.name)
         check_tools(self.format, self.toolbox.names)
         check_spelling(self.format.stops, self.codec)
@@ -312,7 +334,6 @@ class Run:
         check_prices(config, self.prices)
         self._check_dollars()
         check_strategy_judges(self._options, self.judging.judges, config.strategy.name)
-        used = self._capabilities
         check_messages(config, self.format, used)
         check_stops(self.format, used)
         if self.problems and not all(engine.can_continue_turn for engine in used.values()):
@@ -338,10 +359,9 @@ class Run:
         actions, engines = self.config.actions, self.engines
         return frozenset(n for n, each in actions.items() if not engines[each.engine].capabilities.can_continue_turn)
 
-    @property
-    def _capabilities(self) -> dict[str, Capabilities]:
-        """Of the engines that actions name."""
-        used = {action.engine for action in self.config.actions.values()}
+    def _capabilities(self, actions: Iterable[ActionConfig]) -> dict[str, Capabilities]:
+        """Of the engines that these actions name."""
+        used = {action.engine for action in actions}
         return {name: engine.capabilities for name, engine in self.engines.items() if name in used}
 
 

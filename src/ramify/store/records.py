@@ -176,6 +176,7 @@ class Header(Value, frozen=True, tag="header", tag_field="record"):
     config_hash: str
     """SHA-256 of the resolved configuration's text."""
     weights: tuple[Weights, ...]
+    """Of the policy, then of judges' actions with a tokenizer of their own, by name."""
     seed: int
     delivery: str
     isolation: str

@@ -146,5 +146,5 @@ def _planted(record: Opened, codec: Codec, rules: GrowthRules) -> Growth:
             f"tree {record.tree} was grown with a tokenizer whose hash is {record.codec_sha256[:12]}…; this one "
             f"({codec.name}) has {codec.sha256[:12]}…; use the model and tokenizer that began the run"
         )
-    tree = Tree(problem_of(record), codec, prompt_of(record), seed=record.seed)
+    tree = Tree(problem_of(record), codec, prompt_of(record), seed=record.seed, codecs=rules.codecs)
     return Growth(tree, rules=rules)
