@@ -10,6 +10,7 @@ from tests.engines.endpoint import Endpoint, said
 from tests.judges.sittings import judged_by, sat
 
 from ramify.cli.check import checked_run
+from ramify.cli.draw import node_label
 from ramify.config.configure import resolve
 from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.core.action import ActionConfig
@@ -20,6 +21,7 @@ from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import ScriptedTurn
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.runner.api import Saved, begin, resume, rollout_sync
+from ramify.view.valued import valued
 
 CODEC = TokenizerFile(FOLDER / "tokenizer.json")
 GRADE = {"edge": "quotes", "role": "judge", "template": "Grade {previous} of {question}, é"}
@@ -81,6 +83,18 @@ def test_what_a_judge_said_is_in_its_own_tokenizer_and_never_in_a_row(tmp_path: 
     rows = list(saved.rows())
     assert rows and {row.codec_sha256 for row in rows} == {CODEC.sha256}
     assert all(CODEC.decode(row.ids).startswith("<|user|>") for row in rows)
+
+
+def test_what_such_a_judge_said_is_drawn_and_told_in_its_own_words(tmp_path: Path) -> None:
+    with Endpoint(grades) as judge:
+        begin(run_of(judge.url), tmp_path / "run")
+    saved = Saved.open(tmp_path / "run")
+    for tree in saved.trees():
+        judged = judges_nodes(tree)
+        drawn = [node_label(tree, node).plain for node in judged]
+        assert sum("80" in label for label in drawn) == sum("eighty" in label for label in drawn) == 3
+        texts = {node.text for node in valued(tree, saved.config.strategy).nodes if node.node in judged}
+        assert {text[:6] for text in texts} == {"eighty", "80"}
 
 
 def test_a_run_that_was_killed_asks_another_tokenizers_judge_for_no_recorded_reply_again(tmp_path: Path) -> None:
@@ -155,7 +169,8 @@ def test_a_search_of_refinements_is_graded_elsewhere_in_the_same_words() -> None
 
     with Endpoint(grades) as judge:
         critic = {"engines": {"critic": {"name": "openai", "model": "m", "base_url": judge.url}}}
-        flags = {**critic, "actions.grade.engine": "critic", "data.questions": ["a?"], "prompts": 1}
+        flags = {**critic, "engine.name": "scripted", "data.questions": ["a?"], "prompts": 1}
+        flags |= {"actions.grade.engine": "critic"}
         config = resolve(preset="mctsr", flags=flags).config
         (tree,) = rollout_sync(config=config, engine=Scripted(refines)).trees
     assert tree.candidates and {candidate.score for candidate in tree.candidates} == {80.0}

@@ -9,7 +9,6 @@ from rich.text import Text
 from rich.tree import Tree as Drawing
 
 from ramify.cli.terminal import shortened
-from ramify.core.segment import Segment
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import ROOT, Tree
 
@@ -35,9 +34,8 @@ def node_label(tree: Tree, node: int) -> Text:
         label.append(f"{role}{' quotes' if edge == 'quotes' else ''} ", style="magenta")
     if (fork := tree.fork(node)) is not None and fork.num_siblings > 1:
         label.append(f"⑂{fork.decision_id} ", style="cyan")
-    segments = tree.segments(node)
-    label.append(shortened(_text(tree, segments, "sampled", "written"), MAX_ACTION))
-    if observed := _text(tree, segments, "given"):
+    label.append(shortened(_text(tree, node, "sampled", "written"), MAX_ACTION))
+    if observed := _text(tree, node, "given"):
         label.append(f" → {shortened(observed.strip(), MAX_RESULT)}", style="blue")
     for part, style in _figures(tree, node):
         label.append(f"  {part}", style=style)
@@ -104,6 +102,6 @@ def _entropy(tree: Tree, node: int) -> float | None:
     return tree.measure(node, "step_entropy_topk")
 
 
-def _text(tree: Tree, segments: tuple[Segment, ...], *origins: str) -> str:
-    ids = [int(i) for segment in segments if segment.origin in origins for i in segment.ids]
-    return tree.codec.decode(ids)
+def _text(tree: Tree, node: int, *origins: str) -> str:
+    ids = [int(i) for segment in tree.segments(node) if segment.origin in origins for i in segment.ids]
+    return tree.codec_of(node).decode(ids)

@@ -62,6 +62,7 @@ def resolve(
     flags: Mapping[str, Any] | None = None,
     flag_names: Mapping[str, str] | None = None,
     overrides: Sequence[str] = (),
+    is_small: bool | None = None,
 ) -> Resolved:
     """Put all layers together and check the result.
 
@@ -76,7 +77,8 @@ def resolve(
         *override_layers(overrides, unread),
     ]
     named = [layer.values["preset"] for layer in layers if "preset" in layer.values]
-    is_small = _runs_builtin(merged(layers)[0])
+    if is_small is None:
+        is_small = _runs_builtin(merged(layers)[0])
     chosen = preset or (named[-1] if named else None)
     base = preset_layers(chosen, is_small=is_small, faults=unread)
     values, sources = merged([*base, *layers])

@@ -14,7 +14,7 @@ from typing import Any
 
 import ramify
 from ramify import plugins
-from ramify.config.configure import from_toml, resolve, to_toml
+from ramify.config.configure import BUILTIN, from_toml, resolve, to_toml
 from ramify.config.run_config import EngineConfig, RunConfig, StrategyConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Engine
@@ -141,17 +141,27 @@ def _with_servers(config: EngineConfig, build: Callable[[str], Engine]) -> Engin
     return self_served(build, launch, count=config.replicas, placement=config.placement, patience=config.retry.patience)
 
 
-def configured(preset: str | None, settings: Mapping[str, Any], strategy: type[Strategy] | None = None) -> RunConfig:
+def configured(
+    preset: str | None,
+    settings: Mapping[str, Any],
+    *,
+    engine: Engine | None = None,
+    strategy: type[Strategy] | None = None,
+) -> RunConfig:
     """A config from a preset and keyword settings, whose double underscores stand for dots.
 
-    A strategy handed in takes the `strategy.options` that were given with it, and none of the preset's.
+    A preset is not made small for an engine handed in, but for the built-in model's. A strategy handed in takes the
+    `strategy.options` that were given with it, and none of the preset's.
     """
     flags = {name.replace("__", "."): value for name, value in settings.items()}
+    options = {} if strategy is None else flags.pop("strategy.options", {})
+    is_small = False if engine is not None and engine.capabilities.name != BUILTIN else None
+    config = resolve(preset=preset, flags=flags, is_small=is_small).config
     if strategy is None:
-        return resolve(preset=preset, flags=flags).config
-    options = flags.pop("strategy.options", {})
-    own = StrategyConfig(name=f"{strategy.__module__}:{strategy.__qualname__}", options=options)
-    return replace(resolve(preset=preset, flags=flags).config, strategy=own)
+        return config
+    return replace(
+        config, strategy=StrategyConfig(name=f"{strategy.__module__}:{strategy.__qualname__}", options=options)
+    )
 
 
 async def rollout(
@@ -172,7 +182,7 @@ async def rollout(
     the dot: `strategy__options={"n": 4}`, `limits__decode=224`. An engine handed in stays open. Raises `ConfigError`
     before anything starts.
     """
-    config = config or configured(preset, settings, strategy)
+    config = config or configured(preset, settings, engine=engine, strategy=strategy)
     run = assemble(config, problems, engine=engine, task=task, strategy=strategy)
     trees: dict[int, Tree] = {}
 
@@ -226,7 +236,7 @@ async def steps(
     **settings: Any,
 ) -> AsyncIterator[Watched]:
     """Grow trees and yield what happens, in order. Leaving the loop cancels the rest. Arguments as in `rollout`."""
-    config = config or configured(preset, settings, strategy)
+    config = config or configured(preset, settings, engine=engine, strategy=strategy)
     run = assemble(config, problems, engine=engine, task=task, strategy=strategy)
     events: asyncio.Queue[Event | None] = asyncio.Queue()
     growing = asyncio.create_task(run.grow([events.put_nowait]))

@@ -180,7 +180,7 @@ def _state(tree: Tree, node: int, reading: RStarReading) -> dict[str, Any]:
     segments = tree.segments(node)
     calls = [segment.tool_call for segment in segments if segment.tool_call is not None]
     own = [segment for segment in segments if segment.origin != "prompt"]
-    text = "".join(tree.codec.decode(segment.ids) for segment in own)
+    text = "".join(tree.codec_of(node).decode(segment.ids) for segment in own)
     scores: dict[str, list[float | None]] = {}
     for score in tree.scores(node):
         scores.setdefault(score.judge, []).append(score.value)

@@ -139,4 +139,4 @@ def _reading(options: RStarMCTSConfig) -> RStarReading:
 
 def _text(tree: Tree, node: int) -> str:
     own = [segment for segment in tree.segments(node) if segment.origin != "prompt"]
-    return tree.codec.decode([int(i) for segment in own for i in segment.ids])
+    return tree.codec_of(node).decode([int(i) for segment in own for i in segment.ids])
