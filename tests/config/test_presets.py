@@ -89,3 +89,17 @@ def test_the_offline_plan_as_published_forks_at_the_root_only():
 def test_an_unknown_preset_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match="unknown preset 'arop'; did you mean 'arpo'"):
         preset("arop")
+
+
+@pytest.mark.parametrize(
+    "name", ["mctsr", "mctsr_as_published", "mathblackbox", "refine_chain", "ab_mcts", "best_first"]
+)
+def test_refining_presets_speak_the_task_s_format_to_the_built_in_model_and_their_own_to_others(name: str) -> None:
+    small, other = (resolve(preset=name, flags={"engine.name": engine}).config for engine in ("builtin", "scripted"))
+    assert (small.format, small.task.name) == (None, "countdown")
+    assert (other.format, other.task.name) == ("refine", "data")
+    assert resolve(preset=name, is_small=False).config.format == "refine"
+
+
+def test_the_format_called_task_is_the_task_s_own() -> None:
+    assert resolve(flags={"format": "task"}).config.format is None

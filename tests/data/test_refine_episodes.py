@@ -23,7 +23,7 @@ from ramify.data.refine_episodes import (
     transcript,
 )
 from ramify.formats.tags import spans_of
-from ramify.tasks.countdown import FORMAT, CountdownProblem, generate, score
+from ramify.tasks.countdown import CountdownProblem, generate, score
 from ramify.tools.calculator import CalculatorState, apply
 
 PROBLEM = CountdownProblem((13, 7, 1, 5), 99)
@@ -113,7 +113,3 @@ def test_transcripts_of_every_kind_are_drawn_as_often() -> None:
     drawn = list(islice(draw_transcripts(random.Random(0), attempts), 30))
     ends = [pieces[0].text.rpartition(" ")[2].partition("<")[0] for _, pieces in drawn]
     assert [ends.count(kind) for kind in KINDS] == [10, 10, 10]
-
-
-def test_the_format_of_the_preset_is_the_task_s() -> None:
-    assert FORMAT.tools() == {"calculator": "calc"}

@@ -106,6 +106,18 @@ def test_steps_of_code_are_run_by_python_and_searched() -> None:
     check_code(found)
 
 
+def test_rewrites_are_answers_and_have_the_reward_of_the_task_whatever_the_search_thinks_of_them() -> None:
+    trees = searched("mctsr").trees
+    leaves = [(tree, leaf) for tree in trees for leaf in tree.leaves()]
+    assert {tree.action(leaf) for tree, leaf in leaves} == {"policy", "rewrite"}
+    scores = [tree.reward_score(leaf) for tree, leaf in leaves]
+    assert {(score.judge, score.value) for score in scores if score is not None} == {
+        ("countdown", 0.0),
+        ("countdown", 1.0),
+    }
+    assert all(score is not None for score in scores)
+
+
 def test_two_actions_of_a_search_are_both_used() -> None:
     found = searched("ab_mcts")
     actions = {tree.action(node) for tree in found.trees for node in range(1, len(tree))}

@@ -33,6 +33,8 @@ from ramify.strategies import choose, sample
 from ramify.strategies.repeats import repeats
 
 BUILTIN = EngineConfig().name
+OWN_FORMAT = "task"
+"""How a file says that the format is the task's own, in place of one that a layer below it names."""
 FORMAT_OPTIONS: Mapping[str, type[Any]] = {
     "chat": ChatOptions,
     "messages": MessagesOptions,
@@ -102,6 +104,8 @@ def _runs_builtin(values: Mapping[str, Any]) -> bool:
 
 def checked(values: Mapping[str, Any]) -> tuple[RunConfig | None, list[Fault]]:
     """Decode `values` and check all they name. Returns the configuration with its options completed, or the faults."""
+    if values.get("format") == OWN_FORMAT:
+        values = {**values, "format": None}
     if isinstance(actions := values.get("actions", {}), Mapping):
         values = {**values, "actions": _actions(actions, values.get("format"))}
     config, faults = decode(RunConfig, values)

@@ -208,7 +208,7 @@ class RunConfig:
     engines: Mapping[str, EngineConfig] = field(default_factory=dict[str, EngineConfig])
     """Further engines, for actions to name: other models, other addresses. Only judges' may have another codec."""
     format: str | None = None
-    """A built-in name or `file.py:Class`; None = the task's own."""
+    """A built-in name or `file.py:Class`; None, in a file `"task"`, = the task's own."""
     format_options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the format's class; of `chat`, `ramify.formats.chat:ChatOptions`."""
     actions: Mapping[str, ActionConfig] = field(default_factory=lambda: {"policy": ActionConfig()})

@@ -276,7 +276,7 @@ class Grower:
         name = path.work.command.action
         action = self._actions[name]
         scores: tuple[Score, ...] = ()
-        if turn.stop is not None and not stop_word(turn.stop).is_failure and self._is_policy(path):
+        if turn.stop is not None and not stop_word(turn.stop).is_failure and action.role == "policy":
             scores, fault = await self._judging.leaf_scores(turn.branch, self._problem)
             if fault is not None:
                 turn.notes["judge"] = fault
