@@ -169,13 +169,13 @@ def _run(arm: Arm, config: "RunConfig", out: Path, terminal: Terminal) -> Result
 
 
 def _tree_to_draw(options: argparse.Namespace) -> "Tree":
-    """A tree of the offline preset, one with right and wrong leaves if there is any."""
+    """A tree of the offline preset: the smallest with right and wrong leaves if there is any."""
     from ramify.config.configure import resolve
     from ramify.runner import api
 
     config = resolve(preset="offline", overrides=[f"prompts={NUM_PROBLEMS_DRAWN}", *options.set]).config
     trees = api.rollout_sync(config=config).trees
-    return max(trees, key=lambda tree: len(_rewards(tree)))
+    return max(trees, key=lambda tree: (len(_rewards(tree)), -len(tree)))
 
 
 def _rewards(tree: "Tree") -> set[float]:
