@@ -52,11 +52,12 @@ class Exam:
 
 
 class CountdownAgent:
-    """A calculator that keeps the numbers left; `prompt` asks for more than an answer."""
+    """A calculator that keeps the numbers left."""
 
     def __init__(self, problem: CountdownProblem, prompt: str | None = None) -> None:
+        """`prompt`: None = the question is asked."""
         self.question = problem.question
-        self.prompt = prompt or prompt_piece(problem.question).text
+        self.prompt = prompt_piece(problem.question).text if prompt is None else prompt
         self.num_errors = 0
         self._state = CalculatorState(problem.numbers)
         self._num_left = countdown.MAX_CALLS

@@ -17,6 +17,7 @@ def report_markdown(report: Mapping[str, Any]) -> str:
             f"{training['tokens']:,} tokens."
         ),
         "",
+        *(line for note in training.get("notes", ()) for line in (note, "")),
         f"Tokenizer sha256 `{report['tokenizer_sha256']}`.",
         "",
         (

@@ -95,10 +95,9 @@ class ModelShape:
 class Recipe:
     """How it is trained. Rates: measured in short pilots on countdown."""
 
-    # Of each batch, before and in the last part; batches of 64 and 128 came out alike in pilots of 3 CPU-minutes.
-    countdown_episodes: tuple[int, int] = (36, 12)
-    hops_episodes: tuple[int, int] = (28, 14)
-    refine_episodes: tuple[int, int] = (0, 60)
+    # Of countdown, hops and refinement in a batch; batches of 64 and 128 came out alike in pilots of 3 CPU-minutes.
+    episodes: tuple[int, int, int] = (36, 28, 0)
+    last_episodes: tuple[int, int, int] = (12, 14, 60)  # in the last part
     micro_episodes: int = 32  # sorted by length inside a batch, so little is padded
     matrix_rate: float = 0.02
     vector_rate: float = 3e-3
@@ -318,12 +317,8 @@ class Batches:
         )
         hops = hops_episodes.draw_demonstrations(self._hops_rng, recipe.hops(share_used))
         refine = refine_episodes.draw_transcripts(self._refine_rng, self.attempts)
-        is_last = share_used >= recipe.refine_from
-        for problem, pieces in chain(
-            islice(countdown, recipe.countdown_episodes[is_last]),
-            islice(hops, recipe.hops_episodes[is_last]),
-            islice(refine, recipe.refine_episodes[is_last]),
-        ):
+        counts = recipe.last_episodes if share_used >= recipe.refine_from else recipe.episodes
+        for problem, pieces in chain.from_iterable(map(islice, (countdown, hops, refine), counts)):
             self.problem_hashes.add(hash(problem))
             yield pieces
 
@@ -395,11 +390,13 @@ def train(
     recent: list[float] = []
     num_minutes = 0.0 if begun is None else begun.minutes
     started, num_steps, next_save = time.process_time() - 60 * num_minutes, before["steps"], num_minutes + save_every
+    attempts_minutes = 0.0
     while (used := (time.process_time() - started) / 60) < minutes:
         if used / minutes >= recipe.refine_from and not batches.attempts:
             save_model(folder, parameters, shape)
             batches.attempts = own_attempts(folder, seed=seed)
-            started = time.process_time() - 60 * used  # the attempts have a time of their own
+            attempts_minutes = (time.process_time() - started) / 60 - used
+            started += 60 * attempts_minutes
         micro_batches = list(batches.draw(used / minutes))
         total_weight = sum(sum(weights[1:]) for micro in micro_batches for _, weights in micro)
         total = 0.0
@@ -422,6 +419,7 @@ def train(
     save_model(folder, parameters, shape)
     return {
         "cpu_minutes": round(minutes, 2),
+        "cpu_minutes_of_attempts": round(attempts_minutes, 2),
         "seed": seed,
         "steps": num_steps,
         "episodes": before["episodes"] + batches.num_episodes,
