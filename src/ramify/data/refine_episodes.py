@@ -17,8 +17,8 @@ from typing import Final, Literal
 from ramify.config.presets import preset
 from ramify.data.countdown_episodes import demonstration
 from ramify.data.pieces import Piece
-from ramify.tasks.countdown import DEFAULT_DISTRIBUTION, CountdownProblem, score
-from ramify.tools.calculator import CalculatorState, apply
+from ramify.tasks.countdown import DEFAULT_DISTRIBUTION, CountdownProblem, operators_of, score
+from ramify.tools.calculator import CalculatorState, apply, value_of
 
 Kind = Literal["critique", "rewrite", "grade"]
 
@@ -69,12 +69,10 @@ def next_numbers(numbers: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...
     """Every step that the demonstrations might take from here, the larger operand first, and what it leaves."""
     for i, j in combinations(range(len(numbers)), 2):
         right, left = sorted((numbers[i], numbers[j]))
-        values = {"+": left + right, "*": left * right}
-        values |= {"-": left - right} if left > right else {}
-        values |= {"/": left // right} if right > 0 and left % right == 0 else {}
         rest = (*numbers[:i], *numbers[i + 1 : j], *numbers[j + 1 :])
-        for operator, value in values.items():
-            if value <= DEFAULT_DISTRIBUTION.max_step_value:
+        for operator in operators_of(left, right):
+            value, _ = value_of(left, operator, right)
+            if value is not None and value <= DEFAULT_DISTRIBUTION.max_step_value:
                 yield f"{left}{operator}{right}", (*rest, value)
 
 

@@ -152,6 +152,11 @@ def score(question: str, transcript_text: str) -> dict[str, float]:
     }
 
 
+def operators_of(left: int, right: int) -> list[str]:
+    """Those of the steps that problems are made of, where `left` is the larger operand."""
+    return ["+", "*", *(["-"] if left > right else []), *(["/"] if right > 0 and left % right == 0 else [])]
+
+
 def _chain_from(
     numbers: tuple[int, ...], rng: random.Random, max_step_value: int
 ) -> tuple[int, tuple[str, ...]] | None:
@@ -161,8 +166,7 @@ def _chain_from(
     for _ in numbers[1:]:
         # The larger operand first: order is free for + and *, so leaving it open would only add noise to learn.
         right, left = sorted(rng.sample(state.numbers, 2))
-        operators = ["+", "*", *(["-"] if left > right else []), *(["/"] if right > 0 and left % right == 0 else [])]
-        step = f"{left}{rng.choice(operators)}{right}"
+        step = f"{left}{rng.choice(operators_of(left, right))}{right}"
         state, _, is_allowed = apply(state, step)
         if not is_allowed or state.numbers[-1] > max_step_value:
             return None

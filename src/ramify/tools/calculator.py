@@ -40,7 +40,7 @@ def apply(state: CalculatorState, expression: str) -> tuple[CalculatorState, str
         if operand not in numbers:
             return state, f"error: {operand} is not left", False
         numbers.remove(operand)
-    value, fault = _value(left, step[2], right)
+    value, fault = value_of(left, step[2], right)
     if value is None:
         return state, f"error: {left}{step[2]}{right} is {fault}", False
     after = CalculatorState((*numbers, value))
@@ -55,7 +55,7 @@ def numbers_left(result_text: str) -> tuple[int, ...] | None:
     return tuple(map(int, result[2].split()))
 
 
-def _value(left: int, operator: str, right: int) -> tuple[int | None, str]:
+def value_of(left: int, operator: str, right: int) -> tuple[int | None, str]:
     """The value of an allowed step, or None and the reason."""
     if operator == "/":
         if right == 0:
