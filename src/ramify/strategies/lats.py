@@ -278,5 +278,5 @@ class LATS:
         """The state and its siblings by value, with what they were weighed by."""
         if state.above is None:
             return ()
-        siblings = sorted(state.above.children or [state], key=lambda sibling: -sibling.value)
-        return tuple(Candidate(s.tip, s.value, (("visits", float(s.visits)),)) for s in siblings[:SHOWN])
+        ranked = sorted(state.above.children or [state], key=lambda sibling: -sibling.value)
+        return tuple(Candidate(s.tip, s.value, (("visits", float(s.visits)),)) for s in ranked[:SHOWN])

@@ -220,11 +220,11 @@ class RAP:
         """The state and its siblings as they were weighed, best first."""
         if state.above is None:
             return ()
-        siblings = state.above.children or []
-        bounds = self._bounds(siblings, state.above)
+        children = state.above.children or []
+        bounds = self._bounds(children, state.above)
         weighed = [
             Candidate(s.tip, score, (("fast_reward", s.fast_reward),))
-            for s, score in zip(siblings, bounds, strict=True)
+            for s, score in zip(children, bounds, strict=True)
         ]
         return tuple(sorted(weighed, key=lambda candidate: -candidate.score)[:SHOWN])
 
