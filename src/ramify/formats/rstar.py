@@ -9,13 +9,13 @@ Source: microsoft/rStar, branch rStar-math. What is corrected by default, each b
 run, an error is what the tool calls one, and code that spells "boxed" is no answer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError, nearest
-from ramify.core.format import Action, AnswerAction, Span, ToolAction
+from ramify.core.format import Action, AnswerAction, IsSame, Span, ToolAction
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall, ToolStatus
 from ramify.core.tool import ToolResult
@@ -24,7 +24,6 @@ from ramify.formats.tags import OBSERVATIONS, placeholders, quoted, spans_of
 
 ErrorMatch = Literal["status", "text"]
 CodeContext = Literal["closed", "every_step"]
-IsSameAnswer = Callable[[str, str], bool]
 
 ERROR: Final = "error"
 FAILED: Final[frozenset[ToolStatus]] = frozenset({"error", "timeout", "crashed", "refused"})
@@ -99,7 +98,7 @@ class RStar:
         options: RStarOptions = RStarOptions(),
         *,
         parse: StepParser | None = None,
-        is_same_answer: IsSameAnswer | None = None,
+        is_same_answer: IsSame | None = None,
     ) -> None:
         self.options = options
         self.is_same_answer = is_same_answer
