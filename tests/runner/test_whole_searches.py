@@ -71,9 +71,9 @@ def check_answers(found: Rollout, *, share_answered: float = 1.0) -> None:
     """Every tree is whole, answers within what it spent, and some answer is right; of so many trees a path ended."""
     assert not found.report.failed_trees
     for tree, answers in zip(found.trees, found.answers(), strict=True):
-        if tree.candidates:
-            assert answers.num_candidates == len(tree.candidates)
-            assert answers.node is None or answers.node in {candidate.node for candidate in tree.candidates}
+        answering = {candidate.node for candidate in tree.candidates} or set(tree.leaves())
+        assert answers.num_candidates == len(answering) > 0
+        assert answers.node is None or answers.node in answering
     assert sum(bool(tree.candidates) for tree in found.trees) >= share_answered * len(found.trees)
     assert any(solution.score >= 1 or solution.num_votes for each in found.answers() for solution in each.ranked)
 

@@ -79,7 +79,7 @@ class Answering:
     is_same: IsSame
 
     def of(self, tree: Tree) -> Answers:
-        """The answers of a finished tree."""
+        """The answers of a finished tree: those of its candidates; where no search named any, those of its leaves."""
         candidates = tree.candidates or tuple(Candidate(leaf, 0.0) for leaf in tree.leaves())
         texts = [self.read(tree.branch(candidate.node).response_text) for candidate in candidates]
         classes = votes.classes_of(texts, self.is_same)
