@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ramify.data.report import report_markdown
 from ramify.engines.builtin import FOLDER
 from ramify.engines.tokenizer import TokenizerFile
 
@@ -32,3 +33,7 @@ def test_training_took_no_more_than_it_may(report: dict[str, Any]) -> None:
 
 def test_the_report_names_the_shipped_tokenizer(report: dict[str, Any]) -> None:
     assert report["tokenizer_sha256"] == TokenizerFile(FOLDER / "tokenizer.json").sha256
+
+
+def test_the_page_is_that_of_the_report(report: dict[str, Any]) -> None:
+    assert (FOLDER / "report.md").read_text("utf-8") == report_markdown(report)
