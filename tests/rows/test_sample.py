@@ -9,7 +9,7 @@ from tests.rows.batches import SEEDS, batch_of
 
 from ramify.core.errors import ExportError
 from ramify.rows.sample import Sample
-from ramify.rows.slime import samples
+from ramify.rows.slime import samples, train_data
 
 ALL_FIELDS: dict[str, Any] = {
     "group_index": 1,
@@ -90,3 +90,24 @@ def test_a_reward_with_parts_needs_the_key_of_one() -> None:
         Sample(reward=0.25).reward_value("right")
     with pytest.raises(ExportError, match="it is None"):
         Sample().reward_value()
+
+
+def test_a_sample_is_filled_in_and_checked_when_it_is_trained() -> None:
+    sample = Sample(index=4)
+    sample.tokens, sample.response_length, sample.loss_mask = [1, 2, 3], 2, [1]
+    sample.status = Sample.Status.COMPLETED
+    sample.reward = 1.0
+    with pytest.raises(ExportError, match="sample 4: loss_mask has length 1"):
+        train_data([sample])
+    sample.loss_mask = [1, 1]
+    assert train_data([sample])["truncated"] == [0]
+
+
+def test_a_status_may_be_a_word_and_attributes_of_anybody_come_along() -> None:
+    sample = Sample()
+    sample.status = "truncated"  # pyright: ignore[reportAttributeAccessIssue]
+    sample.somebody = ["put", "this", "there"]  # pyright: ignore[reportAttributeAccessIssue]
+    sample.check()
+    assert sample.status is Sample.Status.TRUNCATED
+    assert sample.to_dict()["somebody"] == ["put", "this", "there"]
+    assert sample.to_dict()["status"] == "truncated"

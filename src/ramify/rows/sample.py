@@ -1,25 +1,37 @@
 """Sample: one example in the words of slime (THUDM/slime slime/utils/types.py), to and from plain dictionaries.
 
 Tokens are the prompt's, then the response's; everything from the first token that could be trained on is response, so
-that observations lie inside it with mask 0. Invariant, checked when built:
+that observations lie inside it with mask 0. Rollout functions fill samples in, so that they are mutable. Invariant,
+checked when one is built and again by `check` when it is trained:
 `len(loss_mask) == len(rollout_log_probs) == response_length <= len(tokens)`, where they are there.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, get_args
+from enum import StrEnum
+from typing import Any, ClassVar
 
 from ramify.core.errors import ExportError, nearest
 
-Status = Literal["pending", "completed", "truncated", "aborted", "failed"]
-STATUSES: Final[tuple[Status, ...]] = get_args(Status)
+
+class SampleStatus(StrEnum):
+    """How a sample stands; equal to its word."""
+
+    PENDING = "pending"
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    ABORTED = "aborted"
+    FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Sample:
-    """One example. None = not there; slime's own defaults stand for fields it has and a dictionary lacks."""
+    """One example. None = not there; slime's own defaults stand for fields it has and a dictionary lacks. Keys of a
+    dictionary that are no fields are attributes, and are given back as they came."""
 
-    status: Status = "pending"
+    Status: ClassVar[type[SampleStatus]] = SampleStatus
+
+    status: SampleStatus = SampleStatus.PENDING
     index: int | None = None
     group_index: int | None = None
     """Number of the group whose rewards are compared."""
@@ -46,12 +58,17 @@ class Sample:
     """Keeps its place in the batch with a mask of zeros."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     train_metadata: Mapping[str, Any] | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Fields of a dictionary that are none of these; they are given back as they came."""
 
     def __post_init__(self) -> None:
-        if self.status not in STATUSES:
-            raise ExportError(f"{self._name} has status {self.status!r}; {nearest(str(self.status), STATUSES)}")
+        self.check()
+
+    def check(self) -> None:
+        """Raises `ExportError` for a sample that breaks an invariant. Makes a status that is a plain word one."""
+        try:
+            self.status = SampleStatus(getattr(self.status, "value", self.status))
+        except ValueError:
+            known = [status.value for status in SampleStatus]
+            raise ExportError(f"{self._name} has status {self.status!r}; {nearest(str(self.status), known)}") from None
         if not 0 <= self.response_length <= len(self.tokens):
             raise ExportError(f"{self._name}: response_length {self.response_length} of {len(self.tokens)} tokens")
         lengths = {"loss_mask": self.loss_mask, "rollout_log_probs": self.rollout_log_probs}
@@ -66,14 +83,14 @@ class Sample:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Sample":
         """A sample from its dictionary. Raises `ExportError` for one that breaks an invariant."""
-        names = {f.name for f in fields(cls)} - {"extra"}
-        known = {name: value for name, value in data.items() if name in names}
-        return cls(**known, extra={name: value for name, value in data.items() if name not in names})
+        names = {f.name for f in fields(cls)}
+        sample = cls(**{name: value for name, value in data.items() if name in names})
+        vars(sample).update({name: value for name, value in data.items() if name not in names})
+        return sample
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary that slime's `Sample.from_dict` and `from_dict` read; equal samples give equal dictionaries."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
-        return {**own, **self.extra}
+        return {**vars(self), "status": SampleStatus(self.status).value}
 
     def mask(self) -> list[int]:
         """(R,) what is trained: the loss mask, ones where there is none, zeros where the sample is removed."""

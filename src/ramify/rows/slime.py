@@ -24,7 +24,7 @@ from ramify.rows.files import write_lines
 from ramify.rows.groups import GroupBy, group_keys, numbered
 from ramify.rows.records import about, plain, shortest
 from ramify.rows.row import Row
-from ramify.rows.sample import Sample
+from ramify.rows.sample import Sample, SampleStatus
 from ramify.rows.sft import Example
 from ramify.rows.tensors import CreditBy
 
@@ -68,7 +68,7 @@ def sft_samples(examples: Iterable[Example]) -> list[Sample]:
         start = _first(example.mask)
         made.append(
             Sample(
-                status="completed",
+                status=SampleStatus.COMPLETED,
                 index=index,
                 group_index=index,
                 rollout_id=index,
@@ -88,6 +88,8 @@ def train_data(batch: Sequence[Sample], *, reward_key: str | None = None) -> dic
     `rewards` are the samples' per-token advantages where all carry them, otherwise their rewards as they are: see
     `normalised`. A key that some samples have and some lack is an `ExportError`.
     """
+    for sample in batch:
+        sample.check()
     rollout_ids = _rollout_ids(batch)
     masks = [sample.mask() for sample in batch]
     sums: dict[int, int] = {}
@@ -100,7 +102,7 @@ def train_data(batch: Sequence[Sample], *, reward_key: str | None = None) -> dic
         "response_lengths": [sample.response_length for sample in batch],
         "rewards": advantages or raw,
         "raw_reward": [s.metadata.get("raw_reward", value) for s, value in zip(batch, raw, strict=True)],
-        "truncated": [int(sample.status == "truncated") for sample in batch],
+        "truncated": [int(sample.status == SampleStatus.TRUNCATED) for sample in batch],
         "sample_indices": [sample.index for sample in batch],
         "rollout_ids": rollout_ids,
         "loss_masks": masks,
@@ -184,7 +186,7 @@ def _sample(row: Row, codec: Codec | None, reward_key: str | None, credit_by: Cr
     public = plain(row.public, "public")
     source = {"source_name": public["data_source"]} if public.get("data_source") else {}
     return Sample(
-        status="truncated" if row.is_truncated else "completed",
+        status=SampleStatus.TRUNCATED if row.is_truncated else SampleStatus.COMPLETED,
         prompt="" if codec is None else codec.decode(row.ids[:start]),
         tokens=row.ids.tolist(),
         response="" if codec is None else codec.decode(row.ids[start:]),
