@@ -30,7 +30,8 @@ ENGINES = {
     "retrying": lambda: Retrying(Scripted()),
     "scripted-law": Scripted,
     "scripted-rule": lambda: Scripted(chains(1, 2, 3)),
-    "simulated": lambda: Simulated(step_s=1e-5),
+    "simulated": lambda: Simulated(step_s=1e-5, version=3),
+    "simulated-unversioned": lambda: Simulated(step_s=1e-5),
 }
 PROMPT = "<|user|>make 99 from 13 7 1 5<|end|><|assistant|>"
 STOPS = ("</calc>", "</answer>")
@@ -211,7 +212,7 @@ def test_an_aborted_request_returns_the_tokens_it_had(build: Callable[[], Engine
             if ended.finish.kind == "abort":
                 assert ended.num_billed == len(ended.ids) < len(bits_of(wanted[0]))
                 assert ended.num_cached + ended.num_prefilled <= len(requests[0].ids)
-                assert sum(length for _, length in ended.versions) == len(ended.ids)
+                assert sum(length for _, length in ended.versions) == len(ended.ids) * engine.capabilities.has_versions
 
     run(build, use)
 

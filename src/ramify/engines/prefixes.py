@@ -38,6 +38,10 @@ class KnownPrefixes:
         while len(self._seen) > self._max_blocks:
             self._seen.popitem(last=False)
 
+    def clear(self) -> None:
+        """Nothing is known any more: its keys and values were those of other weights."""
+        self._seen.clear()
+
     def _keys(self, ids: Ids_T) -> Iterator[int]:
         """One hash a whole block, of everything up to its end."""
         if not self._block_size:

@@ -75,6 +75,8 @@ class Scripted:
         self._naps: dict[str, list[asyncio.Future[bool]]] = {}
         """Request id -> calls that let time pass: true when it is over, false when they are aborted."""
         self._is_closed = False
+        self._awake = asyncio.Event()
+        self._awake.set()
         self.version = version
         """Policy version of the tokens drawn now; None = the engine has no versions."""
         self.num_calls = 0
@@ -97,6 +99,7 @@ class Scripted:
         call, self.num_calls = self.num_calls, self.num_calls + 1
         self.num_active += 1
         try:
+            await self._awake.wait()
             return await self._answered(request, call)
         finally:
             self.num_active -= 1
@@ -109,6 +112,31 @@ class Scripted:
     async def close(self) -> None:
         """Refuse further requests."""
         self._is_closed = True
+
+    async def pause(self) -> None:
+        """Begin no further call; those on their way go on."""
+        self._awake.clear()
+
+    async def resume(self) -> None:
+        self._awake.set()
+
+    async def update_weights(self, source: str, version: int) -> None:
+        """Tokens drawn from now on carry `version`, and nothing computed before is cached. A script has no weights:
+        whatever `source` is, it says the same."""
+        self.version = version
+        self._capabilities = replace(self._capabilities, has_versions=True)
+        self._prefixes.clear()
+
+    async def offload(self, tags: tuple[str, ...] = ()) -> None:
+        """Pause, and forget what is cached."""
+        self._prefixes.clear()
+        await self.pause()
+
+    async def onload(self, tags: tuple[str, ...] = ()) -> None:
+        await self.resume()
+
+    async def is_healthy(self) -> bool:
+        return not self._is_closed
 
     async def _answered(self, request: Request, call: int) -> Generation:
         delay = self._delay if isinstance(self._delay, Delay) else self._delay(self._turn(request, call))
@@ -142,13 +170,13 @@ class Scripted:
         num_tokens = len(generation.ids)
         if self.version is None:
             passed_s = await self._passed_s(request, token_s * num_tokens)
-            return generation if passed_s >= token_s * num_tokens else _first(generation, int(passed_s / token_s))
+            return generation if passed_s >= token_s * num_tokens else aborted(generation, int(passed_s / token_s))
         versions: list[int] = []
         while len(versions) < num_tokens and await self._passed_s(request, token_s) >= token_s:
             versions.append(self.version)
         spans = tuple((v, len(list(same))) for v, same in groupby(versions))
         whole = len(versions) == num_tokens
-        return replace(generation if whole else _first(generation, len(versions)), versions=spans)
+        return replace(generation if whole else aborted(generation, len(versions)), versions=spans)
 
     async def _passed_s(self, request: Request, seconds: float) -> float:
         """Let so many seconds pass. Returns them, or fewer if the request was aborted meanwhile."""
@@ -231,7 +259,7 @@ def _wake(nap: asyncio.Future[bool], *, is_over: bool) -> None:
         nap.set_result(is_over)
 
 
-def _first(generation: Generation, num_tokens: int) -> Generation:
+def aborted(generation: Generation, num_tokens: int) -> Generation:
     """What there is of a generation that is aborted."""
     return replace(first_tokens(generation, num_tokens, Finish("abort")), num_billed=num_tokens)
 

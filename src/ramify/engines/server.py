@@ -12,7 +12,7 @@ contexts computed in chunks, the network.
 
 import heapq
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -139,6 +139,17 @@ class Server:
         self._waiting.append(job)
         if len(self._running) < self._max_batch:
             self._stop_early(now)
+
+    def num_sampled(self, job: Job, now: float) -> int:
+        """Tokens that `job` has sampled in steps that are over by `now`."""
+        if job.state == "waiting":
+            return 0
+        num_over = bisect_right(range(1, self._planned + 1), now, key=self._end_of)
+        return min(len(job.sampled), self.stats.num_steps + num_over - job.first_step)
+
+    def forget(self) -> None:
+        """Nothing is cached any more: the weights are others."""
+        self._prefixes.clear()
 
     def withdraw(self, job: Job, now: float) -> None:
         """Nobody waits for `job` any more. One that is over is left alone."""

@@ -17,7 +17,7 @@ from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import EngineError
 from ramify.engines.prefixes import KnownPrefixes
-from ramify.engines.scripted import SCRIPTED, Scripted
+from ramify.engines.scripted import SCRIPTED, Scripted, aborted
 from ramify.engines.scripts import Law, Rule
 from ramify.engines.server import Costs, Job, Server, ServerStats
 
@@ -44,11 +44,16 @@ class Simulated:
         sequence_s: float = COSTS.sequence_s,
         kv_token_s: float = COSTS.kv_token_s,
         prefill_token_s: float = COSTS.prefill_token_s,
+        version: int | None = None,
     ) -> None:
+        """`version` is that of the weights; None = the engine has no versions until weights are loaded."""
         costs = Costs(step_s, sequence_s, kv_token_s, prefill_token_s)
-        self._script = Scripted(script, codec=codec, capabilities=SIMULATED, block_size=0)
+        self._script = Scripted(script, codec=codec, capabilities=SIMULATED, block_size=0, version=version)
         self._server = Server(costs, max_batch=max_batch, prefixes=KnownPrefixes(BLOCK_SIZE))
-        self._answers: dict[Job, asyncio.Future[None]] = {}
+        self._answers: dict[Job, asyncio.Future[int]] = {}
+        """Running jobs, and the number of tokens that each is answered with."""
+        self._jobs: dict[str, list[Job]] = {}
+        """By the ids of their requests."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -75,15 +80,28 @@ class Simulated:
         loop = asyncio.get_running_loop()
         job = Job(request.ids, generation.ids)
         answer = self._answers[job] = loop.create_future()
+        self._jobs.setdefault(request.request_id, []).append(job)
         self._server.submit(job, loop.time())
         self._set_timer(loop)
         try:
-            await answer
+            num_tokens = await answer
         finally:
-            self._answers.pop(job, None)
+            self._forget(request.request_id, job)
             self._server.withdraw(job, loop.time())
             self._set_timer(loop)
-        return replace(generation, num_cached=job.num_cached, num_prefilled=len(request.ids) - job.num_cached)
+        if num_tokens < len(generation.ids):
+            versions = tuple((version, num_tokens) for version, _ in generation.versions if num_tokens)
+            generation = replace(aborted(generation, num_tokens), versions=versions)
+        was_begun = job.num_cached or num_tokens
+        num_prefilled = len(request.ids) - job.num_cached if was_begun else 0
+        return replace(generation, num_cached=job.num_cached, num_prefilled=num_prefilled)
+
+    async def abort(self, request_id: str) -> None:
+        """End every request of this id with the tokens of the steps that are over."""
+        now = asyncio.get_running_loop().time()
+        for job in self._jobs.get(request_id, ()):
+            if not self._answers[job].done():
+                self._answers[job].set_result(min(self._server.num_sampled(job, now), len(job.sampled) - 1))
 
     async def close(self) -> None:
         """Refuse further requests; those on their way raise `EngineError`. Harmless when repeated."""
@@ -91,6 +109,39 @@ class Simulated:
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(EngineError("closed", "the engine was closed while the request ran"))
+
+    async def pause(self) -> None:
+        """Begin no further request; those on their way go on."""
+        await self._script.pause()
+
+    async def resume(self) -> None:
+        await self._script.resume()
+
+    async def update_weights(self, source: str, version: int) -> None:
+        """Tokens of requests made from now on carry `version`, and nothing computed before is cached. Raises
+        `EngineError` while requests are on their way, whose keys and values would be those of the old weights."""
+        if self._answers:
+            raise EngineError("in_flight", f"{len(self._answers)} requests are on their way; hold them first")
+        await self._script.update_weights(source, version)
+        self._server.forget()
+
+    async def offload(self, tags: tuple[str, ...] = ()) -> None:
+        """Pause, and forget what is cached."""
+        await self.pause()
+        self._server.forget()
+
+    async def onload(self, tags: tuple[str, ...] = ()) -> None:
+        await self.resume()
+
+    async def is_healthy(self) -> bool:
+        return await self._script.is_healthy()
+
+    def _forget(self, request_id: str, job: Job) -> None:
+        """Nobody waits for a job any more."""
+        self._answers.pop(job, None)
+        self._jobs[request_id].remove(job)
+        if not self._jobs[request_id]:
+            del self._jobs[request_id]
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wake up when the server is due."""
@@ -106,5 +157,5 @@ class Simulated:
         for job in self._server.advance():
             answer = self._answers[job]
             if not answer.done():
-                answer.set_result(None)
+                answer.set_result(len(job.sampled))
         self._set_timer(loop)

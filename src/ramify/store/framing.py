@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from ramify.core.errors import StoreError
-from ramify.store.records import FORMAT, Header, Record, Sealed, Shut
+from ramify.store.records import FORMAT, Header, Record, Sealed, Shut, TreeRecord
 
 FRAME_BYTES = 64
 """Most bytes a frame adds to a record's own JSON."""
@@ -129,13 +129,13 @@ class Position:
 
     def after(self, record: Record) -> int | None:
         """Number of the record before `record` of the same tree; None = it is the first, or of no tree."""
-        return None if isinstance(record, Header | Sealed) else self.last.get(record.tree)
+        return self.last.get(record.tree) if isinstance(record, TreeRecord) else None
 
     def advance(self, record: Record, data: bytes) -> None:
         """`record` was written, or read, as `data`."""
         if isinstance(record, Shut):
             self.last.pop(record.tree, None)
-        elif not isinstance(record, Header | Sealed):
+        elif isinstance(record, TreeRecord):
             self.last[record.tree] = self.number
         self.number += 1
         self.num_records += 1

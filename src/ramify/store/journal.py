@@ -19,7 +19,7 @@ from typing import BinaryIO
 from ramify.core.errors import StoreError
 from ramify.store.commit import GroupCommit, Writing, sync_folder
 from ramify.store.framing import Lines, Position, check_version, decode, file_name, parse, sound_end
-from ramify.store.records import Header, Record, Sealed, TreeRecord
+from ramify.store.records import Header, Record, RunRecord, Sealed
 
 LOCK = "lock"
 _HEADER_BEGINS = b'{"n":0,"record":"header",'
@@ -47,7 +47,7 @@ class Contents:
     """The longest valid prefix of a journal."""
 
     header: Header
-    records: list[TreeRecord]
+    records: list[RunRecord]
     torn: TornTail | None = None
 
 
@@ -146,7 +146,7 @@ class Reader:
                 raise StoreError(f"{folder} has {path.name} but not {file_name(index)}; {_advice(folder)}")
         self.header = self._read_header()
 
-    def __iter__(self) -> Iterator[TreeRecord]:
+    def __iter__(self) -> Iterator[RunRecord]:
         for index, path in enumerate(self._files):
             if index:
                 self._refuse_unless(self.is_sealed, "another file follows, and this one is not sealed")
@@ -169,7 +169,7 @@ class Reader:
         assert isinstance(header, Header)
         return header
 
-    def _read(self, file: BinaryIO) -> Iterator[TreeRecord]:
+    def _read(self, file: BinaryIO) -> Iterator[RunRecord]:
         """The records of one file."""
         lines = raw_lines(file)
         for raw in lines:
@@ -305,7 +305,7 @@ class Journal:
             lock.release()
             raise
 
-    def append(self, record: TreeRecord) -> int:
+    def append(self, record: RunRecord) -> int:
         """Number the record and hand it over to be written; never waits for the disk.
 
         Raises `StoreError` if the record cannot be written or the journal has stopped; it is then not accepted.

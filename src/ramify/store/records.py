@@ -2,7 +2,8 @@
 
 Names on disk: `header opened asked grown outcome closed sealed`. The records of one tree, in order, are all a replay
 needs: `opened`, then `asked` (an ask of the strategy), `grown` (a complete step of a command) and `outcome` (a command
-was delivered: put on the tree and told), then `closed`. A problem's secret is never recorded. These are plain data;
+was delivered: put on the tree and told), then `closed`. A rollout service writes `handed dropped updated` between them:
+what became of its trees, and with which weights it went on. A problem's secret is never recorded. These are plain data;
 `recording` makes them from the values of the core and back.
 """
 
@@ -248,6 +249,30 @@ class Shut(Value, frozen=True, tag="closed", tag_field="record"):
     """Of a search: what it came to."""
 
 
+class Handed(Value, frozen=True, tag="handed", tag_field="record"):
+    """A batch was handed to the trainer: its trees are nobody's any more."""
+
+    rollout_id: int
+    trees: tuple[int, ...]
+    first_sample: int
+    """Number of the batch's first sample among all that were handed over."""
+    num_samples: int
+
+
+class Dropped(Value, frozen=True, tag="dropped", tag_field="record"):
+    """A tree will be in no batch."""
+
+    tree: int
+    reason: str
+
+
+class Updated(Value, frozen=True, tag="updated", tag_field="record"):
+    """Weights were loaded: what is sampled from here on carries their version."""
+
+    version: int
+    source: str = ""
+
+
 class Sealed(Value, frozen=True, tag="sealed", tag_field="record"):
     """Last record of a file that will not be written again."""
 
@@ -258,4 +283,6 @@ class Sealed(Value, frozen=True, tag="sealed", tag_field="record"):
 
 
 TreeRecord = Opened | Asked | Grew | Ended | Shut
-Record = Header | TreeRecord | Sealed
+ServiceRecord = Handed | Dropped | Updated
+RunRecord = TreeRecord | ServiceRecord
+Record = Header | RunRecord | Sealed

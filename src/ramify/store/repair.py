@@ -14,7 +14,7 @@ from ramify.core.errors import StoreError
 from ramify.store.commit import sync_folder
 from ramify.store.framing import check_version, decode, parse, sound_end
 from ramify.store.journal import FolderLock, Journal, Reader, file_paths, raw_lines, store_errors
-from ramify.store.records import Header, Opened, Record, Sealed, TreeRecord
+from ramify.store.records import Header, Opened, Record, RunRecord, Sealed, TreeRecord
 
 NUM_IN_FLIGHT = 1024
 """Records handed to the new journal before its writer is waited for."""
@@ -171,12 +171,15 @@ def _records(lines: list[SoundLine]) -> Iterator[tuple[int, int | None, Record]]
         yield number, line.after, decode(line.body)
 
 
-def _kept(lines: list[SoundLine], report: Repair) -> Iterator[TreeRecord]:
-    """The records whose tree misses none before them; the others are counted."""
+def _kept(lines: list[SoundLine], report: Repair) -> Iterator[RunRecord]:
+    """The records whose tree misses none before them, and those of no tree; the others are counted."""
     last: dict[int, int] = {}
     lost: dict[int, int] = {}
     for number, after, record in _records(lines):
         if isinstance(record, Header | Sealed):
+            continue
+        if not isinstance(record, TreeRecord):
+            yield record
             continue
         tree = record.tree
         if after == last.get(tree) and (after is not None or isinstance(record, Opened)):

@@ -1,8 +1,8 @@
 """Replay: trees as a pure function of their records. No engine, no strategy, no clock.
 
 Feeds `Growth`, the only writer of a tree, with what a live driver fed it, in the order it did. Records of different
-trees may be interleaved in any way; those of one tree are in order. Raises `StoreError` on a record that does not
-follow from the ones before it.
+trees may be interleaved in any way; those of one tree are in order, and those of no tree change none. Raises
+`StoreError` on a record that does not follow from the ones before it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ from ramify.core.growth import Ended as WasTold
 from ramify.core.growth import Growth, GrowthRules, Recorded
 from ramify.core.tree import Step, Tree
 from ramify.store.recording import candidates_of, commands_of, ending_of, problem_of, prompt_of, step_of
-from ramify.store.records import Asked, Ended, Grew, Opened, Shut, TreeRecord
+from ramify.store.records import Asked, Ended, Grew, Opened, RunRecord, ServiceRecord, Shut
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Replayed:
             raise StoreError(f"tree {self.index}: {what} {recorded} is recorded where {replayed} was expected")
 
 
-def replay(records: Iterable[TreeRecord], codec: Codec, rules: GrowthRules) -> dict[int, Replayed]:
+def replay(records: Iterable[RunRecord], codec: Codec, rules: GrowthRules) -> dict[int, Replayed]:
     """Every tree by its index. `rules` are those of the live run."""
     trees: dict[int, Replayed] = {}
     for record in records:
@@ -118,7 +118,7 @@ def replay(records: Iterable[TreeRecord], codec: Codec, rules: GrowthRules) -> d
     return trees
 
 
-def replay_each(records: Iterable[TreeRecord], codec: Codec, rules: GrowthRules) -> Iterator[Replayed]:
+def replay_each(records: Iterable[RunRecord], codec: Codec, rules: GrowthRules) -> Iterator[Replayed]:
     """Every tree as soon as its record closes it, then those still growing: only open trees are in memory."""
     trees: dict[int, Replayed] = {}
     for record in records:
@@ -128,7 +128,9 @@ def replay_each(records: Iterable[TreeRecord], codec: Codec, rules: GrowthRules)
     yield from trees.values()
 
 
-def _feed(trees: dict[int, Replayed], record: TreeRecord, codec: Codec, *, rules: GrowthRules) -> None:
+def _feed(trees: dict[int, Replayed], record: RunRecord, codec: Codec, *, rules: GrowthRules) -> None:
+    if isinstance(record, ServiceRecord):
+        return
     if isinstance(record, Opened):
         if record.tree in trees:
             raise StoreError(f"tree {record.tree} was opened twice")

@@ -17,7 +17,7 @@ import msgspec
 from ramify.core.errors import StoreError
 from ramify.store.commit import Writing, sync_folder
 from ramify.store.journal import Contents, FolderLock, Journal, Reader, TornTail, is_begun, read, store_errors
-from ramify.store.records import Header, TreeRecord
+from ramify.store.records import Header, RunRecord
 
 JOURNAL = "journal"
 LOG = "log.jsonl"
@@ -31,7 +31,7 @@ class Store(Protocol):
     @property
     def header(self) -> Header: ...
 
-    def append(self, record: TreeRecord) -> int:
+    def append(self, record: RunRecord) -> int:
         """Take the next record and return its number; never waits. Raises `StoreError` if it cannot be taken."""
         ...
 
@@ -57,9 +57,9 @@ class MemoryStore:
 
     def __init__(self, header: Header) -> None:
         self.header = header
-        self.records: list[TreeRecord] = []
+        self.records: list[RunRecord] = []
 
-    def append(self, record: TreeRecord) -> int:
+    def append(self, record: RunRecord) -> int:
         self.records.append(record)
         return len(self.records) - 1
 
@@ -80,7 +80,7 @@ class SavedRun:
     config: str
     """Text of the resolved configuration."""
     config_name: ConfigName
-    records: list[TreeRecord]
+    records: list[RunRecord]
     torn: TornTail | None = None
     """What a crash left at the end of the journal, if anything."""
 
@@ -139,7 +139,7 @@ class FolderStore:
             journal.close()
             raise
 
-    def append(self, record: TreeRecord) -> int:
+    def append(self, record: RunRecord) -> int:
         return self._journal.append(record)
 
     async def synced(self, number: int) -> None:
@@ -166,7 +166,7 @@ def load(path: Path) -> SavedRun:
     return _saved(path, read(path / JOURNAL))
 
 
-def stream(path: Path) -> Iterator[TreeRecord]:
+def stream(path: Path) -> Iterator[RunRecord]:
     """The records of a run folder one by one, for runs larger than memory."""
     _refuse_unless_run(path)
     return iter(Reader(path / JOURNAL))
