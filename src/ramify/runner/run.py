@@ -2,8 +2,9 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,15 @@ async def _at_once() -> None:
     """A run that writes nothing down has nothing to wait for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Seedling:
+    """A tree to grow: its number, its problem, and what a killed run had recorded of it."""
+
+    index: int
+    problem: Problem
+    before: Replayed | None = None
+
+
 class Run:
     """One run. Raises `ConfigError` from the constructor for whatever can be known to be wrong before the start."""
 
@@ -80,20 +90,26 @@ class Run:
         engines: Mapping[str, Engine] | None = None,
         problems: Sequence[Problem],
         strategy: type[Strategy] | None = None,
+        in_front: Callable[[Engine], Engine] | None = None,
     ) -> None:
+        """`in_front` puts something between the policy's engine and the trees that sample from it."""
         self.config = config = replace(config, tools=listed(config.tools))
         self.task = task
         self.problems = problems
         self.engine = retrying(engine, config.engine.retry)
         others = {name: retrying(each, config.engines[name].retry) for name, each in (engines or {}).items()}
         self.engines = {"policy": self.engine, **others}
+        self.policy: Engine = self.engine if in_front is None else in_front(self.engine)
+        """The policy's engine as the trees see it."""
         self.codec = engine.codec
         self.tools = tools_of(task, config.tools)
         growing = [action for action in config.actions.values() if action.role != "judge"]
         self.format: Format = build_format(
             config, task, self.codec, tools=self.tools, engines=self._capabilities(growing).values()
         )
-        self.toolbox = Toolbox(self.tools, config.tools, problems={str(i): p for i, p in enumerate(problems)})
+        self._growing: dict[str, Problem] = {}
+        """Name of a tree in flight -> its problem."""
+        self.toolbox = Toolbox(self.tools, config.tools, problems=self._growing)
         judges, leaf_judges = judges_of(config, task, self.format)
         self.config = config = replace(config, actions=judge_actions(config, judges, self.format))
         check_actions(config.actions, self.engines, self.format)
@@ -172,18 +188,32 @@ class Run:
         for tree in known.values():
             if tree.is_closed:
                 report.observe(TreeClosed(tree.index, tree.tree, tree.reason))
-        scheduler = self._scheduler = Scheduler(
-            (*observers, report.observe, self._release),
-            max_trees=self.config.max_trees,
-            max_failed_share=self.config.max_failed_share,
-        )
-        try:
-            await scheduler.run(self._tree_runs(known, scheduler.emit), keep_up=keep_up)
-        finally:
-            await finished(self._let_go())
+        await self.grow_each(self._unfinished(known), [*observers, report.observe], keep_up=keep_up)
         seconds = asyncio.get_running_loop().time() - began
         engines = engine_reports(self.engines, self.config.actions)
         return report.finish(seconds=seconds, tools=self.toolbox.metrics(), engines=engines)
+
+    async def grow_each(
+        self, seedlings: AsyncIterable[Seedling], observers: Iterable[Observer], *, keep_up: KeepUp = _at_once
+    ) -> None:
+        """Grow a tree for every one of `seedlings`, each when there is room for it, and return behind the last. Their
+        numbers differ, and the first is driven by twins where it is 0."""
+        await self.connect()
+        scheduler = self._scheduler = Scheduler(
+            (*observers, self._release),
+            max_trees=self.config.max_trees,
+            max_failed_share=self.config.max_failed_share,
+        )
+        builds = (partial(self._tree_run, seedling, emit=scheduler.emit) async for seedling in seedlings)
+        try:
+            await scheduler.run(builds, keep_up=keep_up)
+        finally:
+            await finished(self._let_go())
+
+    def forgive(self) -> None:
+        """Begin to count failed commands anew."""
+        if self._scheduler is not None:
+            self._scheduler.forgive()
 
     async def _let_go(self) -> None:
         """End what tools and judges hold for this run; a later one opens it again."""
@@ -204,17 +234,15 @@ class Run:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _tree_runs(
-        self, known: Mapping[int, Replayed], emit: Callable[[Event], None]
-    ) -> Iterator[Callable[[], TreeRun]]:
+    async def _unfinished(self, known: Mapping[int, Replayed]) -> AsyncIterator[Seedling]:
         for index, problem in enumerate(self.problems):
             before = known.get(index)
             if before is None or not before.is_closed:
-                yield lambda i=index, p=problem, r=before: self._tree_run(i, p, emit=emit, before=r)
+                yield Seedling(index, problem, before)
 
-    def _tree_run(
-        self, index: int, problem: Problem, *, emit: Callable[[Event], None], before: Replayed | None
-    ) -> TreeRun:
+    def _tree_run(self, seedling: Seedling, *, emit: Callable[[Event], None]) -> TreeRun:
+        index, problem = seedling.index, seedling.problem
+        self._growing[str(index)] = problem
         return TreeRun(
             index=index,
             problem=problem,
@@ -224,7 +252,7 @@ class Run:
             emit=emit,
             max_seconds=self.config.limits.seconds,
             deadline=self._deadline,
-            before=before,
+            before=seedling.before,
         )
 
     def _driver(self, index: int, problem: Problem) -> Driver:
@@ -261,7 +289,7 @@ class Run:
 
     def _grower(self, problem: Problem) -> Grower:
         sampler = Sampler(
-            self.engines,
+            {**self.engines, "policy": self.policy},
             self.config.actions,
             stops=self.format.stops,
             config=self.config.growth,
@@ -309,6 +337,7 @@ class Run:
     def _release(self, event: Event) -> None:
         if isinstance(event, TreeClosed):
             self.toolbox.release(str(event.index))
+            del self._growing[str(event.index)]
 
     # -- before the start ---------------------------------------------------------------------------------------------
 

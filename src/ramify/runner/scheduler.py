@@ -6,7 +6,7 @@ other; too many failed commands stop the run.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from ramify.core.command import Candidate, Failed, Grow, Judge
@@ -265,8 +265,13 @@ class Scheduler:
         if index in self._runs:
             self._runs[index].stop()
 
-    async def run(self, trees: Iterable[Callable[[], TreeRun]], *, keep_up: KeepUp) -> None:
-        """Grow every tree. Each is built only when there is room for it and `keep_up` returns."""
+    def forgive(self) -> None:
+        """Begin to count failures anew: what failed so far is behind a run that goes on for days."""
+        self._num_outcomes = self._num_failed = 0
+
+    async def run(self, trees: AsyncIterable[Callable[[], TreeRun]], *, keep_up: KeepUp) -> None:
+        """Grow every tree, for as long as there are any. Each is built only when there is room for it and `keep_up`
+        returns."""
         room = asyncio.Semaphore(self._max_trees)
 
         async def one(build: Callable[[], TreeRun]) -> None:
@@ -277,7 +282,7 @@ class Scheduler:
 
         try:
             async with asyncio.TaskGroup() as group:
-                for build in trees:
+                async for build in trees:
                     await room.acquire()
                     await keep_up()
                     group.create_task(one(build))
