@@ -141,12 +141,27 @@ def find(kind: Kind, name: str) -> Any:
     if not colon or not source or not attribute:
         hint = f"{nearest(name, TABLE[kind])} Or name a file: path/to/file.py:Name"
         raise ConfigError(f"unknown {kind} {name!r}; {hint}")
+    return _attribute(kind, name, source, attribute)
+
+
+def located(what: str, name: str) -> Any:
+    """What a dotted path stands for: `package.module.attribute`, as trainers write it, `package.module:attribute` or
+    `path/to/file.py:attribute`. Imports it. Raises `ConfigError` that says `what` it was wanted for."""
+    source, colon, attribute = name.rpartition(":")
+    if not colon:
+        source, _, attribute = name.rpartition(".")
+    if not source or not attribute:
+        raise ConfigError(f"{what} {name!r}: name package.module.function or path/to/file.py:function")
+    return _attribute(what, name, source, attribute)
+
+
+def _attribute(what: str, name: str, source: str, attribute: str) -> Any:
     module = _file(Path(source)) if source.endswith(".py") else _module(source, name)
     try:
         return vars(module)[attribute]
     except KeyError:
         public = [key for key in vars(module) if not key.startswith("_")]
-        raise ConfigError(f"{kind} {name!r}: {source} has no {attribute!r}; {nearest(attribute, public)}") from None
+        raise ConfigError(f"{what} {name!r}: {source} has no {attribute!r}; {nearest(attribute, public)}") from None
 
 
 def build(kind: Kind, name: str, /, **options: Any) -> Any:

@@ -55,6 +55,8 @@ def value_faults(kind: Any, value: Any, *, path: str) -> list[Fault]:
 
 def _value(kind: Any, value: Any, path: str) -> tuple[Any, list[Fault]]:
     """Decode the value of one field."""
+    if isinstance(value, Mapping):
+        kind = _table_of(kind)
     of = _mapped_dataclass(kind)
     if is_dataclass(kind) and isinstance(value, Mapping):
         return decode(kind, value, path=path)  # pyright: ignore[reportArgumentType]
@@ -81,6 +83,13 @@ def _table(kind: Any, data: Mapping[str, Any], path: str) -> tuple[dict[str, Any
         values[key], below = _value(kind, value, f"{path}.{key}")
         faults += below
     return values, faults
+
+
+def _table_of(kind: Any) -> Any:
+    """The dataclass of a field that may be left out; any other kind as it is."""
+    dataclasses = [part for part in get_args(kind) if is_dataclass(part)]
+    is_optional = get_origin(kind) in (Union, UnionType) and len(dataclasses) == 1
+    return dataclasses[0] if is_optional else kind
 
 
 def _mapped_dataclass(kind: Any) -> Any:

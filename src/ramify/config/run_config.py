@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ramify.config.service_config import ServiceConfig
 from ramify.core.action import ActionConfig
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
@@ -228,6 +229,8 @@ class RunConfig:
     max_failed_share: float = 0.05
     """A run of whose commands a larger share fails is stopped."""
     durability: Durability = "group"
+    service: ServiceConfig | None = None
+    """What a rollout service is told besides; None = the run is none."""
 
     def __post_init__(self) -> None:
         _positive("prompts", self.prompts)

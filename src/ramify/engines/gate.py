@@ -45,9 +45,15 @@ class Gate(InFront):
         """Turns that went on behind tokens of before a hold."""
         self._open = asyncio.Event()
         self._open.set()
+        self._holders: set[str] = set()
         self._calls: set[_Call] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+
+    @property
+    def holders(self) -> frozenset[str]:
+        """Names of those who hold it."""
+        return frozenset(self._holders)
 
     @property
     def is_open(self) -> bool:
@@ -87,9 +93,11 @@ class Gate(InFront):
                 continue
             return parts[0] if len(parts) == 1 else _joined(parts)
 
-    async def hold(self, on_hold: OnHold) -> None:
-        """Let nothing through, end what is on its way by the rule, and return when nothing is. Harmless when held."""
+    async def hold(self, on_hold: OnHold, *, by: str = "") -> None:
+        """Let nothing through, end what is on its way by the rule, and return when nothing is. It stays so until all
+        who hold it, by their names, have released it."""
         self.check(on_hold)
+        self._holders.add(by)
         self._open.clear()
         if on_hold != "finish":
             for call in list(self._calls):
@@ -97,9 +105,11 @@ class Gate(InFront):
             await asyncio.gather(*(super(Gate, self).abort(call.request.request_id) for call in list(self._calls)))
         await self._idle.wait()
 
-    def release(self) -> None:
-        """Let requests through."""
-        self._open.set()
+    def release(self, *, by: str = "") -> None:
+        """Let requests through, unless somebody else holds the gate. Harmless for one who does not."""
+        self._holders.discard(by)
+        if not self._holders:
+            self._open.set()
 
     async def _passed(self, call: _Call) -> Generation:
         self._calls.add(call)

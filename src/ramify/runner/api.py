@@ -81,15 +81,24 @@ def assemble(
     engine: Engine | None = None,
     task: Task | None = None,
     strategy: type[Strategy] | None = None,
+    in_front: Callable[[Engine], Engine] | None = None,
 ) -> Run:
-    """Build a run's parts. Objects win over what the config names. Raises `ConfigError`."""
+    """Build a run's parts. Objects win over what the config names; `in_front` is as of `Run`. Raises `ConfigError`."""
     task = task or build_task(config)
     if problems is None:
         problems = _problems_of(task, config)
     named = [p if isinstance(p, Problem) else Problem(f"question-{i}", p) for i, p in enumerate(problems)]
     engines = {name: build_engine(each) for name, each in config.engines.items()}
     policy = engine or build_engine(config.engine)
-    return Run(config, task=task, engine=policy, engines=engines, problems=named, strategy=strategy)
+    return Run(
+        config,
+        task=task,
+        engine=policy,
+        engines=engines,
+        problems=named,
+        strategy=strategy,
+        in_front=in_front,
+    )
 
 
 def _problems_of(task: Task, config: RunConfig) -> Sequence[Problem]:
@@ -286,7 +295,7 @@ async def _resume(path: Path, observers: Iterable[Observer]) -> RunReport:
     store, saved = FolderStore.resume(path, writing=Writing(durability=config.durability))
     try:
         run = assemble(config)
-        _refuse_other_weights(saved.header, header_of(run))
+        refuse_other_weights(saved.header, header_of(run))
         known = replay(saved.records, run.codec, run.rules)
     except BaseException:
         store.close()
@@ -323,7 +332,7 @@ def header_of(run: Run) -> Header:
     )
 
 
-def _refuse_other_weights(recorded: Header, now: Header) -> None:
+def refuse_other_weights(recorded: Header, now: Header) -> None:
     if recorded.weights != now.weights:
         raise StoreError(f"the run was begun with {recorded.weights} and this would go on with {now.weights}")
 

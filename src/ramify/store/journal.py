@@ -10,7 +10,7 @@ import fcntl
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -287,14 +287,21 @@ class Journal:
         return journal
 
     @classmethod
-    def resume(cls, folder: Path, *, writing: Writing | None = None) -> tuple["Journal", Contents]:
-        """Open the journal of `folder` to go on behind its longest valid prefix; a torn tail is cut off."""
+    def resume(
+        cls, folder: Path, *, writing: Writing | None = None, read: Callable[[RunRecord], None] | None = None
+    ) -> tuple["Journal", Contents]:
+        """Open the journal of `folder` to go on behind its longest valid prefix; a torn tail is cut off.
+
+        `read` is called with every record in place of gathering them: what it raises leaves the journal as it was.
+        """
         writing = writing or Writing()
         lock = FolderLock(folder)
         try:
             check_space(folder, writing.min_free_bytes)
             reader = Reader(folder)
-            records = list(reader)
+            records: list[RunRecord] = []
+            for record in reader:
+                (read or records.append)(record)
             if reader.torn is not None:
                 _cut(folder / reader.torn.file, reader.torn.offset)
             if reader.is_sealed:

@@ -2,9 +2,9 @@
 
 Names on disk: `header opened asked grown outcome closed sealed`. The records of one tree, in order, are all a replay
 needs: `opened`, then `asked` (an ask of the strategy), `grown` (a complete step of a command) and `outcome` (a command
-was delivered: put on the tree and told), then `closed`. A rollout service writes `handed dropped updated` between them:
-what became of its trees, and with which weights it went on. A problem's secret is never recorded. These are plain data;
-`recording` makes them from the values of the core and back.
+was delivered: put on the tree and told), then `closed`. A rollout service writes `handed dropped updated marked` in
+between: what became of its trees, and with which weights it went on. A problem's secret is never recorded. These are
+plain data; `recording` makes them from the values of the core and back.
 """
 
 import math
@@ -254,6 +254,8 @@ class Handed(Value, frozen=True, tag="handed", tag_field="record"):
 
     rollout_id: int
     trees: tuple[int, ...]
+    version: int
+    """Of the weights at that time."""
     first_sample: int
     """Number of the batch's first sample among all that were handed over."""
     num_samples: int
@@ -273,6 +275,14 @@ class Updated(Value, frozen=True, tag="updated", tag_field="record"):
     source: str = ""
 
 
+class Marked(Value, frozen=True, tag="marked", tag_field="record"):
+    """The trainer saved what it has: its service can be brought back to here."""
+
+    rollout_id: int
+    source: dict[str, Any] = {}
+    """State of the source of samples, for rollout functions; opaque here."""
+
+
 class Sealed(Value, frozen=True, tag="sealed", tag_field="record"):
     """Last record of a file that will not be written again."""
 
@@ -283,6 +293,6 @@ class Sealed(Value, frozen=True, tag="sealed", tag_field="record"):
 
 
 TreeRecord = Opened | Asked | Grew | Ended | Shut
-ServiceRecord = Handed | Dropped | Updated
+ServiceRecord = Handed | Dropped | Updated | Marked
 RunRecord = TreeRecord | ServiceRecord
 Record = Header | RunRecord | Sealed

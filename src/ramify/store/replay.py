@@ -114,7 +114,7 @@ def replay(records: Iterable[RunRecord], codec: Codec, rules: GrowthRules) -> di
     """Every tree by its index. `rules` are those of the live run."""
     trees: dict[int, Replayed] = {}
     for record in records:
-        _feed(trees, record, codec, rules=rules)
+        feed(trees, record, codec, rules=rules)
     return trees
 
 
@@ -122,13 +122,14 @@ def replay_each(records: Iterable[RunRecord], codec: Codec, rules: GrowthRules) 
     """Every tree as soon as its record closes it, then those still growing: only open trees are in memory."""
     trees: dict[int, Replayed] = {}
     for record in records:
-        _feed(trees, record, codec, rules=rules)
+        feed(trees, record, codec, rules=rules)
         if isinstance(record, Shut):
             yield trees.pop(record.tree)
     yield from trees.values()
 
 
-def _feed(trees: dict[int, Replayed], record: RunRecord, codec: Codec, *, rules: GrowthRules) -> None:
+def feed(trees: dict[int, Replayed], record: RunRecord, codec: Codec, *, rules: GrowthRules) -> None:
+    """Apply the next record. Mutates `trees`; a record of no tree changes none."""
     if isinstance(record, ServiceRecord):
         return
     if isinstance(record, Opened):

@@ -7,7 +7,7 @@ a new one. The configuration cannot change under a run: its hash is in the journ
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -126,13 +126,16 @@ class FolderStore:
             raise
 
     @classmethod
-    def resume(cls, path: Path, *, writing: Writing | None = None) -> tuple["FolderStore", SavedRun]:
-        """Open a run to go on with it; a torn tail is cut off and reported.
+    def resume(
+        cls, path: Path, *, writing: Writing | None = None, read: Callable[[RunRecord], None] | None = None
+    ) -> tuple["FolderStore", SavedRun]:
+        """Open a run to go on with it; a torn tail is cut off and reported. `read` is called with every record in
+        place of gathering them.
 
         Raises `StoreError` if another process writes it, it is damaged, or its configuration was changed.
         """
         _refuse_unless_run(path)
-        journal, contents = Journal.resume(path / JOURNAL, writing=writing)
+        journal, contents = Journal.resume(path / JOURNAL, writing=writing, read=read)
         try:
             return cls(path, contents.header, journal), _saved(path, contents)
         except BaseException:

@@ -1,0 +1,35 @@
+"""Arguments: what functions of slime's signatures are handed as `args`: the settings, under the names they know."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from ramify.config.run_config import RunConfig
+from ramify.core.engine import Engine
+
+
+def arguments(config: RunConfig, engine: Engine | None) -> SimpleNamespace:
+    """Attributes by slime's names, and two of ours: `config`, the whole configuration, and `engine`, which samples
+    with the weights of the time and is held while they change; None = there is none. Functions may add their own."""
+    service = config.service
+    assert service is not None
+    policy = config.actions["policy"].sampling
+    names: dict[str, Any] = {
+        "rollout_batch_size": service.batch_size,
+        "over_sampling_batch_size": service.batch_size + service.over_sampling,
+        "n_samples_per_prompt": service.rows_per_group or config.strategy.options.get("n", 1),
+        "rollout_seed": config.seed,
+        "rollout_shuffle": service.shuffle,
+        "rollout_temperature": policy.temperature,
+        "rollout_top_p": policy.top_p,
+        "rollout_top_k": policy.top_k,
+        "rollout_max_response_len": config.growth.max_response_tokens,
+        "reward_key": service.reward_key,
+        "label_key": service.label_key,
+        "partial_rollout": service.over_sampling > 0,
+        "mask_offpolicy_in_partial_rollout": service.on_stale == "mask",
+        "save_debug_rollout_data": service.save_debug,
+        "load_debug_rollout_data": service.load_debug,
+        "debug_rollout_only": service.debug == "rollout_only",
+        "debug_train_only": service.debug == "train_only",
+    }
+    return SimpleNamespace(**names, config=config, engine=engine)

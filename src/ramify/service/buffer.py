@@ -1,0 +1,144 @@
+"""Buffer: the trees between the source and a batch: growing, partial, finished, each in exactly one state.
+
+`growing` -> `checking` (its rows are made, a filter is asked) -> `ready` -> handed over, or dropped for a reason, which
+is counted. Nothing leaves in any other way. The buffer is what the journal says: `recall.py` makes the same one from
+its records. No asyncio, no files.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ramify.core.errors import ContractError
+from ramify.core.tree import Tree
+from ramify.rows.sample import Sample
+from ramify.store.records import Handed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """A finished tree and its samples."""
+
+    index: int
+    tree: Tree
+    samples: list[Sample]
+    """Numbered when they are handed over."""
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """Mutable."""
+
+    num_drawn: int = 0
+    """Trees that were begun, or are about to be; the next one's number."""
+    growing: dict[int, Tree | None] = field(default_factory=dict)
+    """None = it has no root yet."""
+    checking: dict[int, Tree] = field(default_factory=dict)
+    ready: dict[int, Group] = field(default_factory=dict)
+    batches: dict[int, Handed] = field(default_factory=dict)
+    """What was handed over, by the number of the batch."""
+    num_samples: int = 0
+    """Samples handed over so far."""
+    num_handed: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Reason -> trees."""
+
+    def __len__(self) -> int:
+        """Trees that may still be in a batch."""
+        return len(self.growing) + len(self.checking) + len(self.ready)
+
+    def draw(self) -> int:
+        """Begin the next tree."""
+        index, self.num_drawn = self.num_drawn, self.num_drawn + 1
+        self.growing[index] = None
+        return index
+
+    def opened(self, index: int, tree: Tree) -> None:
+        """A tree has its root."""
+        self.growing[index] = tree
+        self.num_drawn = max(self.num_drawn, index + 1)
+
+    def closed(self, index: int) -> None:
+        """A tree is finished."""
+        tree = self.growing.pop(index)
+        assert tree is not None
+        self.checking[index] = tree
+
+    def passed(self, group: Group) -> None:
+        """A finished tree may be trained."""
+        del self.checking[group.index]
+        self.ready[group.index] = group
+
+    def drop(self, index: int, reason: str) -> None:
+        """A tree will be in no batch. `reason`: a word, or `word: what happened`."""
+        for state in (self.growing, self.checking, self.ready):
+            state.pop(index, None)
+        self.dropped[reason.partition(":")[0]] += 1
+
+    def handed(self, batch: Handed) -> None:
+        """A batch was handed over."""
+        for index in batch.trees:
+            for state in (self.growing, self.checking, self.ready):
+                state.pop(index, None)
+        self.batches[batch.rollout_id] = batch
+        self.num_samples = batch.first_sample + batch.num_samples
+        self.num_handed += len(batch.trees)
+
+    def next(self, num_groups: int, *, in_order: bool) -> list[Group] | None:
+        """The groups of the next batch; None = they are not there yet. `in_order`: the first that were begun, whatever
+        takes longest; else the first begun of those that are ready."""
+        if in_order:
+            first = sorted([*self.growing, *self.checking, *self.ready])[:num_groups]
+        else:
+            first = sorted(self.ready)[:num_groups]
+        if len(first) < num_groups or not all(index in self.ready for index in first):
+            return None
+        return [self.ready[index] for index in first]
+
+    def live(self) -> Iterator[tuple[int, Tree]]:
+        """Number and tree of all that have a root."""
+        yield from ((index, tree) for index, tree in self.growing.items() if tree is not None)
+        yield from self.checking.items()
+        yield from ((index, group.tree) for index, group in self.ready.items())
+
+    def behind(self, floor: int) -> list[int]:
+        """Trees with tokens of weights older than version `floor`."""
+        return sorted(
+            index for index, tree in self.live() if (oldest := oldest_version(tree)) is not None and oldest < floor
+        )
+
+    def counts(self) -> dict[str, int]:
+        """How many trees are in each state."""
+        return {
+            "growing": len(self.growing),
+            "checking": len(self.checking),
+            "ready": len(self.ready),
+            "handed": self.num_handed,
+            **{f"dropped/{reason}": num for reason, num in sorted(self.dropped.items())},
+        }
+
+
+def oldest_version(tree: Tree) -> int | None:
+    """The oldest weights that sampled any token that may be trained; None = nothing has a version."""
+    versions = (
+        segment.version
+        for node in tree.subtree()
+        if tree.role(node) == "policy"
+        for segment in tree.segments(node)
+        if segment.version is not None
+    )
+    return min(versions, default=None)
+
+
+def chosen(buffer: Buffer, picked: Any, num_groups: int, *, fault: Callable[[str], ContractError]) -> list[Group]:
+    """The groups that a buffer filter picked, by their `group_index`. Raises `fault` for anything else."""
+    is_nested = isinstance(picked, Sequence) and all(isinstance(group, Sequence) and len(group) for group in picked)
+    if not is_nested:
+        raise fault(f"returned {picked!r:.200}; it must return groups of samples")
+    indices: list[Any] = [getattr(group[0], "group_index", None) for group in picked]
+    if len(set(indices)) != len(indices) or not all(index in buffer.ready for index in indices):
+        raise fault(f"returned the groups {indices}; ready are {sorted(buffer.ready)}")
+    if len(indices) != num_groups:
+        raise fault(f"returned {len(indices)} groups, {num_groups} are wanted")
+    return [buffer.ready[index] for index in indices]

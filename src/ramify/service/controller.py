@@ -1,0 +1,113 @@
+"""Controller: makes the batches of a service: from trees, by a user's function, or from files.
+
+Owns the data source, the user's functions and the conversion to training data. Knows nothing of engines but what it
+hands on. One call at a time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ramify.config.service_config import ServiceConfig
+from ramify.core.errors import ConfigError, ContractError
+from ramify.rows.sample import Sample
+from ramify.rows.slime import train_data
+from ramify.service import debug
+from ramify.service.functions import Function, Functions
+from ramify.service.producer import Producer
+from ramify.service.source import SampleSource, flat
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """What a trainer trains on next; handed over as it is, not copied."""
+
+    rollout_id: int
+    samples: list[Sample]
+    """In groups, one behind the other: those with one `group_index`."""
+    train_data: Mapping[str, Any] | None
+    """Key -> a value for each sample, as slime's converter makes them; None under `debug = "rollout_only"`."""
+    metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class RolloutController:
+    """Mutable. `producer` grows the trees; None where a function or files are in their place."""
+
+    def __init__(
+        self,
+        service: ServiceConfig,
+        *,
+        functions: Functions,
+        data_source: SampleSource,
+        producer: Producer | None,
+        args: Any,
+    ) -> None:
+        self.data_source = data_source
+        self.producer = producer
+        self._service = service
+        self._functions = functions
+        self._args = args
+
+    async def generate(self, rollout_id: int) -> Batch:
+        """The batch of this number; asked for again, the same one, as long as trees make it.
+
+        Raises `ContractError` where a function fails: nothing is lost then, and the batch can be asked for again; what
+        ended the growing; `StoreError`.
+        """
+        metrics: Mapping[str, Any] = {}
+        if self._service.load_debug is not None:
+            samples = debug.load(debug.path_of(self._service.load_debug, rollout_id))
+        else:
+            groups, metrics = await self._groups(rollout_id)
+            samples = self._samples(groups)
+            if self._service.save_debug is not None:
+                debug.save(samples, debug.path_of(self._service.save_debug, rollout_id))
+        data = None if self._service.debug == "rollout_only" else await self._converted(samples)
+        return Batch(rollout_id, samples, data, metrics)
+
+    async def _groups(self, rollout_id: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Groups of samples, and what their function said of them."""
+        if self._functions.rollout is not None:
+            said = await self._functions.rollout(self._args, rollout_id, self.data_source, evaluation=False)
+            return _output(said, self._functions.rollout)
+        if self.producer is None:
+            raise ConfigError("the service only reads batches from files; nothing is grown")
+        groups: Sequence[Any] = [group.samples for group in await self.producer.batch(rollout_id)]
+        if (mark := self._functions.filters.get("sample_filter")) is not None:
+            await mark(self._args, groups, deadline_s=self._service.function_deadline_s)
+        return groups, {}
+
+    def _samples(self, groups: Sequence[Any]) -> list[Sample]:
+        """The samples of all groups, each checked. Raises `ContractError` for what is none."""
+        found = [_sample(each) for each in flat(groups)]
+        if not found:
+            raise ContractError("the rollout made no sample: there is nothing to train")
+        return found
+
+    async def _converted(self, samples: list[Sample]) -> Mapping[str, Any]:
+        convert = self._functions.convert
+        if convert is None:
+            return train_data(samples, reward_key=self._service.reward_key)
+        data = await convert(self._args, samples, deadline_s=self._service.function_deadline_s)
+        if not isinstance(data, Mapping):
+            raise convert.fault(f"returned {data!r:.200}; it must return a mapping of training data")
+        return data
+
+
+def _output(said: Any, function: Function) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """What a rollout function returned: groups, or an object with `samples` and `metrics` (slime:
+    RolloutFnTrainOutput)."""
+    groups, metrics = getattr(said, "samples", said), getattr(said, "metrics", None) or {}
+    if not isinstance(groups, list | tuple) or not isinstance(metrics, Mapping):
+        raise function.fault(f"returned {said!r:.200}; it must return groups of samples")
+    return groups, metrics
+
+
+def _sample(each: Any) -> Sample:
+    """A sample of ours, or of another class that can be written as a dictionary (slime's)."""
+    if isinstance(each, Sample):
+        return each
+    to_dict: Any = getattr(each, "to_dict", None)
+    if not callable(to_dict):
+        raise ContractError(f"a rollout is made of samples, got {each!r:.200}")
+    return Sample.from_dict(to_dict())

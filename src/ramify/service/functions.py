@@ -1,0 +1,116 @@
+"""Functions: the user's own, named by a dotted path, checked before the start and called without harm.
+
+A coroutine function runs in the loop, any other in a thread, so that a slow one delays nobody. What one raises, returns
+or fails to return is a `ContractError` that names it; a thread cannot be killed, so one that hangs is left behind at
+its deadline, as a daemon that does not keep the process alive.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from ramify import plugins
+from ramify.config.service_config import MIXED, ServiceConfig
+from ramify.core.errors import ConfigError, ContractError, RamifyError
+from ramify.tools.function import DaemonThreads, contained
+from ramify.tools.output import told
+
+MAX_THREADS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """One of the user's functions. `setting` and `name` are how the configuration calls it."""
+
+    setting: str
+    name: str
+    function: Callable[..., Any]
+    threads: DaemonThreads
+
+    async def __call__(self, *args: Any, deadline_s: float | None = None, **keywords: Any) -> Any:
+        """What it returns. Raises `ContractError`, also after `deadline_s`."""
+        limit = asyncio.timeout(deadline_s)
+        try:
+            async with limit:
+                return await self._said(*args, **keywords)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise self.fault(f"gave nothing in {deadline_s:g} s") from None
+            if isinstance(error, RamifyError):
+                raise
+            raise self.fault(f"raised {told(error)}") from error
+
+    def fault(self, what: str) -> ContractError:
+        """What is wrong with it."""
+        return ContractError(f"{self.setting} = {self.name!r} {what}")
+
+    async def _said(self, *args: Any, **keywords: Any) -> Any:
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(*args, **keywords)
+        loop = asyncio.get_running_loop()
+        said = await loop.run_in_executor(self.threads, contained, partial(self.function, *args, **keywords))
+        return await said if inspect.isawaitable(said) else said
+
+
+def load(setting: str, name: str | None, *takes: str, threads: DaemonThreads, **keywords: Any) -> Function | None:
+    """The function called `name`, which must take so many arguments and these keywords; None = there is none.
+
+    Raises `ConfigError` where there is no such function, or its signature is another.
+    """
+    if name is None:
+        return None
+    function = plugins.located(setting, name)
+    if not callable(function):
+        raise ConfigError(f"{setting} = {name!r}: {function!r} is no function")
+    try:
+        inspect.signature(function).bind(*takes, **keywords)
+    except TypeError as error:
+        wanted = ", ".join([*takes, *(f"{key}={value!r}" for key, value in keywords.items())])
+        raise ConfigError(f"{setting} = {name!r} must take ({wanted}): {error}") from None
+    except ValueError:  # a function of C that does not say what it takes
+        pass
+    return Function(setting, name, function, threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """All of a service's functions, checked; None = ours."""
+
+    rollout: Function | None
+    eval: Function | None
+    reward: Function | None
+    convert: Function | None
+    filters: Mapping[str, Function]
+    """By the names of their settings."""
+
+    @classmethod
+    def of(cls, service: ServiceConfig) -> "Functions":
+        """Find and check what a configuration names. Raises `ConfigError` with every fault."""
+        threads = DaemonThreads(MAX_THREADS)
+        faults: list[str] = []
+
+        def found(field: str, *takes: str, **keywords: Any) -> Function | None:
+            try:
+                return load(f"service.{field}", getattr(service, field), *takes, threads=threads, **keywords)
+            except ConfigError as error:
+                faults.append(str(error))
+                return None
+
+        filters = {
+            "group_filter": None if service.group_filter == MIXED else found("group_filter", "args", "samples"),
+            "buffer_filter": found("buffer_filter", "args", "rollout_id", "buffer", "num_samples"),
+            "sample_filter": found("sample_filter", "args", "groups"),
+        }
+        functions = cls(
+            rollout=found("rollout_function", "args", "rollout_id", "data_source", evaluation=False),
+            eval=found("eval_function", "args", "rollout_id", "data_source", evaluation=True),
+            reward=found("reward_function", "args", "sample"),
+            convert=found("convert_function", "args", "samples"),
+            filters={name: function for name, function in filters.items() if function is not None},
+        )
+        if faults:
+            raise ConfigError("\n".join(faults))
+        return functions

@@ -1,0 +1,128 @@
+"""Source: which problem comes when, in epochs and shuffles, and the samples that functions are handed of it.
+
+The n-th problem drawn is a pure function of the problems, the seed and n: epochs follow each other, each in an order of
+its own. So a position in it is one number, and a source that is told it goes on exactly. In a later epoch a problem has
+another uid, `uid@1`, `uid@2`, …: it is another group, with luck of its own.
+"""
+
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ramify.core.errors import ConfigError, ContractError
+from ramify.core.problem import Problem
+from ramify.core.seeds import tree_seed
+from ramify.rows.sample import Sample
+
+Groups = list[list[Sample]]
+
+
+class Source:
+    """Problems without an end. Immutable."""
+
+    def __init__(self, problems: Sequence[Problem], *, seed: int, shuffle: bool) -> None:
+        if not problems:
+            raise ConfigError("the data holds no problem, and a service needs at least one")
+        self.problems = problems
+        self._seed = seed
+        self._shuffle = shuffle
+        self._order = lru_cache(maxsize=4)(self._order_of)
+
+    def __len__(self) -> int:
+        """Problems of an epoch."""
+        return len(self.problems)
+
+    def epoch(self, number: int) -> int:
+        """The epoch that the problem drawn as `number` belongs to."""
+        return number // len(self.problems)
+
+    def problem(self, number: int) -> Problem:
+        """The problem drawn as `number`, from 0."""
+        epoch, place = divmod(number, len(self.problems))
+        problem = self.problems[self._order(epoch)[place]]
+        return problem if not epoch else replace(problem, uid=f"{problem.uid}@{epoch}")
+
+    def _order_of(self, epoch: int) -> Sequence[int]:
+        if not self._shuffle:
+            return range(len(self.problems))
+        seed = tree_seed(self._seed, f"epoch {epoch}")
+        return np.random.default_rng(seed).permutation(len(self.problems)).tolist()
+
+
+class SampleSource:
+    """Groups of samples for rollout functions, those that were given back first (THUDM/slime
+    slime/rollout/data_source.py: RolloutDataSourceWithBuffer). Mutable; `state` is all of it.
+
+    A group is `group_size` samples of one problem. `label_key` is the column of the secret that becomes their label;
+    None = they have none.
+    """
+
+    def __init__(self, source: Source, *, group_size: int, label_key: str | None = None) -> None:
+        self._source = source
+        self._group_size = group_size
+        self._label_key = label_key
+        self.num_drawn = 0
+        """Groups drawn so far."""
+        self.buffer: Groups = []
+        """Given back and not taken since, in the order they came."""
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def get_samples(self, num_samples: int) -> Groups:
+        """So many groups: those of the buffer first. They are the caller's to change."""
+        taken = self.buffer[:num_samples]
+        del self.buffer[:num_samples]
+        return [*taken, *(self._draw() for _ in range(num_samples - len(taken)))]
+
+    def add_samples(self, samples: Iterable[Sequence[Sample]]) -> None:
+        """Give groups back, partial ones too, to be taken before new ones. Raises `ContractError` for what is none."""
+        groups = [list(group) for group in samples]
+        for group in groups:
+            if not group or not all(isinstance(sample, Sample) for sample in group):
+                raise ContractError(f"a group is a list of samples, got {group!r:.200}")
+        self.buffer.extend(groups)
+
+    def state(self) -> dict[str, Any]:
+        """All there is to know, as plain data."""
+        buffer = [[sample.to_dict() for sample in group] for group in self.buffer]
+        return {"num_drawn": self.num_drawn, "buffer": buffer}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        self.num_drawn = state["num_drawn"]
+        self.buffer = [[Sample.from_dict(sample) for sample in group] for group in state["buffer"]]
+
+    def _draw(self) -> list[Sample]:
+        number, self.num_drawn = self.num_drawn, self.num_drawn + 1
+        problem = self._source.problem(number)
+        label = None if self._label_key is None else self._label_of(problem, self._label_key)
+        first = number * self._group_size
+        return [
+            Sample(
+                index=first + place,
+                group_index=number,
+                prompt=problem.question,
+                label=label,
+                metadata={**problem.public, "uid": problem.uid, "epoch": self._source.epoch(number)},
+            )
+            for place in range(self._group_size)
+        ]
+
+    def _label_of(self, problem: Problem, key: str) -> str:
+        if key not in problem.secret:
+            raise ConfigError(
+                f"service.label_key = {key!r}: the secret of {problem.uid!r} has {sorted(problem.secret)}"
+            )
+        return str(problem.secret[key])
+
+
+def flat(nested: Sequence[Any]) -> list[Any]:
+    """The elements of lists in lists, however deep: prompts, rollouts, samples."""
+    found: MutableSequence[Any] = []
+    for each in nested:
+        found.extend(flat(each) if isinstance(each, list | tuple) else [each])
+    return list(found)

@@ -1,0 +1,91 @@
+"""Rewind: cut the journal of a run off behind one of its records, so that the run goes on from there.
+
+What is cut off is kept beside it: the whole journal as it was, renamed. A kill at any moment leaves the one or the
+other in place, or what `finish_rewind` makes one of.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from ramify.core.errors import StoreError
+from ramify.store.commit import sync_folder
+from ramify.store.framing import Position, file_name
+from ramify.store.journal import FolderLock, Reader, store_errors
+from ramify.store.records import RunRecord
+from ramify.store.store import JOURNAL
+
+CUT = "journal.cut"
+
+
+def rewind(path: Path, is_last: Callable[[RunRecord], bool]) -> Path | None:
+    """Make the last record of the run `path` for which `is_last` holds the end of its journal.
+
+    Returns where the journal of before was put; None = nothing was behind that record. Raises `StoreError` where there
+    is no such record, where another process writes the run, and where the disk is full, having changed nothing then.
+    """
+    folder = path / JOURNAL
+    finish_rewind(path)
+    lock = FolderLock(folder)
+    try:
+        end, is_at_end = _end(folder, is_last)
+        if is_at_end:
+            return None
+        with store_errors("cut", folder):
+            _copy(folder, path / CUT, end)
+        return _exchange(path)
+    finally:
+        lock.release()
+
+
+def finish_rewind(path: Path) -> None:
+    """A rewind that was killed between its two renames had written all of the new journal; one killed before left a
+    part of it, which is thrown away."""
+    with store_errors("finish the rewind of", path):
+        if not (path / CUT).exists():
+            return
+        if (path / JOURNAL).exists():
+            shutil.rmtree(path / CUT)
+        else:
+            (path / CUT).rename(path / JOURNAL)
+            sync_folder(path)
+
+
+def _end(folder: Path, is_last: Callable[[RunRecord], bool]) -> tuple[Position, bool]:
+    """Where the wanted record ends, and whether nothing is behind it."""
+    reader = Reader(folder)
+    end: Position | None = None
+    num_behind = 0
+    for record in reader:
+        num_behind += 1
+        if is_last(record):
+            position = reader.position
+            end, num_behind = Position(file_index=position.file_index, num_bytes=position.num_bytes), 0
+    if end is None:
+        raise StoreError(f"{folder} has no record to go back to")
+    return end, not num_behind
+
+
+def _copy(folder: Path, target: Path, end: Position) -> None:
+    """The files of a journal up to `end`, in a new folder, durably."""
+    target.mkdir()
+    for index in range(end.file_index + 1):
+        name = file_name(index)
+        with (folder / name).open("rb") as old, (target / name).open("wb") as new:
+            shutil.copyfileobj(old, new)
+            if index == end.file_index:
+                new.truncate(end.num_bytes)
+            new.flush()
+            os.fsync(new.fileno())
+    sync_folder(target)
+
+
+def _exchange(path: Path) -> Path:
+    kept = next(at for number in count(1) if not (at := path / f"{JOURNAL}.before-{number}").exists())
+    with store_errors("exchange the journals of", path):
+        (path / JOURNAL).rename(kept)
+        (path / CUT).rename(path / JOURNAL)
+        sync_folder(path)
+    return kept
