@@ -4,12 +4,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from ramify.config.run_config import RunConfig
-from ramify.core.engine import Engine
 
 
-def arguments(config: RunConfig, engine: Engine | None) -> SimpleNamespace:
-    """Attributes by slime's names, and two of ours: `config`, the whole configuration, and `engine`, which samples
-    with the weights of the time and is held while they change; None = there is none. Functions may add their own."""
+def arguments(config: RunConfig) -> SimpleNamespace:
+    """Attributes by slime's names, and three of ours: `config`, the whole configuration; `engine`, which samples with
+    the weights of the time and is held while they change; `run`, whose format, codec and task it is. The last two are
+    the manager's to set; functions may add their own."""
     service = config.service
     assert service is not None
     policy = config.actions["policy"].sampling
@@ -32,4 +32,4 @@ def arguments(config: RunConfig, engine: Engine | None) -> SimpleNamespace:
         "debug_rollout_only": service.debug == "rollout_only",
         "debug_train_only": service.debug == "train_only",
     }
-    return SimpleNamespace(**names, config=config, engine=engine)
+    return SimpleNamespace(**names, config=config, engine=None, run=None)

@@ -18,7 +18,7 @@ from ramify.config.configure import from_toml, to_toml
 from ramify.config.run_config import RunConfig
 from ramify.config.service_config import ServiceConfig
 from ramify.core.engine import Engine
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, StoreError
 from ramify.core.limits import Limits
 from ramify.core.problem import Problem
 from ramify.core.task import Task
@@ -73,15 +73,17 @@ class RolloutManager:
         self._functions = Functions.of(self.service)
         self._observers = tuple(observers)
         self._is_engine_ours = engine is None
-        self._args = arguments(config, None)
+        self._args = arguments(config)
         self.run, self.gate = self._assembled(engine, task)
-        self._args.engine = self.gate
+        self._args.engine, self._args.run = self.gate, self.run
         self._source = Source(self.run.problems, seed=config.seed, shuffle=self.service.shuffle)
         self._engines = asyncio.Lock()
         self._generating = asyncio.Lock()
         self._store: FolderStore | None = None
         self._log: RunLog | None = None
         self._controller: RolloutController | None = None
+        self._marks: set[int] = set()
+        """Numbers that the service can be brought back to."""
         self._loaded = 0
         """Version of the weights that the engines are known to have."""
 
@@ -117,6 +119,7 @@ class RolloutManager:
             store, controller = self._opened
             state = controller.data_source.state() if controller.producer is None else {}
             await store.synced(store.append(Marked(rollout_id=rollout_id, source=state)))
+            self._marks.add(rollout_id)
 
     async def load(self, rollout_id: int) -> None:
         """Go back to where `save(rollout_id)` was called: batches handed over since are grown anew, as the trainer's
@@ -124,11 +127,17 @@ class RolloutManager:
         was saved under this number."""
         async with self._generating, self._engines:
             _, controller = self._opened
+            if rollout_id not in self._marks:
+                raise StoreError(
+                    f"nothing was saved as {rollout_id} in {self.path}; saved are {sorted(self._marks)[-8:]}"
+                )
             if controller.producer is not None:
                 await controller.producer.close()
             self._close_folder()
-            await asyncio.to_thread(rewind, self.path, _is_mark(rollout_id))
-            await self._open()
+            try:
+                await asyncio.to_thread(rewind, self.path, _is_mark(rollout_id))
+            finally:
+                await self._open()
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
@@ -250,6 +259,7 @@ class RolloutManager:
         else:
             self._store = FolderStore.create(self.path, header, to_toml(self.config), writing=writing)
         self._log = RunLog(self._store.log_path)
+        self._marks = set(recalled.marks)
         await self._restore_weights(recalled)
         self._controller = RolloutController(
             self.service,

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ramify.core.errors import ExportError
 from ramify.core.tree import Tree
 from ramify.rows.row import Row
 from ramify.rows.sample import Sample
@@ -23,6 +24,8 @@ def group_samples(index: int, tree: Tree, run: Run, *, floor: int) -> list[Sampl
     config, service = run.config, run.config.service
     assert service is not None
     rows = tree_rows(tree, config, run.unpredictable, post_hoc=run.post_hoc, per_tree=service.rows_per_group)
+    if not rows:
+        raise ExportError(f"tree {tree.problem.uid!r} has no leaf that was judged and may be trained")
     if service.on_stale == "mask":
         rows = [without_stale(row, floor) for row in rows]
     made = samples(rows, reward_key=service.reward_key, codec=tree.codec)

@@ -1,0 +1,77 @@
+"""SFT: a rollout function that samples nothing: written answers as training data, by the same path (requirement S3.9).
+
+`service.rollout_function = "ramify.service.sft.generate_rollout"`. What is trained is what the assistant wrote: the
+label (`service.label_key` names its column), or the turns of the column `messages`. Nothing of the prompt is, and no
+observation. A demonstration becomes a tree with `written` segments, of which examples are made as of any other.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ramify.core.codec import Codec
+from ramify.core.command import Grow
+from ramify.core.errors import ConfigError
+from ramify.core.growth import Done, Growth
+from ramify.core.problem import Problem
+from ramify.core.segment import Segment, token_array
+from ramify.core.tree import Step, Tree
+from ramify.rows.sample import Sample
+from ramify.rows.sft import examples
+from ramify.rows.slime import sft_samples
+from ramify.runner.work import prompt_segments
+from ramify.service.source import Groups, SampleSource
+
+MESSAGES = "messages"
+"""The public column of turns: `{"role": ..., "content": ...}` each, behind the question."""
+WRITTEN = "assistant"
+"""The role whose turns are trained."""
+
+
+def generate_rollout(args: Any, rollout_id: int, data_source: SampleSource, evaluation: bool = False) -> Groups:
+    """A batch of written samples, one a group. Raises `ConfigError` for a row that has none, and for an evaluation."""
+    if evaluation:
+        raise ConfigError("there is nothing to evaluate in written samples: set service.eval_function, or no eval")
+    groups = data_source.get_samples(args.rollout_batch_size)
+    return [[_filled(group[0], args.run.codec, args.run.format)] for group in groups]
+
+
+def demonstration(problem: Problem, turns: Sequence[tuple[str, str]], codec: Codec, format: Any) -> Tree:
+    """A tree of one path: (role, text) of each turn behind the question; what the assistant says is written, the rest
+    given. The last turn ends the sequence, where the tokenizer has an end."""
+    tree = Tree(problem, codec, prompt_segments(codec, format.open(problem.for_agents())), seed=0)
+    segments = [
+        Segment("written" if role == WRITTEN else "given", token_array(codec.encode(text))) for role, text in turns
+    ]
+    if codec.eos_id is not None:
+        segments.append(Segment("written", token_array((codec.eos_id,))))
+    growth = Growth(tree)
+    command = growth.ask(Grow(0))
+    growth.grow(command, Step(tuple(segments), stop="end_of_sequence"))
+    growth.end(command, Done())
+    return tree
+
+
+def _filled(sample: Sample, codec: Codec, format: Any) -> Sample:
+    """The written sample, with the numbers of the one that was drawn."""
+    problem = Problem(str(sample.metadata["uid"]), str(sample.prompt), public=sample.metadata)
+    tree = demonstration(problem, _turns(sample), codec, format)
+    (made,) = sft_samples(examples(tree, leaves="written"))
+    made.index, made.group_index, made.rollout_id = sample.index, sample.group_index, sample.index
+    made.prompt, made.label = sample.prompt, sample.label
+    return made
+
+
+def _turns(sample: Sample) -> list[tuple[str, str]]:
+    """(role, text) of what was written for a sample."""
+    messages = sample.metadata.get(MESSAGES)
+    if messages is None and sample.label is not None:
+        return [(WRITTEN, sample.label)]
+    is_list = isinstance(messages, list | tuple) and all(isinstance(each, Mapping) for each in messages)
+    turns = [(each.get("role"), each.get("content")) for each in messages or ()] if is_list else []
+    is_sound = all(isinstance(role, str) and isinstance(text, str) for role, text in turns)
+    if not is_sound or not any(role == WRITTEN and text for role, text in turns):
+        raise ConfigError(
+            f"{sample.metadata['uid']!r} has nothing written: name the column of the answer with service.label_key, or "
+            f"give a column {MESSAGES!r} of turns with a role and a content; it has {messages!r:.80}"
+        )
+    return turns
