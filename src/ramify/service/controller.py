@@ -107,7 +107,7 @@ def _sample(each: Any) -> Sample:
     """A sample of ours, or of another class that can be written as a dictionary (slime's)."""
     if isinstance(each, Sample):
         return each
-    to_dict: Any = getattr(each, "to_dict", None)
-    if not callable(to_dict):
+    written: Any = each.to_dict() if callable(getattr(each, "to_dict", None)) else None
+    if not isinstance(written, Mapping):
         raise ContractError(f"a rollout is made of samples, got {each!r:.200}")
-    return Sample.from_dict(to_dict())
+    return Sample.from_dict(written)

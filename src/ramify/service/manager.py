@@ -12,13 +12,12 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from ramify.config.configure import from_toml, to_toml
 from ramify.config.run_config import RunConfig
 from ramify.config.service_config import ServiceConfig
 from ramify.core.engine import Engine
-from ramify.core.errors import ConfigError, StoreError
+from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
 from ramify.core.problem import Problem
 from ramify.core.task import Task
@@ -27,20 +26,16 @@ from ramify.engines.gate import Gate
 from ramify.runner import api
 from ramify.runner.deadline import finished
 from ramify.runner.events import Observer
-from ramify.runner.log import RunLog
-from ramify.runner.recorder import Recorder
 from ramify.runner.run import Run
 from ramify.service.arguments import arguments
+from ramify.service.book import Book
 from ramify.service.controller import Batch, RolloutController
 from ramify.service.functions import Functions
 from ramify.service.producer import Producer
 from ramify.service.recall import Recalled, trees_again
 from ramify.service.reward import RewardFunction, WithReward
 from ramify.service.source import SampleSource, Source
-from ramify.store.commit import Writing
-from ramify.store.records import Marked, RunRecord, Updated
-from ramify.store.rewind import finish_rewind, rewind
-from ramify.store.store import JOURNAL, FolderStore, header_and_config, stream
+from ramify.store.records import Updated
 from ramify.tasks.data import DataConfig, read_problems
 
 UPDATE: Final = "update"
@@ -53,21 +48,21 @@ CACHE_TAGS: Final = frozenset({"kv_cache"})
 class RolloutManager:
     """A rollout service in the folder `path`. Mutable; to be started before anything else, and closed.
 
-    `config` None = that of the folder. `engine` and `task` win over what it names; an engine handed in stays open.
-    Raises `ConfigError` for what can be known to be wrong before the start.
+    `path` None = in memory; `config` None = that of the folder; `engine` and `task` win over what it names, and an
+    engine handed in stays open. Raises `ConfigError` for what can be known to be wrong before the start.
     """
 
     def __init__(
         self,
         config: RunConfig | None,
-        path: Path,
+        path: Path | None,
         *,
         engine: Engine | None = None,
         task: Task | None = None,
         observers: Iterable[Observer] = (),
     ) -> None:
-        self.path = path
-        self.config = config = _settled(config, path)
+        self._book = Book(path)
+        self.config = config = _settled(config, self._book)
         assert config.service is not None
         self.service: ServiceConfig = config.service
         self._functions = Functions.of(self.service)
@@ -79,11 +74,7 @@ class RolloutManager:
         self._source = Source(self.run.problems, seed=config.seed, shuffle=self.service.shuffle)
         self._engines = asyncio.Lock()
         self._generating = asyncio.Lock()
-        self._store: FolderStore | None = None
-        self._log: RunLog | None = None
         self._controller: RolloutController | None = None
-        self._marks: set[int] = set()
-        """Numbers that the service can be brought back to."""
         self._loaded = 0
         """Version of the weights that the engines are known to have."""
 
@@ -110,32 +101,27 @@ class RolloutManager:
         try:
             await (self.run.close() if self._is_engine_ours else self.run.close_others())
         finally:
-            self._close_folder()
+            self._book.close()
 
     async def save(self, rollout_id: int) -> None:
         """Make all that was done durable, and a place to come back to: `load(rollout_id)`. Raises `StoreError` where it
         cannot be written; the places of before stay."""
         async with self._generating:
-            store, controller = self._opened
-            state = controller.data_source.state() if controller.producer is None else {}
-            await store.synced(store.append(Marked(rollout_id=rollout_id, source=state)))
-            self._marks.add(rollout_id)
+            controller = self._opened
+            await self._book.mark(rollout_id, controller.data_source.state() if controller.producer is None else {})
 
     async def load(self, rollout_id: int) -> None:
         """Go back to where `save(rollout_id)` was called: batches handed over since are grown anew, as the trainer's
         weights are those of that time again. The journal of before is kept beside. Raises `StoreError` where nothing
         was saved under this number."""
         async with self._generating, self._engines:
-            _, controller = self._opened
-            if rollout_id not in self._marks:
-                raise StoreError(
-                    f"nothing was saved as {rollout_id} in {self.path}; saved are {sorted(self._marks)[-8:]}"
-                )
+            controller = self._opened
+            self._book.check_mark(rollout_id)
             if controller.producer is not None:
                 await controller.producer.close()
-            self._close_folder()
+            self._book.close()
             try:
-                await asyncio.to_thread(rewind, self.path, _is_mark(rollout_id))
+                await asyncio.to_thread(self._book.rewind, rollout_id)
             finally:
                 await self._open()
 
@@ -144,7 +130,7 @@ class RolloutManager:
     async def generate(self, rollout_id: int) -> Batch:
         """The batch of this number: see `RolloutController.generate`. Asked for again, it is the same one."""
         async with self._generating:
-            _, controller = self._opened
+            controller = self._opened
             if controller.producer is not None and rollout_id not in controller.producer.buffer.batches:
                 self._refuse_asleep()
             return await controller.generate(rollout_id)
@@ -152,8 +138,8 @@ class RolloutManager:
     @property
     def counts(self) -> Mapping[str, int]:
         """How many trees are in each state, and what was dropped for which reason."""
-        _, controller = self._opened
-        return {} if controller.producer is None else controller.producer.buffer.counts()
+        producer = self._opened.producer
+        return {} if producer is None else producer.buffer.counts()
 
     # -- engines ------------------------------------------------------------------------------------------------------
 
@@ -181,7 +167,7 @@ class RolloutManager:
     async def updating(self, version: int, source: str = "") -> AsyncIterator[None]:
         """While this is held a trainer may push weights to the engines itself; they are acknowledged when it ends well.
         Without a `source` nobody but the trainer has them: a service that is resumed waits for them."""
-        store, controller = self._opened
+        controller, store = self._opened, self._book.store
         if version < self.version:
             raise ConfigError(f"weights of version {version} are older than those of version {self.version} in use")
         async with self._engines:
@@ -211,10 +197,10 @@ class RolloutManager:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     @property
-    def _opened(self) -> tuple[FolderStore, RolloutController]:
-        if self._store is None or self._controller is None:
+    def _opened(self) -> RolloutController:
+        if self._controller is None:
             raise ConfigError("the service is not started, or was closed")
-        return self._store, self._controller
+        return self._controller
 
     def _refuse_asleep(self) -> None:
         if OFFLOADED in self.gate.holders:
@@ -248,24 +234,15 @@ class RolloutManager:
         return run, gates[0]
 
     async def _open(self) -> None:
-        """Open the folder and go on with what is in it."""
-        finish_rewind(self.path)
+        """Open the book and go on with what is in it."""
         recalled = Recalled(self.run.codec, self.run.rules)
-        writing = Writing(durability=self.config.durability)
-        header = api.header_of(self.run)
-        if _is_begun(self.path):
-            self._store, saved = FolderStore.resume(self.path, writing=writing, read=recalled.read)
-            api.refuse_other_weights(saved.header, header)
-        else:
-            self._store = FolderStore.create(self.path, header, to_toml(self.config), writing=writing)
-        self._log = RunLog(self._store.log_path)
-        self._marks = set(recalled.marks)
+        self._book.open(api.header_of(self.run), self.config, recalled)
         await self._restore_weights(recalled)
         self._controller = RolloutController(
             self.service,
             functions=self._functions,
             data_source=self._samples(recalled),
-            producer=await self._producer(recalled, self._store, self._log),
+            producer=await self._producer(recalled),
             args=self._args,
         )
 
@@ -277,21 +254,20 @@ class RolloutManager:
             samples.load(recalled.source)
         return samples
 
-    async def _producer(self, recalled: Recalled, store: FolderStore, log: RunLog) -> Producer | None:
+    async def _producer(self, recalled: Recalled) -> Producer | None:
         """What grows trees; None where batches come from elsewhere."""
-        service = self.service
-        if self._functions.rollout is not None or service.load_debug is not None:
+        if self._functions.rollout is not None or self.service.load_debug is not None:
             return None
         producer = Producer(
             self.run,
             source=self._source,
             buffer=recalled.buffer,
-            store=store,
+            store=self._book.store,
             gate=self.gate,
             filters=self._functions.filters,
             args=self._args,
             again=self._trees_again,
-            observers=[Recorder(store).observe, log.observe, *self._observers],
+            observers=[*self._book.observers, *self._observers],
         )
         await producer.start(recalled.trees)
         return producer
@@ -304,30 +280,22 @@ class RolloutManager:
             self._loaded = recalled.version
 
     def _trees_again(self, wanted: Sequence[int]) -> Sequence[Tree]:
-        assert self._store is not None
-        self._store.sync()
-        return trees_again(stream(self.path), wanted, self.run.codec, self.run.rules)
-
-    def _close_folder(self) -> None:
-        store, self._store = self._store, None
-        log, self._log = self._log, None
-        if log is not None:
-            log.close()
-        if store is not None:
-            store.close()
+        return trees_again(self._book.records(), wanted, self.run.codec, self.run.rules)
 
 
-def _settled(config: RunConfig | None, path: Path) -> RunConfig:
-    """The configuration of a service in `path`. Raises `ConfigError` where there is none, another one is there already,
-    or it limits what a service has no end of."""
-    recorded = from_toml(header_and_config(path)[1]) if _is_begun(path) else None
+def _settled(config: RunConfig | None, book: Book) -> RunConfig:
+    """The configuration of a service. Raises `ConfigError` where there is none, another one is written already, or it
+    limits what a service has no end of."""
+    recorded = book.config()
     if config is None:
         config = recorded
     if config is None:
-        raise ConfigError(f"{path} holds no service; give a configuration to begin one")
+        raise ConfigError(f"{book.path} holds no service; give a configuration to begin one")
     config = replace(config, service=config.service or ServiceConfig())
     if recorded is not None and recorded != config:
-        raise ConfigError(f"{path} was begun with another configuration; leave it out to go on, or choose a new folder")
+        raise ConfigError(
+            f"{book.path} was begun with another configuration; leave it out to go on, or choose a new folder"
+        )
     if config.run_limits != Limits() or config.limits.seconds is not None:
         raise ConfigError(
             "a service has no end that run_limits could be shared out to, and its trees wait while weights are loaded, "
@@ -336,20 +304,8 @@ def _settled(config: RunConfig | None, path: Path) -> RunConfig:
     return config
 
 
-def _is_begun(path: Path) -> bool:
-    finish_rewind(path)
-    return (path / JOURNAL).is_dir() and any((path / JOURNAL).glob("*.jsonl"))
-
-
 def _problems(config: RunConfig, task: Task) -> Sequence[Problem]:
     """All problems of a data file, or as many of the task's own as are asked for."""
     if config.data != DataConfig():
         return read_problems(config.data)[0]
     return task.problems(config.task.split, config.prompts, config.seed)
-
-
-def _is_mark(rollout_id: int) -> Any:
-    def is_mark(record: RunRecord) -> bool:
-        return isinstance(record, Marked) and record.rollout_id == rollout_id
-
-    return is_mark

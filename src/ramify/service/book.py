@@ -1,0 +1,125 @@
+"""Book: where a service writes down what it does, and reads it again: a run folder, or memory.
+
+In memory everything is kept until the process ends, so that is for tests and simulations.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from ramify.config.configure import from_toml, to_toml
+from ramify.config.run_config import RunConfig
+from ramify.core.errors import ConfigError, StoreError
+from ramify.runner.api import refuse_other_weights
+from ramify.runner.events import Observer
+from ramify.runner.log import RunLog
+from ramify.runner.recorder import Recorder
+from ramify.service.recall import Recalled
+from ramify.store.commit import Writing
+from ramify.store.records import Header, Marked, RunRecord
+from ramify.store.rewind import finish_rewind, rewind
+from ramify.store.store import JOURNAL, FolderStore, MemoryStore, Store, header_and_config, stream
+
+
+class Book:
+    """Mutable. `path` None = memory."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._store: FolderStore | MemoryStore | None = None
+        self._log: RunLog | None = None
+        self._memory: MemoryStore | None = None
+        self.marks: set[int] = set()
+        """Batches behind which the trainer saved."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether anything was ever written."""
+        if self.path is None:
+            return self._memory is not None
+        finish_rewind(self.path)
+        return (self.path / JOURNAL).is_dir() and any((self.path / JOURNAL).glob("*.jsonl"))
+
+    @property
+    def store(self) -> Store:
+        """Raises `ConfigError` unless it is open."""
+        if self._store is None:
+            raise ConfigError("the service is not started, or was closed")
+        return self._store
+
+    @property
+    def observers(self) -> list[Observer]:
+        """Those that write trees down."""
+        log = [] if self._log is None else [self._log.observe]
+        return [Recorder(self.store).observe, *log]
+
+    def config(self) -> RunConfig | None:
+        """The configuration that was written; None = there is none."""
+        if self.path is None or not self.is_begun:
+            return None
+        return from_toml(header_and_config(self.path)[1])
+
+    def open(self, header: Header, config: RunConfig, recalled: Recalled) -> None:
+        """Begin, or go on: `recalled` reads every record there is. Raises `StoreError` where another process writes it,
+        it was begun with other weights, or is damaged."""
+        if self.path is None:
+            self._store = self._memory = self._memory or MemoryStore(header)
+            for record in self._memory.records:
+                recalled.read(record)
+        else:
+            self._store = self._folder(self.path, header, config, recalled)
+            self._log = RunLog(self._store.log_path)
+        self.marks = set(recalled.marks)
+
+    async def mark(self, rollout_id: int, source: dict[str, object]) -> None:
+        """Make all that was written durable, and a place to come back to."""
+        await self.store.synced(self.store.append(Marked(rollout_id=rollout_id, source=source)))
+        self.marks.add(rollout_id)
+
+    def records(self) -> Iterable[RunRecord]:
+        """All that was written, from the beginning."""
+        self.store.sync()
+        if self.path is None:
+            return list(self._memory.records) if self._memory else []
+        return stream(self.path)
+
+    def check_mark(self, rollout_id: int) -> None:
+        """Raise `StoreError` unless it can go back there."""
+        if rollout_id not in self.marks:
+            raise StoreError(f"nothing was saved as {rollout_id} in {self.path}; saved are {sorted(self.marks)[-8:]}")
+
+    def rewind(self, rollout_id: int) -> None:
+        """Go back to the mark of this number; to be closed before, and opened again."""
+
+        def is_mark(record: RunRecord) -> bool:
+            return isinstance(record, Marked) and record.rollout_id == rollout_id
+
+        if self.path is not None:
+            rewind(self.path, is_mark)
+        elif self._memory is not None:
+            records = self._memory.records
+            del records[max(number for number, record in enumerate(records) if is_mark(record)) + 1 :]
+
+    def close(self) -> None:
+        """Harmless when repeated. Raises `StoreError` where something was not saved."""
+        log, self._log = self._log, None
+        store, self._store = self._store, None
+        try:
+            if store is not None:
+                store.close()
+        finally:
+            if log is not None:
+                log.close()
+
+    def _folder(self, path: Path, header: Header, config: RunConfig, recalled: Recalled) -> FolderStore:
+        writing = Writing(durability=config.durability)
+        if not self.is_begun:
+            return FolderStore.create(path, header, to_toml(config), writing=writing)
+        store, saved = FolderStore.resume(path, writing=writing, read=recalled.read)
+        try:
+            refuse_other_weights(saved.header, header)
+        except BaseException:
+            with suppress(StoreError):
+                store.close()
+            raise
+        return store
