@@ -36,7 +36,7 @@ from ramify.service.recall import Recalled, trees_again
 from ramify.service.reward import RewardFunction, WithReward
 from ramify.service.source import SampleSource, Source
 from ramify.store.records import Updated
-from ramify.tasks.data import DataConfig, read_problems
+from ramify.tasks.data import read_problems
 
 UPDATE: Final = "update"
 OFFLOADED: Final = "offloaded"
@@ -306,6 +306,6 @@ def _settled(config: RunConfig | None, book: Book) -> RunConfig:
 
 def _problems(config: RunConfig, task: Task) -> Sequence[Problem]:
     """All problems of a data file, or as many of the task's own as are asked for."""
-    if config.data != DataConfig():
+    if config.data.path is not None or config.data.questions:
         return read_problems(config.data)[0]
     return task.problems(config.task.split, config.prompts, config.seed)

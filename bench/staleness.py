@@ -1,0 +1,153 @@
+"""What running ahead of the trainer is worth: trained tokens a second, with staleness 0, 1 and 4, plain and long-tail.
+
+A simulated server (`ramify.engines.server.Costs`: a 7 B model on one card, 256 sequences at once) grows groups of eight
+chains whose lengths are lognormal, median 120 tokens, cut at 1,024; a trainer takes a batch of 32 groups, trains on it
+for a while, and loads weights behind every batch or behind every fourth. All in virtual time, so that the figures are
+exact and the same on every machine.
+
+Columns: trained tokens a virtual second; their share of the work bound, which is what could be trained if the server's
+every step were full and it never waited for the trainer, nor the trainer for it; how many updates a trained token lies
+behind, mean and most; tokens sampled for nothing (dropped groups) or thrown away, per trained token.
+
+`--engines` does the same on two real vLLM replicas of the built-in model in real time (RAMIFY_ENGINES_PYTHON names their
+interpreter), with the task countdown; there the work bound is not known and the ratio is to staleness 0.
+
+Run: python bench/staleness.py [--engines] [--batches 12]
+"""
+
+import argparse
+import asyncio
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ramify.config.configure import resolve
+from ramify.config.run_config import RunConfig
+from ramify.core.engine import Engine
+from ramify.engines.scripts import ScriptedTurn
+from ramify.engines.simulated import Simulated
+from ramify.runner.clock import run_virtual
+from ramify.runner.events import Event, StepGrown
+from ramify.service.controller import Batch
+from ramify.service.manager import RolloutManager
+
+MEDIAN, SIGMA, MAX_TOKENS = 120, 0.8, 1024
+MODES = [(staleness, over) for staleness in (0, 1, 4) for over in (0, 16)]
+UPDATES = (1, 4)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one mode."""
+
+    trained: int
+    seconds: float
+    lags: list[int]
+    sampled: int
+    wasted: int
+
+
+def saying(turn: ScriptedTurn) -> str:
+    """Words without an end, as many as the seed says, and an answer."""
+    length = int(MEDIAN * math.exp(SIGMA * np.random.default_rng(turn.seed).normal()))
+    return "a" * min(length, MAX_TOKENS - 20) + f"<answer>{turn.seed % 7}</answer>"
+
+
+def simulated(staleness: int, over: int) -> RunConfig:
+    flags = {
+        "engine.name": "simulated",
+        "prompts": 4096,
+        "max_trees": 1024,
+        "growth.max_response_tokens": MAX_TOKENS,
+        "strategy.options.n": 8,
+        "service.batch_size": 32,
+        "service.max_staleness": staleness,
+        "service.over_sampling": over,
+        "service.on_stale": "keep" if staleness == 0 else "drop",
+    }
+    return resolve(preset="chains", flags=flags).config
+
+
+async def trained(
+    config: RunConfig, engine: Engine | None, *, num_batches: int, every: int, train_s: float, source: str
+) -> Outcome:
+    """Train `num_batches` batches; the clock starts with the second, when everything is warm."""
+    sampled = 0
+
+    def count(event: Event) -> None:
+        nonlocal sampled
+        if isinstance(event, StepGrown):
+            sampled += sum(len(s) for s in event.step.segments if s.is_sampled)
+
+    clock = asyncio.get_running_loop().time
+    manager = await RolloutManager(config, None, engine=engine, observers=[count]).start()
+    try:
+        num, lags, began = 0, [], clock()
+        for rollout_id in range(num_batches):
+            batch = await manager.generate(rollout_id)
+            num += num_trained(batch)
+            lags += [manager.version - int(v) for sample in batch.samples for v in sample.weight_versions]
+            await asyncio.sleep(train_s)
+            if rollout_id % every == every - 1:
+                await manager.update_weights(manager.version + 1, source)
+        return Outcome(num, clock() - began, lags, sampled, manager.gate.num_wasted)
+    finally:
+        await manager.close()
+
+
+def num_trained(batch: Batch) -> int:
+    return sum(sum(sample.mask()) for sample in batch.samples)
+
+
+def row(mode: tuple[int, int], every: int, outcome: Outcome, bound: float) -> str:
+    staleness, over = mode
+    rate = outcome.trained / outcome.seconds
+    extra = (outcome.sampled + outcome.wasted - outcome.trained) / outcome.trained
+    name = "long-tail" if over else "plain"
+    return (
+        f"| {staleness} | {name} | {every} | {rate:,.0f} | {rate / bound:.0%} | {statistics.mean(outcome.lags):.2f} | "
+        f"{max(outcome.lags)} | {max(0.0, extra):.1%} |"
+    )
+
+
+def print_header(ratio: str) -> None:
+    print(f"| staleness | mode | update every | trained tokens/s | {ratio} | updates behind, mean | most | for nothing |")
+    print("|---|---|---|---|---|---|---|---|")
+
+
+def in_virtual_time(num_batches: int) -> None:
+    print_header("of the work bound")
+    for every in UPDATES:
+        for mode in MODES:
+            engine = Simulated(saying, version=0)
+            train_s = 12.0
+
+            async def main(engine: Simulated = engine, mode: tuple[int, int] = mode, every: int = every) -> Outcome:
+                return await trained(
+                    simulated(*mode), engine, num_batches=num_batches, every=every, train_s=train_s, source="w"
+                )
+
+            outcome = run_virtual(main())
+            least_s = engine.least_s * outcome.trained / max(1, outcome.sampled)
+            bound = outcome.trained / max(least_s, num_batches * train_s)
+            print(row(mode, every, outcome, bound), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=16)
+    parser.add_argument("--engines", action="store_true", help="on two real vLLM replicas")
+    options = parser.parse_args()
+    in_virtual_time(options.batches)
+
+
+if __name__ == "__main__":
+    main()
