@@ -119,7 +119,7 @@ def test_bad_rows_can_be_skipped_and_are_reported(tmp_path: Path):
     path = written(tmp_path, '{"question": "a?"}\nnope\n{"question": "b?"}\n{"question": null}')
     problems, skipped = read_problems(at(path, on_bad_row="skip"))
     assert [p.question for p in problems] == ["a?", "b?"]
-    assert [fault.line for fault in skipped] == [2, 4]
+    assert [fault.place.number for fault in skipped] == [2, 4]
 
 
 def test_a_file_of_bad_rows_only_is_refused_even_if_they_are_skipped(tmp_path: Path):

@@ -153,7 +153,8 @@ def _anchored(config: RunConfig) -> RunConfig:
     return replace(
         config,
         task=replace(config.task, name=plugins.anchored(config.task.name)),
-        data=replace(config.data, path=_absolute(path)),
+        # Not resolved: a link's own name says how the file is read, and the hub's cache is made of links.
+        data=replace(config.data, path=path and str(Path(path).absolute())),
         strategy=replace(config.strategy, name=plugins.anchored(config.strategy.name), options=options),
         engine=_anchored_engine(config.engine),
         engines={name: _anchored_engine(engine) for name, engine in config.engines.items()},

@@ -1,40 +1,54 @@
-"""DataFile: the user's own questions, from a JSONL or CSV file whose columns are mapped.
+"""DataFile: the user's own questions, from a file or a folder whose columns are mapped.
 
-Owns reading and checking: every fault names the file, the line and the column, and all of them are reported at once.
-The answer column becomes the problem's secret, which oracle judges alone are handed; the question, the id and the
-public columns are for everybody. Rows keep their order, and a file is never changed.
+Owns mapping and checking: every fault names the file, the line or row and the column, and all of them are reported at
+once. `data_folder` finds the files, `data_rows` and `data_arrow` read them. The answer column becomes the problem's
+secret, which oracle judges alone are handed; the question, the id and the public columns are for everybody. Rows keep
+their order, one batch of them is held beside the problems, and a file is never changed.
 """
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from ramify.core.branch import Branch
-from ramify.core.errors import ConfigError, nearest
+from ramify.core.errors import ConfigError
 from ramify.core.format import Format
 from ramify.core.judge import Judge
 from ramify.core.problem import Problem
 from ramify.core.tool import Tool
 from ramify.formats.tags import TagFormat
 from ramify.judges.exact import ANSWER, Exact, is_same_answer
+from ramify.tasks.data_columns import (
+    MISSING,
+    SYSTEM_MESSAGE,
+    BadRow,
+    Columns,
+    found,
+    names_in,
+    plain,
+    question_in,
+    value_of,
+    without,
+)
+from ramify.tasks.data_folder import data_files
+from ramify.tasks.data_rows import Place, Row, RowFault, Wanted, rows
 
 MAX_FAULTS_SHOWN = 10
-SUFFIXES = (".jsonl", ".ndjson", ".csv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """A file of questions, and which of its columns are what."""
+    """Where questions are, and which of their columns are what. A column is named exactly or by a dotted path."""
 
     path: str | None = None
-    """JSONL or CSV file; None = the task makes its own problems."""
+    """JSONL, CSV, Parquet or Arrow file, or a folder of them; None = the task makes its own problems."""
+    split: str | None = None
+    """Which of a folder's splits; None = the only one."""
     questions: tuple[str, ...] = ()
     """Questions themselves, in place of a file; they have no gold answers."""
     question: str = "question"
+    """Column of the question: a text, or a list of messages, one of the user and at most one of the system."""
     uid: str | None = None
     """Column of the problem's id; None = the number of its row, from 0."""
     answer: str | None = None
@@ -46,6 +60,13 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.questions and self.path is not None:
             raise ConfigError(f"data.questions and data.path = {self.path!r}: questions come from one of them")
+        if self.split is not None and self.path is None:
+            raise ConfigError(f"data.split = {self.split!r} chooses from data.path, which is not set")
+        for column in self.public or ():
+            if self.answer is not None and f"{column}.".startswith(f"{self.answer}."):
+                raise ConfigError(
+                    f"data.public names {column!r}, but data.answer = {self.answer!r} is secret; drop one"
+                )
 
     def named(self) -> Mapping[str, str]:
         """Setting -> column, of those that must be in the file."""
@@ -53,17 +74,9 @@ class DataConfig:
         public = {f"public[{i}]": column for i, column in enumerate(self.public or ())}
         return {setting: column for setting, column in {**single, **public}.items() if column is not None}
 
-
-@dataclass(frozen=True, slots=True)
-class RowFault:
-    """What is wrong with one row."""
-
-    line: int
-    message: str
-
-
-Row = tuple[int, Mapping[str, Any]]
-"""(line of the file, columns)."""
+    def taken(self) -> list[str]:
+        """Columns that are public only where they are named."""
+        return [column for column in (self.question, self.uid, self.answer) if column is not None]
 
 
 class DataFile:
@@ -107,115 +120,98 @@ class DataFile:
 
 
 def read_problems(data: DataConfig) -> tuple[list[Problem], list[RowFault]]:
-    """Problems of a file in the order of its rows, and the rows that were skipped.
+    """Problems of a file or folder in the order of its rows, and the rows that were skipped.
 
-    Raises `ConfigError` if the file cannot be read, lacks a mapped column, holds no good row, or, unless bad rows are
-    skipped, has a bad row.
+    Raises `ConfigError` if a file cannot be read, a mapped column is nowhere, no row is good, or, unless bad rows are
+    skipped, a row is bad.
     """
     if data.path is None:
         return [Problem(f"question-{number}", question) for number, question in enumerate(data.questions)], []
     path = Path(data.path)
-    rows, faults = _rows(path)
-    _refuse_unknown_columns(path, rows, data)
-    problems: list[Problem] = []
-    lines: dict[str, int] = {}
-    for number, (line, row) in enumerate(rows):
-        problem = _problem(row, data, number)
-        if isinstance(problem, Problem) and problem.uid in lines:
-            problem = f"uid {problem.uid!r} was used in line {lines[problem.uid]}; a uid names one problem"
-        if isinstance(problem, str):
-            faults.append(RowFault(line, problem))
-        else:
-            lines[problem.uid] = line
-            problems.append(problem)
-    faults.sort(key=lambda fault: fault.line)
-    if faults and data.on_bad_row == "stop":
-        raise ConfigError(_report(path, faults))
+    where = data_files(path, data.split)
+    wanted = Wanted(data.named(), has_others=data.public is None)
+    reading = _Reading(data, wanted, where.split)
+    problems = list(reading.problems(row for file in where.files for row in rows(file, wanted)))
+    if reading.unseen and reading.present:
+        raise ConfigError(f"{path}: {wanted.missing(reading.unseen, reading.present)}")
+    if reading.faults and data.on_bad_row == "stop":
+        raise ConfigError(_report(reading.faults))
     if not problems:
-        raise ConfigError(f"{path}: no row holds a problem{f'; {_report(path, faults)}' if faults else ''}")
-    return problems, faults
+        raise ConfigError(f"{path}: no row holds a problem{f'; {_report(reading.faults)}' if reading.faults else ''}")
+    return problems, reading.faults
 
 
-def _rows(path: Path) -> tuple[list[Row], list[RowFault]]:
-    """Every row that can be read, and a fault for each that cannot."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"{path}: a data file ends in {', '.join(SUFFIXES)}, not {path.suffix!r}")
-    try:
-        text = path.read_text("utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{path}:{line}: this is no UTF-8: {error.reason} at byte {error.start}") from error
-    faults: list[RowFault] = []
-    read = _csv_rows if path.suffix.lower() == ".csv" else _json_rows
-    return list(read(text, faults)), faults
+class _Reading:
+    """Rows on their way to problems, and what was found out about them."""
 
+    def __init__(self, data: DataConfig, wanted: Wanted, split: str) -> None:
+        self._data = data
+        self._split = split
+        self._places: dict[str, Place] = {}
+        self.unseen = dict(wanted.named)
+        """Setting -> column, of those that no row has had so far."""
+        self.present: set[str] = set()
+        """Columns of the rows, until every mapped one was seen."""
+        self.faults: list[RowFault] = []
 
-def _json_rows(text: str, faults: list[RowFault]) -> Iterator[Row]:
-    # Not `splitlines`: a question may hold U+2028 and other characters that it takes for ends of lines.
-    for line, content in enumerate(text.split("\n"), start=1):
-        if not content.strip():
-            continue
-        try:
-            yield line, msgspec.json.decode(content, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeEncodeError) as error:
-            faults.append(RowFault(line, f"this is no JSON object: {error}"))
-
-
-def _csv_rows(text: str, faults: list[RowFault]) -> Iterator[Row]:
-    reader = csv.reader(text.splitlines(keepends=True), strict=True)
-    header: list[str] = []
-    try:
-        for cells in reader:
-            if not any(cell.strip() for cell in cells):
+    def problems(self, read: Iterator[Row]) -> Iterator[Problem]:
+        """The problem of every good row."""
+        number = 0
+        for row in read:
+            if isinstance(row, RowFault):
+                self.faults.append(row)
                 continue
-            if not header:
-                header = cells
-            elif len(cells) != len(header):
-                faults.append(RowFault(reader.line_num, f"{len(cells)} cells under {len(header)} columns"))
-            else:
-                yield reader.line_num, dict(zip(header, cells, strict=True))
-    except csv.Error as error:
-        faults.append(RowFault(reader.line_num, f"this is no CSV: {error}"))
+            place, columns = row
+            try:
+                yield self._problem(columns, place, number)
+            except BadRow as bad:
+                self.faults.append(RowFault(place, str(bad)))
+            number += 1
+
+    def _problem(self, row: Columns, place: Place, number: int) -> Problem:
+        if self.unseen:
+            self.present.update(names_in(row))
+            self.unseen = {setting: name for setting, name in self.unseen.items() if found(row, name) is MISSING}
+        data = self._data
+        question, system = question_in(value_of(row, data.question), data.question)
+        uid = str(number) if data.uid is None else _uid(value_of(row, data.uid), data.uid)
+        secret = {} if data.answer is None else {ANSWER: _answer(value_of(row, data.answer), data.answer)}
+        public = _public(row, data, system)
+        # Numbers of rows are different anyhow.
+        if data.uid is not None and (first := self._places.setdefault(uid, place)) is not place:
+            raise BadRow(f"uid {uid!r:.80} was used in {first.beside(place)}; a uid names one problem")
+        return Problem(uid, question, public=public, secret=secret, split=self._split)
 
 
-def _refuse_unknown_columns(path: Path, rows: Sequence[Row], data: DataConfig) -> None:
-    """Raise `ConfigError` naming every mapped column that no row has."""
-    present = {column for _, row in rows for column in row}
-    missing = [
-        f"data.{setting} = {column!r}: the file has no such column; {nearest(column, present)}"
-        for setting, column in data.named().items()
-        if column not in present
-    ]
-    if rows and missing:
-        raise ConfigError(f"{path}: {'; '.join(missing)}")
+def _uid(value: Any, column: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise BadRow(f"column {column!r} holds no id: {value!r:.80}")
+    return str(value)
 
 
-def _problem(row: Mapping[str, Any], data: DataConfig, number: int) -> Problem | str:
-    """The problem of a row, or what is wrong with it."""
-    question = row.get(data.question)
-    if not isinstance(question, str) or not question.strip():
-        return f"column {data.question!r} holds no question: {question!r:.80}"
-    if any("\ud800" <= c <= "\udfff" for c in question):
-        return f"column {data.question!r} holds a lone surrogate, which no text encoding can hold: {question!r:.80}"
-    uid = number if data.uid is None else row.get(data.uid)
-    if isinstance(uid, bool) or not isinstance(uid, str | int) or uid == "":
-        return f"column {data.uid!r} holds no id: {uid!r:.80}"
-    secret = {} if data.answer is None else {ANSWER: row.get(data.answer)}
-    if data.answer is not None and secret[ANSWER] in (None, ""):
-        return f"column {data.answer!r} holds no answer: {secret[ANSWER]!r:.80}"
-    return Problem(str(uid), question, public=_public(row, data), secret=secret)
+def _answer(value: Any, column: str) -> Any:
+    answer = plain(value, column)
+    if answer in (None, ""):
+        raise BadRow(f"column {column!r} holds no answer: {value!r:.80}")
+    return answer
 
 
-def _public(row: Mapping[str, Any], data: DataConfig) -> dict[str, Any]:
-    if data.public is not None:
-        return {column: row.get(column) for column in data.public}
-    taken = {data.question, data.uid, data.answer}
-    return {column: value for column, value in row.items() if column not in taken}
+def _public(row: Columns, data: DataConfig, system: str | None) -> dict[str, Any]:
+    """The columns for everybody; of one that holds the answer by a dotted path, the rest."""
+    if data.public is None:
+        public = without(row, data.taken())
+    else:
+        open_ = row if data.answer is None else without(row, [data.answer])
+        public = {column: value_of(open_, column) for column in data.public}
+    public = {column: plain(value, column) for column, value in public.items()}
+    if system is None:
+        return public
+    if SYSTEM_MESSAGE in public:
+        raise BadRow(f"column {data.question!r} holds a system message, but {SYSTEM_MESSAGE!r} is a column besides")
+    return {**public, SYSTEM_MESSAGE: system}
 
 
-def _report(path: Path, faults: Sequence[RowFault]) -> str:
-    shown = [f"{path}:{fault.line}: {fault.message}" for fault in faults[:MAX_FAULTS_SHOWN]]
+def _report(faults: Sequence[RowFault]) -> str:
+    shown = [f"{fault.place}: {fault.message}" for fault in faults[:MAX_FAULTS_SHOWN]]
     more = len(faults) - len(shown)
     return "\n".join([*shown, *([f"… and {more} more bad rows"] if more else [])])

@@ -1,0 +1,178 @@
+"""Rows of Parquet files and of Arrow files, batch by batch. Needs pyarrow, an extra.
+
+Arrow files are streams, as `Dataset.save_to_disk` writes them, or files with a footer. Columns that nobody wants are
+not read. Of the others a column is left out if JSON cannot hold a part of it: bytes (images, audio), times, decimals
+and maps. A setting that names such a column is a `ConfigError`, and so is a file that is damaged or ends too early. A
+column of JSON text (Arrow's type of that name) is what the text says; inside another column it is left out.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ramify.core.errors import ConfigError
+from ramify.tasks.data_rows import Place, Row, RowFault, Wanted
+
+BATCH: Final = 1024
+"""Rows held as Python values at a time."""
+
+_FILE_MARK = b"ARROW1"
+_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
+"""The last bytes of an Arrow stream (Arrow columnar format, IPC streaming format)."""
+_JSON_TEXT = "arrow.json"
+
+
+def parquet_rows(path: Path, wanted: Wanted) -> Iterator[Row]:
+    """Every row of a Parquet file. Raises `ConfigError`."""
+    arrow = _pyarrow()
+    with _damage_named(path, arrow), arrow.parquet.ParquetFile(path) as file:
+        columns = _Columns(arrow, path, wanted, file.schema_arrow)
+        number = 0
+        for batch in file.iter_batches(batch_size=BATCH, columns=columns.names):
+            yield from columns.rows(batch, number)
+            number += batch.num_rows
+
+
+def arrow_rows(path: Path, wanted: Wanted) -> Iterator[Row]:
+    """Every row of an Arrow file. Raises `ConfigError`."""
+    arrow = _pyarrow()
+    with _damage_named(path, arrow), arrow.memory_map(str(path)) as source:
+        columns: _Columns | None = None
+        number = 0
+        for batch in _batches(path, source, arrow):
+            columns = columns or _Columns(arrow, path, wanted, batch.schema)
+            for start in range(0, batch.num_rows, BATCH):
+                yield from columns.rows(batch.slice(start, BATCH), number + start)
+            number += batch.num_rows
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ConfigError("Parquet and Arrow files need pyarrow: pip install 'ramify[parquet]'") from error
+    return pyarrow
+
+
+@contextmanager
+def _damage_named(path: Path, arrow: Any) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, arrow.ArrowException) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _batches(path: Path, source: Any, arrow: Any) -> Iterator[Any]:
+    """The batches of a stream or of a file with a footer."""
+    if source.read_at(len(_FILE_MARK), 0) == _FILE_MARK:
+        file = arrow.ipc.open_file(source)
+        yield from (file.get_batch(index) for index in range(file.num_record_batches))
+        return
+    yield from arrow.ipc.open_stream(source)
+    # A stream that was cut between two batches reads like a whole one.
+    if source.read_at(len(_STREAM_END), source.size() - len(_STREAM_END)) != _STREAM_END:
+        raise ConfigError(f"{path} ends before the end of its stream: it was not written to its end")
+
+
+class _Columns:
+    """The columns of one file that are read."""
+
+    def __init__(self, arrow: Any, path: Path, wanted: Wanted, schema: Any) -> None:
+        self._arrow = arrow
+        self._path = path
+        if len(set(schema.names)) < len(schema.names):
+            raise ConfigError(
+                f"{path}: columns have one name among {schema.names!r:.200}; a column is found by its name"
+            )
+        self._refuse(wanted, schema)
+        heads = wanted.heads()
+        self.names = [
+            field.name
+            for field in schema
+            if field.name in heads or (wanted.has_others and self._can_be_json(field.type, is_column=True))
+        ]
+        self._texts = [name for name in self.names if self._is_json_text(schema.field(name).type)]
+
+    def rows(self, batch: Any, number: int) -> Iterator[Row]:
+        """The rows of a batch of the file; `number` of them stand before it."""
+        # A Parquet file that is asked for `a` gives a column `a.b` besides.
+        chosen = batch.select(self.names)
+        for index, row in enumerate(self._values(chosen), start=number + 1):
+            place = Place(self._path, index, is_line=False)
+            yield RowFault(place, row) if isinstance(row, str) else self._with_texts(place, row)
+
+    def _values(self, batch: Any) -> Iterator[dict[str, Any] | str]:
+        """Rows, or what is wrong with one; where Arrow fails on a row, it fails on its whole batch."""
+        try:
+            yield from batch.to_pylist()
+        except (ValueError, OverflowError):
+            for row in range(batch.num_rows):
+                try:
+                    yield batch.slice(row, 1).to_pylist()[0]
+                except UnicodeDecodeError as error:
+                    yield f"this is no UTF-8: {error.reason} at byte {error.start} of a text"
+                except (ValueError, OverflowError) as error:
+                    yield f"this cannot be read: {error}"
+
+    def _with_texts(self, place: Place, row: dict[str, Any]) -> Row:
+        """The row with its columns of JSON text as what they say."""
+        for name in self._texts:
+            try:
+                row[name] = None if row[name] is None else msgspec.json.decode(row[name])
+            except (msgspec.DecodeError, RecursionError) as error:
+                return RowFault(place, f"column {name!r} is no JSON: {error}")
+        return place, row
+
+    # -- types --------------------------------------------------------------------------------------------------------
+
+    def _refuse(self, wanted: Wanted, schema: Any) -> None:
+        """Raise `ConfigError` naming every mapped column that is not there or that JSON cannot hold."""
+        types = {setting: self._type_at(schema, column) for setting, column in wanted.named.items()}
+        missing = {setting: wanted.named[setting] for setting, found in types.items() if found is None}
+        if missing:
+            raise ConfigError(f"{self._path}: {wanted.missing(missing, self._names_in(schema))}")
+        for setting, found in types.items():
+            column = wanted.named[setting]
+            if not self._can_be_json(found, is_column=column in schema.names):
+                what = f"data.{setting} = {column!r}: JSON cannot hold the column, whose type is {found}"
+                raise ConfigError(f"{self._path}: {what}; name another one")
+
+    def _type_at(self, schema: Any, column: str) -> Any:
+        """The type of a column or of what stands at a dotted path; None = there is none. JSON text holds anything."""
+        if column in schema.names:
+            return schema.field(column).type
+        head, *path = column.split(".")
+        found: Any = schema.field(head).type if head in schema.names else None
+        if self._is_json_text(found):
+            return self._arrow.string()
+        for name in path:
+            if found is None or not self._arrow.types.is_struct(found) or found.get_field_index(name) < 0:
+                return None
+            found = found.field(name).type
+        return found
+
+    def _names_in(self, schema: Any) -> set[str]:
+        inner = (field for field in schema if self._arrow.types.is_struct(field.type))
+        return {*schema.names, *(f"{field.name}.{part.name}" for field in inner for part in field.type)}
+
+    def _can_be_json(self, kind: Any, *, is_column: bool = False) -> bool:
+        """Whether JSON can hold all values of a type; JSON text, only where it is a whole column."""
+        arrow, types = self._arrow, self._arrow.types
+        if isinstance(kind, arrow.BaseExtensionType):
+            return self._can_be_json(kind.storage_type) and (is_column or not self._is_json_text(kind))
+        if types.is_struct(kind):
+            return all(self._can_be_json(field.type) for field in kind)
+        lists = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view)
+        encoded = (types.is_large_list_view, types.is_dictionary, types.is_run_end_encoded)
+        if any(is_one(kind) for is_one in (*lists, *encoded)):
+            return self._can_be_json(kind.value_type)
+        texts = (types.is_string, types.is_large_string, types.is_string_view)
+        numbers = (types.is_null, types.is_boolean, types.is_integer, types.is_floating)
+        return any(is_one(kind) for is_one in (*texts, *numbers))
+
+    def _is_json_text(self, kind: Any) -> bool:
+        return isinstance(kind, self._arrow.BaseExtensionType) and kind.extension_name == _JSON_TEXT

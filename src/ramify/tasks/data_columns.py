@@ -1,0 +1,126 @@
+"""Columns of a row: found by their name or by a dotted path, read as a question, and made plain.
+
+A row is a mapping of columns to values. A column is looked for by its exact name first, then, where the name has dots,
+by the path through nested columns. What is wrong with a row is a `BadRow`, which a report names with the row's place.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
+
+import numpy as np
+
+Columns = Mapping[str, Any]
+"""Column -> value, of one row."""
+
+SYSTEM_MESSAGE: Final = "system_message"
+"""Public column that holds the system message of a question that is a list of messages."""
+MISSING: Final = object()
+"""What `found` returns where a row has no such column; None is a value."""
+
+
+class BadRow(Exception):
+    """What is wrong with one row."""
+
+
+def found(row: Columns, column: str) -> Any:
+    """The value of a column, None where a column on the way to it holds None, or `MISSING`."""
+    if column in row:
+        return row[column]
+    value: Any = row
+    for name in column.split("."):
+        if value is None:
+            return None
+        if not isinstance(value, Mapping) or name not in value:
+            return MISSING
+        value = value[name]
+    return value
+
+
+def value_of(row: Columns, column: str) -> Any:
+    """The value of a column; None where the row has none."""
+    value = found(row, column)
+    return None if value is MISSING else value
+
+
+def without(row: Columns, columns: Iterable[str]) -> dict[str, Any]:
+    """The row without `columns`, nor what stands at their dotted paths. Does not change `row`."""
+    rest = dict(row)
+    for column in columns:
+        rest.pop(column, None)
+        head, _, path = column.partition(".")
+        if path and isinstance(inner := rest.get(head), Mapping):
+            rest[head] = without(cast(Columns, inner), [path])
+    return rest
+
+
+def names_in(row: Columns) -> Iterable[str]:
+    """The columns of a row and what is right inside them, by their dotted paths."""
+    for column, value in row.items():
+        yield column
+        if isinstance(value, Mapping):
+            yield from (f"{column}.{name}" for name in cast(Columns, value))
+
+
+def plain(value: Any, column: str) -> Any:
+    """`value` as JSON data: numpy's numbers are Python's, and a number that is not finite is None, as in rows.
+
+    Raises `BadRow` naming the column for what JSON cannot hold, such as bytes and times.
+    """
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case np.generic():
+            return plain(value.item(), column)
+        case Mapping():
+            return {str(name): plain(inner, f"{column}.{name}") for name, inner in value.items()}
+        case list() | tuple():
+            return [plain(item, column) for item in cast(list[Any], value)]
+        case _:
+            kind = type(value).__name__
+            raise BadRow(f"column {column!r} holds a value of type {kind}, which JSON cannot hold: {value!r:.80}")
+
+
+def question_in(value: Any, column: str) -> tuple[str, str | None]:
+    """The question that a value is, and the system message before it, or None.
+
+    A list of chat messages is a question where it is one message of the user, with at most a system message before it.
+    Raises `BadRow` for all else.
+    """
+    system: str | None = None
+    if isinstance(value, list):
+        system, value = _spoken(cast(list[Any], value), column)
+    if not isinstance(value, str) or not value.strip():
+        raise BadRow(f"column {column!r} holds no question: {value!r:.80}")
+    for text in (value, system or ""):
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            raise BadRow(f"column {column!r} holds a lone surrogate, which no text encoding can hold: {text!r:.80}")
+    return value, system
+
+
+def _spoken(messages: list[Any], column: str) -> tuple[str | None, str]:
+    """(the system's text, the user's) of a list of messages."""
+    said = [_message(message, column) for message in messages]
+    match said:
+        case [("user", text)]:
+            return None, text
+        case [("system", system), ("user", text)]:
+            return system, text
+        case _:
+            roles = ", ".join(role for role, _ in said) or "none"
+            raise BadRow(
+                f"column {column!r} holds messages of {roles:.80}; a question is one message of the user, with at most "
+                "one of the system before it"
+            )
+
+
+def _message(message: Any, column: str) -> tuple[str, str]:
+    """(role, text). Keys that hold None are not there: a Parquet file has every key in every message."""
+    filled = {k: v for k, v in message.items() if v is not None} if isinstance(message, Mapping) else {}
+    match filled:
+        case {"role": str(role), "content": str(text), **more} if not more:
+            return role, text
+        case _:
+            raise BadRow(f"column {column!r} holds what is no message of a role and a text: {message!r:.80}")

@@ -1,0 +1,215 @@
+"""Where the questions are: the files behind a path, in the order they are read, and the split that they are.
+
+A path is a file; a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote, whose own lists are obeyed
+(huggingface/datasets:src/datasets/arrow_dataset.py); or a folder of data files, whose names say which split they are
+of, as on the Hugging Face hub (src/datasets/data_files.py). Files of a split are read in the order of their names.
+Links are followed and keep their own names, for the hub's cache is made of links.
+
+Nothing is left out in silence: a split that is not chosen, a shard that is not there or empty, files of several kinds
+and folders that may or may not belong are each a `ConfigError` that names them. Reads no row.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from ramify.core.errors import ConfigError
+
+KINDS: Final[Mapping[str, str]] = {
+    ".jsonl": "JSONL",
+    ".ndjson": "JSONL",
+    ".csv": "CSV",
+    ".parquet": "Parquet",
+    ".arrow": "Arrow",
+}
+"""Suffix -> what a file that has it is read as."""
+SPLIT_WORDS: Final = frozenset("train training validation valid val dev test testing eval evaluation".split())
+"""Words of a file's or folder's name that say its split (huggingface/datasets:src/datasets/data_files.py)."""
+NAMELESS: Final = frozenset({"data", "part", "shard"})
+"""What stands before `-00000-of-00002` and is no split."""
+
+DICT_FILE: Final = "dataset_dict.json"
+STATE_FILE: Final = "state.json"
+
+_SHARD = re.compile(r"(?P<base>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})")
+_SPLIT_NAME = re.compile(r"\w+(\.\w+)*")
+_BETWEEN_WORDS = re.compile(r"[-._ \d]+")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFiles:
+    """Files of one kind in the order they are read, and the split that all of them are of."""
+
+    files: tuple[Path, ...]
+    split: str
+    """'' = nothing says which."""
+
+
+class _Splits(msgspec.Struct):
+    """`dataset_dict.json`."""
+
+    splits: list[str]
+
+
+class _File(msgspec.Struct):
+    filename: str
+
+
+class _State(msgspec.Struct):
+    """`state.json`, as far as it says where the rows are."""
+
+    files: list[_File] = msgspec.field(name="_data_files")
+    split: str | None = msgspec.field(name="_split", default=None)
+    indices: list[Any] | None = msgspec.field(name="_indices_data_files", default=None)
+
+
+_Value = TypeVar("_Value", _Splits, _State)
+
+
+def data_files(path: Path, split: str | None) -> DataFiles:
+    """The files of `split` behind `path`; None = the only split. Raises `ConfigError` naming what is wrong."""
+    try:
+        if not path.is_dir():
+            return _of_file(path, split)
+        if (path / DICT_FILE).exists():
+            name = _chosen(path, _decoded(path / DICT_FILE, _Splits).splits, split)
+            return DataFiles(_saved(path / name)[0], name)
+        if (path / STATE_FILE).exists():
+            files, saved_split = _saved(path)
+            return DataFiles(files, _chosen(path, [saved_split], split))
+        splits = _by_name(path)
+        name = _chosen(path, splits, split)
+        return DataFiles(_shards(splits[name]), name)
+    except OSError as error:
+        raise ConfigError(f"{error.filename or path} cannot be read: {error.strerror}") from error
+
+
+def split_of(path: Path) -> str:
+    """The split that a file's name says it is of, or ''."""
+    name = path.name.removesuffix(path.suffix)
+    shard = _SHARD.match(name)
+    base = shard["base"] if shard else name
+    if shard and base not in NAMELESS and _SPLIT_NAME.fullmatch(base):
+        return base
+    words = {word for word in _BETWEEN_WORDS.split(base) if word in SPLIT_WORDS}
+    return words.pop() if len(words) == 1 else ""
+
+
+def _of_file(path: Path, split: str | None) -> DataFiles:
+    path.stat()
+    if path.suffix.lower() not in KINDS:
+        raise ConfigError(f"{path}: a data file ends in {', '.join(KINDS)}, not {path.suffix!r}; a folder is taken too")
+    return DataFiles((path,), _chosen(path, [split_of(path)], split))
+
+
+def _chosen(path: Path, names: Iterable[str], split: str | None) -> str:
+    """`split`, or the only one of `names`, of which '' is that of files whose names say none."""
+    names = list(names)
+    there = ", ".join(repr(name) for name in names if name)
+    if split is not None and split not in names:
+        said = f"holds the splits {there}" if there else "says nothing of splits; leave data.split out"
+        raise ConfigError(f"data.split = {split!r}: {path} {said}")
+    if split is None and len(names) != 1:
+        beside = ", and files whose names say none" if "" in names else ""
+        raise ConfigError(f"{path} holds the splits {there or 'none'}{beside}; choose one of them: data.split = ...")
+    return names[0] if split is None else split
+
+
+# -- folders that datasets saved --------------------------------------------------------------------------------------
+
+
+def _saved(folder: Path) -> tuple[tuple[Path, ...], str]:
+    """The files of a saved data set in its own order, and the split that it was loaded from, or ''."""
+    state = _decoded(folder / STATE_FILE, _State)
+    if state.indices:
+        raise ConfigError(
+            f"{folder / STATE_FILE} picks rows by a second file, as old versions of datasets saved them; load the "
+            "folder and save it again with a newer one"
+        )
+    if not state.files:
+        raise ConfigError(f"{folder / STATE_FILE} lists no data files")
+    return _present([folder / file.filename for file in state.files]), state.split or ""
+
+
+def _decoded(path: Path, kind: type[_Value]) -> _Value:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not as datasets writes it: {error}") from error
+
+
+# -- folders of files -------------------------------------------------------------------------------------------------
+
+
+def _by_name(folder: Path) -> dict[str, list[Path]]:
+    """Split -> its files: those of the folder, of its folders that are called like a split, or else of `data`."""
+    splits: dict[str, list[Path]] = {}
+    for file in _files_in(folder):
+        splits.setdefault(split_of(file), []).append(file)
+    others = {sub.name: files for sub in _folders_in(folder) if (files := _files_in(sub))}
+    for name in [name for name in others if SPLIT_WORDS.intersection(_BETWEEN_WORDS.split(name))]:
+        if name in splits:
+            raise ConfigError(f"the split {name!r} is both {splits[name][0]} and the folder {folder / name}; name one")
+        splits[name] = others.pop(name)
+    if splits and "data" in others:
+        there = next(iter(splits.values()))[0]
+        raise ConfigError(f"data files are both in {folder / 'data'} and beside it, such as {there}; name one of them")
+    if not splits and (folder / "data").is_dir():
+        return _by_name(folder / "data")
+    if not splits:
+        inside = f"; folders in it that hold some: {', '.join(others)}: name one of them" if others else ""
+        raise ConfigError(f"{folder} holds no data files, which end in {', '.join(KINDS)}{inside}")
+    return splits
+
+
+def _listed(folder: Path) -> list[Path]:
+    """What stands in a folder in the order of names, without what is hidden or a writer's own (`_SUCCESS`)."""
+    return sorted((p for p in folder.iterdir() if not p.name.startswith((".", "_"))), key=lambda p: p.name)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return [path for path in _listed(folder) if path.is_dir()]
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Data files of a folder, links to nothing included, for those are refused by name when they are to be read."""
+    return [path for path in _listed(folder) if path.suffix.lower() in KINDS and not path.is_dir()]
+
+
+def _shards(files: Sequence[Path]) -> tuple[Path, ...]:
+    """The files of one split, once all are there and of one kind."""
+    kinds = {KINDS[file.suffix.lower()]: file for file in reversed(files)}
+    if len(kinds) > 1:
+        shown = ", ".join(f"{kind} ({file.name})" for kind, file in sorted(kinds.items()))
+        raise ConfigError(f"{files[0].parent} holds files of several kinds for one split: {shown}; name one of them")
+    _refuse_missing_shards(files)
+    return _present(files)
+
+
+def _refuse_missing_shards(files: Sequence[Path]) -> None:
+    """Raise `ConfigError` where `-of-00003` promises a shard that is not there."""
+    seen: dict[tuple[str, int], set[int]] = {}
+    for file in files:
+        if shard := _SHARD.match(file.name):
+            seen.setdefault((shard["base"], int(shard["count"])), set()).add(int(shard["index"]))
+    for (base, count), indices in seen.items():
+        for index in range(count):
+            if index not in indices:
+                name = files[0].parent / f"{base}-{index:05d}-of-{count:05d}"
+                raise ConfigError(f"the shard {name} is missing: {len(indices)} of {count} are there")
+
+
+def _present(files: Sequence[Path]) -> tuple[Path, ...]:
+    """`files`, once each is a file with something in it."""
+    for file in files:
+        if file.is_symlink() and not file.exists():
+            raise ConfigError(f"{file} is a link to {file.readlink()}, which is not there")
+        if not file.is_file():
+            raise ConfigError(f"{file} is not there, or is no file")
+        if not file.stat().st_size:
+            raise ConfigError(f"{file} is empty (0 bytes): write it again, or take it away")
+    return tuple(files)

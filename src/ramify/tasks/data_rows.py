@@ -1,0 +1,145 @@
+"""Rows of data files, one at a time, each with its place: `data.jsonl:3` or `data.parquet row 3`.
+
+A row that cannot be read is a fault in its place, and reading goes on behind it; a file that cannot be read is a
+`ConfigError` that names it. Of JSONL and CSV one line is held at a time, of Parquet and Arrow one batch.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ramify.core.errors import ConfigError, nearest
+from ramify.tasks.data_columns import Columns
+from ramify.tasks.data_folder import KINDS
+
+BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a row stands."""
+
+    path: Path
+    number: int
+    """Of its line, or of its row in a file that has no lines; both from 1."""
+    is_line: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.number}" if self.is_line else f"{self.path} row {self.number}"
+
+    def beside(self, other: "Place") -> str:
+        """This place in a sentence about `other`."""
+        number = f"{'line' if self.is_line else 'row'} {self.number}"
+        return number if self.path == other.path else f"{number} of {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class RowFault:
+    """What is wrong with one row."""
+
+    place: Place
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is read of each row. Columns that nobody wants are not read, where a file allows that."""
+
+    named: Mapping[str, str]
+    """Setting -> the column it names, exactly or by a dotted path."""
+    has_others: bool
+    """Whether every other column that JSON can hold is read too."""
+
+    def heads(self) -> frozenset[str]:
+        """Columns that those named are or may stand in."""
+        return frozenset(name for column in self.named.values() for name in (column, column.partition(".")[0]))
+
+    def missing(self, settings: Mapping[str, str], present: set[str]) -> str:
+        """A sentence for each of `settings`, whose columns are not there."""
+        return "; ".join(
+            f"data.{setting} = {column!r}: the file has no such column; {nearest(column, present)}"
+            for setting, column in settings.items()
+        )
+
+
+Row = tuple[Place, Columns] | RowFault
+
+
+def rows(path: Path, wanted: Wanted) -> Iterator[Row]:
+    """Every row of a file in its order. Raises `ConfigError`."""
+    match KINDS[path.suffix.lower()]:
+        case "JSONL":
+            return _json_rows(path)
+        case "CSV":
+            return _csv_rows(path)
+        case kind:
+            from ramify.tasks.data_arrow import arrow_rows, parquet_rows
+
+            return parquet_rows(path, wanted) if kind == "Parquet" else arrow_rows(path, wanted)
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line := line.removeprefix(BOM if number == 1 else b"").strip():
+                    yield _json_row(line, Place(path, number))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _json_row(line: bytes, place: Place) -> Row:
+    try:
+        return place, msgspec.json.decode(line.decode(), type=dict[str, Any])
+    except UnicodeDecodeError as error:
+        return RowFault(place, f"this is no UTF-8: {error.reason} at byte {error.start} of the line")
+    except RecursionError:
+        return RowFault(place, "this is nested too deeply")
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        return RowFault(place, f"this is no JSON object: {error}")
+
+
+def _csv_rows(path: Path) -> Iterator[Row]:
+    header: list[str] = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            try:
+                for cells in reader:
+                    place = Place(path, reader.line_num)
+                    if not any(cell.strip() for cell in cells):
+                        continue
+                    if not header:
+                        header = _header(cells, place)
+                    elif len(cells) != len(header):
+                        yield RowFault(place, f"{len(cells)} cells under {len(header)} columns")
+                    else:
+                        yield place, dict(zip(header, cells, strict=True))
+            except csv.Error as error:
+                yield RowFault(Place(path, reader.line_num), f"this is no CSV, and the rest was not read: {error}")
+    except UnicodeDecodeError as error:
+        raise ConfigError(_no_utf8(path)) from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _header(cells: list[str], place: Place) -> list[str]:
+    twice = [name for name in dict.fromkeys(cells) if cells.count(name) > 1]
+    if twice:
+        raise ConfigError(f"{place}: columns have one name, {twice!r:.80}; a column is found by its name")
+    return cells
+
+
+def _no_utf8(path: Path) -> str:
+    """Where a file stops being UTF-8; the decoder of an open file tells no more than the place in its buffer."""
+    content = path.read_bytes()
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        return f"{path}:{line}: this is no UTF-8: {error.reason} at byte {error.start}"
+    return f"{path}: this was no UTF-8 when it was read"
