@@ -29,7 +29,7 @@ SCHEMA = "ramify.eval/1"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--presets", required=True, metavar="A,B,…", help="presets; differences are to the first")
     parser.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
-    parser.add_argument("--data", metavar="FILE", help="questions and answers from a JSONL or CSV file")
+    parser.add_argument("--data", metavar="FILE", help="questions and answers from a file or folder")
     parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="problems, held-out ones")
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS, metavar="N", help="searches of each problem and preset")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which problems, and the first of the seeds")

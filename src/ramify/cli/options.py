@@ -61,7 +61,7 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("configuration")
     group.add_argument("--preset", metavar="NAME", help="a published setting; `ramify presets` lists them")
     group.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
-    group.add_argument("--data", metavar="FILE", help="questions from a JSONL or CSV file; columns: [data] in TOML")
+    group.add_argument("--data", metavar="FILE", help="questions from a file or folder; columns: [data] in TOML")
     group.add_argument("--strategy", metavar="NAME", help="a built-in strategy or path/to/file.py:Class")
     group.add_argument("--engine", metavar="NAME", help="a built-in engine or path/to/file.py:Class")
     group.add_argument("--model", metavar="NAME", help="name or folder of the engine's model")
