@@ -26,6 +26,7 @@ from ramify.engines.gate import Gate
 from ramify.runner import api
 from ramify.runner.deadline import finished
 from ramify.runner.events import Observer
+from ramify.runner.loop import collecting_rarely
 from ramify.runner.run import Run
 from ramify.service.arguments import arguments
 from ramify.service.book import Book
@@ -135,6 +136,19 @@ class RolloutManager:
                 self._refuse_asleep()
             return await controller.generate(rollout_id)
 
+    async def eval(self, rollout_id: int) -> Mapping[str, float]:
+        """Answer every data set of `service.eval` with the weights of the time, and log what came of it.
+
+        Waits for an update that is under way, and updates wait for it. Empty under `debug = "train_only"`. Raises
+        `ConfigError` while the engines are offloaded, `ContractError` where a user's function fails.
+        """
+        controller = self._opened
+        if self.service.debug == "train_only":
+            return {}
+        async with self._engines:
+            self._refuse_asleep()
+            return await controller.evaluate(rollout_id)
+
     @property
     def counts(self) -> Mapping[str, int]:
         """How many trees are in each state, and what was dropped for which reason."""
@@ -236,7 +250,8 @@ class RolloutManager:
     async def _open(self) -> None:
         """Open the book and go on with what is in it."""
         recalled = Recalled(self.run.codec, self.run.rules)
-        self._book.open(api.header_of(self.run), self.config, recalled)
+        with collecting_rarely():
+            self._book.open(api.header_of(self.run), self.config, recalled)
         await self._restore_weights(recalled)
         self._controller = RolloutController(
             self.service,
