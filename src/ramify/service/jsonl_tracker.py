@@ -1,0 +1,61 @@
+"""JSONL tracker: figures as lines of JSON in `metrics.jsonl`, which is only ever added to.
+
+A line is `time` (seconds since 1970), `run_id`, `step_key`, `step` and `metrics`. Several processes may write one file.
+A line is written whole or not at all, but for one that the end of its process cut: that one stays, alone on its line.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from ramify.service.trackers import TrackerConfig, in_json
+
+FILE: Final = "metrics.jsonl"
+
+
+class JsonlTracker:
+    """Opens the file for each log, so that one that was moved or emptied meanwhile is no fault."""
+
+    def __init__(self, config: TrackerConfig) -> None:
+        """Make the folder and the file. Raises `OSError`."""
+        assert config.folder is not None
+        self.path = Path(config.folder, FILE)
+        self._run_id = config.run_id
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(self._opened())
+
+    def log(self, metrics: Mapping[str, float], *, step_key: str, step: int) -> None:
+        """Add a line. Raises `OSError`; the file is then as it was."""
+        run = {} if self._run_id is None else {"run_id": self._run_id}
+        line = {"time": time.time(), **run, "step_key": step_key, "step": step, "metrics": in_json(metrics)}
+        text = json.dumps(line, allow_nan=False) + "\n"
+        file = self._opened()
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size = os.fstat(file).st_size
+            is_cut = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+            _write(file, ("\n" * is_cut + text).encode(), size)
+        finally:
+            os.close(file)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _opened(self) -> int:
+        return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+
+def _write(file: int, data: bytes, size: int) -> None:
+    """Add all of `data` to a file of `size` bytes, or nothing."""
+    written = 0
+    try:
+        while written < len(data):
+            written += os.write(file, data[written:])
+    except OSError:
+        if written:
+            os.ftruncate(file, size)
+        raise

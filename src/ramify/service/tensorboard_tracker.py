@@ -1,0 +1,45 @@
+"""TensorBoard tracker: figures as an event file in a folder. Needs tensorboardX, an extra.
+
+Each tracker adds a file of its own, and TensorBoard draws all files of a folder as one run: so a run is joined by its
+folder. Events are written as they are logged: tensorboardX's own writer has a thread in which faults are lost.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ramify.core.errors import ConfigError
+from ramify.service.trackers import TrackerConfig
+
+INSTALL: Final = "pip install 'ramify[tensorboard]'"
+
+
+class TensorboardTracker:
+    """The axis of all figures is their step."""
+
+    def __init__(self, config: TrackerConfig) -> None:
+        """Begin a file. Raises `ConfigError` where the extra is missing, `OSError`."""
+        assert config.folder is not None
+        try:
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto import event_pb2
+        except ImportError as error:
+            raise ConfigError(f"tracker tensorboard needs tensorboardX: {INSTALL}") from error
+        folder, own = Path(config.folder), f".{os.getpid()}.{uuid.uuid4().hex[:8]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer = EventsWriter(str(folder / "events"), filename_suffix=own)
+        self._writer.flush()
+        self._proto: Any = event_pb2
+
+    def log(self, metrics: Mapping[str, float], *, step_key: str, step: int) -> None:
+        """Write an event. Raises `OSError`; what could not be written then is written before the next."""
+        values = [{"tag": name, "simple_value": value} for name, value in metrics.items()]
+        self._writer.write_event(self._proto.Event(wall_time=time.time(), step=step, summary={"value": values}))
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()

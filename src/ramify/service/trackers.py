@@ -1,0 +1,195 @@
+"""Trackers: where the figures of a service are kept: a file of JSON lines, W&B, TensorBoard or trackio.
+
+Owns what all have in common: one small interface, the fault that does not stop training, and the rule for numbers that
+are not finite: they are passed on, for a figure that ran away must be seen; where a number must be JSON they are the
+words "NaN", "Infinity" and "-Infinity". Steps may go back, as after a resume: whatever is logged is added, in order,
+and nothing replaces what was logged before. Nothing here touches the network unless `mode = "online"` says so.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, get_args
+
+from ramify.core.errors import ConfigError, nearest
+
+Kind = Literal["jsonl", "wandb", "tensorboard", "trackio"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+Mode = Literal["offline", "online"]
+NEEDS: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "jsonl": ("folder",),
+    "wandb": ("project",),
+    "tensorboard": ("folder",),
+    "trackio": ("project", "name"),
+}
+
+
+class Tracker(Protocol):
+    """Keeps figures. Both methods may raise anything; `Trackers` deals with that."""
+
+    def log(self, metrics: Mapping[str, float], *, step_key: str, step: int) -> None:
+        """Keep `metrics` at `step` of the axis `step_key`, such as `eval/step`."""
+        ...
+
+    def close(self) -> None:
+        """Write what is still to be written. Nothing is logged afterwards."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackerConfig:
+    """One tracker. `project`, `group` and `name` are labels, for those that have them."""
+
+    kind: Kind
+    project: str | None = None
+    group: str | None = None
+    name: str | None = None
+    """Of the run. In trackio a run of this name that exists is joined."""
+    run_id: str | None = None
+    """wandb: of the run to join, such as the trainer's; None = one of our own. JSONL: written on every line."""
+    entity: str | None = None
+    """wandb: the team."""
+    folder: str | None = None
+    """Where files go; what is there is added to. wandb: None = as its own settings say."""
+    mode: Mode = "offline"
+    """online: wandb sends what it is told to its server, at once."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"there is no tracker {self.kind!r}; {nearest(self.kind, KINDS)}")
+        if self.mode not in get_args(Mode):
+            raise ConfigError(f"tracker {self.kind}: mode = {self.mode!r}; {nearest(self.mode, get_args(Mode))}")
+        if self.mode == "online" and self.kind != "wandb":
+            raise ConfigError(
+                f"tracker {self.kind}: mode = 'online', but it writes files only; only wandb has this mode"
+            )
+        given = {"folder": self.folder, "project": self.project, "name": self.name}
+        if missing := [field for field in NEEDS[self.kind] if not given[field]]:
+            raise ConfigError(f"tracker {self.kind} needs {' and '.join(missing)}")
+        if self.kind == "trackio" and self.folder is not None:
+            raise ConfigError(
+                f"tracker trackio: folder = {self.folder!r}, but trackio keeps all projects in one folder; set the "
+                "environment variable TRACKIO_DIR"
+            )
+
+
+def tracker_of(config: TrackerConfig) -> Tracker:
+    """Open a tracker. Raises `ConfigError` where its extra is missing or it cannot be opened."""
+    try:
+        return _opened(config)
+    except ConfigError:
+        raise
+    except Exception as error:  # the boundary: nothing has started yet, and each library raises what it likes
+        raise ConfigError(f"tracker {config.kind} cannot be opened: {_said(error)}") from error
+
+
+def trackers_of(configs: Sequence[TrackerConfig], *, warn: Callable[[str], None]) -> "Trackers":
+    """Open all of them, in order. Raises `ConfigError`; those opened before are closed then."""
+    trackers = Trackers({}, warn=warn)
+    try:
+        for config in configs:
+            trackers.add(config.kind, tracker_of(config))
+    except ConfigError:
+        trackers.close()
+        raise
+    return trackers
+
+
+def _opened(config: TrackerConfig) -> Tracker:
+    match config.kind:
+        case "jsonl":
+            from ramify.service.jsonl_tracker import JsonlTracker
+
+            return JsonlTracker(config)
+        case "wandb":
+            from ramify.service.wandb_tracker import WandbTracker
+
+            return WandbTracker(config)
+        case "tensorboard":
+            from ramify.service.tensorboard_tracker import TensorboardTracker
+
+            return TensorboardTracker(config)
+        case "trackio":
+            from ramify.service.trackio_tracker import TrackioTracker
+
+            return TrackioTracker(config)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A tracker, and how it has done."""
+
+    tracker: Tracker
+    num_failed: int = 0
+    """Logs that it did not take."""
+    num_failed_now: int = 0
+    """Of these, the last ones, since it worked."""
+
+
+class Trackers:
+    """Several trackers as one. Mutable.
+
+    One that fails stops neither the others nor the caller: `warn` is told once when it begins to fail and once when it
+    works again, and every log it did not take is counted. It is tried again at the next log.
+    """
+
+    def __init__(self, trackers: Mapping[str, Tracker], *, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._kept: dict[str, _Kept] = {}
+        for name, tracker in trackers.items():
+            self.add(name, tracker)
+
+    def add(self, name: str, tracker: Tracker) -> None:
+        """One more. `name` is what warnings call it; a second one of a name gets a number."""
+        number = sum(known.partition(" ")[0] == name for known in self._kept)
+        self._kept[f"{name} {number + 1}" if number else name] = _Kept(tracker)
+
+    @property
+    def num_failed(self) -> dict[str, int]:
+        """Tracker -> logs that it did not take."""
+        return {name: kept.num_failed for name, kept in self._kept.items()}
+
+    def log(self, metrics: Mapping[str, float], *, step_key: str, step: int) -> None:
+        """Hand `metrics` to every tracker. Raises nothing that a tracker raises."""
+        for name, kept in self._kept.items():
+            try:
+                kept.tracker.log(metrics, step_key=step_key, step=step)
+            except Exception as error:  # noqa: BLE001 - the boundary: no tracker may stop training
+                self._failed(name, kept, f"{step_key} {step}", error)
+            else:
+                self._worked(name, kept)
+
+    def close(self) -> None:
+        """Close every tracker, and forget them. Raises nothing that a tracker raises."""
+        for name, kept in self._kept.items():
+            try:
+                kept.tracker.close()
+            except Exception as error:  # noqa: BLE001 - the boundary: figures that are lost at the end lose no batch
+                self._warn(f"tracker {name} could not be closed, its last figures may be missing: {_said(error)}")
+            if kept.num_failed:
+                self._warn(f"tracker {name} did not take {kept.num_failed} logs")
+        self._kept = {}
+
+    def _failed(self, name: str, kept: _Kept, at: str, error: Exception) -> None:
+        kept.num_failed += 1
+        kept.num_failed_now += 1
+        if kept.num_failed_now == 1:
+            self._warn(f"tracker {name} did not take {at}, and is tried again at the next: {_said(error)}")
+
+    def _worked(self, name: str, kept: _Kept) -> None:
+        if kept.num_failed_now:
+            self._warn(f"tracker {name} works again; it did not take {kept.num_failed_now} logs")
+            kept.num_failed_now = 0
+
+
+def in_json(metrics: Mapping[str, float]) -> dict[str, float | str]:
+    """`metrics` as JSON has them: numbers that are not finite are words. Raises `TypeError` for what is no number."""
+    return {name: float(value) if math.isfinite(value) else _word(value) for name, value in metrics.items()}
+
+
+def _word(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
