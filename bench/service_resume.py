@@ -21,7 +21,6 @@ from ramify.config.run_config import RunConfig
 from ramify.engines.faults import Delay
 from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
-from ramify.rows.sample import Sample
 from ramify.runner import loop
 from ramify.runner.events import Event, StepGrown, TreeOpened
 from ramify.service.manager import RolloutManager
@@ -36,19 +35,14 @@ def config(num_trees: int) -> RunConfig:
         preset="chains",
         flags={
             "engine.name": "scripted",
-            "task.name": "data",
+            "task.name": "countdown",
             "data.questions": [f"question {number}?" for number in range(num_trees)],
-            "service.reward_function": "service_resume.length",
             "max_trees": num_trees,
             "growth.max_response_tokens": 1024,
             "strategy.options.n": NUM_CHAINS,
             "service.batch_size": num_trees,
         },
     ).config
-
-
-def length(args: object, sample: Sample) -> float:
-    return float(sample.response_length % 2)
 
 
 async def grown_and_killed(path: Path, num_trees: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from ramify.config.tracker_config import TrackerConfig
 from ramify.core.errors import ConfigError
 from ramify.tasks.data import DataConfig
 
@@ -92,6 +93,12 @@ class ServiceConfig:
     """rollout_only: nothing is converted; train_only: no engine is asked for anything, and nothing is evaluated."""
     eval: Mapping[str, EvalConfig] = field(default_factory=dict[str, EvalConfig])
     """Name -> data set."""
+    trackers: Mapping[str, TrackerConfig] = field(default_factory=dict[str, TrackerConfig])
+    """Name -> where figures of batches and evaluations are kept."""
+    always_train_step: bool = False
+    """Figures stand at the train step that a rollout begins, not at its number (slime: wandb_always_use_train_step)."""
+    global_batch_size: int | None = None
+    """Samples of a train step; only for that."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.max_staleness < 0 or self.over_sampling < 0:

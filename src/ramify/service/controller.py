@@ -4,15 +4,16 @@ Owns the data source, the user's functions and the conversion to training data. 
 hands on. One call at a time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ramify.config.service_config import ServiceConfig
+from ramify.config.service_config import EvalConfig, ServiceConfig
 from ramify.core.errors import ConfigError, ContractError
 from ramify.rows.sample import Sample
 from ramify.rows.slime import train_data
 from ramify.service import debug
+from ramify.service.eval_results import EvalResult, eval_result, eval_results
 from ramify.service.functions import Function, Functions
 from ramify.service.producer import Producer
 from ramify.service.source import SampleSource, flat
@@ -31,7 +32,8 @@ class Batch:
 
 
 class RolloutController:
-    """Mutable. `producer` grows the trees; None where a function or files are in their place."""
+    """Mutable. `producer` grows the trees; None where a function or files are in their place. `answer` has the policy
+    answer one data set."""
 
     def __init__(
         self,
@@ -40,12 +42,14 @@ class RolloutController:
         functions: Functions,
         data_source: SampleSource,
         producer: Producer | None,
+        answer: Callable[[EvalConfig], Awaitable[list[Sample]]],
         args: Any,
     ) -> None:
         self.data_source = data_source
         self.producer = producer
         self._service = service
         self._functions = functions
+        self._answer = answer
         self._args = args
 
     async def generate(self, rollout_id: int) -> Batch:
@@ -64,6 +68,20 @@ class RolloutController:
                 debug.save(samples, debug.path_of(self._service.save_debug, rollout_id))
         data = None if self._service.debug == "rollout_only" else await self._converted(samples)
         return Batch(rollout_id, samples, data, metrics)
+
+    async def evaluate(self, rollout_id: int) -> list[EvalResult]:
+        """What the answers to each data set come to, in order. Raises `ContractError` where a function fails."""
+        ask = self._functions.eval
+        if ask is not None:
+            said = await ask(self._args, rollout_id, self.data_source, evaluation=True)
+            return eval_results(getattr(said, "data", said), function=f"{ask.setting} = {ask.name!r}")
+        results: list[EvalResult] = []
+        for name, exam in self._service.eval.items():
+            results.append(eval_result(name, await self._answer(exam), reward_key=self._service.reward_key))
+        if self._service.save_debug is not None:
+            samples = [sample for result in results for sample in result.samples]
+            debug.save(samples, debug.path_of(self._service.save_debug, rollout_id, is_evaluation=True))
+        return results
 
     async def _groups(self, rollout_id: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Groups of samples, and what their function said of them."""

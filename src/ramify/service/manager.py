@@ -14,8 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from rich.console import Console
+
 from ramify.config.run_config import RunConfig
-from ramify.config.service_config import ServiceConfig
+from ramify.config.service_config import EvalConfig, ServiceConfig
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
@@ -23,6 +25,7 @@ from ramify.core.problem import Problem
 from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.engines.gate import Gate
+from ramify.rows.sample import Sample
 from ramify.runner import api
 from ramify.runner.deadline import finished
 from ramify.runner.events import Observer
@@ -31,6 +34,8 @@ from ramify.runner.run import Run
 from ramify.service.arguments import arguments
 from ramify.service.book import Book
 from ramify.service.controller import Batch, RolloutController
+from ramify.service.exam import answered
+from ramify.service.figures import Figures
 from ramify.service.functions import Functions
 from ramify.service.producer import Producer
 from ramify.service.recall import Recalled, trees_again
@@ -61,6 +66,7 @@ class RolloutManager:
         engine: Engine | None = None,
         task: Task | None = None,
         observers: Iterable[Observer] = (),
+        console: Console | None = None,
     ) -> None:
         self._book = Book(path)
         self.config = config = _settled(config, self._book)
@@ -72,6 +78,8 @@ class RolloutManager:
         self._args = arguments(config)
         self.run, self.gate = self._assembled(engine, task)
         self._args.engine, self._args.run = self.gate, self.run
+        console = console or Console(stderr=True)
+        self._figures = Figures(self.service, group_size=self._args.n_samples_per_prompt, console=console)
         self._source = Source(self.run.problems, seed=config.seed, shuffle=self.service.shuffle)
         self._engines = asyncio.Lock()
         self._generating = asyncio.Lock()
@@ -99,6 +107,7 @@ class RolloutManager:
         if self._controller is not None and self._controller.producer is not None:
             await self._controller.producer.close()
         self._controller = None
+        self._figures.close()
         try:
             await (self.run.close() if self._is_engine_ours else self.run.close_others())
         finally:
@@ -134,7 +143,10 @@ class RolloutManager:
             controller = self._opened
             if controller.producer is not None and rollout_id not in controller.producer.buffer.batches:
                 self._refuse_asleep()
-            return await controller.generate(rollout_id)
+            batch = await controller.generate(rollout_id)
+        others = {f"rollout/{name}": float(value) for name, value in batch.metrics.items()}
+        metrics = self._figures.batch(rollout_id, batch.samples, version=self.version, others=others)
+        return replace(batch, metrics=metrics)
 
     async def eval(self, rollout_id: int) -> Mapping[str, float]:
         """Answer every data set of `service.eval` with the weights of the time, and log what came of it.
@@ -147,7 +159,8 @@ class RolloutManager:
             return {}
         async with self._engines:
             self._refuse_asleep()
-            return await controller.evaluate(rollout_id)
+            results = await controller.evaluate(rollout_id)
+        return self._figures.evaluation(rollout_id, results)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -232,20 +245,27 @@ class RolloutManager:
             gates.append(Gate(engine))
             return gates[0]
 
-        service, functions = self.service, self._functions
-        task = task or api.build_task(self.config)
-        if functions.reward is not None:
-            judge = RewardFunction(
-                functions.reward,
-                self._args,
-                deadline_s=service.function_deadline_s,
-                reward_key=service.reward_key,
-                label_key=service.label_key,
-            )
-            task = WithReward(task, judge)
+        task = self._judged(task or api.build_task(self.config))
         problems = _problems(self.config, task)
         run = api.assemble(self.config, problems, engine=engine, task=task, in_front=gated)
         return run, gates[0]
+
+    def _judged(self, task: Task) -> Task:
+        """The task, judged by the user's reward function where there is one."""
+        function, service = self._functions.reward, self.service
+        if function is None:
+            return task
+        judge = RewardFunction(
+            function,
+            self._args,
+            deadline_s=service.function_deadline_s,
+            reward_key=service.reward_key,
+            label_key=service.label_key,
+        )
+        return WithReward(task, judge)
+
+    async def _answered(self, exam: EvalConfig) -> list[Sample]:
+        return await answered(self.config, exam, self.run.engine, judged=self._judged)
 
     async def _open(self) -> None:
         """Open the book and go on with what is in it."""
@@ -258,6 +278,7 @@ class RolloutManager:
             functions=self._functions,
             data_source=self._samples(recalled),
             producer=await self._producer(recalled),
+            answer=self._answered,
             args=self._args,
         )
 

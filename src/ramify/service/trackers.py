@@ -9,19 +9,10 @@ and nothing replaces what was logged before. Nothing here touches the network un
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, get_args
+from typing import Protocol
 
-from ramify.core.errors import ConfigError, nearest
-
-Kind = Literal["jsonl", "wandb", "tensorboard", "trackio"]
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-Mode = Literal["offline", "online"]
-NEEDS: Final[Mapping[Kind, tuple[str, ...]]] = {
-    "jsonl": ("folder",),
-    "wandb": ("project",),
-    "tensorboard": ("folder",),
-    "trackio": ("project", "name"),
-}
+from ramify.config.tracker_config import TrackerConfig
+from ramify.core.errors import ConfigError
 
 
 class Tracker(Protocol):
@@ -34,43 +25,6 @@ class Tracker(Protocol):
     def close(self) -> None:
         """Write what is still to be written. Nothing is logged afterwards."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackerConfig:
-    """One tracker. `project`, `group` and `name` are labels, for those that have them."""
-
-    kind: Kind
-    project: str | None = None
-    group: str | None = None
-    name: str | None = None
-    """Of the run. In trackio a run of this name that exists is joined."""
-    run_id: str | None = None
-    """wandb: of the run to join, such as the trainer's; None = one of our own. JSONL: written on every line."""
-    entity: str | None = None
-    """wandb: the team."""
-    folder: str | None = None
-    """Where files go; what is there is added to. wandb: None = as its own settings say."""
-    mode: Mode = "offline"
-    """online: wandb sends what it is told to its server, at once."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ConfigError(f"there is no tracker {self.kind!r}; {nearest(self.kind, KINDS)}")
-        if self.mode not in get_args(Mode):
-            raise ConfigError(f"tracker {self.kind}: mode = {self.mode!r}; {nearest(self.mode, get_args(Mode))}")
-        if self.mode == "online" and self.kind != "wandb":
-            raise ConfigError(
-                f"tracker {self.kind}: mode = 'online', but it writes files only; only wandb has this mode"
-            )
-        given = {"folder": self.folder, "project": self.project, "name": self.name}
-        if missing := [field for field in NEEDS[self.kind] if not given[field]]:
-            raise ConfigError(f"tracker {self.kind} needs {' and '.join(missing)}")
-        if self.kind == "trackio" and self.folder is not None:
-            raise ConfigError(
-                f"tracker trackio: folder = {self.folder!r}, but trackio keeps all projects in one folder; set the "
-                "environment variable TRACKIO_DIR"
-            )
 
 
 def tracker_of(config: TrackerConfig) -> Tracker:

@@ -1,0 +1,50 @@
+"""Figures: what is said of batches and evaluations, on the console and to trackers, at one step of one axis."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+
+from ramify.config.service_config import ServiceConfig
+from ramify.rows.sample import Sample
+from ramify.service.eval_results import EvalResult
+from ramify.service.evaluate import EVAL_STEP, ROLLOUT_STEP, StepRule, eval_metrics, rollout_metrics, table
+from ramify.service.trackers import Trackers, trackers_of
+
+
+class Figures:
+    """Mutable. Raises `ConfigError` where a tracker cannot be opened; later faults of trackers are warnings."""
+
+    def __init__(self, service: ServiceConfig, *, group_size: int, console: Console) -> None:
+        """`group_size`: samples of a group, for the step rule."""
+        self._console = console
+        self._reward_key = service.reward_key
+        self._steps = StepRule(
+            always_train_step=service.always_train_step,
+            rollout_batch_size=service.batch_size,
+            n_samples_per_prompt=group_size,
+            global_batch_size=service.global_batch_size,
+        )
+        self._trackers: Trackers = trackers_of(tuple(service.trackers.values()), warn=self._warn)
+
+    def batch(
+        self, rollout_id: int, samples: Sequence[Sample], *, version: int, others: Mapping[str, float]
+    ) -> Mapping[str, float]:
+        """Log a training batch: `version` is that of the weights it trains, `others` are further figures of it."""
+        metrics = {**rollout_metrics(samples, version=version, reward_key=self._reward_key), **others}
+        self._trackers.log(metrics, step_key=ROLLOUT_STEP, step=self._steps.step(rollout_id))
+        return metrics
+
+    def evaluation(self, rollout_id: int, results: Sequence[EvalResult]) -> Mapping[str, float]:
+        """Log an evaluation, with a table on the console."""
+        metrics, step = eval_metrics(results), self._steps.step(rollout_id)
+        if results:
+            self._console.print(table(results, step=step))
+        self._trackers.log(metrics, step_key=EVAL_STEP, step=step)
+        return {**metrics, EVAL_STEP: step}
+
+    def close(self) -> None:
+        """Harmless when repeated."""
+        self._trackers.close()
+
+    def _warn(self, what: str) -> None:
+        self._console.print(f"warning: {what}", style="yellow", markup=False)
