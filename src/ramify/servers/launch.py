@@ -51,7 +51,7 @@ class Launch:
     def __post_init__(self) -> None:
         if not self.model.strip():
             raise ConfigError(f"model = {self.model!r}: a name, a folder or {BUILTIN!r} is needed")
-        twice = sorted({flag for flag in map(_flag, self.config.arguments) if flag in OURS[self.kind]})
+        twice = sorted({flag for flag in map(flag_of, self.config.arguments) if flag in OURS[self.kind]})
         if twice:
             raise ConfigError(f"arguments: {', '.join(twice)} cannot be given, ramify sets it")
 
@@ -188,6 +188,6 @@ def _option(flag: str, value: object) -> tuple[str, ...]:
     return () if value is None else (flag, str(value))
 
 
-def _flag(argument: str) -> str:
+def flag_of(argument: str) -> str:
     """The flag that an argument is, however it is spelt: `--served_model_name=x` is `--served-model-name`."""
     return argument.partition("=")[0].replace("_", "-") if argument.startswith("--") else ""

@@ -81,9 +81,13 @@ class Home:
     """Address they listen at."""
     port: int | None = None
     """None = any, and a server that finds its port in use moves to another one."""
+    ports: tuple[int, ...] = ()
+    """The port of each server of several, in place of `port`."""
 
     def of(self, index: int) -> "Home":
         """That of one server of several: a port that was named is the first one's, the others follow it."""
+        if self.ports:
+            return replace(self, port=self.ports[index], ports=())
         return self if self.port is None else replace(self, port=self.port + index)
 
 
