@@ -1,0 +1,148 @@
+"""PoolConfig: the cards, nodes, ports and router of the engines that a service starts. Values and their checks."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from ramify.core.errors import ConfigError
+
+RouterKind = Literal["none", "own", "external"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """How many engines there are and what each is given. What they run is the run's `engine`."""
+
+    num_gpus: int = 0
+    """Of all engines together."""
+    num_gpus_per_engine: int = 1
+    num_gpus_per_node: int = 8
+    """An engine of more than these lies on several nodes, whole ones (THUDM/slime: slime/utils/arguments.py)."""
+    num_cpu_engines: int = 0
+    """Engines without a card, in place of `num_gpus`."""
+    num_trainer_gpus: int = 0
+    """Of the trainer; they come before the engines' in one placement group."""
+    colocate: bool = False
+    """The engines have the trainer's cards, and the two take turns."""
+    gpu_fraction: float = 0.2
+    """Share of a card that Ray is asked for by each engine's actor, so that its other processes, and a trainer's where
+    they are colocated, find room on the same card (THUDM/slime: slime/ray/rollout.py). It limits no memory."""
+    data_parallel: int = 1
+    """Parts of one engine that serve requests apart. vLLM: replicas, each on its share of the cards. SGLang: groups of
+    attention inside the tensor-parallel group."""
+    router: RouterKind = "none"
+    """none: requests are placed by the run's `engine.placement`; own: one is started; external: the engines are told to
+    the one at `router_ip` and `router_port`."""
+    router_ip: str | None = None
+    router_port: int | None = None
+    """None = any, of one that is started."""
+    router_timeout_s: int = 1800
+    """After which a request is given up by a router that is started; its own default."""
+    first_port: int = 20_000
+    """Ports are looked for from here on: above those of Ray's workers (10002 to 19999)."""
+    last_port: int = 32_767
+    """And up to here: below those that Linux gives to whoever asks for any."""
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
+        if self.num_gpus:
+            _check_cards(self)
+        _check_router(self)
+        if not 1 <= self.first_port < self.last_port <= 65_535:
+            raise ConfigError(
+                f"pool: first_port = {self.first_port!r} and last_port = {self.last_port!r}: ports are from 1 to "
+                "65535, and the last one is above the first"
+            )
+
+    @property
+    def num_engines(self) -> int:
+        return self.num_cpu_engines or self.num_gpus // self.num_gpus_per_engine
+
+    @property
+    def nodes_per_engine(self) -> int:
+        """Nodes that one engine lies on."""
+        return max(1, self.num_gpus_per_engine // self.num_gpus_per_node) if self.num_gpus else 1
+
+    @property
+    def gpus_per_member(self) -> int:
+        """Cards of one engine on one of its nodes."""
+        return min(self.num_gpus_per_engine, self.num_gpus_per_node) if self.num_gpus else 0
+
+    @property
+    def engine_offset(self) -> int:
+        """The first card of the engines among those of the placement group."""
+        return 0 if self.colocate else self.num_trainer_gpus
+
+
+def _check_counts(pool: PoolConfig) -> None:
+    at_least_1 = {
+        "num_gpus_per_engine": pool.num_gpus_per_engine,
+        "num_gpus_per_node": pool.num_gpus_per_node,
+        "data_parallel": pool.data_parallel,
+        "router_timeout_s": pool.router_timeout_s,
+    }
+    at_least_0 = {
+        "num_gpus": pool.num_gpus,
+        "num_cpu_engines": pool.num_cpu_engines,
+        "num_trainer_gpus": pool.num_trainer_gpus,
+    }
+    for least, values in ((1, at_least_1), (0, at_least_0)):
+        for name, value in values.items():
+            if value < least:
+                raise ConfigError(f"pool.{name} = {value!r}: at least {least}")
+    if pool.num_gpus and pool.num_cpu_engines:
+        raise ConfigError(
+            f"pool: num_gpus = {pool.num_gpus!r} and num_cpu_engines = {pool.num_cpu_engines!r}: set one to 0"
+        )
+    if not pool.num_gpus and not pool.num_cpu_engines:
+        raise ConfigError(
+            "pool: num_gpus and num_cpu_engines are both 0, so there is no engine to start: set one, "
+            "or engine.base_url for engines that are up already"
+        )
+    if pool.num_cpu_engines and pool.data_parallel > 1:
+        raise ConfigError(f"pool.data_parallel = {pool.data_parallel!r} shares out cards; take more num_cpu_engines")
+    if not (math.isfinite(pool.gpu_fraction) and 0 < pool.gpu_fraction <= 1):
+        raise ConfigError(f"pool.gpu_fraction = {pool.gpu_fraction!r}: a share of a card, above 0 and at most 1")
+    if pool.colocate and pool.gpu_fraction == 1:
+        raise ConfigError("pool.gpu_fraction = 1 leaves a colocated trainer nothing of the card; ask for less, as 0.2")
+
+
+def _check_cards(pool: PoolConfig) -> None:
+    """Refuse cards that make no whole engines, and engines that make no whole nodes."""
+    each, node = pool.num_gpus_per_engine, pool.num_gpus_per_node
+    if each > pool.num_gpus:
+        raise ConfigError(f"pool: an engine of num_gpus_per_engine = {each} is more than num_gpus = {pool.num_gpus}")
+    if pool.num_gpus % each:
+        raise ConfigError(
+            f"pool: num_gpus = {pool.num_gpus} is no multiple of num_gpus_per_engine = {each}: "
+            f"take {pool.num_gpus - pool.num_gpus % each} or {pool.num_gpus - pool.num_gpus % each + each}"
+        )
+    if each > node and each % node:
+        raise ConfigError(
+            f"pool: an engine of num_gpus_per_engine = {each} has whole nodes of num_gpus_per_node = {node} only: "
+            f"take {each - each % node} or {each - each % node + node}"
+        )
+    if each < node < pool.num_gpus and node % each:
+        raise ConfigError(
+            f"pool: num_gpus_per_engine = {each} does not divide num_gpus_per_node = {node}, and an engine would lie "
+            f"across two nodes: take one of {[size for size in range(1, node + 1) if node % size == 0]}"
+        )
+    if each % pool.data_parallel:
+        raise ConfigError(
+            f"pool.data_parallel = {pool.data_parallel} does not divide num_gpus_per_engine = {each}: "
+            f"take one of {[size for size in range(1, each + 1) if each % size == 0]}"
+        )
+
+
+def _check_router(pool: PoolConfig) -> None:
+    if pool.router_port is not None and not 1 <= pool.router_port <= 65_535:
+        raise ConfigError(f"pool.router_port = {pool.router_port!r}: a port is from 1 to 65535")
+    if pool.router == "external" and (not pool.router_ip or pool.router_port is None):
+        raise ConfigError(
+            f"pool.router = 'external' needs its address: router_ip = {pool.router_ip!r}, "
+            f"router_port = {pool.router_port!r}"
+        )
+    if pool.router != "external" and pool.router_ip is not None:
+        raise ConfigError(f"pool.router_ip = {pool.router_ip!r} is an external router's: set router = 'external'")
+    if pool.router == "none" and pool.router_port is not None:
+        raise ConfigError(f"pool.router_port = {pool.router_port!r}: there is no router; set router = 'own'")

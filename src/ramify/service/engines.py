@@ -1,0 +1,159 @@
+"""Engines: a plan carried out on this machine, by servers that are started, waited for, kept up and stopped.
+
+Owns nothing that a pool of servers does not (`servers/pool.py`): a server that dies is started again with its own cards
+at its own port, and the engine in front of it is given the weights that the others have before it is asked anything
+(`engines/replicas.py`). Refuses plans of several nodes, whose members are started by actors, each by its
+`member_command`.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from ramify.config.pool_config import PoolConfig
+from ramify.core.engine import Engine
+from ramify.core.errors import ConfigError
+from ramify.engines.placement import PlacementName
+from ramify.servers.launch import Launch, RouterLaunch
+from ramify.servers.member import Care, Home, log_folder
+from ramify.servers.pool import Event, ServerPool
+from ramify.servers.ports import Address
+from ramify.servers.process import Command
+from ramify.servers.router import CARE as ROUTER_CARE
+from ramify.servers.router import ForeignRouter, Router
+from ramify.servers.self_served import SelfServed
+from ramify.servers.site import Say, Site
+from ramify.service.members import VISIBLE, member_command
+from ramify.service.pool import Node, Plan
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+def this_machine(config: PoolConfig, *, ours: Mapping[str, str], host: str = LOOPBACK) -> Node:
+    """This machine with the cards that we see: those of CUDA_VISIBLE_DEVICES, else the first of them, as many as the
+    engines need beside the trainer's. Raises `ConfigError` where cards are named by anything but numbers."""
+    first, last = config.engine_offset, config.engine_offset + config.num_gpus
+    seen = ours.get(VISIBLE)
+    if seen is None or not config.num_gpus:
+        return Node(host=host, gpus=tuple(range(first, last)))
+    names = [name.strip() for name in seen.split(",") if name.strip()]
+    odd = [name for name in names if not name.isdecimal()]
+    if odd:
+        raise ConfigError(f"{VISIBLE} = {seen!r}: {odd[0]!r} is no number; name the cards by numbers")
+    return Node(host=host, gpus=tuple(map(int, names[first:last])))
+
+
+def free_here(host: str, first: int, count: int) -> int:
+    """The first of `count` ports beside each other, `first` or above, that nobody of this machine has now."""
+    while first + count <= 1 << 16:
+        taken = [port for port in range(first, first + count) if not _is_free(host, port)]
+        if not taken:
+            return first
+        first = taken[-1] + 1
+    raise ConfigError(f"no {count} free ports beside each other on {host}; lower pool.first_port, or free some")
+
+
+def servers_of(
+    plan: Plan,
+    launch: Launch,
+    *,
+    logs: Path,
+    ours: Mapping[str, str],
+    care: Care | None = None,
+    observe: Callable[[Event], None] = lambda event: None,
+) -> ServerPool:
+    """The engines of a plan as servers called engine-INDEX, not started yet. Their ports are the plan's; the blocks for
+    their process groups are the pool's own, which it holds. Raises `ConfigError` for a plan of several nodes."""
+    host = _host(plan)
+    by_port = {engine.head.address.port: engine for engine in plan.engines}
+
+    def command(address: Address) -> Command:
+        engine = by_port[address.port]
+        return member_command(engine, engine.head, launch, ours=ours, at=address)
+
+    for engine in plan.engines:
+        command(engine.head.address)  # What is wrong with it is said before anything is started.
+    return ServerPool(
+        command,
+        count=len(plan.engines),
+        probe=launch.probe,
+        home=Home(logs=logs, host=host, ports=tuple(by_port)),
+        name="engine",
+        care=care or Care(start_s=launch.config.start_s),
+        observe=observe,
+    )
+
+
+def engine_of(
+    build: Callable[[str], Engine],
+    plan: Plan,
+    launch: Launch,
+    *,
+    placement: PlacementName = "prefix",
+    care: Care | None = None,
+) -> SelfServed:
+    """The engines of a plan as one engine of as many replicas, which start when it connects. `build` makes the client
+    of a server by its address."""
+
+    async def pool(observe: Callable[[Event], None]) -> ServerPool:
+        return servers_of(
+            plan, launch, logs=log_folder(launch.config.logs), ours=os.environ, care=care, observe=observe
+        )
+
+    return SelfServed(build, pool, placement=placement)
+
+
+def site_of(
+    plan: Plan,
+    launch: Launch,
+    *,
+    router: RouterLaunch,
+    logs: Path,
+    ours: Mapping[str, str],
+    care: Care | None = None,
+    say: Say = lambda text: None,
+) -> Site:
+    """The engines of a plan with its router: one that is started over them, one of others that is told of them, or
+    none. Nothing is started yet."""
+    router_care = (
+        replace(ROUTER_CARE, start_s=max(ROUTER_CARE.start_s, launch.config.start_s)) if care is None else care
+    )
+
+    def own(workers: Sequence[str], observe: Callable[[Event], None]) -> Router:
+        assert plan.router is not None, "it is only made where there is to be one"
+        home = Home(logs=logs, host=plan.router.host, port=plan.router.port)
+        return Router(router, workers, home=home, ours=ours, care=router_care, observe=observe)
+
+    def foreign(workers: Sequence[str], observe: Callable[[Event], None]) -> ForeignRouter:
+        assert plan.external_router is not None, "it is only made where there is one"
+        return ForeignRouter(plan.external_router, workers, care=router_care)
+
+    in_front = own if plan.router is not None else foreign if plan.external_router is not None else None
+    return Site(
+        lambda observe: servers_of(plan, launch, logs=logs, ours=ours, care=care, observe=observe), in_front, say=say
+    )
+
+
+def _host(plan: Plan) -> str:
+    """The one node of a plan."""
+    hosts = {member.address.host for member in plan.members}
+    if len(hosts) != 1 or len(plan.members) != len(plan.engines):
+        raise ConfigError(
+            f"a plan of {len(plan.members)} members on {len(hosts)} nodes is no plan of one machine: start its members "
+            "by actors, or plan for one node"
+        )
+    return hosts.pop()
+
+
+def _is_free(host: str, port: int) -> bool:
+    with ExitStack() as opened:
+        probe = opened.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,260 @@
+"""Pool: the plan by which engines are started: cards, nodes, ports, and whom requests go to.
+
+Values in, values out. No socket is opened and no cluster asked: which ports are free and where the bundles of a
+placement group came to lie is handed in, so that the same inputs give the same plan. Carrying one out is for
+`engines.py` on one machine, and for actors on several. Invariant: no two members of a plan share a card or a port of a
+node, the ports of a member's process groups included.
+"""
+
+import ipaddress
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ramify.config.pool_config import PoolConfig
+from ramify.core.errors import ConfigError, ContractError
+from ramify.servers.ports import BLOCK, Address
+
+STRATEGY: Final = "PACK"
+"""Of a placement group: as few nodes as possible (THUDM/slime: slime/ray/placement_group.py)."""
+CPUS_PER_BUNDLE: Final = 1
+
+Free = Callable[[str, int, int], int]
+"""(host, from, count) -> the first of so many ports beside each other, `from` or above, that are free on that host."""
+Landed = tuple[str, int]
+"""(node, card) that one bundle of a placement group came to lie on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine, and what of it engines may have."""
+
+    host: str
+    """Address that other nodes reach it by."""
+    gpus: tuple[int, ...] = ()
+    """Its cards, by the system's numbers."""
+    bundles: tuple[int, ...] = ()
+    """The bundle that each of `gpus` is; () = there is no placement group."""
+
+    def __post_init__(self) -> None:
+        if self.host in ("", "0.0.0.0", "::"):
+            raise ConfigError(f"node {self.host!r}: name the address that other nodes use")
+        if len(set(self.gpus)) < len(self.gpus) or min(self.gpus, default=0) < 0:
+            raise ConfigError(f"node {self.host!r}: gpus = {self.gpus!r}, each from 0 on and once")
+        if self.bundles and len(self.bundles) != len(self.gpus):
+            raise ConfigError(f"node {self.host!r}: {len(self.bundles)} bundles for {len(self.gpus)} gpus, one each")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One process of an engine: all of it, or what is on one of its nodes."""
+
+    engine: int
+    rank: int
+    """Of its node in the engine. 0 is the head, the only one that requests are sent to."""
+    gpus: tuple[int, ...]
+    address: Address
+    """Where it listens, with the block of ports for its process groups."""
+    bundle: int | None
+    """The bundle that its actor is put in; None = there is no placement group."""
+
+    @property
+    def is_head(self) -> bool:
+        return self.rank == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlan:
+    """One engine."""
+
+    index: int
+    members: tuple[Member, ...]
+    """By rank."""
+    data_parallel: int = 1
+
+    @property
+    def head(self) -> Member:
+        return self.members[0]
+
+    @property
+    def num_gpus(self) -> int:
+        return sum(len(member.gpus) for member in self.members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All engines of a pool, and the router in front of them."""
+
+    engines: tuple[EnginePlan, ...]
+    router: Address | None
+    """Where one is to be started."""
+    external_router: str | None
+    """The address of one that is up already, which the heads are told to."""
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return tuple(member for engine in self.engines for member in engine.members)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Where requests go, and what a router has as workers: node 0 of each engine."""
+        return tuple(engine.head.address.url for engine in self.engines)
+
+
+def bundles(config: PoolConfig) -> tuple[Mapping[str, float], ...]:
+    """What a placement group is asked for: a card each, the trainer's first; the strategy is `STRATEGY`."""
+    if config.num_cpu_engines:
+        return ({"CPU": CPUS_PER_BUNDLE},) * config.num_cpu_engines
+    num_cards = max(config.num_trainer_gpus, config.engine_offset + config.num_gpus)
+    return ({"CPU": CPUS_PER_BUNDLE, "GPU": 1},) * num_cards
+
+
+def actor_resources(config: PoolConfig) -> Mapping[str, float]:
+    """What Ray is asked for by the actor of one member."""
+    if config.num_cpu_engines:
+        return {"num_cpus": CPUS_PER_BUNDLE, "num_gpus": 0}
+    return {"num_cpus": config.gpu_fraction, "num_gpus": config.gpu_fraction}
+
+
+def bundle_order(landed: Sequence[Landed]) -> tuple[int, ...]:
+    """The bundles by (node, card), so that neighbours are on one node; `landed` has them in the group's order. The
+    first `num_trainer_gpus` of these are the trainer's."""
+    if len(set(landed)) < len(landed):
+        twice = next(place for place in landed if landed.count(place) > 1)
+        raise ConfigError(f"two bundles lie on card {twice[1]} of {twice[0]}: ask for a whole GPU a bundle")
+    return tuple(sorted(range(len(landed)), key=lambda bundle: (_place(landed[bundle][0]), landed[bundle][1])))
+
+
+def nodes_of(landed: Sequence[Landed], *, first: int = 0) -> tuple[Node, ...]:
+    """The nodes with those bundles that come at `first` or behind it in `bundle_order`: `config.engine_offset`."""
+    by_host: dict[str, list[int]] = defaultdict(list)
+    for bundle in bundle_order(landed)[first:]:
+        by_host[landed[bundle][0]].append(bundle)
+    return tuple(
+        Node(host=host, gpus=tuple(landed[bundle][1] for bundle in own), bundles=tuple(own))
+        for host, own in by_host.items()
+    )
+
+
+def anything(host: str, first: int, count: int) -> int:
+    """Ports as if all were free."""
+    return first
+
+
+def plan(config: PoolConfig, nodes: Sequence[Node], *, free: Free = anything) -> Plan:
+    """Where each engine is and what it is given. Raises `ConfigError` where `nodes` or their ports do not suffice."""
+    _check_nodes(config, nodes)
+    ports = _Ports(config, free, router_host=nodes[0].host)
+    slots = list(_cpu_slots(config, nodes) if config.num_cpu_engines else _slots(config, nodes))
+    num_slots = config.num_engines * config.nodes_per_engine
+    if len(slots) < num_slots:
+        raise ConfigError(
+            f"pool: {config.num_engines} engines of {config.num_gpus_per_engine} gpus need {num_slots} times "
+            f"{config.gpus_per_member} gpus on a node; there is room for {len(slots)} on "
+            f"{', '.join(f'{node.host} ({len(node.gpus)})' for node in nodes)}"
+        )
+    engines = tuple(
+        EnginePlan(
+            index=index,
+            members=tuple(
+                _member(config, ports, slots[index * config.nodes_per_engine + rank], engine=index, rank=rank)
+                for rank in range(config.nodes_per_engine)
+            ),
+            data_parallel=config.data_parallel,
+        )
+        for index in range(config.num_engines)
+    )
+    return Plan(engines=engines, router=_router(config, nodes, ports), external_router=_external(config))
+
+
+_Slot = tuple[str, tuple[int, ...], int | None]
+"""(host, cards, bundle) of one member."""
+
+
+class _Ports:
+    """Hands out ports of every node, in order and none twice."""
+
+    def __init__(self, config: PoolConfig, free: Free, *, router_host: str) -> None:
+        self._config = config
+        self._free = free
+        self._named = (router_host, config.router_port if config.router == "own" else None)
+        self._next: dict[str, int] = {}
+
+    def take(self, host: str, count: int = 1) -> int:
+        """The first of `count` ports beside each other. Raises `ConfigError` where there are none left."""
+        start = self._next.get(host, self._config.first_port)
+        first = self._free(host, start, count)
+        if first < start:
+            raise ContractError(f"free ports of {host} from {start} on were asked for, and {first} was answered")
+        if host == self._named[0] and self._named[1] in range(first, first + count):
+            self._next[host] = first + 1
+            return self.take(host, count)
+        if first + count - 1 > self._config.last_port:
+            raise ConfigError(
+                f"pool: no {count} free ports beside each other on {host} from {start} to last_port = "
+                f"{self._config.last_port}: lower first_port = {self._config.first_port}, or free some"
+            )
+        self._next[host] = first + count
+        return first
+
+
+def _check_nodes(config: PoolConfig, nodes: Sequence[Node]) -> None:
+    hosts = [node.host for node in nodes]
+    if not nodes or len(set(hosts)) < len(hosts):
+        raise ConfigError(f"pool: nodes = {hosts!r}: at least one, and each once")
+    for node in nodes:
+        if config.num_gpus and len(node.gpus) > config.num_gpus_per_node:
+            raise ConfigError(
+                f"pool: {node.host} has {len(node.gpus)} gpus for engines and num_gpus_per_node = "
+                f"{config.num_gpus_per_node}: set it to what a node has"
+            )
+
+
+def _slots(config: PoolConfig, nodes: Sequence[Node]) -> Iterator[_Slot]:
+    """Cards beside each other on one node, as many as a member has."""
+    size = config.gpus_per_member
+    for node in nodes:
+        for first in range(0, len(node.gpus) - size + 1, size):
+            yield node.host, node.gpus[first : first + size], node.bundles[first] if node.bundles else None
+
+
+def _cpu_slots(config: PoolConfig, nodes: Sequence[Node]) -> Iterator[_Slot]:
+    """Engines without cards: in their bundles where there are any, else on the nodes by turns."""
+    if any(node.bundles for node in nodes):
+        yield from ((node.host, (), bundle) for node in nodes for bundle in node.bundles)
+    else:
+        yield from ((nodes[index % len(nodes)].host, (), None) for index in range(config.num_cpu_engines))
+
+
+def _member(config: PoolConfig, ports: _Ports, slot: _Slot, *, engine: int, rank: int) -> Member:
+    host, gpus, bundle = slot
+    port = ports.take(host)
+    block = ports.take(host, BLOCK + config.data_parallel)
+    return Member(engine=engine, rank=rank, gpus=gpus, address=Address(host, port, block), bundle=bundle)
+
+
+def _router(config: PoolConfig, nodes: Sequence[Node], ports: _Ports) -> Address | None:
+    """On the first node, with a port beside it for its own figures."""
+    if config.router != "own":
+        return None
+    host = nodes[0].host
+    return Address(host, config.router_port or ports.take(host), ports.take(host))
+
+
+def _external(config: PoolConfig) -> str | None:
+    if config.router != "external":
+        return None
+    assert config.router_ip is not None and config.router_port is not None, "checked by the config"
+    return Address(config.router_ip, config.router_port, config.router_port).url
+
+
+def _place(host: str) -> tuple[int, tuple[tuple[int, int | str], ...]]:
+    """What nodes are ordered by: addresses by their numbers, and names behind them with numbers in them as such."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        parts = re.findall(r"\d+|\D+", host)
+        return 9, tuple((0, int(part)) if part.isdecimal() else (1, part) for part in parts)
+    return address.version, ((0, int(address)),)

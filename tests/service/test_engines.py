@@ -1,0 +1,240 @@
+"""A plan carried out: small real servers behind the command lines that a plan makes."""
+
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.servers.engine_folders import engine_python
+from tests.servers.programs import QUICK, ask, is_alive, kill, tell, until
+
+from ramify.config.pool_config import PoolConfig
+from ramify.core.codec import ByteCodec, Codec
+from ramify.core.engine import Capabilities, Generation, Request
+from ramify.core.errors import ConfigError, EngineError
+from ramify.core.segment import Finish
+from ramify.engines.http import Http
+from ramify.servers.launch import Launch, RouterLaunch
+from ramify.servers.pool import Event, Up
+from ramify.servers.process import Command, ServerProcess
+from ramify.servers.server_config import ServerConfig
+from ramify.service.engines import engine_of, free_here, servers_of, site_of, this_machine
+from ramify.service.pool import Node, Plan, plan
+
+CONTEXT = np.array([1, 2], np.int32)
+
+
+def launch(tmp_path: Path, **options: str) -> Launch:
+    interpreter = engine_python(tmp_path / "engine", ["vllm"])
+    return Launch(
+        model="m", config=ServerConfig(python=interpreter, device="gpu", logs=str(tmp_path / "logs"), **options)
+    )
+
+
+def planned(config: PoolConfig, *, seen: str = "4,5,6,7") -> Plan:
+    machine = this_machine(config, ours={"CUDA_VISIBLE_DEVICES": seen})
+    return plan(config, [machine], free=free_here)
+
+
+@pytest.mark.covers("S3.2")
+async def test_a_plan_is_carried_out_as_it_is_written(tmp_path: Path):
+    made = planned(PoolConfig(num_gpus=4, num_gpus_per_engine=2))
+    servers = servers_of(made, launch(tmp_path), logs=tmp_path / "logs", ours=os.environ, care=QUICK)
+    urls = await servers.start()
+    pids = servers.pids
+    try:
+        assert urls == made.heads
+        said: list[dict[str, Any]] = [await ask(url) for url in urls]
+        assert [each["environment"]["CUDA_VISIBLE_DEVICES"] for each in said] == ["4,5", "6,7"]
+        assert all("--tensor-parallel-size" in each["argv"] for each in said)
+        blocks = [int(each["environment"]["VLLM_PORT"]) for each in said]
+        assert abs(blocks[0] - blocks[1]) >= 16
+        assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["engine-0.1.log", "engine-1.1.log"]
+    finally:
+        await servers.stop()
+    assert not any(is_alive(pid) for pid in pids if pid)
+
+
+@pytest.mark.covers("S3.2")
+async def test_an_engine_that_dies_is_started_again_with_its_own_cards_at_its_own_port(tmp_path: Path):
+    events: list[Event] = []
+    made = planned(PoolConfig(num_gpus=2))
+    servers = servers_of(
+        made, launch(tmp_path), logs=tmp_path / "logs", ours=os.environ, care=QUICK, observe=events.append
+    )
+    await servers.start()
+    try:
+        first = servers.pids[1]
+        assert first is not None
+        kill(first)
+        await until(lambda: len([event for event in events if isinstance(event, Up) and event.index == 1]) == 2)
+        again: dict[str, Any] = await ask(made.heads[1])
+        assert again["pid"] == servers.pids[1] != first
+        assert again["environment"]["CUDA_VISIBLE_DEVICES"] == "5"
+    finally:
+        await servers.stop()
+
+
+class Weighted:
+    """An engine of the small servers that counts what it was given: says by which weights it answers."""
+
+    def __init__(self, url: str) -> None:
+        self.codec: Codec = ByteCodec()
+        self.url = url
+        self.version = 0
+        self._http = Http(url)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities("weighted", 1024, keeps_deadlines=True, has_versions=True)
+
+    async def connect(self) -> None:
+        await self._http.get("/health", deadline_s=5)
+
+    async def generate(self, request: Request) -> Generation:
+        await self._http.get("/health", deadline_s=5)
+        ids = np.array(self.codec.encode(str(self.version)), np.int32)
+        return Generation(ids, Finish("length"), num_billed=len(ids), versions=((self.version, len(ids)),))
+
+    async def pause(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def update_weights(self, source: str, version: int) -> None:
+        self.version = version
+
+    async def offload(self, tags: tuple[str, ...] = ()) -> None: ...
+
+    async def onload(self, tags: tuple[str, ...] = ()) -> None: ...
+
+    async def is_healthy(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        await self._http.close()
+
+
+@pytest.mark.covers("S3.2")
+async def test_an_engine_that_was_started_again_has_the_weights_before_it_is_asked(tmp_path: Path):
+    built: list[Weighted] = []
+
+    def build(url: str) -> Weighted:
+        built.append(Weighted(url))
+        return built[-1]
+
+    engine = engine_of(build, planned(PoolConfig(num_gpus=2)), launch(tmp_path), care=QUICK)
+    await engine.connect()
+    try:
+        await engine.update_weights("step-1", 1)
+        await tell(built[1].url, "/die")
+        await until(lambda: len(built) == 4 and built[3].version == 1)
+        assert built[3].url == built[1].url
+        for seed in range(4):
+            said = await engine.generate(Request(CONTEXT, max_tokens=4, seed=seed, affinity=seed))
+            assert engine.codec.decode(said.ids) == "1"
+    finally:
+        await engine.close()
+
+
+@pytest.mark.covers("S3.3")
+async def test_a_planned_router_goes_before_the_engines(tmp_path: Path):
+    config = PoolConfig(num_cpu_engines=2, router="own")
+    made = planned(config)
+    assert made.router is not None
+    router = RouterLaunch(python=engine_python(tmp_path / "router", ["sglang_router"]))
+    site = site_of(made, launch(tmp_path), router=router, logs=tmp_path / "logs", ours=os.environ, care=QUICK)
+    await site.start()
+    try:
+        assert site.base_url == made.router.url
+        assert {(await ask(site.base_url))["pid"] for _ in range(4)} == set(site.pids)
+    finally:
+        await site.stop()
+
+
+async def workers(url: str) -> set[str]:
+    said: Any = await ask(url, "/workers")
+    return {worker["url"] for worker in said["workers"]}
+
+
+@pytest.mark.covers("S3.3")
+async def test_a_router_of_others_is_told_of_the_engines_and_at_the_end_forgets_them(tmp_path: Path):
+    said: list[str] = []
+    port = free_here("127.0.0.1", 21_000, 1)
+    argv = (engine_python(tmp_path / "router", ["sglang_router"]), "-m", "sglang_router.launch_router")
+    log = tmp_path / "router.log"
+    argv += ("--host", "127.0.0.1", "--port", str(port), "--worker-urls", "http://127.0.0.1:9")
+    theirs = await ServerProcess.started(Command(argv, dict(os.environ)), log=log)
+    made = planned(PoolConfig(num_cpu_engines=2, router="external", router_ip="127.0.0.1", router_port=port))
+    site = site_of(
+        made,
+        launch(tmp_path),
+        router=RouterLaunch(),
+        logs=tmp_path / "logs",
+        ours=os.environ,
+        care=QUICK,
+        say=said.append,
+    )
+    try:
+        await site.start()
+        assert site.base_url == made.external_router == f"http://127.0.0.1:{port}"
+        assert await workers(site.base_url) == {*made.heads, "http://127.0.0.1:9"}
+        await tell(made.heads[0], "/die")
+        await until(lambda: len([line for line in said if "is ready" in line]) == 3)
+        assert await workers(f"http://127.0.0.1:{port}") == {*made.heads, "http://127.0.0.1:9"}
+        await site.stop()
+        assert await workers(f"http://127.0.0.1:{port}") == {"http://127.0.0.1:9"}, "it is still there"
+    finally:
+        await site.stop()
+        await theirs.stop()
+
+
+@pytest.mark.covers("S3.3")
+async def test_a_router_of_others_that_is_not_there_ends_the_start(tmp_path: Path):
+    port = free_here("127.0.0.1", 21_000, 1)
+    config = PoolConfig(num_cpu_engines=1, router="external", router_ip="127.0.0.1", router_port=port)
+    care = replace(QUICK, start_s=2)
+    site = site_of(
+        planned(config), launch(tmp_path), router=RouterLaunch(), logs=tmp_path / "logs", ours=os.environ, care=care
+    )
+    with pytest.raises(EngineError, match="not ready in 2 s"):
+        await site.start()
+    assert site.pids == ()
+
+
+def test_this_machine_has_the_cards_that_we_see():
+    config = PoolConfig(num_gpus=2, num_trainer_gpus=1)
+    assert this_machine(config, ours={}).gpus == (1, 2)
+    assert this_machine(config, ours={"CUDA_VISIBLE_DEVICES": "3, 5,7"}).gpus == (5, 7)
+    assert this_machine(replace(config, colocate=True), ours={"CUDA_VISIBLE_DEVICES": "3,5,7"}).gpus == (3, 5)
+    assert this_machine(PoolConfig(num_cpu_engines=1), ours={"CUDA_VISIBLE_DEVICES": ""}).gpus == ()
+    with pytest.raises(ConfigError, match="'GPU-1a' is no number"):
+        this_machine(config, ours={"CUDA_VISIBLE_DEVICES": "0,GPU-1a"})
+
+
+def test_a_port_that_somebody_has_is_not_free():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        first = free_here("127.0.0.1", port - 1, 2)
+        assert port not in (first, first + 1)
+    with pytest.raises(ConfigError, match="no 2 free ports"):
+        free_here("127.0.0.1", 65_535, 2)
+
+
+def test_a_plan_of_several_nodes_is_not_carried_out_here(tmp_path: Path):
+    made = plan(
+        PoolConfig(num_gpus=2, num_gpus_per_engine=2, num_gpus_per_node=1),
+        [Node(host=host, gpus=(0,)) for host in ("127.0.0.1", "127.0.0.2")],
+    )
+    with pytest.raises(ConfigError, match="a plan of 2 members on 2 nodes is no plan of one machine"):
+        servers_of(made, launch(tmp_path), logs=tmp_path, ours=os.environ)
+
+
+def test_what_is_wrong_with_a_command_is_said_before_anything_starts(tmp_path: Path):
+    wrong = launch(tmp_path)
+    wrong = replace(wrong, config=replace(wrong.config, arguments=("--tensor-parallel-size", "8")))
+    with pytest.raises(ConfigError, match="the pool's plan sets it"):
+        servers_of(planned(PoolConfig(num_gpus=1)), wrong, logs=tmp_path, ours=os.environ)
