@@ -1,0 +1,63 @@
+"""Background: the one event loop that coroutines of a trainer's synchronous functions run on.
+
+It lives as long as the process, in a daemon thread, so that connections of an engine outlive the call that opened them.
+Where the trainer has such a loop (THUDM/slime slime/utils/async_utils.py), it is that one: what its functions opened
+there is used from there. Refused is waiting for the loop in the loop itself.
+"""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Coroutine
+from functools import cache
+from importlib import import_module
+from typing import Any, Final, TypeVar
+
+from ramify.core.errors import ContractError
+
+T = TypeVar("T")
+
+TRAINERS: Final = ("slime", "miles")
+"""Trainers whose rollout functions are ours, by the name of their package."""
+
+
+def trainer() -> str | None:
+    """The trainer that runs this process; None = there is none. PyPI has another package of the name `slime`, so it
+    counts only where what a trainer imports for itself is there."""
+    return next((name for name in TRAINERS if f"{name}.rollout.base_types" in sys.modules), None)
+
+
+def background_loop() -> asyncio.AbstractEventLoop:
+    """The loop, which runs: the trainer's, or one of our own."""
+    package = trainer()
+    if package is None:
+        return _own()
+    return import_module(f"{package}.utils.async_utils").get_async_loop().loop
+
+
+def run_in_background(main: Coroutine[Any, Any, T]) -> T:
+    """What `main` returns or raises on the loop; an interrupt of the caller cancels it."""
+    loop = background_loop()
+    if _running() is loop:
+        main.close()
+        raise ContractError("a rollout function was called in the loop that it would wait for; call it from a thread")
+    future = asyncio.run_coroutine_threadsafe(main, loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+@cache
+def _own() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="ramify background loop", daemon=True).start()
+    return loop
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,180 @@
+"""Slime args: what a trainer's command line says of rollouts, read and checked once a call.
+
+The trainer's arguments are one flat namespace, or None where a test calls. Keys of ours (`ramify_…`) come from the YAML
+file of `--custom-config-path`. Refused are flags that a tree would ignore in silence: each says why and what to do.
+"""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from ramify.core.errors import ConfigError
+from ramify.rows.slime import Rollouts
+from ramify.service.background import trainer
+
+Mean = Literal["tokens", "rollouts"]
+"""What the loss is averaged over. tokens: all trained tokens of a batch alike, so that its gradient is the credit's;
+rollouts: the tokens of each rollout first, as the trainer does by itself, which gives short rows heavier tokens."""
+CONFIG_VARIABLE: Final = "RAMIFY_CONFIG"
+"""Environment variable with the path of the TOML file, where the arguments name none."""
+
+REFUSED: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
+    ("apply_chat_template", (False, None), "the format of the TOML renders questions, once; leave it out"),
+    ("group_rm", (False, None), "every leaf is judged when it ends, before its tree is credited; use a judge of one"),
+    ("multimodal_keys", (None,), "questions are text"),
+    ("rollout_top_p", (1.0, None), "the tokens that it kept are not recorded; sample from the whole law"),
+    ("rollout_top_k", (-1, 0, None), "logprobs are those of the whole law; sample from it"),
+    ("rollout_stop", (None, [], ""), "what ends a turn is the format's: format_options of the TOML"),
+    ("rollout_stop_token_ids", (None, []), "what ends a turn is the format's: format_options of the TOML"),
+    ("custom_generate_function_path", (None,), "a tree belongs to a group, and this is called once a sample"),
+    ("rollout_sample_hook_path", (None, [], ()), "it is called before rewards; write a judge of the TOML instead"),
+    ("use_rollout_routing_replay", (False, None), "the experts of a token are not recorded"),
+    ("use_critic", (False, None), "per-token advantages need no critic, and its own would read them as rewards"),
+)
+"""Argument, its allowed values, and why others are refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlimeArgs:
+    """What rollouts need of a trainer's arguments. None = they do not say."""
+
+    config: Path
+    """The run's TOML file."""
+    num_samples: int | None = None
+    """Of a group."""
+    num_groups: int | None = None
+    """Of a batch."""
+    num_drawn: int | None = None
+    """Groups drawn at a time; the surplus goes back."""
+    rollouts: Rollouts = "leaf"
+    mean: Mean = "tokens"
+    reward_key: str | None = None
+    eval_reward_key: str | None = None
+    rm_path: str | None = None
+    """Function that rewards a sample in place of the TOML's judges."""
+    rm_type: str | None = None
+    """Its built-in kind."""
+    filter_path: str | None = None
+    """Function that keeps or drops a whole group."""
+    sample_filter_path: str | None = None
+    all_samples_path: str | None = None
+    router: str | None = None
+    """Address of the engines."""
+    model: str | None = None
+    """Folder of the model, with its tokenizer."""
+    temperature: float | None = None
+    max_response_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        counts = {"n_samples_per_prompt": self.num_samples, "rollout_batch_size": self.num_groups}
+        for name, value in {**counts, "over_sampling_batch_size": self.num_drawn}.items():
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} = {value!r}: at least 1")
+        if self.rollouts not in ("leaf", "tree"):
+            raise ConfigError(f"ramify_rollouts = {self.rollouts!r}: 'leaf', each is a rollout, or 'tree', all are one")
+        if self.mean not in ("tokens", "rollouts"):
+            raise ConfigError(f"ramify_mean = {self.mean!r}: 'tokens' or 'rollouts'")
+        if self.temperature is not None and not 0 < self.temperature < math.inf:
+            raise ConfigError(f"rollout_temperature = {self.temperature!r}: above 0, or no logprob can be trained")
+
+    @classmethod
+    def of(cls, args: Any) -> "SlimeArgs":
+        """Read a trainer's arguments. Raises `ConfigError`."""
+        _refuse(args)
+        said = cls(
+            config=_config(args),
+            num_samples=said_of(args, "n_samples_per_prompt"),
+            num_groups=said_of(args, "rollout_batch_size"),
+            num_drawn=said_of(args, "over_sampling_batch_size"),
+            rollouts=said_of(args, "ramify_rollouts") or "leaf",
+            mean=mean_of(args),
+            reward_key=said_of(args, "reward_key"),
+            eval_reward_key=said_of(args, "eval_reward_key") or said_of(args, "reward_key"),
+            rm_path=said_of(args, "custom_rm_path"),
+            rm_type=(said_of(args, "rm_type") or "").strip() or None,
+            filter_path=said_of(args, "dynamic_sampling_filter_path"),
+            sample_filter_path=said_of(args, "rollout_sample_filter_path"),
+            all_samples_path=said_of(args, "rollout_all_samples_process_path"),
+            router=_router(args),
+            model=said_of(args, "hf_checkpoint"),
+            temperature=said_of(args, "rollout_temperature"),
+            max_response_tokens=said_of(args, "rollout_max_response_len"),
+        )
+        _refuse_few_rollouts(args, said)
+        return said
+
+    @property
+    def has_rm(self) -> bool:
+        """Whether the trainer's own reward takes the place of the TOML's judges."""
+        return self.rm_path is not None or self.rm_type is not None
+
+
+def said_of(args: Any, name: str) -> Any:
+    """An argument, None where there is none of that name."""
+    return getattr(args, name, None)
+
+
+def mean_of(args: Any) -> Mean:
+    return said_of(args, "ramify_mean") or "tokens"
+
+
+def loaded(path: str) -> Callable[..., Any]:
+    """The function at a dotted path `package.module.name`, as the trainer loads them. Raises `ConfigError`."""
+    module, dot, name = path.rpartition(".")
+    if not dot:
+        raise ConfigError(f"{path!r} names no function: it reads package.module.name")
+    try:
+        found = getattr(import_module(module), name)
+    except ImportError as error:
+        raise ConfigError(f"{path!r} cannot be imported: {error}") from error
+    except AttributeError:
+        raise ConfigError(f"{path!r}: module {module!r} has no {name!r}") from None
+    if not callable(found):
+        raise ConfigError(f"{path!r} is {found!r:.80}, which is no function")
+    return found
+
+
+def _config(args: Any) -> Path:
+    named = said_of(args, "ramify_config") or os.environ.get(CONFIG_VARIABLE)
+    if not named:
+        raise ConfigError(
+            "no TOML says how trees grow; put `ramify_config: /path/run.toml` into the YAML file of "
+            f"--custom-config-path, or set {CONFIG_VARIABLE}"
+        )
+    return Path(named)
+
+
+def _router(args: Any) -> str | None:
+    ip, port = said_of(args, "sglang_router_ip"), said_of(args, "sglang_router_port")
+    return None if ip is None or port is None else f"http://{ip}:{port}"
+
+
+def _refuse(args: Any) -> None:
+    for name, allowed, why in REFUSED:
+        if (value := said_of(args, name)) not in allowed:
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} is {value!r}, and trees cannot heed it: {why}")
+
+
+def _refuse_few_rollouts(args: Any, said: SlimeArgs) -> None:
+    """Refuse a tree as one rollout where the trainer would fail on it: behind the batch, or for its rewards."""
+    if said.rollouts == "tree" and trainer() == "miles":
+        raise ConfigError("ramify_rollouts = 'tree': miles wants one reward a rollout; use 'leaf'")
+    step = said_of(args, "global_batch_size")
+    if said.rollouts == "tree" and step is not None and said.num_groups is not None and step > said.num_groups:
+        raise ConfigError(
+            f"global_batch_size = {step!r} rollouts a step, and where a tree is one rollout a batch has "
+            f"rollout_batch_size = {said.num_groups!r}; set at most so many"
+        )
+
+
+def checked_size(groups: Sequence[Sequence[Any]], num_samples: int | None) -> int:
+    """The one size of all groups. Raises `ConfigError` where they differ, or differ from `num_samples`."""
+    sizes = {len(group) for group in groups} | ({num_samples} if num_samples is not None else set())
+    if len(sizes) != 1 or 0 in sizes:
+        raise ConfigError(f"the data source gave groups of {sorted(sizes)} samples; all need n_samples_per_prompt")
+    return sizes.pop()

@@ -1,0 +1,215 @@
+"""Slime batch: trees grown for groups of a data source until a batch of them is full.
+
+Groups are drawn a few more at a time than are wanted, as the trainer's own loop does; each becomes exactly as many rows
+as it has samples. A group whose tree broke or came out short, and all that still grows when the batch is full, goes
+back to the source as it came, when everything has ended, so that it is not drawn again at once; what a filter dropped
+does not. Invariant: an exception leaves nothing in flight, and every group that was drawn is kept, dropped or returned.
+
+Source of the rules of drawing: THUDM/slime slime/rollout/sglang_rollout.py `generate_rollout_async`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ramify.core.errors import ConfigError, ExportError, RamifyError
+from ramify.core.tree import Tree
+from ramify.rows.row import Row
+from ramify.runner.events import Event, TreeClosed
+from ramify.runner.report import RunReport
+from ramify.runner.rows import tree_rows
+from ramify.runner.run import Run, Seedling
+from ramify.service.slime_args import SlimeArgs, checked_size
+from ramify.service.slime_samples import Group, fill, group_of
+
+FEWEST_FAULTS: Final = 4
+"""So many groups may fail in a batch, however small it is."""
+
+
+class GroupsFailed(RamifyError):
+    """More groups failed than a batch has; they are back in the data source."""
+
+
+Filter = Callable[[Any, list[Any]], Any]
+"""The trainer's: (args, samples of a group) -> whether it is kept, as a bool or an object with `keep`."""
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """What a call came to. Mutated while it fills."""
+
+    kept: list[Group] = field(default_factory=list[Group])
+    dropped: list[Group] = field(default_factory=list[Group])
+    """By the filter; their samples are filled."""
+    returned: list[Group] = field(default_factory=list[Group])
+    """As they came."""
+    reasons: Counter[str] = field(default_factory=Counter[str])
+    """Why groups were dropped."""
+    faults: list[str] = field(default_factory=list[str])
+    """Why groups failed."""
+    rows: list[Row] = field(default_factory=list[Row])
+    """Of the kept groups."""
+    report: RunReport = field(default_factory=RunReport)
+    """Of all trees that closed."""
+    seconds: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Filling:
+    """A batch in the making: `run` grows the trees of what `draw` gives."""
+
+    run: Run
+    args: SlimeArgs
+    given_args: Any
+    """The trainer's own, for its functions."""
+    rollout_id: int
+    draw: Callable[[int], list[list[Any]]]
+    keeps: Filter | None = None
+    batch: Batch = field(default_factory=Batch)
+    _growing: dict[int, Group] = field(default_factory=dict[int, Group])
+    _seedlings: asyncio.Queue[Seedling | None] = field(default_factory=asyncio.Queue)
+    _closed: asyncio.Queue[TreeClosed | None] = field(default_factory=asyncio.Queue)
+    """None = no tree grows any more."""
+    _num_drawn: int = 0
+
+    async def full(self, num_groups: int) -> Batch:
+        """The batch, `num_groups` kept, in the order of their samples. What did not get into it is in `returned`: all
+        that was drawn and not dropped, where this raises."""
+        began = asyncio.get_running_loop().time()
+        growing = asyncio.create_task(self.run.grow_each(self._named(), [self._observe]))
+        growing.add_done_callback(lambda _: self._closed.put_nowait(None))
+        try:
+            while len(self.batch.kept) < num_groups:
+                while self._num_in_hand < num_groups:
+                    self._draw(num_groups)
+                event = await self._closed.get()
+                if event is None:
+                    await growing
+                    raise RamifyError("the run ended while trees were wanted of it")
+                self._settle(event, num_groups)
+        except BaseException:
+            self.batch.returned += self.batch.kept
+            raise
+        finally:
+            await self._end(growing)
+        self.batch.kept.sort(key=_order)
+        self.batch.seconds = asyncio.get_running_loop().time() - began
+        return self.batch
+
+    @property
+    def _num_in_hand(self) -> int:
+        return len(self.batch.kept) + len(self._growing)
+
+    async def _named(self) -> AsyncIterator[Seedling]:
+        while (seedling := await self._seedlings.get()) is not None:
+            yield seedling
+
+    def _observe(self, event: Event) -> None:
+        if isinstance(event, TreeClosed):
+            self._closed.put_nowait(event)
+
+    def _draw(self, num_groups: int) -> None:
+        drawn = self.draw(self.args.num_drawn or num_groups)
+        if not drawn:
+            raise ConfigError(f"the data source gave no groups with {len(self.batch.kept)} of {num_groups} made")
+        checked_size(drawn, self.args.num_samples)
+        groups = [self._group(given, self._num_drawn + place) for place, given in enumerate(drawn)]
+        self._num_drawn += len(groups)
+        for group in groups:
+            self._growing[group.number] = group
+            self._seedlings.put_nowait(Seedling(group.number, group.problem))
+
+    def _group(self, given: list[Any], number: int) -> Group:
+        config = self.run.config
+        return group_of(
+            given,
+            number,
+            rollout_id=self.rollout_id,
+            system=config.format_options.get("system"),
+            args=self.given_args,
+            reward_key=self.args.reward_key,
+        )
+
+    def _settle(self, event: TreeClosed, num_groups: int) -> None:
+        """Decide what becomes of a group whose tree has closed."""
+        batch, group = self.batch, self._growing.pop(event.index)
+        batch.report.observe(event)
+        if len(batch.kept) == num_groups:
+            batch.returned.append(group)
+            return
+        try:
+            rows = rows_for(self.run, event, len(group.samples))
+            fill(group, rows, codec=event.tree.codec, rollouts=self.args.rollouts, reward_key=self.args.reward_key)
+        except ExportError as error:
+            self._fail(group, str(error), num_groups)
+            return
+        if self._is_kept(group, num_groups):
+            batch.kept.append(group)
+            batch.rows += rows
+
+    def _fail(self, group: Group, fault: str, num_groups: int) -> None:
+        self.batch.returned.append(group)
+        self.batch.faults.append(fault)
+        if len(self.batch.faults) > max(FEWEST_FAULTS, num_groups):
+            raise GroupsFailed(f"{len(self.batch.faults)} groups failed; the last: {fault}")
+
+    def _is_kept(self, group: Group, num_groups: int) -> bool:
+        """What the trainer's filter says; notes a dropped group. A group that it would keep only where there are too
+        few is kept if dropping it would have more drawn."""
+        if self.keeps is None:
+            return True
+        said = self.keeps(self.given_args, group.samples)
+        if getattr(said, "keep", said):
+            return True
+        if getattr(said, "keep_when_insufficient", False) and self._num_in_hand + 1 <= num_groups:
+            return True
+        self.batch.dropped.append(group)
+        self.batch.reasons[getattr(said, "reason", None) or "filtered"] += 1
+        return False
+
+    async def _end(self, growing: asyncio.Task[None]) -> None:
+        """Stop what still grows; its groups, and those that closed unnoticed, go back."""
+        growing.cancel()
+        await asyncio.gather(growing, return_exceptions=True)
+        self.batch.returned += self._growing.values()
+        self._growing.clear()
+
+
+def rows_for(run: Run, event: TreeClosed, num_rows: int) -> list[Row]:
+    """Exactly `num_rows` rows of a tree that closed. Raises `ExportError` that says why there are not so many."""
+    if not event.is_whole:
+        raise ExportError(f"tree {event.tree.problem.uid!r} broke: {event.reason}")
+    try:
+        return tree_rows(event.tree, run.config, run.unpredictable, post_hoc=run.post_hoc, per_tree=num_rows)
+    except ExportError as error:
+        fault = _judges_fault(event.tree)
+        if fault is None:
+            raise
+        raise ExportError(f"{error}; a leaf has no reward: {fault}") from error
+
+
+def give_back(source: Any, groups: list[Group]) -> int:
+    """Hand groups back to a data source that takes any, in the order they were drawn; returns how many it did not take.
+    A source that only reads has no `add_samples`, or one that raises (THUDM/slime slime/rollout/data_source.py)."""
+    if not groups:
+        return 0
+    given = [group.samples for group in sorted(groups, key=lambda group: group.number)]
+    if (add := getattr(source, "add_samples", None)) is not None:
+        with suppress(RuntimeError, NotImplementedError):
+            add(given)
+            return 0
+    return len(groups)
+
+
+def _judges_fault(tree: Tree) -> str | None:
+    """What a judge of its leaves raised first."""
+    return next((str(note) for leaf in tree.leaves() if (note := tree.notes(leaf).get("judge")) is not None), None)
+
+
+def _order(group: Group) -> tuple[bool, int]:
+    """By the index of its samples; those without any come last, as they were drawn."""
+    index = group.samples[0].index
+    return index is None, group.number if index is None else index

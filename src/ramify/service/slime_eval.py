@@ -1,0 +1,167 @@
+"""Slime eval: a trainer's evaluation sets, each question answered by as many independent chains as the set says.
+
+Rewards of a question stand beside each other, so that a trainer can count them by position. A question whose chains
+broke is left out of its set and counted: a failure is not a reward of 0.
+"""
+
+import copy
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+from ramify.config.run_config import RunConfig
+from ramify.core.errors import ExportError
+from ramify.judges.exact import ANSWER
+from ramify.rows.sample import Sample
+from ramify.runner.events import Event, TreeClosed
+from ramify.runner.run import Run, Seedling
+from ramify.service.background import trainer
+from ramify.service.slime_args import SlimeArgs, checked_size, said_of
+from ramify.service.slime_batch import GroupsFailed, rows_for
+from ramify.service.slime_config import EvalLaw, evaluation_config, training_config
+from ramify.service.slime_runs import standing_run
+from ramify.service.slime_samples import Group, fill, group_of
+from ramify.tasks.data import DataConfig, read_problems
+
+OF_SOURCE = "data_source"
+"""Name of the set of questions that a data source gives, where the arguments know of no sets."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvalSet:
+    """An evaluation set: groups of equal samples, how they are sampled and who rewards them."""
+
+    name: str
+    groups: Sequence[list[Any]]
+    law: EvalLaw
+    args: SlimeArgs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvalResult:
+    """The samples of a set, in order, and why questions are missing."""
+
+    samples: list[Any]
+    faults: list[str]
+
+
+async def evaluated(given_args: Any, rollout_id: int, source: Any) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """(set -> rewards, truncated and samples, metrics). Raises `GroupsFailed` where a set has no answer at all."""
+    args = SlimeArgs.of(given_args)
+    config = training_config(args)
+    data: dict[str, dict[str, Any]] = {}
+    metrics: dict[str, Any] = {}
+    for dataset in eval_sets(given_args, args, source, config.prompts):
+        result = await _answered(dataset, config, given_args, rollout_id)
+        data[dataset.name] = _columns(result.samples, args.eval_reward_key)
+        metrics[f"eval/{dataset.name}-failed"] = len(result.faults)
+    return data, metrics
+
+
+def eval_sets(given_args: Any, args: SlimeArgs, source: Any, num_prompts: int) -> list[EvalSet]:
+    """The sets that the arguments name; where they know of none, what the data source gives next."""
+    named = said_of(given_args, "eval_datasets")
+    if named is None and not hasattr(given_args, "eval_datasets"):
+        groups = source.get_samples(args.num_groups or num_prompts)
+        return [EvalSet(OF_SOURCE, groups, EvalLaw(num_samples=checked_size(groups, None)), args)]
+    return [_named(dataset, given_args, args) for dataset in named or ()]
+
+
+def _named(dataset: Any, given_args: Any, args: SlimeArgs) -> EvalSet:
+    """A set that the arguments describe, with what it says of its rewards."""
+    num_samples = said_of(dataset, "n_samples_per_eval_prompt") or 1
+    judged = replace(
+        args,
+        rm_path=said_of(dataset, "custom_rm_path") or args.rm_path,
+        rm_type=said_of(dataset, "rm_type") or args.rm_type,
+        reward_key=args.eval_reward_key,
+    )
+    groups = [[copy.deepcopy(question) for _ in range(num_samples)] for question in _questions(dataset, given_args)]
+    for index, sample in enumerate(sample for group in groups for sample in group):
+        sample.index = index
+    return EvalSet(dataset.name, groups, EvalLaw.of(dataset, num_samples), judged)
+
+
+def _questions(dataset: Any, given_args: Any) -> list[Any]:
+    """One sample a question: read by the trainer where there is one, else a file of ours with the same columns."""
+    package = trainer()
+    if package is None:
+        data = DataConfig(path=dataset.path, question=_column(dataset, "input_key", "text"), answer=dataset.label_key)
+        problems, _ = read_problems(data)
+        return [
+            Sample(prompt=each.question, label=each.secret.get(ANSWER), metadata=dict(each.public)) for each in problems
+        ]
+    read = import_module(f"{package}.utils.data").Dataset(
+        dataset.path,
+        None,
+        None,
+        None,
+        prompt_key=_column(dataset, "input_key", "text"),
+        label_key=dataset.label_key,
+        metadata_key=_column(dataset, "metadata_key", "metadata"),
+        tool_key=said_of(dataset, "tool_key"),
+    )
+    for sample in read.samples:
+        sample.metadata = dataset.inject_metadata(sample.metadata)
+        sample.custom_rm_path = dataset.custom_rm_path
+    return read.samples
+
+
+def _column(dataset: Any, name: str, otherwise: str) -> str:
+    return said_of(dataset, name) or otherwise
+
+
+async def _answered(dataset: EvalSet, config: RunConfig, given_args: Any, rollout_id: int) -> EvalResult:
+    """Grow a tree of chains for every question. Raises `GroupsFailed` where all of them broke."""
+    closed: list[TreeClosed] = []
+
+    def keep(event: Event) -> None:
+        if isinstance(event, TreeClosed):
+            closed.append(event)
+
+    system = config.format_options.get("system")
+    groups = [
+        group_of(
+            given,
+            number,
+            rollout_id=f"{dataset.name}@{rollout_id}",
+            system=system,
+            args=given_args,
+            reward_key=dataset.args.reward_key,
+        )
+        for number, given in enumerate(dataset.groups)
+    ]
+    async with standing_run(evaluation_config(config, dataset.law), dataset.args) as run:
+        await run.grow_each(_seedlings(groups), [keep])
+        return _filled(dataset, run, groups, closed)
+
+
+async def _seedlings(groups: Sequence[Group]) -> AsyncIterator[Seedling]:
+    for group in groups:
+        yield Seedling(group.number, group.problem)
+
+
+def _filled(dataset: EvalSet, run: Run, groups: Sequence[Group], closed: Sequence[TreeClosed]) -> EvalResult:
+    result = EvalResult([], [])
+    for event in sorted(closed, key=lambda event: event.index):
+        group = groups[event.index]
+        try:
+            rows = rows_for(run, event, len(group.samples))
+            fill(group, rows, codec=event.tree.codec, rollouts="leaf", reward_key=dataset.args.reward_key)
+        except ExportError as error:
+            result.faults.append(str(error))
+        else:
+            result.samples.extend(group.samples)
+    if groups and not result.samples:
+        raise GroupsFailed(f"no question of {dataset.name!r} was answered; the last: {result.faults[-1]}")
+    return result
+
+
+def _columns(samples: list[Any], reward_key: str | None) -> dict[str, Any]:
+    """What the trainer logs of a set."""
+    return {
+        "rewards": [s.reward if reward_key is None else s.reward[reward_key] for s in samples],
+        "truncated": [s.status == type(s).Status("truncated") for s in samples],
+        "samples": samples,
+    }

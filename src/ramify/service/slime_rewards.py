@@ -1,0 +1,128 @@
+"""Slime rewards: a trainer's own reward function as the judge of a run's leaves, so that trees are credited by it.
+
+It is `async (args, sample) -> number or mapping of parts`; a mapping needs a reward key. The sample is a copy of one of
+the group's with the leaf filled in; what the function writes on it is lost. What it raises is a fault of that leaf,
+never a reward of 0.
+"""
+
+import asyncio
+import copy
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from numbers import Real
+from typing import Any, Final
+
+from ramify.core.branch import Branch
+from ramify.core.errors import ConfigError, JudgeError
+from ramify.core.format import Format
+from ramify.core.judge import Judge, Verdict
+from ramify.core.problem import Problem
+from ramify.core.task import Task
+from ramify.core.tool import Tool
+from ramify.judges.function import side_by_side
+from ramify.service.background import trainer
+from ramify.service.slime_args import SlimeArgs, loaded
+
+ASKED: Final = "slime"
+"""Key of the `Asked` among a problem's secrets."""
+
+RewardFunction = Callable[[Any, Any], Awaitable[Any]]
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """What a reward function is to see of a problem, and the mappings it returned."""
+
+    args: Any
+    """The trainer's own."""
+    sample: Any
+    """The group's first."""
+    reward_key: str | None
+    said: dict[tuple[bytes, float], Mapping[str, Any]] = field(default_factory=dict)
+    """(ids of a leaf, its reward) -> all that was said of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerReward:
+    """An oracle: samples hold labels. It keeps its own deadline, long enough for a server that is asked again."""
+
+    function: RewardFunction
+    name: str = "trainer_reward"
+    is_oracle: bool = True
+    deadline_s: float = 600.0
+
+    async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
+        """One verdict a branch. Raises `JudgeError`, or whatever the function does."""
+        asked = problem.secret[ASKED]
+        async with asyncio.timeout(self.deadline_s):
+            return await side_by_side(self._verdict(branch, asked) for branch in branches)
+
+    async def _verdict(self, branch: Branch, asked: Asked) -> Verdict:
+        said = await self.function(asked.args, _with_leaf(asked.sample, branch))
+        if not isinstance(said, Mapping):
+            return Verdict(_number(said))
+        if asked.reward_key not in said:
+            raise JudgeError(f"the reward has the parts {sorted(said)}, and reward_key = {asked.reward_key!r}")
+        value = _number(said[asked.reward_key])
+        asked.said[branch.ids.tobytes(), value] = said
+        parts = {str(part): float(v) for part, v in said.items() if isinstance(v, Real) and math.isfinite(v)}
+        return Verdict(value, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewarded:
+    """A task whose leaves the trainer rewards, whoever else would."""
+
+    task: Task
+    judges: tuple[Judge, ...]
+
+    @property
+    def format(self) -> Format:
+        return self.task.format
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        return self.task.tools
+
+    def problems(self, split: str, num_problems: int, seed: int) -> Sequence[Problem]:
+        return self.task.problems(split, num_problems, seed)
+
+    def prune(self, branch: Branch) -> str | None:
+        return self.task.prune(branch)
+
+    def is_same_answer(self, one: str, other: str) -> bool:
+        return self.task.is_same_answer(one, other)
+
+
+def rewarded(task: Task, args: SlimeArgs) -> Task:
+    """`task`, judged by the trainer's reward where its arguments name one. Raises `ConfigError`."""
+    return Rewarded(task, (TrainerReward(_function(args)),)) if args.has_rm else task
+
+
+def _function(args: SlimeArgs) -> RewardFunction:
+    """The trainer's own way to its rewards, or the function itself where there is no trainer."""
+    package = trainer()
+    if package is not None:
+        return import_module(f"{package}.rollout.rm_hub").async_rm
+    if args.rm_path is None:
+        raise ConfigError(f"rm_type = {args.rm_type!r} is slime's own, and slime is not here; use custom_rm_path")
+    return loaded(args.rm_path)
+
+
+def _with_leaf(sample: Any, branch: Branch) -> Any:
+    """A copy of the sample that says what a leaf says."""
+    filled = copy.copy(sample)
+    filled.tokens = branch.ids.tolist()
+    filled.response = branch.response_text
+    filled.response_length = len(branch) - branch.num_prompt
+    filled.status = type(sample).Status("completed")
+    filled.metadata = dict(sample.metadata or {})
+    return filled
+
+
+def _number(said: object) -> float:
+    if not isinstance(said, Real) or not math.isfinite(said):
+        raise JudgeError(f"the reward function returned {said!r:.200}; a reward is a number, or a mapping")
+    return float(said)

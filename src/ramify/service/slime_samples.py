@@ -1,0 +1,122 @@
+"""Slime samples: a group of a trainer's samples as a problem, and a tree's rows filled back into them.
+
+Samples are of whatever class the data source makes: they are read and filled by attributes, `Status` by its words.
+Invariant: index, group_index, prompt and label of a sample stay as they came.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ramify.core.codec import Codec
+from ramify.core.errors import ConfigError, ExportError
+from ramify.core.problem import Problem
+from ramify.judges.exact import ANSWER
+from ramify.rows.row import Row
+from ramify.rows.sample import Sample
+from ramify.rows.slime import Rollouts, samples
+from ramify.service.slime_rewards import ASKED, Asked
+
+FILLED: Final = (
+    "tokens", "response", "response_length", "loss_mask", "rollout_log_probs", "weight_versions", "train_metadata"
+)  # fmt: skip
+"""What a row says of a sample as it is."""
+UNREPLAYED: Final = ("rollout_routed_experts", "rollout_top_p_token_ids", "multimodal_train_inputs")
+"""What a sample of another rollout function may carry and ours never does."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The samples of one prompt, which stand for the leaves of one tree."""
+
+    number: int
+    """Place in the draws of a call."""
+    samples: list[Any]
+    problem: Problem
+
+    @property
+    def asked(self) -> Asked:
+        return self.problem.secret[ASKED]
+
+
+def group_of(
+    given: Sequence[Any], number: int, *, rollout_id: int | str, system: str | None = None, args: Any = None,
+    reward_key: str | None = None,
+) -> Group:  # fmt: skip
+    """A group as a problem: its uid names the group and the batch, so that a prompt drawn again grows another tree.
+
+    `system`: what the run's format says before every question; messages may repeat it. Raises `ConfigError`.
+    """
+    first = given[0]
+    metadata = dict(first.metadata or {})
+    secret = {} if first.label is None else {ANSWER: first.label}
+    problem = Problem(
+        uid=f"{_name(first, number)}@{rollout_id}",
+        question=question_of(first.prompt, system),
+        public={key: value for key, value in metadata.items() if key != "ramify"},
+        secret={**secret, ASKED: Asked(args, first, reward_key)},
+    )
+    return Group(number, list(given), problem)
+
+
+def question_of(prompt: str | Sequence[Mapping[str, Any]], system: str | None = None) -> str:
+    """The question of a prompt: its text, or that of its one message of the user. Raises `ConfigError`."""
+    if isinstance(prompt, str):
+        return prompt
+    others = [message for message in prompt if message.get("role") != "user"]
+    asked = [message.get("content") for message in prompt if message.get("role") == "user"]
+    if any(message.get("role") != "system" or message.get("content") != system for message in others):
+        raise ConfigError(
+            f"a prompt has messages that the run's format would not say: {others!r:.200}; a prompt is one message of "
+            "the user, and the system's is format_options.system of the TOML"
+        )
+    if len(asked) != 1 or not isinstance(asked[0], str):
+        raise ConfigError(f"a prompt is one message of the user, of text alone; got {asked!r:.200}")
+    return asked[0]
+
+
+def fill(group: Group, rows: Sequence[Row], *, codec: Codec, rollouts: Rollouts, reward_key: str | None) -> None:
+    """Fill the group's samples by the rows of its tree, one each, in order. Mutates the samples."""
+    _refuse_shared_rollout(group, rollouts)
+    key = None if group.asked.said else reward_key
+    # The columns of its problem are the sample's own metadata already, of whatever type they are there.
+    made = samples([replace(row, public={}) for row in rows], group_by="tree", reward_key=key, codec=codec)
+    first = group.samples[0]
+    for sample, row, leaf in zip(group.samples, rows, made, strict=True):
+        for name in FILLED:
+            setattr(sample, name, getattr(leaf, name))
+        sample.status = type(sample).Status(leaf.status.value)
+        said = group.asked.said.get((row.ids.tobytes(), row.reward))
+        sample.reward = leaf.reward if said is None else dict(said)
+        sample.metadata = {**(sample.metadata or {}), **leaf.metadata}
+        sample.rollout_id = sample.index if rollouts == "leaf" else first.index
+
+
+def plain_samples(batch: Sequence[Any]) -> list[Sample]:
+    """A trainer's samples as ours. Raises `ExportError` for what they carry and cannot be converted."""
+    made: list[Sample] = []
+    for sample in batch:
+        if isinstance(sample, Sample):
+            made.append(sample)
+            continue
+        carried = [name for name in UNREPLAYED if getattr(sample, name, None) is not None]
+        if carried:
+            raise ExportError(
+                f"sample {sample.index} carries {', '.join(carried)}, which this converter does not hand on; leave "
+                "--custom-convert-samples-to-train-data-path out for such samples"
+            )
+        made.append(Sample.from_dict(sample.to_dict()))
+    return made
+
+
+def _name(sample: Any, number: int) -> str:
+    """What a group is called: by its problem's own id and its number among all groups, as far as there are any."""
+    if sample.group_index is not None:
+        return f"group-{sample.group_index}"
+    return f"draw-{number}" if sample.index is None else f"sample-{sample.index}"
+
+
+def _refuse_shared_rollout(group: Group, rollouts: Rollouts) -> None:
+    """Refuse a tree as one rollout where nothing says which."""
+    if rollouts == "tree" and len(group.samples) > 1 and group.samples[0].index is None:
+        raise ConfigError("ramify_rollouts = 'tree' needs the samples' index, and the data source gives none")
