@@ -1,5 +1,6 @@
 """A trainer as its rollout functions see it: arguments, a data source of slime's protocol, and a TOML file."""
 
+import asyncio
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.problem import Problem
+from ramify.engines.faults import Fault
+from ramify.engines.scripted import Scripted
 from ramify.rows.sample import Sample
 
 TREES = """
@@ -19,7 +22,7 @@ name = "offline"
 [strategy.options]
 initial_rollouts = 3
 beam_size = 2
-expansion_iterations = 1
+expansion_iterations = 2
 [judges.countdown]
 kind = "tests.service.trainer:length"
 """
@@ -83,3 +86,79 @@ def arguments(folder: Path, toml: str = TREES, **given: Any) -> Namespace:
 
 def flat(groups: Sequence[Sequence[Any]]) -> list[Any]:
     return [sample for group in groups for sample in group]
+
+
+# -- functions that arguments name -------------------------------------------------------------------------------------
+
+LOOPS: list[asyncio.AbstractEventLoop] = []
+"""Loops that `noting` ran on."""
+
+
+async def noting(args: Any, sample: Any) -> float:
+    LOOPS.append(asyncio.get_running_loop())
+    return 1.0
+
+
+async def parts(args: Any, sample: Any) -> dict[str, Any]:
+    return {"score": len(sample.response) % 3 / 2, "said": sample.response[:5], "gold": sample.label}
+
+
+async def raising(args: Any, sample: Any) -> float:
+    raise ValueError("the reward server is away")
+
+
+async def raising_at_times(args: Any, sample: Any) -> float:
+    """For one leaf in thirteen."""
+    if sum(sample.tokens) % 13 == 0:
+        raise ValueError("the reward server is away")
+    return len(sample.response) % 2
+
+
+async def nan(args: Any, sample: Any) -> float:
+    return float("nan")
+
+
+async def by_group(args: Any, sample: Any) -> float:
+    """Equal for all leaves of every other group."""
+    return float(sample.group_index % 2 == 1 and len(sample.response) % 2 == 1)
+
+
+async def equal(args: Any, sample: Any) -> float:
+    return 0.5
+
+
+@dataclass(frozen=True)
+class Said:
+    """slime's `DynamicFilterOutput`."""
+
+    keep: bool
+    reason: str | None = None
+    keep_when_insufficient: bool = False
+
+
+def by_spread(args: Any, samples: list[Any], **_: Any) -> Said:
+    return Said(len({sample.reward for sample in samples}) > 1, "zero_std")
+
+
+def if_there_are_enough(args: Any, samples: list[Any], **_: Any) -> Said:
+    return Said(keep=False, keep_when_insufficient=True)
+
+
+def never(args: Any, samples: list[Any]) -> bool:
+    return False
+
+
+def first_only(args: Any, groups: list[list[Any]]) -> None:
+    for sample in flat(groups):
+        sample.remove_sample = sample is not groups[0][0]
+
+
+def counted(args: Any, groups: list[list[Any]], source: Any) -> None:
+    args.num_processed = len(groups)
+
+
+class Flaky(Scripted):
+    """An engine of which every other call fails for good."""
+
+    def __init__(self) -> None:
+        super().__init__(faults=[Fault("error", share=0.5, is_retryable=False)])

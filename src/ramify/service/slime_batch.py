@@ -3,7 +3,8 @@
 Groups are drawn a few more at a time than are wanted, as the trainer's own loop does; each becomes exactly as many rows
 as it has samples. A group whose tree broke or came out short, and all that still grows when the batch is full, goes
 back to the source as it came, when everything has ended, so that it is not drawn again at once; what a filter dropped
-does not. Invariant: an exception leaves nothing in flight, and every group that was drawn is kept, dropped or returned.
+does not. Invariant: an exception leaves nothing in flight, and every group that was drawn is kept, dropped or returned,
+but for those of a draw that is refused.
 
 Source of the rules of drawing: THUDM/slime slime/rollout/sglang_rollout.py `generate_rollout_async`.
 """
@@ -18,6 +19,7 @@ from typing import Any, Final
 from ramify.core.errors import ConfigError, ExportError, RamifyError
 from ramify.core.tree import Tree
 from ramify.rows.row import Row
+from ramify.runner.deadline import finished
 from ramify.runner.events import Event, TreeClosed
 from ramify.runner.report import RunReport
 from ramify.runner.rows import tree_rows
@@ -82,22 +84,26 @@ class Filling:
         growing = asyncio.create_task(self.run.grow_each(self._named(), [self._observe]))
         growing.add_done_callback(lambda _: self._closed.put_nowait(None))
         try:
-            while len(self.batch.kept) < num_groups:
-                while self._num_in_hand < num_groups:
-                    self._draw(num_groups)
-                event = await self._closed.get()
-                if event is None:
-                    await growing
-                    raise RamifyError("the run ended while trees were wanted of it")
-                self._settle(event, num_groups)
+            try:
+                await self._fill(num_groups, growing)
+            finally:
+                await self._end(growing)
         except BaseException:
             self.batch.returned += self.batch.kept
             raise
-        finally:
-            await self._end(growing)
         self.batch.kept.sort(key=_order)
         self.batch.seconds = asyncio.get_running_loop().time() - began
         return self.batch
+
+    async def _fill(self, num_groups: int, growing: asyncio.Task[None]) -> None:
+        while len(self.batch.kept) < num_groups:
+            while self._num_in_hand < num_groups:
+                self._draw(num_groups)
+            event = await self._closed.get()
+            if event is None:
+                await growing
+                raise RamifyError("the run ended while trees were wanted of it")
+            self._settle(event, num_groups)
 
     @property
     def _num_in_hand(self) -> int:
@@ -137,9 +143,6 @@ class Filling:
         """Decide what becomes of a group whose tree has closed."""
         batch, group = self.batch, self._growing.pop(event.index)
         batch.report.observe(event)
-        if len(batch.kept) == num_groups:
-            batch.returned.append(group)
-            return
         try:
             rows = rows_for(self.run, event, len(group.samples))
             fill(group, rows, codec=event.tree.codec, rollouts=self.args.rollouts, reward_key=self.args.reward_key)
@@ -173,9 +176,11 @@ class Filling:
     async def _end(self, growing: asyncio.Task[None]) -> None:
         """Stop what still grows; its groups, and those that closed unnoticed, go back."""
         growing.cancel()
-        await asyncio.gather(growing, return_exceptions=True)
-        self.batch.returned += self._growing.values()
-        self._growing.clear()
+        try:
+            await finished(_ended(growing))
+        finally:
+            self.batch.returned += self._growing.values()
+            self._growing.clear()
 
 
 def rows_for(run: Run, event: TreeClosed, num_rows: int) -> list[Row]:
@@ -202,6 +207,11 @@ def give_back(source: Any, groups: list[Group]) -> int:
             add(given)
             return 0
     return len(groups)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Return when the task has ended, however it did."""
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _judges_fault(tree: Tree) -> str | None:
