@@ -24,14 +24,13 @@ from ramify.rows.slime import samples, train_data
 from ramify.runner.scheduler import TooManyFailures
 from ramify.service.background import background_loop, run_in_background
 from ramify.service.slime import (
-    _batch,
     advantages,
     convert_samples_to_train_data,
     generate_rollout,
     post_process_rewards,
 )
 from ramify.service.slime_args import SlimeArgs, loaded
-from ramify.service.slime_batch import GroupsFailed
+from ramify.service.slime_batch import GroupsFailed, drawn_batch
 from ramify.service.slime_config import EvalLaw, evaluation_config, training_config
 from ramify.service.slime_metrics import batch_metrics
 from ramify.service.slime_runs import close_runs
@@ -175,14 +174,14 @@ def test_a_source_that_only_reads_loses_the_surplus(tmp_path: Path) -> None:
             raise RuntimeError("this is a read-only data source")
 
     args = arguments(tmp_path, over_sampling_batch_size=5)
-    batch, num_lost = run_in_background(_batch(args, SlimeArgs.of(args), 0, ReadOnly()))
+    batch, num_lost = run_in_background(drawn_batch(args, 0, ReadOnly()))
     assert (len(batch.kept), num_lost) == (2, 3)
     assert batch_metrics(batch, num_lost=num_lost)["rollout/ramify/lost_groups"] == 3.0
 
 
 def test_a_batch_says_what_it_came_to(tmp_path: Path) -> None:
     args = arguments(tmp_path, dynamic_sampling_filter_path=f"{HERE}.by_spread", custom_rm_path=f"{HERE}.by_group")
-    batch, num_lost = run_in_background(_batch(args, SlimeArgs.of(args), 0, Source()))
+    batch, num_lost = run_in_background(drawn_batch(args, 0, Source()))
     metrics = batch_metrics(batch, num_lost=num_lost)
     assert metrics["rollout/dynamic_filter/drop_zero_std"] == len(batch.dropped) >= 1
     told = {name.removeprefix("rollout/ramify/"): value for name, value in metrics.items()}
@@ -333,7 +332,7 @@ def test_calls_of_one_run_take_turns(tmp_path: Path) -> None:
     args = arguments(tmp_path)
 
     async def both() -> list[Any]:
-        return await asyncio.gather(*(_batch(args, SlimeArgs.of(args), n, Source()) for n in range(3)))
+        return await asyncio.gather(*(drawn_batch(args, n, Source()) for n in range(3)))
 
     assert [len(batch.kept) for batch, _ in run_in_background(both())] == [2, 2, 2]
 
@@ -582,7 +581,7 @@ def test_a_filling_that_is_cancelled_leaves_no_group_behind(tmp_path: Path) -> N
     source, args = Source(), arguments(tmp_path, rollout_batch_size=8)
 
     async def was_cancelled(after: int) -> bool:
-        task = asyncio.create_task(_batch(args, SlimeArgs.of(args), 0, source))
+        task = asyncio.create_task(drawn_batch(args, 0, source))
         for _ in range(after):
             await asyncio.sleep(0)
         task.cancel()

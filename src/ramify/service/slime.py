@@ -16,11 +16,9 @@ from ramify.rows.sample import Sample
 from ramify.rows.slime import normalised, train_data
 from ramify.service.background import run_in_background, trainer
 from ramify.service.slime_args import SlimeArgs, loaded, mean_of, said_of
-from ramify.service.slime_batch import Batch, Filling, give_back
-from ramify.service.slime_config import training_config
+from ramify.service.slime_batch import drawn_batch
 from ramify.service.slime_eval import evaluated
 from ramify.service.slime_metrics import batch_metrics
-from ramify.service.slime_runs import standing_run
 from ramify.service.slime_samples import plain_samples
 
 NORMALISING = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
@@ -39,7 +37,7 @@ def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: b
         data, metrics = run_in_background(evaluated(args, rollout_id, data_source))
         return _output("RolloutFnEvalOutput", data=data, metrics=metrics)
     said = SlimeArgs.of(args)
-    batch, num_lost = run_in_background(_batch(args, said, rollout_id, data_source))
+    batch, num_lost = run_in_background(drawn_batch(args, rollout_id, data_source))
     groups = [group.samples for group in batch.kept]
     if said.sample_filter_path is not None:
         loaded(said.sample_filter_path)(args, groups)
@@ -103,20 +101,6 @@ def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float]
     is_baseline = said_of(args, "advantage_estimator") == "reinforce_plus_plus_baseline"
     kind: Kind = "grpo" if has_std and not is_baseline else "dr_grpo"
     return normalised(batch, kind=kind, reward_key=said_of(args, "reward_key"))
-
-
-async def _batch(args: Any, said: SlimeArgs, rollout_id: int, source: Any) -> tuple[Batch, int]:
-    """A full batch, and how many groups the source did not take back."""
-    config = training_config(said)
-    keeps = None if said.filter_path is None else loaded(said.filter_path)
-    async with standing_run(config, said) as run:
-        filling = Filling(run, said, args, rollout_id, source.get_samples, keeps)
-        try:
-            batch = await filling.full(said.num_groups or config.prompts)
-        except BaseException:
-            give_back(source, filling.batch.returned)
-            raise
-        return batch, give_back(source, batch.returned)
 
 
 def _output(kind: str, **fields: Any) -> Any:

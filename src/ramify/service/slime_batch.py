@@ -24,7 +24,9 @@ from ramify.runner.events import Event, TreeClosed
 from ramify.runner.report import RunReport
 from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run, Seedling
-from ramify.service.slime_args import SlimeArgs, checked_size
+from ramify.service.slime_args import SlimeArgs, checked_size, loaded
+from ramify.service.slime_config import training_config
+from ramify.service.slime_runs import standing_run
 from ramify.service.slime_samples import Group, fill, group_of
 
 FEWEST_FAULTS: Final = 4
@@ -181,6 +183,22 @@ class Filling:
         finally:
             self.batch.returned += self._growing.values()
             self._growing.clear()
+
+
+async def drawn_batch(args: Any, rollout_id: int, source: Any) -> tuple[Batch, int]:
+    """A full batch of a trainer's arguments, and how many groups the source did not take back. Raises `ConfigError`
+    before anything is drawn; behind that, with all that was drawn back in the source."""
+    said = SlimeArgs.of(args)
+    config = training_config(said)
+    keeps = None if said.filter_path is None else loaded(said.filter_path)
+    async with standing_run(config, said) as run:
+        filling = Filling(run, said, args, rollout_id, source.get_samples, keeps)
+        try:
+            batch = await filling.full(said.num_groups or config.prompts)
+        except BaseException:
+            give_back(source, filling.batch.returned)
+            raise
+        return batch, give_back(source, batch.returned)
 
 
 def rows_for(run: Run, event: TreeClosed, num_rows: int) -> list[Row]:
