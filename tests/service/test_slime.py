@@ -289,7 +289,7 @@ def test_batches_pass_through_the_functions_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "fault"),
     [
-        ("never", "'never' names no function"),
+        ("never", "'never': name package.module.function"),
         ("no.such.module", "cannot be imported"),
         (f"{HERE}.nothing", "has no 'nothing'"),
         (f"{HERE}.TREES", "which is no function"),

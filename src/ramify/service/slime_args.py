@@ -8,10 +8,10 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from ramify import plugins
 from ramify.core.errors import ConfigError
 from ramify.rows.slime import Rollouts
 from ramify.service.background import trainer
@@ -123,18 +123,10 @@ def mean_of(args: Any) -> Mean:
 
 
 def loaded(path: str) -> Callable[..., Any]:
-    """The function at a dotted path `package.module.name`, as the trainer loads them. Raises `ConfigError`."""
-    module, dot, name = path.rpartition(".")
-    if not dot:
-        raise ConfigError(f"{path!r} names no function: it reads package.module.name")
-    try:
-        found = getattr(import_module(module), name)
-    except ImportError as error:
-        raise ConfigError(f"{path!r} cannot be imported: {error}") from error
-    except AttributeError:
-        raise ConfigError(f"{path!r}: module {module!r} has no {name!r}") from None
+    """The function at a dotted path, as the trainer loads them. Raises `ConfigError`."""
+    found = plugins.located("function", path)
     if not callable(found):
-        raise ConfigError(f"{path!r} is {found!r:.80}, which is no function")
+        raise ConfigError(f"function {path!r} is {found!r:.80}, which is no function")
     return found
 
 
