@@ -6,7 +6,6 @@ is no fault.
 
 import argparse
 import hashlib
-import importlib.util
 import os
 import platform
 import shutil
@@ -35,10 +34,11 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "parquet": ("pyarrow",),
     "plot": ("matplotlib",),
     "view": ("starlette", "uvicorn"),
+    "metrics": ("opentelemetry_api", "opentelemetry_sdk", "prometheus_client"),
     "ray": ("ray",),
     "train": ("trl",),
 }
-"""Extra -> the modules it installs."""
+"""Extra -> the packages it installs."""
 BASE = ("numpy", "msgspec", "rich", "safetensors")
 MIN_PYTHON = (3, 11)
 MIN_FREE_BYTES = 1 << 30
@@ -114,7 +114,14 @@ def threads() -> Iterator[Finding]:
     yield Finding("threads", "ok", f"{os.cpu_count()} cores; matrix library: {limit}")
 
 
-def extras(has_module: Callable[[str], object] = importlib.util.find_spec) -> Iterator[Finding]:
+def _version(module: str) -> str | None:
+    try:
+        return metadata.version(module.replace("_", "-"))
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def extras(has_module: Callable[[str], object] = _version) -> Iterator[Finding]:
     for extra, modules in EXTRAS.items():
         missing = [name for name in modules if not has_module(name)]
         text = f"pip install 'ramify[{extra}]'" if missing else " ".join(f"{m} {_version(m)}" for m in modules)
@@ -163,10 +170,3 @@ def engines(python: str, *, folder: Path | None = None) -> Iterator[Finding]:
     router = found.version("sglang_router")
     text = f"not in {python}: pip install sglang-router==0.3.2" if router is None else f"{router} ({python})"
     yield Finding("router", "missing" if router is None else "ok", text)
-
-
-def _version(module: str) -> str | None:
-    try:
-        return metadata.version(module.replace("_", "-"))
-    except metadata.PackageNotFoundError:
-        return None

@@ -19,11 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_budget_flag(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the run; default: a new one in runs/")
     parser.add_argument("--dry-run", action="store_true", help="print the whole configuration and start nothing")
+    parser.add_argument("--metrics-port", type=int, metavar="N", help="serve Prometheus metrics while it runs; 0 = any")
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    from ramify.cli.running import run_shown
+    from ramify.cli.running import measured, run_shown
     from ramify.runner import api
 
     config = resolved(options, budgets(options)).config
@@ -33,14 +34,15 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         terminal.say(config.strategy.reading)
     out = options.out or new_folder(config)
     title = config.preset or config.strategy.name
-    return run_shown(
-        lambda observer: api.begin(config, out, observers=[observer]),
-        out,
-        terminal,
-        title=title,
-        num_trees=config.prompts,
-        is_json=options.json,
-    )
+    with measured(options.metrics_port, terminal, agent=title) as (observers, measure):
+        return run_shown(
+            lambda observer: api.begin(config, out, observers=[observer, *observers], measured=measure),
+            out,
+            terminal,
+            title=title,
+            num_trees=config.prompts,
+            is_json=options.json,
+        )
 
 
 def new_folder(config: "RunConfig") -> Path:

@@ -1,7 +1,9 @@
 """Running: what `rollout` and `resume` show of a run while it grows and when it ends, however it ends."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ramify.cli.exit_codes import ExitCode, code_of_error, code_of_report
 from ramify.cli.progress import RunProgress
@@ -10,6 +12,9 @@ from ramify.core.errors import RamifyError
 from ramify.engines.replica import ReplicaStats
 from ramify.runner.events import Observer
 from ramify.runner.report import EngineReport, RunReport
+
+if TYPE_CHECKING:
+    from ramify.runner.api import Measured
 
 SCHEMA = "ramify.rollout/1"
 MAX_FAULTS_SHOWN = 5
@@ -54,6 +59,19 @@ def grown_shown(
         terminal.fault(f"interrupted\n{_saved(out)}" if out.exists() else "interrupted before anything was begun")
         return ExitCode.INTERRUPTED
     return report, code_of_report(report)
+
+
+@contextmanager
+def measured(port: int | None, terminal: Terminal, *, agent: str) -> "Iterator[tuple[list[Observer], Measured | None]]":
+    """The observers and the engines' measuring of a run whose metrics are served; none without a port."""
+    if port is None:
+        yield [], None
+        return
+    from ramify.service.telemetry import Telemetry, TelemetryConfig
+
+    with closing(Telemetry(TelemetryConfig(agent=agent))) as telemetry:
+        terminal.say(f"metrics: {telemetry.serve_metrics(port)}")
+        yield [telemetry.observe], telemetry.in_front_of
 
 
 def summary(report: RunReport) -> list[str]:

@@ -46,6 +46,10 @@ from ramify.store.store import FolderStore, header_and_config, refuse_occupied, 
 from ramify.tasks.data import DataFile
 from ramify.tools.output import told
 
+Measured = Callable[[Engine, str], Engine]
+"""Puts something between an engine, whose server calls its model so, and what tries its requests again: an engine that is
+the same but for being watched."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
@@ -82,14 +86,17 @@ def assemble(
     task: Task | None = None,
     strategy: type[Strategy] | None = None,
     in_front: Callable[[Engine], Engine] | None = None,
+    measured: Measured | None = None,
 ) -> Run:
-    """Build a run's parts. Objects win over what the config names; `in_front` is as of `Run`. Raises `ConfigError`."""
+    """Build a run's parts. Objects win over what the config names; `in_front` is as of `Run`, `measured` is asked for
+    each engine that is built here. Raises `ConfigError`."""
     task = task or build_task(config)
     if problems is None:
         problems = _problems_of(task, config)
     named = [p if isinstance(p, Problem) else Problem(f"question-{i}", p) for i, p in enumerate(problems)]
-    engines = {name: build_engine(each) for name, each in config.engines.items()}
-    policy = engine or build_engine(config.engine)
+    build = build_engine if measured is None else lambda each: measured(build_engine(each), each.model or "")
+    engines = {name: build(each) for name, each in config.engines.items()}
+    policy = engine or build(config.engine)
     return Run(
         config,
         task=task,
@@ -265,10 +272,12 @@ async def steps(
 # -- runs on disk ----------------------------------------------------------------------------------------------------
 
 
-def begin(config: RunConfig, path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
+def begin(
+    config: RunConfig, path: Path, *, observers: Iterable[Observer] = (), measured: Measured | None = None
+) -> RunReport:
     """Grow a run into the new folder `path`. Raises `ConfigError`, `StoreError`, or `EngineError` where a server does
     not answer, before anything starts; then there is no folder."""
-    return loop.run(_begin(config, path, observers))
+    return loop.run(_begin(config, path, observers, measured))
 
 
 def resume(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
@@ -276,10 +285,10 @@ def resume(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
     return loop.run(_resume(path, observers))
 
 
-async def _begin(config: RunConfig, path: Path, observers: Iterable[Observer]) -> RunReport:
+async def _begin(config: RunConfig, path: Path, observers: Iterable[Observer], measured: Measured | None) -> RunReport:
     """The folder is made when everybody who is needed has answered: a run that cannot start leaves none."""
     refuse_occupied(path)
-    run = assemble(config)
+    run = assemble(config, measured=measured)
     header, writing = header_of(run), Writing(durability=config.durability)
     try:
         await run.connect()

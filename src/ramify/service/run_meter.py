@@ -1,0 +1,266 @@
+"""RunMeter: one run's events as metrics and spans. `observe` is an observer.
+
+Owns what is known of the trees that are growing, by their index, which is why every run has a meter of its own. It
+counts what this process did: of a resumed run, what was grown before is no part of it, but for the leaves and the shape
+of a tree, which are those of the whole tree; of a tree that broke off, what was grown and never delivered is.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from ramify.core.command import Closed, Failed, Grown, Judged, Outcome, Role
+from ramify.core.errors import ContractError
+from ramify.core.ledger import Spend
+from ramify.core.segment import FREE, ToolCall
+from ramify.core.tree import Step, Tree
+from ramify.runner.events import (
+    CommandsAsked,
+    Event,
+    OutcomeTold,
+    PhaseBegan,
+    StepGrown,
+    TreeClosed,
+    TreeOpened,
+)
+from ramify.service.meters import Meters, Series
+from ramify.service.shape import Shape, leaves_by_stop, shape_of
+from ramify.service.spans import OpenTree, Spans, error_of_call, error_type
+
+UNSAID: Final = ""
+"""The phase of a tree before its first."""
+FORGIVEN: Final = ("budget", "cancelled")
+"""Reasons of failed commands that are no faults, as `max_failed_share` has it."""
+
+
+@dataclass(slots=True)
+class Faults:
+    """Commands that ended, and those of them that failed."""
+
+    num_outcomes: int = 0
+    num_failed: int = 0
+
+    @property
+    def share(self) -> float:
+        return self.num_failed / self.num_outcomes
+
+
+@dataclass(slots=True)
+class Growing:
+    """A tree that is open."""
+
+    tree: Tree
+    began: float
+    """By the loop's clock."""
+    span: OpenTree | None
+    phase: str = UNSAID
+    num_in_flight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What is counted of every step of one phase and role."""
+
+    steps: Series
+    decode: Series
+    cached: Series
+    uncached: Series
+    calls: Series
+
+    def bill(self, step: Step) -> None:
+        """Add a step."""
+        self.steps.add(1)
+        for segment in step.segments:
+            usage = segment.usage
+            if usage is not FREE:
+                self.decode.add(usage.num_billed)
+                self.cached.add(usage.num_cached)
+                self.uncached.add(usage.num_prefilled)
+                self.calls.add(usage.num_calls)
+
+
+class RunMeter:
+    """Counts the events of one run."""
+
+    def __init__(self, meters: Meters, spans: Spans | None, faults: Faults, *, agent: str) -> None:
+        self._meters = meters
+        self._spans = spans
+        self._faults = faults
+        self._agent = agent
+        self._growing: dict[int, Growing] = {}
+        self._costs: dict[tuple[str, Role], Costs] = {}
+        """By phase and role."""
+
+    def observe(self, event: Event) -> None:
+        """Take one event, in the task that it is told in."""
+        match event:
+            case TreeOpened(index, tree, is_resumed):
+                self._opened(index, tree, is_resumed=is_resumed)
+            case PhaseBegan(index, phase, num_active):
+                growing = self._of(index)
+                self._moved(growing, phase.name)
+                self._meters.count("ramify.phase.rounds", phase=phase.name)
+                if self._spans is not None and growing.span is not None:
+                    self._spans.phase(growing.span, phase.name, phase.round, num_active)
+            case CommandsAsked(index):
+                self._recount(self._of(index))
+            case StepGrown(index, command_id, number, step):
+                self._grown(self._of(index), step, f"{index}/{command_id}/{number}")
+            case OutcomeTold(index, told):
+                self._recount(self._of(index))
+                self._told(told.outcome)
+            case TreeClosed(index):
+                self._closed(self._growing.pop(index, None), event)
+            case _:
+                pass
+
+    def close(self) -> None:
+        """Let go of trees that nobody closed: their run was cancelled."""
+        for growing in self._growing.values():
+            self._gone(growing)
+            if growing.span is not None:
+                growing.span.fail("cancelled")
+                growing.span.span.end()
+        self._growing.clear()
+
+    # -- trees --------------------------------------------------------------------------------------------------------
+
+    def _opened(self, index: int, tree: Tree, *, is_resumed: bool) -> None:
+        if index in self._growing:
+            # The run that it was of has been cancelled, and another begun.
+            self.close()
+        span = None if self._spans is None else self._spans.open_tree(index, tree, is_resumed=is_resumed)
+        self._growing[index] = Growing(tree, _now(), span)
+        self._meters.count("ramify.trees.open")
+
+    def _of(self, index: int) -> Growing:
+        if index not in self._growing:
+            raise ContractError(f"tree {index} was not opened here; runs side by side take an observer() each")
+        return self._growing[index]
+
+    def _closed(self, growing: Growing | None, closed: TreeClosed) -> None:
+        """A tree has ended; one whose record could not be followed was never opened."""
+        tree, meters = closed.tree, self._meters
+        error = "" if closed.is_whole else error_type(closed.reason)
+        meters.count("ramify.trees.closed", reason=error or "done")
+        for word, number in leaves_by_stop(tree).items():
+            meters.count("ramify.leaves", number, stop=word)
+        shape = shape_of(tree)
+        meters.record("ramify.tree.nodes", shape.num_nodes)
+        if shape.depth is not None:
+            meters.record("ramify.tree.depth", shape.depth)
+        if shape.branch_factor is not None:
+            meters.record("ramify.tree.branch_factor", shape.branch_factor)
+        if growing is None:
+            return
+        self._gone(growing)
+        duration_s = _now() - growing.began
+        meters.record("gen_ai.invoke_agent.duration", duration_s, agent=self._agent, error=error)
+        if self._spans is not None and growing.span is not None:
+            self._spans.close_tree(growing.span, _attributes(closed, shape), duration_s, error)
+
+    def _gone(self, growing: Growing) -> None:
+        """A tree is no longer open."""
+        self._meters.count("ramify.trees.open", -1)
+        self._fly(growing, 0)
+        if growing.phase != UNSAID:
+            self._meters.count("ramify.phase.trees", -1, phase=growing.phase)
+
+    # -- what is going on ---------------------------------------------------------------------------------------------
+
+    def _moved(self, growing: Growing, phase: str) -> None:
+        """A tree is in another phase, or another round of one, and its commands in flight with it."""
+        if phase == growing.phase:
+            return
+        number = growing.num_in_flight
+        self._fly(growing, 0)
+        if growing.phase != UNSAID:
+            self._meters.count("ramify.phase.trees", -1, phase=growing.phase)
+        growing.phase = phase
+        self._meters.count("ramify.phase.trees", phase=phase)
+        self._fly(growing, number)
+
+    def _recount(self, growing: Growing) -> None:
+        self._fly(growing, len(growing.tree.pending))
+
+    def _fly(self, growing: Growing, number: int) -> None:
+        """So many commands of the tree are in flight."""
+        if number != growing.num_in_flight:
+            self._meters.count("ramify.commands.in_flight", number - growing.num_in_flight, phase=growing.phase)
+            growing.num_in_flight = number
+
+    def _told(self, outcome: Outcome) -> None:
+        self._faults.num_outcomes += 1
+        match outcome:
+            case Failed(_, reason):
+                self._faults.num_failed += reason not in FORGIVEN
+                self._meters.count("ramify.commands.told", outcome="failed", error=error_type(reason))
+            case Judged(_, scores):
+                self._meters.count("ramify.commands.told", outcome="judged")
+                for score in scores:
+                    self._meters.count("ramify.judge_calls", judge=score.judge)
+            case Grown():
+                self._meters.count("ramify.commands.told", outcome="grown")
+            case Closed():
+                self._meters.count("ramify.commands.told", outcome="closed")
+        self._meters.gauge("ramify.failed_share", self._faults.share)
+
+    # -- what it costs ------------------------------------------------------------------------------------------------
+
+    def _grown(self, growing: Growing, step: Step, name: str) -> None:
+        calls = [segment.tool_call for segment in step.segments if segment.tool_call is not None]
+        self._costs_of(growing.phase, step.role).bill(step)
+        for score in step.scores:
+            self._meters.count("ramify.judge_calls", judge=score.judge)
+        for call in calls:
+            self._called(call, growing.phase)
+        if self._spans is not None and growing.span is not None and calls:
+            named = ((f"{name}/{number}", call) for number, call in enumerate(calls) if call.is_executed)
+            self._spans.tools(growing.span, named)
+
+    def _costs_of(self, phase: str, role: Role) -> Costs:
+        if (phase, role) not in self._costs:
+            count = self._meters.counter
+            self._costs[phase, role] = Costs(
+                steps=count("ramify.steps", phase=phase, role=role),
+                decode=count("ramify.tokens.decode", role=role),
+                cached=count("ramify.tokens.prefill_cached", role=role),
+                uncached=count("ramify.tokens.prefill_uncached", role=role),
+                calls=count("ramify.engine_calls", role=role),
+            )
+        return self._costs[phase, role]
+
+    def _called(self, call: ToolCall, phase: str) -> None:
+        if not call.is_executed:
+            # What the model called may be no tool at all, and its name anything.
+            self._meters.count("ramify.tool_calls", tool="", status=call.status, phase=phase)
+            return
+        self._meters.count("ramify.tool_calls", tool=call.tool, status=call.status, phase=phase)
+        if call.num_retries:
+            self._meters.count("ramify.tool_retries", call.num_retries, tool=call.tool)
+        self._meters.record(
+            "gen_ai.execute_tool.duration",
+            call.duration_s,
+            tool=call.tool,
+            agent=self._agent,
+            error=error_of_call(call),
+        )
+
+
+def _attributes(closed: TreeClosed, shape: Shape) -> dict[str, int]:
+    """What a tree's span says of how it ended."""
+    total = Spend()
+    for spend in closed.spent.values():
+        total.add(spend)
+    return {
+        "gen_ai.usage.input_tokens": total.prefill_cached + total.prefill_uncached,
+        "gen_ai.usage.cache_read.input_tokens": total.prefill_cached,
+        "gen_ai.usage.output_tokens": total.decode,
+        "ramify.num_nodes": shape.num_nodes,
+        "ramify.num_leaves": total.leaves,
+        "ramify.num_tool_calls": total.tool_calls,
+    }
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

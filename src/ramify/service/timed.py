@@ -1,0 +1,72 @@
+"""Timed: an engine in front of another one, the same but that every try of a request is measured.
+
+It stands behind whatever tries again: a try that failed has its own duration and its own error. Whether a generation is
+sound is found out in front of it. Nothing it does changes a request or a generation.
+"""
+
+import asyncio
+from contextlib import nullcontext
+
+from ramify.core.engine import Capabilities, Engine, Generation, Remote, Request
+from ramify.core.errors import EngineError
+from ramify.engines.in_front import InFront, innermost
+from ramify.service.meters import Meters
+from ramify.service.spans import Asked, Spans, error_type
+
+
+class Timed(InFront):
+    """Told of each generation: durations and tokens to `meters`, a span to `spans` where there are any."""
+
+    def __init__(self, engine: Engine, model: str, meters: Meters, spans: Spans | None) -> None:
+        super().__init__(engine)
+        self._model = model
+        self._is_remote = isinstance(innermost(engine), Remote)
+        self._known: tuple[Capabilities, Asked] | None = None
+        self._meters = meters
+        self._spans = spans
+
+    async def generate(self, request: Request) -> Generation:
+        clock = asyncio.get_running_loop().time
+        asked, began = self._asked(), clock()
+        span = None if self._spans is None else self._spans.generation(asked, request, self.codec)
+        generation: Generation | None = None
+        error = ""
+        try:
+            with nullcontext() if self._spans is None or span is None else self._spans.current(span):
+                generation = await self.engine.generate(request)
+            return generation
+        except EngineError as fault:
+            error = error_type(fault.reason)
+            raise
+        except asyncio.CancelledError:
+            error = "cancelled"
+            raise
+        except Exception as fault:
+            error = type(fault).__name__
+            raise
+        finally:
+            duration_s = clock() - began
+            self._measure(asked, duration_s, generation, error)
+            if self._spans is not None and span is not None:
+                if generation is not None:
+                    self._spans.generated(span, generation, self.codec)
+                span.end(duration_s, error)
+
+    def _asked(self) -> Asked:
+        """What the engine is now: one behind a server may only know when it has connected."""
+        capabilities = self.capabilities
+        if self._known is None or self._known[0] is not capabilities:
+            provider, _, named = capabilities.name.partition(":")
+            operation = "text_completion" if capabilities.has_token_ids else "chat"
+            self._known = capabilities, Asked(operation, provider, self._model or named, self._is_remote)
+        return self._known[1]
+
+    def _measure(self, asked: Asked, duration_s: float, generation: Generation | None, error: str) -> None:
+        named = {"operation": asked.operation, "provider": asked.provider, "model": asked.model}
+        self._meters.record("gen_ai.client.operation.duration", duration_s, **named, error=error)
+        if generation is None:
+            return
+        usage = self._meters.record
+        if num_input := generation.num_cached + generation.num_prefilled:
+            usage("gen_ai.client.token.usage", num_input, **named, token_type="input")
+        usage("gen_ai.client.token.usage", generation.num_billed, **named, token_type="output")
