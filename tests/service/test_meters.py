@@ -127,6 +127,15 @@ def test_what_is_not_in_the_table_is_refused(
         take(name, value, **attributes)
 
 
+@pytest.mark.parametrize(("value", "shown"), [(7, "7"), ("\ud800", "?"), ('a"\\\n', 'a"\\\n'), ("", "")])
+def test_no_value_of_an_attribute_breaks_the_page(exported: Exported, value: object, shown: str) -> None:
+    exported.telemetry.count("ramify.groups.dropped", reason=value)  # type: ignore[arg-type]
+    exported.telemetry.count("ramify.batches")
+    (labels,) = [labels for name, labels in samples(exported.page()) if name == "ramify_groups_dropped_total"]
+    assert dict(labels).get("ramify_reason", "") == shown
+    assert exported.by("ramify.groups.dropped", "reason") == {shown: 1}
+
+
 def test_threads_count_together(exported: Exported) -> None:
     def count() -> None:
         for word in list(STOP_WORDS) * 50:

@@ -18,6 +18,7 @@ from tests.cli.commands import SCRIPTED, ramify
 from tests.engines.breakable import Breakable
 from tests.runner.parts import OneChain, Plan, Small, echo, problems, small_with, tip
 from tests.service.exported import Exported, attributes_of, samples
+from tests.service.services import config, served
 
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.action import ActionConfig
@@ -32,7 +33,8 @@ from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
 from ramify.runner.api import Rollout, rollout
 from ramify.runner.clock import run_virtual
-from ramify.runner.events import Observer, TreeClosed, TreeOpened
+from ramify.runner.events import Observer, StepGrown, TreeClosed, TreeOpened
+from ramify.service.manager import RolloutManager
 from ramify.service.metrics import METRICS, prometheus_name
 from ramify.service.spans import OTHER, error_type
 from ramify.service.telemetry import Telemetry, TelemetryConfig
@@ -242,6 +244,26 @@ def test_runs_side_by_side_are_counted_together(exported: Exported) -> None:
     assert len(exported.spans("invoke_agent")) == 4
 
 
+@pytest.mark.covers("S3.10")
+def test_a_service_is_observed_like_any_run_and_its_gaps_are_closed(exported: Exported, tmp_path: Path) -> None:
+    events: list[Any] = []
+
+    async def use(manager: RolloutManager) -> None:
+        for rollout_id in range(2):
+            await manager.generate(rollout_id)
+
+    observers = [exported.telemetry.observe, events.append]
+    served(tmp_path / "run", use, configured=config(), observers=observers)
+    steps = [event.step for event in events if isinstance(event, StepGrown)]
+    billed = sum(segment.usage.num_billed for step in steps for segment in step.segments)
+    num_opened, num_closed = (sum(isinstance(e, kind) for e in events) for kind in (TreeOpened, TreeClosed))
+    assert exported.total("ramify.tokens.decode") == billed > 0
+    assert exported.total("ramify.trees.closed") == num_closed >= 8
+    exported.telemetry.close()
+    assert exported.values("ramify.trees.open") == {(): 0}
+    assert len(exported.spans("invoke_agent")) == num_opened
+
+
 def test_a_run_that_was_cancelled_leaves_nothing_open(exported: Exported) -> None:
     made = rollout(
         problems(2),
@@ -271,8 +293,8 @@ def test_a_run_after_a_cancelled_one_starts_afresh(exported: Exported) -> None:
 
     async def one_after_another() -> Rollout:
         def made() -> Any:
-            config = RunConfig(strategy=OFFLINE)
-            return rollout(problems(2), config=config, engine=engine, task=Small(), observers=[telemetry.observe])
+            run_config = RunConfig(strategy=OFFLINE)
+            return rollout(problems(2), config=run_config, engine=engine, task=Small(), observers=[telemetry.observe])
 
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1.5):

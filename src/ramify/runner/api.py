@@ -47,8 +47,8 @@ from ramify.tasks.data import DataFile
 from ramify.tools.output import told
 
 Measured = Callable[[Engine, str], Engine]
-"""Puts something between an engine, whose server calls its model so, and what tries its requests again: an engine that is
-the same but for being watched."""
+"""Puts something between an engine, whose server calls its model so, and what tries its requests again: an engine that
+is the same but for being watched."""
 
 
 @dataclass(frozen=True, slots=True)

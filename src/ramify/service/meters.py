@@ -34,9 +34,9 @@ class Series:
         self._exported = exported
         self._lock = threading.Lock()
         self.metric = metric
-        self.labels = tuple(attributes.get(key, "") for key in metric.attributes)
+        self.labels = tuple(_valid(attributes.get(key, "")) for key in metric.attributes)
         """A value for every attribute of the metric; empty = it does not apply."""
-        self.attributes = {ATTRIBUTES[key]: value for key, value in attributes.items() if value}
+        self.attributes = {ATTRIBUTES[k]: v for k, v in zip(metric.attributes, self.labels, strict=True) if v}
         self.value: float = 0
         """Of a histogram, the sum."""
         self.counts = [0] * (len(metric.buckets) + 1) if metric.buckets else []
@@ -65,6 +65,11 @@ class Series:
         if not math.isfinite(value):
             raise ContractError(f"{self._name!r} = {value!r}: a finite number is needed")
         return value
+
+
+def _valid(value: object) -> str:
+    """Text that can be written as UTF-8: one value that cannot would cost everybody the page."""
+    return str(value).encode("utf-8", "replace").decode()
 
 
 class Meters:
