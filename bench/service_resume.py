@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
+from ramify.core.engine import Generation, Request
 from ramify.engines.faults import Delay
 from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
@@ -43,6 +44,20 @@ def config(num_trees: int) -> RunConfig:
             "service.batch_size": num_trees,
         },
     ).config
+
+
+class Silent(Scripted):
+    """Never answers; notes when it has so many requests."""
+
+    def __init__(self, num_wanted: int) -> None:
+        super().__init__(RULE, delay=Delay(call_s=NEVER_S))
+        self.is_full = asyncio.Event()
+        self._num_wanted = num_wanted
+
+    async def generate(self, request: Request) -> Generation:
+        if self.num_active + 1 >= self._num_wanted:
+            self.is_full.set()
+        return await super().generate(request)
 
 
 async def grown_and_killed(path: Path, num_trees: int) -> None:
@@ -73,13 +88,12 @@ async def resumed(path: Path, num_trees: int) -> tuple[float, float, int]:
                 is_back.set()
 
     began = time.perf_counter()
-    engine = Scripted(RULE, delay=Delay(call_s=NEVER_S))
+    engine = Silent(num_trees)
     manager = await RolloutManager(None, path, engine=engine, observers=[watch]).start()
     started = time.perf_counter() - began
     asking = asyncio.create_task(manager.generate(0))
     await is_back.wait()
-    while engine.num_active < num_trees:
-        await asyncio.sleep(0.01)
+    await engine.is_full.wait()
     seconds = time.perf_counter() - began
     asking.cancel()
     await asyncio.wait({asking})

@@ -9,8 +9,8 @@ Columns: trained tokens a virtual second; their share of the work bound, which i
 every step were full and it never waited for the trainer, nor the trainer for it; how many updates a trained token lies
 behind, mean and most; tokens sampled for nothing (dropped groups) or thrown away, per trained token.
 
-`--engines` does the same on two real vLLM replicas of the built-in model in real time (RAMIFY_ENGINES_PYTHON names their
-interpreter), with the task countdown; there the work bound is not known and the ratio is to staleness 0.
+`--engines` does the same on two real vLLM replicas of the built-in model in real time (RAMIFY_ENGINES_PYTHON names
+their interpreter), with the task countdown; there the work bound is not known and the ratio is to staleness 0.
 
 Run: python bench/staleness.py [--engines] [--batches 12]
 """
@@ -18,14 +18,8 @@ Run: python bench/staleness.py [--engines] [--batches 12]
 import argparse
 import asyncio
 import math
-import os
 import statistics
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -119,7 +113,9 @@ def row(mode: tuple[int, int], every: int, outcome: Outcome, bound: float) -> st
 
 
 def print_header(ratio: str) -> None:
-    print(f"| staleness | mode | update every | trained tokens/s | {ratio} | updates behind, mean | most | for nothing |")
+    print(
+        f"| staleness | mode | update every | trained tokens/s | {ratio} | updates behind, mean | most | for nothing |"
+    )
     print("|---|---|---|---|---|---|---|---|")
 
 

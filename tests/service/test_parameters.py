@@ -28,7 +28,6 @@ OTHERS = (
     "partial_rollout mask_offpolicy_in_partial_rollout debug_rollout_only wandb_project wandb_group load save "
     "offload colocate custom_generate_function_path rollout_sample_hook_path rollout_all_samples_process_path"
 ).split()
-TRACKER = frozenset({"name", "project", "group", "run_id", "step", "global_batch_size"})
 
 
 def kind_at(kind: Any, path: list[str]) -> Any:
@@ -51,8 +50,6 @@ def test_every_setting_that_is_named_exists(path: str):
     match path.split("."):
         case ["service", "pool", name]:
             assert name in {field.name for field in fields(PoolConfig)}
-        case ["service", "tracker", name]:
-            assert name in TRACKER
         case words:
             assert kind_at(RunConfig, words) is not None
 
@@ -181,7 +178,8 @@ def test_settings_of_the_pool(args: dict[str, Any], settings: dict[str, Any]):
         ({"eval_prompt_data": ["a", "a.csv"], "eval_input_key": "q", "input_key": "prompt"},
          {"data.question": "prompt", "service.eval.a.data.path": "a.csv", "service.eval.a.data.question": "q"}),
         ({"use_wandb": True, "wandb_project": "trees", "wandb_always_use_train_step": True},
-         {"service.tracker.name": "wandb", "service.tracker.project": "trees", "service.tracker.step": "train"}),
+         {"service.trackers.wandb.kind": "wandb", "service.trackers.wandb.project": "trees",
+          "service.always_train_step": True}),
     ],
 )  # fmt: skip
 def test_settings_that_are_not_one_to_one(args: dict[str, Any], settings: dict[str, Any]):

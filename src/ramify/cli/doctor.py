@@ -36,6 +36,9 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "view": ("starlette", "uvicorn"),
     "metrics": ("opentelemetry_api", "opentelemetry_sdk", "prometheus_client"),
     "ray": ("ray",),
+    "tensorboard": ("tensorboardX",),
+    "trackio": ("trackio",),
+    "wandb": ("wandb",),
     "train": ("trl",),
 }
 """Extra -> the packages it installs."""

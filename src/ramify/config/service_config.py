@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from ramify.config.pool_config import PoolConfig
 from ramify.config.tracker_config import TrackerConfig
 from ramify.core.errors import ConfigError
 from ramify.tasks.data import DataConfig
@@ -93,6 +94,8 @@ class ServiceConfig:
     """rollout_only: nothing is converted; train_only: no engine is asked for anything, and nothing is evaluated."""
     eval: Mapping[str, EvalConfig] = field(default_factory=dict[str, EvalConfig])
     """Name -> data set."""
+    pool: PoolConfig | None = None
+    """Cards and engines to start for the service; None = the engines are what `engine` says."""
     trackers: Mapping[str, TrackerConfig] = field(default_factory=dict[str, TrackerConfig])
     """Name -> where figures of batches and evaluations are kept."""
     always_train_step: bool = False

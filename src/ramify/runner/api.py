@@ -130,22 +130,29 @@ def build_task(config: RunConfig) -> Task:
 def build_engine(config: EngineConfig) -> Engine:
     """The engine of a configuration: one, the replicas at its addresses, or those of servers started for it. Classes
     that take a `Patience` are handed that of `engine.retry`."""
-    options = dict(config.options)
-    if config.model is not None:
-        options["model"] = config.model
-    options |= dict.fromkeys(plugins.options_of(plugins.find("engine", config.name), Patience), config.retry.patience)
-
-    def build(url: str) -> Engine:
-        return plugins.build("engine", config.name, **options, base_url=url)
-
+    build = client_of(config)
     urls, patience = config.base_urls, config.retry.patience
     if config.replicas:
         engine = _with_servers(config, build)
     elif len(urls) > 1:
         engine = Replicas([build(url) for url in urls], placement=config.placement, names=urls, patience=patience)
     else:
-        engine = build(urls[0]) if urls else plugins.build("engine", config.name, **options)
+        engine = build(urls[0] if urls else None)
     return engine if config.log is None else Logged(engine, Path(config.log))
+
+
+def client_of(config: EngineConfig) -> Callable[[str | None], Engine]:
+    """What makes the engine of a configuration by the address of its server; None = it has none."""
+    options = dict(config.options)
+    if config.model is not None:
+        options["model"] = config.model
+    options |= dict.fromkeys(plugins.options_of(plugins.find("engine", config.name), Patience), config.retry.patience)
+
+    def build(url: str | None) -> Engine:
+        address = {} if url is None else {"base_url": url}
+        return plugins.build("engine", config.name, **options, **address)
+
+    return build
 
 
 def _with_servers(config: EngineConfig, build: Callable[[str], Engine]) -> Engine:

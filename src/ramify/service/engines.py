@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from ramify.config.pool_config import PoolConfig
+from ramify.config.run_config import EngineConfig
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError
 from ramify.engines.placement import PlacementName
+from ramify.runner.api import client_of
 from ramify.servers.launch import Launch, RouterLaunch
 from ramify.servers.member import Care, Home, log_folder
 from ramify.servers.pool import Event, ServerPool
@@ -28,7 +30,7 @@ from ramify.servers.router import ForeignRouter, Router
 from ramify.servers.self_served import SelfServed
 from ramify.servers.site import Say, Site
 from ramify.service.members import VISIBLE, member_command
-from ramify.service.pool import Node, Plan
+from ramify.service.pool import Node, Plan, plan
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -105,6 +107,19 @@ def engine_of(
         )
 
     return SelfServed(build, pool, placement=placement)
+
+
+def pooled(config: EngineConfig, pool: PoolConfig) -> SelfServed:
+    """The engines that a pool has on this machine as one engine. Raises `ConfigError` where they do not fit on it, and
+    for a router, behind which nobody knows which engine is asked."""
+    if pool.router != "none":
+        raise ConfigError(
+            f"service.pool.router = {pool.router!r}: a service places its requests itself, on the engines that have "
+            "their contexts; leave it out, or name the router as engine.base_url"
+        )
+    launch = Launch.for_engine(config.name, config.model, config.server)
+    planned = plan(pool, [this_machine(pool, ours=os.environ)], free=free_here)
+    return engine_of(client_of(config), planned, launch, placement=config.placement)
 
 
 def site_of(

@@ -34,13 +34,16 @@ from ramify.runner.run import Run
 from ramify.service.arguments import arguments
 from ramify.service.book import Book
 from ramify.service.controller import Batch, RolloutController
+from ramify.service.engines import pooled
 from ramify.service.exam import answered
 from ramify.service.figures import Figures
 from ramify.service.functions import Functions
 from ramify.service.producer import Producer
 from ramify.service.recall import Recalled, trees_again
 from ramify.service.reward import RewardFunction, WithReward
+from ramify.service.service_meter import ServiceMeter
 from ramify.service.source import SampleSource, Source
+from ramify.service.telemetry import Telemetry
 from ramify.store.records import Updated
 from ramify.tasks.data import read_problems
 
@@ -67,7 +70,9 @@ class RolloutManager:
         task: Task | None = None,
         observers: Iterable[Observer] = (),
         console: Console | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        """`console`: where evaluations and warnings are shown; `telemetry` stays open."""
         self._book = Book(path)
         self.config = config = _settled(config, self._book)
         assert config.service is not None
@@ -76,6 +81,8 @@ class RolloutManager:
         self._observers = tuple(observers)
         self._is_engine_ours = engine is None
         self._args = arguments(config)
+        self._telemetry = telemetry
+        self._meter = None if telemetry is None else ServiceMeter(telemetry)
         self.run, self.gate = self._assembled(engine, task)
         self._args.engine, self._args.run = self.gate, self.run
         console = console or Console(stderr=True)
@@ -146,6 +153,8 @@ class RolloutManager:
             batch = await controller.generate(rollout_id)
         others = {f"rollout/{name}": float(value) for name, value in batch.metrics.items()}
         metrics = self._figures.batch(rollout_id, batch.samples, version=self.version, others=others)
+        if self._meter is not None:
+            self._meter.batch(batch.samples, version=self.version, counts=self.counts)
         return replace(batch, metrics=metrics)
 
     async def eval(self, rollout_id: int) -> Mapping[str, float]:
@@ -242,8 +251,12 @@ class RolloutManager:
         gates: list[Gate] = []
 
         def gated(engine: Engine) -> Gate:
-            gates.append(Gate(engine))
+            gates.append(Gate(engine if self._telemetry is None else self._telemetry.in_front_of(engine)))
             return gates[0]
+
+        pool = self.service.pool
+        if engine is None and pool is not None and self.service.debug != "train_only":
+            engine = pooled(self.config.engine, pool)
 
         task = self._judged(task or api.build_task(self.config))
         problems = _problems(self.config, task)
@@ -266,6 +279,10 @@ class RolloutManager:
 
     async def _answered(self, exam: EvalConfig) -> list[Sample]:
         return await answered(self.config, exam, self.run.engine, judged=self._judged)
+
+    @property
+    def _measuring(self) -> list[Observer]:
+        return [] if self._telemetry is None else [self._telemetry.observer()]
 
     async def _open(self) -> None:
         """Open the book and go on with what is in it."""
@@ -303,7 +320,7 @@ class RolloutManager:
             filters=self._functions.filters,
             args=self._args,
             again=self._trees_again,
-            observers=[*self._book.observers, *self._observers],
+            observers=[*self._book.observers, *self._observers, *self._measuring],
         )
         await producer.start(recalled.trees)
         return producer

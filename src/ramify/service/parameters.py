@@ -256,7 +256,7 @@ _LOOP: Final = (
     setting(
         "global_batch_size",
         None,
-        "service.tracker.global_batch_size",
+        "service.global_batch_size",
         "rows of one training step: what a rollout's number is turned into training steps by",
     ),
     trainer("num_steps_per_rollout", None, "the trainer cuts a batch into steps"),
@@ -281,16 +281,16 @@ _DEBUG: Final = (
     flag("debug_train_only", "service.debug", "train_only", "`train_only`"),
 )
 _TRACKER: Final = (
-    flag("use_wandb", "service.tracker.name", "wandb", "`wandb`"),
-    flag("use_tensorboard", "service.tracker.name", "tensorboard", "`tensorboard`"),
-    setting("wandb_project", None, "service.tracker.project"),
-    setting("wandb_group", None, "service.tracker.group"),
-    setting("wandb_run_id", None, "service.tracker.run_id", "joins a run of the trainer"),
+    flag("use_wandb", "service.trackers.wandb.kind", "wandb", "`wandb`"),
+    flag("use_tensorboard", "service.trackers.tensorboard.kind", "tensorboard", "`tensorboard`"),
+    setting("wandb_project", None, "service.trackers.wandb.project"),
+    setting("wandb_group", None, "service.trackers.wandb.group"),
+    setting("wandb_run_id", None, "service.trackers.wandb.run_id", "joins a run of the trainer"),
     flag(
         "wandb_always_use_train_step",
-        "service.tracker.step",
-        "train",
-        "`train`: figures are plotted over training steps, which needs `global_batch_size`",
+        "service.always_train_step",
+        True,
+        "figures are plotted over training steps, which needs `global_batch_size`",
     ),
     refused("wandb_key", None, "log in by `wandb login`, or set WANDB_API_KEY: no key belongs into a configuration"),
 )
