@@ -1,3 +1,5 @@
+# pyright: reportMissingImports=false
+# trackio is no part of the development set-up.
 """trackio tracker: figures as rows of trackio's local database, which `trackio show` draws. Needs trackio, an extra.
 
 Rows are written by trackio's storage, each as it is logged. Its `init` asks over the network who is logged in, ends the

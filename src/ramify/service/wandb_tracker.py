@@ -1,11 +1,13 @@
 """W&B tracker: figures of a run of wandb, the trainer's or one of our own. Needs wandb, an extra.
 
-A run that is active in this process is used as it is, and left open. One of another process is joined by its id: online
-as a further writer of it (shared mode), offline as a folder of its own, which `wandb sync` sends as part of that run.
-Keys come from wandb's own settings and environment, never from ours.
+A run that this process has, or a process that started it, is used as it is and left open. One of another process is
+joined by its id: online as a further writer of it (shared mode), offline as a folder of its own, which `wandb sync`
+sends as part of that run. Keys come from wandb's own settings and environment, never from ours.
 """
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from ramify.core.errors import ConfigError
@@ -23,8 +25,10 @@ class WandbTracker:
             import wandb
         except ImportError as error:
             raise ConfigError(f"tracker wandb needs wandb: {INSTALL}") from error
-        active: Any = wandb.run
-        self._is_ours = active is None or config.run_id is None or active.id != config.run_id
+        if config.folder is not None:
+            Path(config.folder).mkdir(parents=True, exist_ok=True)
+        active: Any = None if config.run_id is None else _active(wandb, config.run_id)
+        self._is_ours = active is None
         self._run: Any = wandb.init(**options(config)) if self._is_ours else active
         self._defined: set[str] = set()
 
@@ -68,6 +72,16 @@ def options(config: TrackerConfig) -> dict[str, Any]:
         "reinit": "create_new",
         "settings": {**settings, "console": "off"},
     }
+
+
+def _active(wandb: Any, run_id: str) -> Any:
+    """The run of this id that wandb's own process, which child processes inherit, has open; None = it has none."""
+    if wandb.run is not None and wandb.run.id == run_id:
+        return wandb.run
+    try:
+        return wandb.attach(run_id) if "WANDB_SERVICE" in os.environ else None
+    except wandb.UsageError:
+        return None
 
 
 def _family(name: str) -> str:
