@@ -138,8 +138,8 @@ def test_numbers_that_are_not_finite_are_words_in_json(tmp_path):
 CUT_SHORT = """
 import resource, sys
 from ramify.service.trackers import TrackerConfig, Trackers, tracker_of
-tracker = tracker_of(TrackerConfig(kind="jsonl", folder=sys.argv[1]))
-kept = Trackers({"jsonl": tracker}, warn=lambda line: print(line))
+kind, folder = sys.argv[1:]
+kept = Trackers({kind: tracker_of(TrackerConfig(kind=kind, folder=folder))}, warn=lambda line: print(line))
 for step, most in enumerate([4096, 300, 4096]):
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
     kept.log({"eval/" + "x" * 150: 0.5}, step_key="eval/step", step=step)
@@ -147,9 +147,15 @@ for step, most in enumerate([4096, 300, 4096]):
 
 
 def test_a_line_for_which_there_is_no_room_leaves_nothing_behind(tmp_path):
-    said = told(CUT_SHORT, tmp_path)
+    said = told(CUT_SHORT, "jsonl", tmp_path)
     assert "tracker jsonl did not take eval/step 1" in said and "works again" in said
     assert [line["step"] for line in tracked.lines(tmp_path)] == [0, 2]
+
+
+def test_an_event_for_which_there_is_no_room_is_written_with_the_next(tmp_path):
+    said = told(CUT_SHORT, "tensorboard", tmp_path)
+    assert "tracker tensorboard did not take eval/step 1" in said and "works again" in said
+    assert [step for step, _, _ in tracked.events(tmp_path)] == [0, 1, 2]
 
 
 def told(script: str, *arguments: object, **environment: str) -> str:

@@ -93,8 +93,8 @@ def rollout_metrics(
 
 def table(results: Sequence[EvalResult], *, step: int | None = None, right: float = RIGHT) -> Table:
     """The same for the console, a row a data set. A dash = not known."""
-    made = Table(title="evaluation" if step is None else f"evaluation at step {step}", title_justify="left")
-    made.box, made.pad_edge, made.header_style = None, False, "bold"
+    title = "evaluation" if step is None else f"evaluation at step {step}"
+    made = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
     made.add_column("data set")
     for column in ("problems", "samples", "reward", "± error", "pass@k", "truncated", "unjudged", "length", "longest"):
         made.add_column(column, justify="right")
