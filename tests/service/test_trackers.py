@@ -10,8 +10,9 @@ from collections.abc import Mapping
 import pytest
 from tests.service import tracked
 
+from ramify.config.tracker_config import TrackerConfig
 from ramify.core.errors import ConfigError
-from ramify.service.trackers import TrackerConfig, Trackers, in_json, tracker_of, trackers_of
+from ramify.service.trackers import Trackers, in_json, tracker_of, trackers_of
 from ramify.service.wandb_tracker import options
 
 EVAL = "eval/step"
@@ -137,7 +138,8 @@ def test_numbers_that_are_not_finite_are_words_in_json(tmp_path):
 
 CUT_SHORT = """
 import resource, sys
-from ramify.service.trackers import TrackerConfig, Trackers, tracker_of
+from ramify.config.tracker_config import TrackerConfig
+from ramify.service.trackers import Trackers, tracker_of
 kind, folder = sys.argv[1:]
 kept = Trackers({kind: tracker_of(TrackerConfig(kind=kind, folder=folder))}, warn=lambda line: print(line))
 for step, most in enumerate([4096, 300, 4096]):
@@ -265,7 +267,8 @@ def test_tensorboard_joins_a_folder_and_replaces_nothing(tmp_path):
 
 ROWS = """
 import sys
-from ramify.service.trackers import TrackerConfig, tracker_of
+from ramify.config.tracker_config import TrackerConfig
+from ramify.service.trackers import tracker_of
 tracker = tracker_of(TrackerConfig(kind="wandb", project="p", group="g", name="n", folder=sys.argv[1]))
 tracker.log({"eval/aime": 0.5}, step_key="eval/step", step=3)
 tracker.log({"eval/aime": float("nan")}, step_key="eval/step", step=4)
@@ -275,7 +278,8 @@ tracker.close()
 """
 JOINS = """
 import sys
-from ramify.service.trackers import TrackerConfig, tracker_of
+from ramify.config.tracker_config import TrackerConfig
+from ramify.service.trackers import tracker_of
 tracker = tracker_of(TrackerConfig(kind="wandb", project="p", run_id="abc", folder=sys.argv[1]))
 tracker.log({"eval/aime": 0.5}, step_key="eval/step", step=3)
 tracker.close()
@@ -349,7 +353,8 @@ def hook(event, arguments):
     ):
         reached.append((event, arguments[1:]))
 sys.addaudithook(hook)
-from ramify.service.trackers import TrackerConfig, trackers_of
+from ramify.config.tracker_config import TrackerConfig
+from ramify.service.trackers import trackers_of
 configs = [TrackerConfig(kind=kind, project="p", name="n", folder=folder or None) for kind, _, folder in
            (each.partition("=") for each in sys.argv[1:])]
 trackers = trackers_of(configs, warn=lambda line: reached.append(line))
@@ -378,7 +383,8 @@ rows = [[row["step"], str(row["eval/aime"]), row["eval/step"]] for row in SQLite
 print(json.dumps([SQLiteStorage.get_runs("p"), rows]))
 """
 NOT_FINITE = """
-from ramify.service.trackers import TrackerConfig, tracker_of
+from ramify.config.tracker_config import TrackerConfig
+from ramify.service.trackers import tracker_of
 tracker = tracker_of(TrackerConfig(kind="trackio", project="p", name="n"))
 tracker.log({"eval/aime": float("nan")}, step_key="eval/step", step=9)
 """

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ramify.service.trackers import TrackerConfig, in_json
+from ramify.config.tracker_config import TrackerConfig
+from ramify.service.trackers import in_json
 
 FILE: Final = "metrics.jsonl"
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ramify.config.tracker_config import TrackerConfig
 from ramify.core.errors import ConfigError
-from ramify.service.trackers import TrackerConfig
 
 INSTALL: Final = "pip install 'ramify[tensorboard]'"
 

@@ -10,8 +10,9 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ramify.config.tracker_config import TrackerConfig
 from ramify.core.errors import ConfigError
-from ramify.service.trackers import TrackerConfig, in_json
+from ramify.service.trackers import in_json
 
 INSTALL: Final = "pip install 'ramify[trackio]'"
 
