@@ -36,6 +36,8 @@ from ramify.service.manager import RolloutManager
 MEDIAN, SIGMA, MAX_TOKENS = 120, 0.8, 1024
 MODES = [(staleness, over) for staleness in (0, 1, 4) for over in (0, 16)]
 UPDATES = (1, 4)
+TRAIN_S = 12.0
+"""Virtual seconds that the trainer trains on a batch: about as long as the server takes to sample one."""
 
 
 @dataclass(frozen=True)
@@ -124,16 +126,12 @@ def in_virtual_time(num_batches: int) -> None:
     for every in UPDATES:
         for mode in MODES:
             engine = Simulated(saying, version=0)
-            train_s = 12.0
-
-            async def main(engine: Simulated = engine, mode: tuple[int, int] = mode, every: int = every) -> Outcome:
-                return await trained(
-                    simulated(*mode), engine, num_batches=num_batches, every=every, train_s=train_s, source="w"
-                )
-
-            outcome = run_virtual(main())
-            least_s = engine.least_s * outcome.trained / max(1, outcome.sampled)
-            bound = outcome.trained / max(least_s, num_batches * train_s)
+            training = trained(
+                simulated(*mode), engine, num_batches=num_batches, every=every, train_s=TRAIN_S, source="w"
+            )
+            outcome = run_virtual(training)
+            least_s = engine.least_s * outcome.trained / outcome.sampled
+            bound = outcome.trained / max(least_s, num_batches * TRAIN_S)
             print(row(mode, every, outcome, bound), flush=True)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.engines.builtin import FOLDER as WEIGHTS
+from ramify.runner.events import Event, StepGrown
 from ramify.service.controller import Batch
 from ramify.service.manager import RolloutManager
 
@@ -25,14 +26,14 @@ BATCHES, SAVED, KILLED_IN = 4, 1, 3
 
 
 def config() -> RunConfig:
-    """Two problems a batch, each a tree of six leaves; evaluated on held-out ones."""
+    """Two problems a batch, each a tree of which four leaves are trained; evaluated on held-out ones."""
     return resolve(
         preset="offline",
         flags={
             "task.split": "train",
             "prompts": 32,
             "service.batch_size": 2,
-            "service.rows_per_group": 6,
+            "service.rows_per_group": 4,
             "service.eval.countdown.prompts": 8,
             "service.eval.countdown.repeats": 2,
         },
@@ -41,14 +42,18 @@ def config() -> RunConfig:
 
 async def train(folder: Path, *, first: int, last: int) -> None:
     """Batches `first` to `last`, in a service that is begun in `folder` or goes on there."""
-    manager = await RolloutManager(config(), folder).start()
-    try:
+    growing = 0
+
+    def die(event: Event) -> None:
+        if growing == KILLED_IN and not first and isinstance(event, StepGrown):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async with RolloutManager(config(), folder, observers=[die]) as manager:
         if first:
             await manager.load(first - 1)
             print(f"went back to where batch {first - 1} was saved: weights {manager.version}")
         for rollout_id in range(first, last + 1):
-            if rollout_id == KILLED_IN and not first:
-                asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGKILL)
+            growing = rollout_id
             show(await manager.generate(rollout_id))
             await manager.offload()
             # Here a trainer has the memory to itself, and takes its step.
@@ -59,8 +64,6 @@ async def train(folder: Path, *, first: int, last: int) -> None:
                 metrics = await manager.eval(rollout_id)
                 print(f"  evaluated: {metrics['eval/countdown']:.2f} right")
                 await manager.save(rollout_id)
-    finally:
-        await manager.close()
 
 
 def show(batch: Batch) -> None:
@@ -69,7 +72,7 @@ def show(batch: Batch) -> None:
     assert data is not None
     rewards = [sum(sample.reward == 1 for sample in batch.samples if sample.group_index == g) for g in groups(batch)]
     print(
-        f"batch {batch.rollout_id}: groups {groups(batch)}, right {rewards} of 6 each, "
+        f"batch {batch.rollout_id}: groups {groups(batch)}, right {rewards} of 4 each, "
         f"{sum(map(sum, data['loss_masks']))} tokens to train, sampled by weights {batch.samples[0].weight_versions[0]}"
     )
 

@@ -239,8 +239,8 @@ class Broken:
         ({"x": {"rewards": [1.0], "truncated": [2]}}, r"\['truncated'\] holds 2"),
         ({"x": {"rewards": [1.0], "truncated": ["no"]}}, r"\['truncated'\] holds 'no'"),
         ({"x": {"rewards": [1.0], "samples": [sample(), sample()]}}, "1 rewards and 2"),
-        ({"x": {"rewards": [1.0], "samples": ["a"]}}, r"\['samples'\] holds 'a', which is no sample"),
-        ({"x": {"rewards": [1.0], "samples": [Broken()]}}, r"\['samples'\]: .* response_length 4"),
+        ({"x": {"rewards": [1.0], "samples": ["a"]}}, r"data\['x'\]: a sample is wanted, got 'a'"),
+        ({"x": {"rewards": [1.0], "samples": [Broken()]}}, r"data\['x'\]: .* response_length 4"),
     ],
 )
 def test_what_a_function_gave_wrong_is_named(data, words):

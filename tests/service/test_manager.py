@@ -483,7 +483,7 @@ def test_a_rollout_function_of_slimes_signature_runs_here(tmp_path: Path) -> Non
         ("def generate_rollout(args, rollout_id, data_source, evaluation=False): return []", "made no sample"),
         (
             "def generate_rollout(args, rollout_id, data_source, evaluation=False): return [[1]]",
-            "made of samples, got 1",
+            "a sample is wanted, got 1",
         ),
         ("def generate_rollout(args, rollout_id, data_source, evaluation=False): exit(3)", "raised"),
     ],

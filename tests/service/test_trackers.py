@@ -73,7 +73,7 @@ def test_trackers_that_were_opened_before_one_that_cannot_be_are_closed(tmp_path
     good = TrackerConfig(kind="tensorboard", folder=str(tmp_path / "good"))
     bad = TrackerConfig(kind="jsonl", folder=str(tmp_path / "file"))
     with pytest.raises(ConfigError, match="jsonl"):
-        trackers_of([good, bad], warn=print)
+        trackers_of({"good": good, "bad": bad}, warn=print)
 
 
 # JSONL.
@@ -219,7 +219,7 @@ def test_a_tracker_that_cannot_be_closed_is_told_of_and_the_others_are_closed(tm
 def test_a_full_disk_stops_nobody(tmp_path):
     said: list[str] = []
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    kept = trackers_of([TrackerConfig(kind="jsonl", folder=str(tmp_path))], warn=said.append)
+    kept = trackers_of({"jsonl": TrackerConfig(kind="jsonl", folder=str(tmp_path))}, warn=said.append)
     logged(kept, 0.1, 0.2)
     assert len(said) == 1 and "No space left" in said[0]
     (tmp_path / "metrics.jsonl").unlink()
@@ -228,16 +228,16 @@ def test_a_full_disk_stops_nobody(tmp_path):
     assert [line["step"] for line in tracked.lines(tmp_path)] == [2]
 
 
-def test_several_trackers_of_one_kind_have_numbers(tmp_path):
-    configs = [TrackerConfig(kind="jsonl", folder=str(tmp_path / name)) for name in "abc"]
+def test_several_trackers_of_one_kind_have_names_of_their_own(tmp_path):
+    configs = {name: TrackerConfig(kind="jsonl", folder=str(tmp_path / name)) for name in "abc"}
     kept = logged(trackers_of(configs, warn=print), 0.5)
-    assert list(kept.num_failed) == ["jsonl", "jsonl 2", "jsonl 3"]
+    assert list(kept.num_failed) == ["a", "b", "c"]
     assert all(tracked.lines(tmp_path / name) for name in "abc")
 
 
 def test_what_is_no_number_stops_nobody(tmp_path):
     said: list[str] = []
-    kept = trackers_of([TrackerConfig(kind="jsonl", folder=str(tmp_path))], warn=said.append)
+    kept = trackers_of({"jsonl": TrackerConfig(kind="jsonl", folder=str(tmp_path))}, warn=said.append)
     kept.log({"mine": "high"}, step_key=EVAL, step=0)  # type: ignore[dict-item]
     assert len(said) == 1 and "TypeError" in said[0]
 
@@ -355,8 +355,8 @@ def hook(event, arguments):
 sys.addaudithook(hook)
 from ramify.config.tracker_config import TrackerConfig
 from ramify.service.trackers import trackers_of
-configs = [TrackerConfig(kind=kind, project="p", name="n", folder=folder or None) for kind, _, folder in
-           (each.partition("=") for each in sys.argv[1:])]
+configs = {kind: TrackerConfig(kind=kind, project="p", name="n", folder=folder or None) for kind, _, folder in
+           (each.partition("=") for each in sys.argv[1:])}
 trackers = trackers_of(configs, warn=lambda line: reached.append(line))
 trackers.log({"eval/aime": 0.5}, step_key="eval/step", step=3)
 trackers.log({"eval/aime": 0.25}, step_key="eval/step", step=1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from ramify.core.errors import ExportError, nearest
+from ramify.core.errors import ContractError, ExportError, nearest
 
 
 class SampleStatus(StrEnum):
@@ -110,3 +110,14 @@ class Sample:
     @property
     def _name(self) -> str:
         return f"sample {self.index}"
+
+
+def sample_of(each: Any) -> Sample:
+    """A sample of ours, or one of another class that can be written as a dictionary, as slime's own can. Raises
+    `ContractError` for anything else, `ExportError` for one that breaks an invariant."""
+    if isinstance(each, Sample):
+        return each
+    written = each.to_dict() if callable(getattr(each, "to_dict", None)) else None
+    if not isinstance(written, Mapping):
+        raise ContractError(f"a sample is wanted, got {each!r:.200}")
+    return Sample.from_dict(written)

@@ -10,10 +10,10 @@ from typing import Any
 
 from ramify.config.service_config import EvalConfig, ServiceConfig
 from ramify.core.errors import ConfigError, ContractError
-from ramify.rows.sample import Sample
+from ramify.rows.sample import Sample, sample_of
 from ramify.rows.slime import train_data
 from ramify.service import debug
-from ramify.service.eval_results import EvalResult, eval_result, eval_results
+from ramify.service.eval_results import EvalResult, eval_result, eval_results, numbers
 from ramify.service.functions import Function, Functions
 from ramify.service.producer import Producer
 from ramify.service.source import SampleSource, flat
@@ -69,19 +69,25 @@ class RolloutController:
         data = None if self._service.debug == "rollout_only" else await self._converted(samples)
         return Batch(rollout_id, samples, data, metrics)
 
-    async def evaluate(self, rollout_id: int) -> list[EvalResult]:
-        """What the answers to each data set come to, in order. Raises `ContractError` where a function fails."""
+    async def evaluate(self, rollout_id: int) -> tuple[list[EvalResult], Mapping[str, float]]:
+        """What the answers to each data set come to, in order, and what else a user's function has to say. Raises
+        `ContractError` where that fails."""
+        results, others = await self._results(rollout_id)
+        if self._service.save_debug is not None:
+            samples = [sample for result in results for sample in result.samples or ()]
+            debug.save(samples, debug.path_of(self._service.save_debug, rollout_id, is_evaluation=True))
+        return results, others
+
+    async def _results(self, rollout_id: int) -> tuple[list[EvalResult], Mapping[str, float]]:
         ask = self._functions.eval
         if ask is not None:
             said = await ask(self._args, rollout_id, self.data_source, evaluation=True)
-            return eval_results(getattr(said, "data", said), function=f"{ask.setting} = {ask.name!r}")
+            metrics = numbers(getattr(said, "metrics", None) or {}, function=ask.called)
+            return eval_results(getattr(said, "data", said), function=ask.called), metrics
         results: list[EvalResult] = []
         for name, exam in self._service.eval.items():
             results.append(eval_result(name, await self._answer(exam), reward_key=self._service.reward_key))
-        if self._service.save_debug is not None:
-            samples = [sample for result in results for sample in result.samples]
-            debug.save(samples, debug.path_of(self._service.save_debug, rollout_id, is_evaluation=True))
-        return results
+        return results, {}
 
     async def _groups(self, rollout_id: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Groups of samples, and what their function said of them."""
@@ -97,7 +103,7 @@ class RolloutController:
 
     def _samples(self, groups: Sequence[Any]) -> list[Sample]:
         """The samples of all groups, each checked. Raises `ContractError` for what is none."""
-        found = [_sample(each) for each in flat(groups)]
+        found = [sample_of(each) for each in flat(groups)]
         if not found:
             raise ContractError("the rollout made no sample: there is nothing to train")
         return found
@@ -116,16 +122,6 @@ def _output(said: Any, function: Function) -> tuple[Sequence[Any], Mapping[str, 
     """What a rollout function returned: groups, or an object with `samples` and `metrics` (slime:
     RolloutFnTrainOutput)."""
     groups, metrics = getattr(said, "samples", said), getattr(said, "metrics", None) or {}
-    if not isinstance(groups, list | tuple) or not isinstance(metrics, Mapping):
+    if not isinstance(groups, list | tuple):
         raise function.fault(f"returned {said!r:.200}; it must return groups of samples")
-    return groups, metrics
-
-
-def _sample(each: Any) -> Sample:
-    """A sample of ours, or of another class that can be written as a dictionary (slime's)."""
-    if isinstance(each, Sample):
-        return each
-    written: Any = each.to_dict() if callable(getattr(each, "to_dict", None)) else None
-    if not isinstance(written, Mapping):
-        raise ContractError(f"a rollout is made of samples, got {each!r:.200}")
-    return Sample.from_dict(written)
+    return groups, numbers(metrics, function=function.called)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ramify.core.errors import ContractError, ExportError
-from ramify.rows.sample import Sample, SampleStatus
+from ramify.rows.sample import Sample, SampleStatus, sample_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,10 +144,9 @@ def _given(name: Any, entry: Any, what: str) -> EvalResult:
         raise ContractError(f"{what} = {entry!r:.200}; it needs a name and 'rewards', one a sample")
     rewards = _listed(entry, "rewards", what)
     truncated = None if entry.get("truncated") is None else _flags(entry, what)
-    samples = None
-    if entry.get("samples") is not None:
-        samples = tuple(_sample(each, what) for each in _listed(entry, "samples", what))
+    has_samples = entry.get("samples") is not None
     try:
+        samples = tuple(map(sample_of, _listed(entry, "samples", what))) if has_samples else None
         return EvalResult(
             name=name,
             rewards=tuple(None if r is None else number(r, f"rewards[{i}]") for i, r in enumerate(rewards)),
@@ -156,7 +155,7 @@ def _given(name: Any, entry: Any, what: str) -> EvalResult:
             response_lengths=None if samples is None else tuple(sample.response_length for sample in samples),
             samples=samples,
         )
-    except ContractError as error:
+    except (ContractError, ExportError) as error:
         raise ContractError(f"{what}: {error}") from None
 
 
@@ -171,15 +170,3 @@ def _flags(entry: Mapping[str, Any], what: str) -> tuple[bool, ...]:
     if odd := [value for value in values if not isinstance(value, Real | np.bool_) or value not in (0, 1)]:
         raise ContractError(f"{what}['truncated'] holds {odd[0]!r:.200}; each is 0 or 1")
     return tuple(map(bool, values))
-
-
-def _sample(each: Any, what: str) -> Sample:
-    """A sample of ours, or of another class that can be written as a dictionary (slime's)."""
-    if isinstance(each, Sample):
-        return each
-    if not callable(getattr(each, "to_dict", None)):
-        raise ContractError(f"{what}['samples'] holds {each!r:.200}, which is no sample")
-    try:
-        return Sample.from_dict(each.to_dict())
-    except ExportError as error:
-        raise ContractError(f"{what}['samples']: {error}") from error

@@ -16,7 +16,7 @@ from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.rows.sample import Sample
 from ramify.runner import api
-from ramify.service.reward import sample_of
+from ramify.service.reward import sample_of_branch
 from ramify.tasks.data import read_problems
 
 
@@ -61,7 +61,7 @@ def _samples(tree: Tree, group: int, repeats: int) -> list[Sample]:
     """One sample a leaf of a tree of chains."""
     made: list[Sample] = []
     for place, leaf in enumerate(tree.leaves()):
-        sample = sample_of(tree.branch(leaf), tree.problem)
+        sample = sample_of_branch(tree.branch(leaf), tree.problem)
         sample.group_index, sample.index = group, group * repeats + place
         sample.reward = tree.reward(leaf)
         if STOP_WORDS[tree.stop(leaf) or ""].is_truncated:

@@ -24,7 +24,7 @@ class Figures:
             n_samples_per_prompt=group_size,
             global_batch_size=service.global_batch_size,
         )
-        self._trackers: Trackers = trackers_of(tuple(service.trackers.values()), warn=self._warn)
+        self._trackers: Trackers = trackers_of(service.trackers, warn=self._warn)
 
     def batch(
         self, rollout_id: int, samples: Sequence[Sample], *, version: int, others: Mapping[str, float]
@@ -34,9 +34,11 @@ class Figures:
         self._trackers.log(metrics, step_key=ROLLOUT_STEP, step=self._steps.step(rollout_id))
         return metrics
 
-    def evaluation(self, rollout_id: int, results: Sequence[EvalResult]) -> Mapping[str, float]:
+    def evaluation(
+        self, rollout_id: int, results: Sequence[EvalResult], others: Mapping[str, float]
+    ) -> Mapping[str, float]:
         """Log an evaluation, with a table on the console."""
-        metrics, step = eval_metrics(results), self._steps.step(rollout_id)
+        metrics, step = {**eval_metrics(results), **others}, self._steps.step(rollout_id)
         if results:
             self._console.print(table(results, step=step))
         self._trackers.log(metrics, step_key=EVAL_STEP, step=step)

@@ -43,9 +43,14 @@ class Function:
                 raise
             raise self.fault(f"raised {told(error)}") from error
 
+    @property
+    def called(self) -> str:
+        """What messages call it."""
+        return f"{self.setting} = {self.name!r}"
+
     def fault(self, what: str) -> ContractError:
         """What is wrong with it."""
-        return ContractError(f"{self.setting} = {self.name!r} {what}")
+        return ContractError(f"{self.called} {what}")
 
     async def _said(self, *args: Any, **keywords: Any) -> Any:
         if inspect.iscoroutinefunction(self.function):

@@ -109,6 +109,12 @@ class RolloutManager:
             raise
         return self
 
+    async def __aenter__(self) -> "RolloutManager":
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
         """Stop growing, close the engines that are ours and the journal. Harmless when repeated."""
         if self._controller is not None and self._controller.producer is not None:
@@ -168,8 +174,8 @@ class RolloutManager:
             return {}
         async with self._engines:
             self._refuse_asleep()
-            results = await controller.evaluate(rollout_id)
-        return self._figures.evaluation(rollout_id, results)
+            results, others = await controller.evaluate(rollout_id)
+        return self._figures.evaluation(rollout_id, results, others)
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -263,12 +263,12 @@ class Producer:
         self._store.append(Dropped(tree=index, reason=reason))
         self.buffer.drop(index, reason)
         self._note()
-        self._refuse_too_many()
+        self._refuse_too_many(reason)
 
-    def _refuse_too_many(self) -> None:
+    def _refuse_too_many(self, reason: str) -> None:
         """Stop where more trees fail than may: what is wrong would only be met again and again."""
         dropped = self.buffer.dropped
         num_failed = dropped["failed"] + dropped["filter_failed"] + dropped["no_rows"]
         num = self.buffer.num_handed + dropped.total()
         if num >= MIN_COMMANDS_TO_JUDGE_FAULTS and num_failed > self._config.max_failed_share * num:
-            raise TooManyFailures(f"{num_failed} of {num} trees came to nothing: {dict(dropped)}")
+            raise TooManyFailures(f"{num_failed} of {num} trees came to nothing: {dict(dropped)}; the last: {reason}")

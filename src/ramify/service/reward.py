@@ -42,7 +42,7 @@ class RewardFunction:
 
     async def _verdict(self, branch: Branch, problem: Problem) -> Verdict:
         label = None if self._label_key is None else problem.secret.get(self._label_key)
-        sample = sample_of(branch, problem, label=label)
+        sample = sample_of_branch(branch, problem, label=label)
         try:
             return self._read(await self._function(self._args, sample, deadline_s=self.deadline_s))
         except ContractError as error:
@@ -88,7 +88,7 @@ class WithReward:
         return self._task.is_same_answer(one, other)
 
 
-def sample_of(branch: Branch, problem: Problem, *, label: Any = None) -> Sample:
+def sample_of_branch(branch: Branch, problem: Problem, *, label: Any = None) -> Sample:
     """A path as a sample: its tokens and texts, with the problem's public columns. Its reward is nobody's yet."""
     ids, mask = branch.ids, branch.is_sampled
     start = int(np.argmax(mask)) if mask.any() else len(ids)

@@ -7,7 +7,7 @@ and nothing replaces what was logged before. Nothing here touches the network un
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,12 +37,12 @@ def tracker_of(config: TrackerConfig) -> Tracker:
         raise ConfigError(f"tracker {config.kind} cannot be opened: {_said(error)}") from error
 
 
-def trackers_of(configs: Sequence[TrackerConfig], *, warn: Callable[[str], None]) -> "Trackers":
-    """Open all of them, in order. Raises `ConfigError`; those opened before are closed then."""
+def trackers_of(configs: Mapping[str, TrackerConfig], *, warn: Callable[[str], None]) -> "Trackers":
+    """Open all of them, by their names. Raises `ConfigError`; those opened before are closed then."""
     trackers = Trackers({}, warn=warn)
     try:
-        for config in configs:
-            trackers.add(config.kind, tracker_of(config))
+        for name, config in configs.items():
+            trackers.add(name, tracker_of(config))
     except ConfigError:
         trackers.close()
         raise
@@ -94,9 +94,8 @@ class Trackers:
             self.add(name, tracker)
 
     def add(self, name: str, tracker: Tracker) -> None:
-        """One more. `name` is what warnings call it; a second one of a name gets a number."""
-        number = sum(known.partition(" ")[0] == name for known in self._kept)
-        self._kept[f"{name} {number + 1}" if number else name] = _Kept(tracker)
+        """One more. `name` is what warnings call it."""
+        self._kept[name] = _Kept(tracker)
 
     @property
     def num_failed(self) -> dict[str, int]:
