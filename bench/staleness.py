@@ -7,7 +7,7 @@ exact and the same on every machine.
 
 Columns: trained tokens a virtual second; their share of the work bound, which is what could be trained if the server's
 every step were full and it never waited for the trainer, nor the trainer for it; how many updates a trained token lies
-behind, mean and most; tokens sampled for nothing (dropped groups) or thrown away, per trained token.
+behind, mean and most; tokens of groups that were dropped and of turns that were thrown away, per trained token.
 
 `--engines` does the same on two real vLLM replicas of the built-in model in real time (RAMIFY_ENGINES_PYTHON names
 their interpreter), with the task countdown; there the work bound is not known and the ratio is to staleness 0.
@@ -19,9 +19,11 @@ import argparse
 import asyncio
 import math
 import statistics
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+from real_replicas import Served, served
 
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
@@ -47,8 +49,8 @@ class Outcome:
     trained: int
     seconds: float
     lags: list[int]
-    sampled: int
     wasted: int
+    """Tokens of dropped groups and of turns thrown away."""
 
 
 def saying(turn: ScriptedTurn) -> str:
@@ -75,26 +77,27 @@ def simulated(staleness: int, over: int) -> RunConfig:
 async def trained(
     config: RunConfig, engine: Engine | None, *, num_batches: int, every: int, train_s: float, source: str
 ) -> Outcome:
-    """Train `num_batches` batches; the clock starts with the second, when everything is warm."""
-    sampled = 0
+    """Train `num_batches` batches."""
+    sampled: Counter[int] = Counter()
 
     def count(event: Event) -> None:
-        nonlocal sampled
         if isinstance(event, StepGrown):
-            sampled += sum(len(s) for s in event.step.segments if s.is_sampled)
+            sampled[event.index] += sum(len(s) for s in event.step.segments if s.is_sampled)
 
     clock = asyncio.get_running_loop().time
     manager = await RolloutManager(config, None, engine=engine, observers=[count]).start()
     try:
-        num, lags, began = 0, [], clock()
+        num, lags, began, used = 0, [], clock(), set[int | None]()
         for rollout_id in range(num_batches):
             batch = await manager.generate(rollout_id)
             num += num_trained(batch)
+            used |= {sample.group_index for sample in batch.samples}
             lags += [manager.version - int(v) for sample in batch.samples for v in sample.weight_versions]
             await asyncio.sleep(train_s)
             if rollout_id % every == every - 1:
                 await manager.update_weights(manager.version + 1, source)
-        return Outcome(num, clock() - began, lags, sampled, manager.gate.num_wasted)
+        dropped = sum(num for index, num in sampled.items() if index not in used | manager.live)
+        return Outcome(num, clock() - began, lags, dropped + manager.gate.num_wasted)
     finally:
         await manager.close()
 
@@ -106,18 +109,16 @@ def num_trained(batch: Batch) -> int:
 def row(mode: tuple[int, int], every: int, outcome: Outcome, bound: float) -> str:
     staleness, over = mode
     rate = outcome.trained / outcome.seconds
-    extra = (outcome.sampled + outcome.wasted - outcome.trained) / outcome.trained
+    extra = outcome.wasted / outcome.trained
     name = "long-tail" if over else "plain"
     return (
         f"| {staleness} | {name} | {every} | {rate:,.0f} | {rate / bound:.0%} | {statistics.mean(outcome.lags):.2f} | "
-        f"{max(outcome.lags)} | {max(0.0, extra):.1%} |"
+        f"{max(outcome.lags)} | {extra:.1%} |"
     )
 
 
 def print_header(ratio: str) -> None:
-    print(
-        f"| staleness | mode | update every | trained tokens/s | {ratio} | updates behind, mean | most | for nothing |"
-    )
+    print(f"| staleness | mode | update every | trained tokens/s | {ratio} | updates behind, mean | most | wasted |")
     print("|---|---|---|---|---|---|---|---|")
 
 
@@ -130,9 +131,46 @@ def in_virtual_time(num_batches: int) -> None:
                 simulated(*mode), engine, num_batches=num_batches, every=every, train_s=TRAIN_S, source="w"
             )
             outcome = run_virtual(training)
-            least_s = engine.least_s * outcome.trained / outcome.sampled
+            least_s = engine.least_s * outcome.trained / engine.stats.num_decoded
             bound = outcome.trained / max(least_s, num_batches * TRAIN_S)
             print(row(mode, every, outcome, bound), flush=True)
+
+
+def on_real_engines(num_batches: int) -> None:
+    """On two vLLM replicas: a batch is 16 groups of the task countdown, the trainer trains for as long as the first
+    batch took to sample, and what is loaded are the same weights again under a new version."""
+    print_header("of staleness 0")
+    with served() as servers:
+        config = real(servers, 0, 0)
+        first = asyncio.run(trained(config, None, num_batches=1, every=9, train_s=0.0, source=str(servers.model)))
+        for every in UPDATES:
+            rates: dict[tuple[int, int], float] = {}
+            for mode in MODES:
+                training = trained(
+                    real(servers, *mode),
+                    None,
+                    num_batches=num_batches,
+                    every=every,
+                    train_s=first.seconds,
+                    source=str(servers.model),
+                )
+                outcome = asyncio.run(training)
+                rates[mode] = outcome.trained / outcome.seconds
+                print(row(mode, every, outcome, rates[MODES[0]]), flush=True)
+
+
+def real(servers: Served, staleness: int, over: int) -> RunConfig:
+    flags = {
+        "task.split": "train",
+        "prompts": 256,
+        "max_trees": 1024,
+        "strategy.options.n": 8,
+        "service.batch_size": 16,
+        "service.max_staleness": staleness,
+        "service.over_sampling": over // 2,
+        "service.on_stale": "keep" if staleness == 0 else "drop",
+    }
+    return resolve(preset="chains", flags=servers.flags(**flags), is_small=True).config
 
 
 def main() -> None:
@@ -140,7 +178,10 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=16)
     parser.add_argument("--engines", action="store_true", help="on two real vLLM replicas")
     options = parser.parse_args()
-    in_virtual_time(options.batches)
+    if options.engines:
+        on_real_engines(options.batches)
+    else:
+        in_virtual_time(options.batches)
 
 
 if __name__ == "__main__":

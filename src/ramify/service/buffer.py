@@ -48,6 +48,11 @@ class Buffer:
         """Trees that may still be in a batch."""
         return len(self.growing) + len(self.checking) + len(self.ready)
 
+    @property
+    def numbers(self) -> frozenset[int]:
+        """Of the trees that may still be in a batch."""
+        return frozenset([*self.growing, *self.checking, *self.ready])
+
     def draw(self) -> int:
         """Begin the next tree."""
         index, self.num_drawn = self.num_drawn, self.num_drawn + 1

@@ -183,6 +183,12 @@ class RolloutManager:
         producer = self._opened.producer
         return {} if producer is None else producer.buffer.counts()
 
+    @property
+    def live(self) -> frozenset[int]:
+        """Numbers of the trees that may still be in a batch."""
+        producer = self._opened.producer
+        return frozenset() if producer is None else producer.buffer.numbers
+
     # -- engines ------------------------------------------------------------------------------------------------------
 
     @property
