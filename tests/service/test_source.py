@@ -91,11 +91,12 @@ def test_a_source_that_is_told_a_state_goes_on_exactly(steps: list[tuple[int, in
             drawn.add_samples(groups[:back])
         return said
 
-    one = SampleSource(source(), group_size=2)
+    one, two, three = (SampleSource(source(), group_size=2, label_key="answer") for _ in range(3))
     whole = played(one, steps)
-    two, three = SampleSource(source(), group_size=2), SampleSource(source(), group_size=2)
     head = played(two, steps[:cut])
-    three.load(json.loads(json.dumps(two.state())))
+    written = json.dumps(two.state())
+    assert '"label": "' not in written, "gold answers are not written down"
+    three.load(json.loads(written))
     assert head + played(three, steps[cut:]) == whole
     assert three.state() == one.state()
 

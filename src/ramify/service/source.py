@@ -87,19 +87,19 @@ class SampleSource:
         self.buffer.extend(groups)
 
     def state(self) -> dict[str, Any]:
-        """All there is to know, as plain data."""
-        buffer = [[sample.to_dict() for sample in group] for group in self.buffer]
+        """All there is to know, as plain data; gold answers are left out, and are read from the data again."""
+        buffer = [[{**sample.to_dict(), "label": None} for sample in group] for group in self.buffer]
         return {"num_drawn": self.num_drawn, "buffer": buffer}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken."""
         self.num_drawn = state["num_drawn"]
-        self.buffer = [[Sample.from_dict(sample) for sample in group] for group in state["buffer"]]
+        self.buffer = [[self._labelled(Sample.from_dict(sample)) for sample in group] for group in state["buffer"]]
 
     def _draw(self) -> list[Sample]:
         number, self.num_drawn = self.num_drawn, self.num_drawn + 1
         problem = self._source.problem(number)
-        label = None if self._label_key is None else self._label_of(problem, self._label_key)
+        label = self._label_of(problem)
         first = number * self._group_size
         return [
             Sample(
@@ -112,7 +112,16 @@ class SampleSource:
             for place in range(self._group_size)
         ]
 
-    def _label_of(self, problem: Problem, key: str) -> str:
+    def _labelled(self, sample: Sample) -> Sample:
+        """The sample with the label of its group's problem; one without a number keeps none."""
+        if sample.group_index is not None:
+            sample.label = self._label_of(self._source.problem(sample.group_index))
+        return sample
+
+    def _label_of(self, problem: Problem) -> str | None:
+        key = self._label_key
+        if key is None:
+            return None
         if key not in problem.secret:
             raise ConfigError(
                 f"service.label_key = {key!r}: the secret of {problem.uid!r} has {sorted(problem.secret)}"
