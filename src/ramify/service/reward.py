@@ -3,7 +3,6 @@
 What it says is recorded with the leaf, and a resumed service does not ask again.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, Final
@@ -17,6 +16,7 @@ from ramify.core.judge import Judge, Verdict
 from ramify.core.problem import Problem
 from ramify.core.task import Task
 from ramify.core.tool import Tool
+from ramify.judges.function import side_by_side
 from ramify.rows.sample import Sample
 from ramify.service.functions import Function
 
@@ -38,7 +38,7 @@ class RewardFunction:
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
         """One call a branch, side by side. Raises `JudgeError`."""
-        return await asyncio.gather(*(self._verdict(branch, problem) for branch in branches))
+        return await side_by_side(self._verdict(branch, problem) for branch in branches)
 
     async def _verdict(self, branch: Branch, problem: Problem) -> Verdict:
         label = None if self._label_key is None else problem.secret.get(self._label_key)

@@ -16,13 +16,12 @@ from typing import Any, Final
 
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError, JudgeError
-from ramify.core.format import Format
-from ramify.core.judge import Judge, Verdict
+from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.task import Task
-from ramify.core.tool import Tool
 from ramify.judges.function import side_by_side
 from ramify.service.background import trainer
+from ramify.service.reward import WithReward
 from ramify.service.slime_args import SlimeArgs, loaded
 
 ASKED: Final = "slime"
@@ -71,34 +70,9 @@ class TrainerReward:
         return Verdict(value, parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Rewarded:
-    """A task whose leaves the trainer rewards, whoever else would."""
-
-    task: Task
-    judges: tuple[Judge, ...]
-
-    @property
-    def format(self) -> Format:
-        return self.task.format
-
-    @property
-    def tools(self) -> Sequence[Tool]:
-        return self.task.tools
-
-    def problems(self, split: str, num_problems: int, seed: int) -> Sequence[Problem]:
-        return self.task.problems(split, num_problems, seed)
-
-    def prune(self, branch: Branch) -> str | None:
-        return self.task.prune(branch)
-
-    def is_same_answer(self, one: str, other: str) -> bool:
-        return self.task.is_same_answer(one, other)
-
-
 def rewarded(task: Task, args: SlimeArgs) -> Task:
     """`task`, judged by the trainer's reward where its arguments name one. Raises `ConfigError`."""
-    return Rewarded(task, (TrainerReward(_function(args)),)) if args.has_rm else task
+    return WithReward(task, TrainerReward(_function(args))) if args.has_rm else task
 
 
 def _function(args: SlimeArgs) -> RewardFunction:
