@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import math
 import statistics
+import sys
 from collections import Counter
 from dataclasses import dataclass
 
@@ -137,24 +138,21 @@ def in_virtual_time(num_batches: int) -> None:
 
 
 def on_real_engines(num_batches: int) -> None:
-    """On two vLLM replicas: a batch is 16 groups of the task countdown, the trainer trains for as long as the first
-    batch took to sample, and what is loaded are the same weights again under a new version."""
+    """On two vLLM replicas: a batch is 16 groups of the task countdown, the trainer trains for as long as a batch takes
+    to sample, and what is loaded are the same weights again under a new version."""
     print_header("of staleness 0")
     with served() as servers:
-        config = real(servers, 0, 0)
-        first = asyncio.run(trained(config, None, num_batches=1, every=9, train_s=0.0, source=str(servers.model)))
+        config, source = real(servers, 0, 0), str(servers.model)
+        _, warm = (asyncio.run(trained(config, None, num_batches=3, every=9, train_s=0.0, source=source)) for _ in "ab")
+        train_s = warm.seconds / 3
+        print(f"a batch takes {train_s:.1f} s", file=sys.stderr, flush=True)
         for every in UPDATES:
             rates: dict[tuple[int, int], float] = {}
             for mode in MODES:
-                training = trained(
-                    real(servers, *mode),
-                    None,
-                    num_batches=num_batches,
-                    every=every,
-                    train_s=first.seconds,
-                    source=str(servers.model),
+                config = real(servers, *mode)
+                outcome = asyncio.run(
+                    trained(config, None, num_batches=num_batches, every=every, train_s=train_s, source=source)
                 )
-                outcome = asyncio.run(training)
                 rates[mode] = outcome.trained / outcome.seconds
                 print(row(mode, every, outcome, rates[MODES[0]]), flush=True)
 
