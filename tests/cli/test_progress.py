@@ -13,13 +13,13 @@ from ramify.runner.events import PhaseBegan, TreeClosed, TreeOpened
 def test_the_bar_moves_with_the_rounds_of_a_search() -> None:
     progress = RunProgress(terminal(), title="mctsr", num_trees=2)
     progress.observe(TreeOpened(0, bare_tree()))
-    assert progress.completed() == 0
+    assert progress.tally().completed == 0
     progress.observe(PhaseBegan(0, Phase("expansion", 4, 16), 3))
-    assert progress.completed() == 0.25
-    assert progress.state().endswith("| expansion 4 of 16")
+    assert progress.tally().completed == 0.25
+    assert progress.tally().state.endswith("| expansion 4 of 16")
     progress.observe(TreeOpened(1, bare_tree()))
     progress.observe(PhaseBegan(1, Phase("expansion", 2), 3))
-    assert progress.completed() == 0.25
-    assert progress.state().endswith("| expansion: 2")
+    assert progress.tally().completed == 0.25
+    assert progress.tally().state.endswith("| expansion: 2")
     progress.observe(TreeClosed(0, bare_tree()))
-    assert progress.completed() == 1
+    assert progress.tally().completed == 1

@@ -4,7 +4,7 @@ import errno
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from ramify.core.errors import EngineError, EnginesDown, JudgeError, RamifyError, StoreError, ToolError
+from ramify.core.errors import EngineError, EnginesDown, JudgeError, RamifyError, StoreError, ToolError, WorkersDown
 
 if TYPE_CHECKING:
     from ramify.runner.report import RunReport
@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
     CHECK = 5
     """`ramify check` found a broken invariant."""
     SAVED = 75
-    """Stopped by a fault outside (engines down, disk full); all is saved and the run can be resumed."""
+    """Stopped by a fault outside (engines down, workers dying, disk full); all is saved and the run can be resumed."""
     INTERRUPTED = 130
     """Stopped by the user; all is saved and the run can be resumed."""
 
@@ -40,7 +40,7 @@ def code_of_error(error: RamifyError) -> ExitCode:
     from ramify.runner.scheduler import TooManyFailures
 
     match error:
-        case TooManyFailures() | EnginesDown():
+        case TooManyFailures() | EnginesDown() | WorkersDown():
             return ExitCode.SAVED
         case StoreError():
             is_disk = isinstance(error.__cause__, OSError) and error.__cause__.errno in DISK_FAULTS

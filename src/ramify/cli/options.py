@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,31 @@ def add_json_flag(parser: argparse.ArgumentParser) -> None:
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
+
+
+def add_ray_flags(parser: argparse.ArgumentParser) -> None:
+    where = "grow by Ray actors, on a cluster begun here or on the one at ADDRESS (auto: the one that runs here)"
+    parser.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help=where)
+    parser.add_argument("--workers", type=int, metavar="N", help="with --ray: so many actors; default: one a CPU")
+
+
+@dataclass(frozen=True, slots=True)
+class RayFlags:
+    """Where a run is grown, if by Ray actors."""
+
+    address: str | None = None
+    """None = on a cluster that is begun for it."""
+    num_workers: int | None = None
+    """None = one a CPU."""
+
+
+def ray_flags(options: argparse.Namespace) -> RayFlags | None:
+    """None = the run grows in this process. Raises `ConfigError`."""
+    if options.ray is None and options.workers is not None:
+        raise ConfigError(f"--workers {options.workers}: there are workers with --ray only")
+    if options.workers is not None and options.workers < 1:
+        raise ConfigError(f"--workers {options.workers}: at least 1 is needed")
+    return None if options.ray is None else RayFlags(options.ray or None, options.workers)
 
 
 def add_config_flags(parser: argparse.ArgumentParser) -> None:

@@ -1,11 +1,16 @@
 """`ramify repair`: keep what can be trusted of a damaged run, and say what was lost."""
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag, add_run_argument
 from ramify.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from ramify.store.repair import Repair
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,15 +19,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    from ramify.store.layout import JOURNAL, is_sharded, layout_of, shard_path
     from ramify.store.repair import repair
-    from ramify.store.store import JOURNAL
 
-    repaired = repair(options.run / JOURNAL)
-    if options.json:
-        values = {**asdict(repaired), "backup": None if repaired.backup is None else str(repaired.backup)}
-        terminal.result("ramify.repair/1", {"run": str(options.run), **values})
+    if not is_sharded(options.run):
+        repaired = {"": repair(options.run / JOURNAL)}
     else:
-        terminal.out.print(str(repaired).replace("; ", "\n"), markup=False, soft_wrap=True)
-    if repaired.backup is not None:
+        paths = [shard_path(options.run, index) for index in range(layout_of(options.run).num_shards)]
+        repaired = {f"{path.name}": repair(path / JOURNAL) for path in paths if (path / JOURNAL).is_dir()}
+    if options.json:
+        terminal.result("ramify.repair/1", {"run": str(options.run), **_values(repaired)})
+    for shard, found in repaired.items() if not options.json else ():
+        terminal.out.print(
+            f"{f'shard {shard}: ' if shard else ''}{found}".replace("; ", "\n"), markup=False, soft_wrap=True
+        )
+    if any(found.backup is not None for found in repaired.values()):
         terminal.say(f"go on with: ramify resume {options.run}")
     return ExitCode.DONE
+
+
+def _values(repaired: "Mapping[str, Repair]") -> dict[str, Any]:
+    """What became of the journal, or of each shard's."""
+    values = {
+        shard: {**asdict(found), "backup": None if found.backup is None else str(found.backup)}
+        for shard, found in repaired.items()
+    }
+    return values.get("") or {"shards": values}

@@ -1,29 +1,52 @@
-"""`ramify resume`: go on with a run that was interrupted or killed."""
+"""`ramify resume`: go on with a run that was interrupted or killed; a divided one by Ray actors if asked to."""
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.options import add_json_flag, add_run_argument
+from ramify.cli.options import RayFlags, add_json_flag, add_ray_flags, add_run_argument, ray_flags
 from ramify.cli.terminal import Terminal
+from ramify.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ramify.cli.progress import RunProgress
+    from ramify.runner.report import RunReport
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
+    add_ray_flags(parser)
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.running import run_shown
     from ramify.config.configure import from_toml
-    from ramify.runner import api
+    from ramify.store.layout import shard_of
     from ramify.store.store import header_and_config
 
-    _, config = header_and_config(options.run)
+    where = ray_flags(options)
+    header, config = header_and_config(options.run)
     return run_shown(
-        lambda observer: api.resume(options.run, observers=[observer]),
+        lambda progress: _grow(options.run, where, progress),
         options.run,
         terminal,
         title="resume",
-        num_trees=from_toml(config, source=str(options.run)).prompts,
+        num_trees=shard_of(header).size(from_toml(config, source=str(options.run)).prompts),
         is_json=options.json,
     )
+
+
+def _grow(run: Path, where: RayFlags | None, progress: "RunProgress") -> "RunReport":
+    if where is None:
+        from ramify.runner import api
+
+        return api.resume(run, observers=[progress.observe])
+    from ramify.service import ray
+    from ramify.store.layout import is_sharded
+
+    if not is_sharded(run):
+        raise ConfigError(f"--ray: {run} was begun without it and has one journal; go on with: ramify resume {run}")
+    shown = {"show": progress.show, "say": progress.say}
+    return ray.resume(run, num_workers=where.num_workers, address=where.address, **shown)

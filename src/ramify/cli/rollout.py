@@ -5,11 +5,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.options import add_budget_flag, add_config_flags, add_json_flag, budgets, resolved
+from ramify.cli.options import (
+    RayFlags,
+    add_budget_flag,
+    add_config_flags,
+    add_json_flag,
+    add_ray_flags,
+    budgets,
+    ray_flags,
+    resolved,
+)
 from ramify.cli.terminal import Terminal
+from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from ramify.cli.progress import RunProgress
     from ramify.config.run_config import RunConfig
+    from ramify.runner.report import RunReport
 
 RUNS = Path("runs")
 
@@ -18,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_flags(parser)
     add_budget_flag(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the run; default: a new one in runs/")
+    add_ray_flags(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the whole configuration and start nothing")
     parser.add_argument("--metrics-port", type=int, metavar="N", help="serve Prometheus metrics while it runs; 0 = any")
     add_json_flag(parser)
@@ -27,6 +40,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.running import measured, run_shown
     from ramify.runner import api
 
+    where = ray_flags(options)
     config = resolved(options, budgets(options)).config
     if options.dry_run:
         return _dry_run(config, terminal, is_json=options.json)
@@ -34,15 +48,24 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         terminal.say(config.strategy.reading)
     out = options.out or new_folder(config)
     title = config.preset or config.strategy.name
+    if where is not None and options.metrics_port is not None:
+        raise ConfigError("--metrics-port: the workers of --ray are other processes, whose figures are not here")
     with measured(options.metrics_port, terminal, agent=title) as (observers, measure):
-        return run_shown(
-            lambda observer: api.begin(config, out, observers=[observer, *observers], measured=measure),
-            out,
-            terminal,
-            title=title,
-            num_trees=config.prompts,
-            is_json=options.json,
-        )
+
+        def grow(progress: "RunProgress") -> "RunReport":
+            if where is not None:
+                return _divided(config, out, where, progress)
+            return api.begin(config, out, observers=[progress.observe, *observers], measured=measure)
+
+        return run_shown(grow, out, terminal, title=title, num_trees=config.prompts, is_json=options.json)
+
+
+def _divided(config: "RunConfig", out: Path, where: RayFlags, progress: "RunProgress") -> "RunReport":
+    """Grow a run by Ray actors."""
+    from ramify.service import ray
+
+    shown = {"show": progress.show, "say": progress.say}
+    return ray.rollout(config, out, num_workers=where.num_workers, address=where.address, **shown)
 
 
 def new_folder(config: "RunConfig") -> Path:

@@ -10,7 +10,6 @@ from ramify.cli.progress import RunProgress
 from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import RamifyError
 from ramify.engines.replica import ReplicaStats
-from ramify.runner.events import Observer
 from ramify.runner.report import EngineReport, RunReport
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ MAX_FAULTS_SHOWN = 5
 
 
 def run_shown(
-    grow: Callable[[Observer], RunReport],
+    grow: Callable[[RunProgress], RunReport],
     out: Path,
     terminal: Terminal,
     *,
@@ -43,12 +42,12 @@ def run_shown(
 
 
 def grown_shown(
-    grow: Callable[[Observer], RunReport], out: Path, terminal: Terminal, *, title: str, num_trees: int
+    grow: Callable[[RunProgress], RunReport], out: Path, terminal: Terminal, *, title: str, num_trees: int
 ) -> tuple[RunReport, ExitCode] | ExitCode:
     """Grow a run under a progress bar: what it came to and its exit code, or the code of one that did not end."""
     try:
         with RunProgress(terminal, title=title, num_trees=num_trees) as progress:
-            report = grow(progress.observe)
+            report = grow(progress)
     except RamifyError as error:
         code = code_of_error(error)
         if code is ExitCode.SAVED:

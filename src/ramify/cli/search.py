@@ -44,7 +44,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     config = configured(options)
     out = options.out or new_folder(config)
     shown = grown_shown(
-        lambda observer: api.begin(config, out, observers=[observer]),
+        lambda progress: api.begin(config, out, observers=[progress.observe]),
         out,
         terminal,
         title=config.preset or config.strategy.name,

@@ -7,7 +7,9 @@
     │   └── EnginesDown stops the run, which can be resumed (exit code 75)
     ├── ToolError       recorded on the tree as an observation or a stop word
     ├── JudgeError      recorded on the tree as a `Failed` outcome
+    ├── WorkersDown     the processes that share a run keep dying: it stops, and can be resumed (exit code 75)
     ├── StoreError      the run folder cannot be read, written or shared
+    │   └── FolderBusy  another process writes it
     └── ExportError     a finished tree cannot become the rows asked for
 
 A message says what was wrong, the value with `!r`, what was allowed and what to change.
@@ -63,8 +65,16 @@ class JudgeError(RamifyError):
     """A judge raised, hung or returned no number."""
 
 
+class WorkersDown(RamifyError):
+    """A process that grows a part of a run dies whenever it is started, and gets nowhere."""
+
+
 class StoreError(RamifyError):
     """The run folder cannot be read, written or shared."""
+
+
+class FolderBusy(StoreError):
+    """Another process writes the journal."""
 
 
 class ExportError(RamifyError):

@@ -5,10 +5,12 @@
 """
 
 import asyncio
+import heapq
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError, RamifyError, StoreError
 from ramify.core.growth import GrowthRules
 from ramify.core.problem import Problem
+from ramify.core.shard import WHOLE, Portion, Shard
 from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
@@ -32,7 +35,7 @@ from ramify.rows.row import Row
 from ramify.runner import loop
 from ramify.runner.answers import Answering, Answers
 from ramify.runner.deadline import finished
-from ramify.runner.events import Event, Observer, TailCut, TreeClosed
+from ramify.runner.events import Event, Observer, Resumed, TailCut, TreeClosed
 from ramify.runner.log import RunLog
 from ramify.runner.recorder import Recorder
 from ramify.runner.report import RunReport
@@ -40,9 +43,10 @@ from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run
 from ramify.runner.tools import isolation_of
 from ramify.store.commit import Writing
-from ramify.store.records import Header, Weights
+from ramify.store.layout import Part, is_sharded, parts, records, shard_of
+from ramify.store.records import Header, ShardValue, Weights
 from ramify.store.replay import Replayed, replay, replay_each
-from ramify.store.store import FolderStore, header_and_config, refuse_occupied, stream
+from ramify.store.store import FolderStore, header_and_config, refuse_occupied
 from ramify.tasks.data import DataFile
 from ramify.tools.output import told
 
@@ -80,20 +84,20 @@ class Rollout:
 
 def assemble(
     config: RunConfig,
-    problems: Sequence[Problem | str] | None = None,
+    problems: Sequence[Problem | str] | Portion | None = None,
     *,
     engine: Engine | None = None,
     task: Task | None = None,
     strategy: type[Strategy] | None = None,
     in_front: Callable[[Engine], Engine] | None = None,
     measured: Measured | None = None,
+    shard: Shard = WHOLE,
 ) -> Run:
     """Build a run's parts. Objects win over what the config names; `in_front` is as of `Run`, `measured` is asked for
-    each engine that is built here. Raises `ConfigError`."""
+    each engine that is built here. Of the problems it grows those of `shard`, or the portion it is given. Raises
+    `ConfigError`."""
     task = task or build_task(config)
-    if problems is None:
-        problems = _problems_of(task, config)
-    named = [p if isinstance(p, Problem) else Problem(f"question-{i}", p) for i, p in enumerate(problems)]
+    portion = problems if isinstance(problems, Portion) else shard.of(_named(problems, task, config))
     build = build_engine if measured is None else lambda each: measured(build_engine(each), each.model or "")
     engines = {name: build(each) for name, each in config.engines.items()}
     policy = engine or build(config.engine)
@@ -102,10 +106,22 @@ def assemble(
         task=task,
         engine=policy,
         engines=engines,
-        problems=named,
+        problems=portion,
         strategy=strategy,
         in_front=in_front,
     )
+
+
+def problems_of(config: RunConfig) -> Sequence[Problem]:
+    """All problems of a run. Raises `ConfigError`."""
+    return _problems_of(build_task(config), config)
+
+
+def _named(problems: Sequence[Problem | str] | None, task: Task, config: RunConfig) -> Sequence[Problem]:
+    """Problems, of bare questions too; None = as many of the task's as the configuration says."""
+    if problems is None:
+        return _problems_of(task, config)
+    return [p if isinstance(p, Problem) else Problem(f"question-{i}", p) for i, p in enumerate(problems)]
 
 
 def _problems_of(task: Task, config: RunConfig) -> Sequence[Problem]:
@@ -288,37 +304,54 @@ def begin(
 
 
 def resume(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
-    """Go on with a run that was killed or interrupted; nothing acknowledged is generated again."""
-    return loop.run(_resume(path, observers))
+    """Go on with a run that was killed or interrupted; nothing acknowledged is generated again. A divided run is grown
+    on by this process alone."""
+    if is_sharded(path):
+        from ramify.runner.shards import grow_here
+
+        return loop.run(grow_here(path, observers=observers))
+    return loop.run(grow_on(path, observers))
 
 
 async def _begin(config: RunConfig, path: Path, observers: Iterable[Observer], measured: Measured | None) -> RunReport:
-    """The folder is made when everybody who is needed has answered: a run that cannot start leaves none."""
     refuse_occupied(path)
-    run = assemble(config, measured=measured)
-    header, writing = header_of(run), Writing(durability=config.durability)
+    return await grow_new(assemble(config, measured=measured), path, observers)
+
+
+async def grow_new(run: Run, path: Path, observers: Iterable[Observer], *, text: str | None = None) -> RunReport:
+    """Grow `run` into the new folder `path`, and close it. `text` is the configuration to record; None = the run's.
+
+    The folder is made when everybody who is needed has answered: a run that cannot start leaves none.
+    """
+    header, writing = header_of(run), Writing(durability=run.config.durability)
     try:
         await run.connect()
-        store = FolderStore.create(path, header, to_toml(run.config), writing=writing)
+        store = FolderStore.create(path, header, text or to_toml(run.config), writing=writing)
     except BaseException:
         await finished(run.close())
         raise
     return await _grow(run, store, observers, known={})
 
 
-async def _resume(path: Path, observers: Iterable[Observer]) -> RunReport:
-    config = from_toml(header_and_config(path)[1])
+async def grow_on(
+    path: Path, observers: Iterable[Observer], *, config: RunConfig | None = None, portion: Portion | None = None
+) -> RunReport:
+    """Go on with the run, or the shard of one, in the folder `path`. `config` stands for the recorded one, `portion`
+    for the problems that it would make."""
+    config = config or from_toml(header_and_config(path)[1])
     store, saved = FolderStore.resume(path, writing=Writing(durability=config.durability))
     try:
-        run = assemble(config)
+        run = assemble(config, portion, shard=shard_of(saved.header))
         refuse_other_weights(saved.header, header_of(run))
         known = replay(saved.records, run.codec, run.rules)
+        observers = list(observers)
+        for observer in observers:
+            if saved.torn is not None:
+                observer(TailCut(str(saved.torn)))
+            observer(Resumed(sum(tree.is_closed for tree in known.values())))
     except BaseException:
         store.close()
         raise
-    if saved.torn is not None:
-        for observer in observers:
-            observer(TailCut(str(saved.torn)))
     return await _grow(run, store, observers, known=known)
 
 
@@ -345,6 +378,7 @@ def header_of(run: Run) -> Header:
         delivery=run.config.delivery,
         isolation=isolation_of(run.tools),
         created=time.time(),
+        shard=None if (shard := run.portion.shard) == WHOLE else ShardValue(index=shard.index, count=shard.count),
     )
 
 
@@ -383,15 +417,20 @@ class Saved:
 
     def trees(self) -> Iterator[Tree]:
         """Finished trees in order of their problems."""
+        shards = map(self._trees_of, parts(self.path))
+        return (tree for _, tree in heapq.merge(*shards, key=itemgetter(0)))
+
+    def _trees_of(self, part: Part) -> Iterator[tuple[int, Tree]]:
+        """Finished trees of one journal in order of their problems, with their indices."""
         early: dict[int, Tree] = {}
-        wanted = 0
-        for replayed in replay_each(stream(self.path), self.codec, self.rules):
+        wanted = part.shard.index
+        for replayed in replay_each(records(part), self.codec, self.rules):
             if replayed.is_closed:
                 early[replayed.index] = replayed.tree
             while wanted in early:
-                yield early.pop(wanted)
-                wanted += 1
-        yield from (early[index] for index in sorted(early))
+                yield wanted, early.pop(wanted)
+                wanted += part.shard.count
+        yield from sorted(early.items())
 
     def rows(self, *, per_tree: int | None = None) -> Iterator[Row]:
         """Rows of all finished trees, in canonical order; with `per_tree`, exactly that many of each."""

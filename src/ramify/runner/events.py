@@ -85,5 +85,14 @@ class TailCut:
     """No tree's."""
 
 
-Event = TailCut | TreeOpened | CommandsAsked | StepGrown | OutcomeTold | PhaseBegan | TreeClosed
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A run goes on in which trees had been finished before: nothing else is said of those."""
+
+    num_closed: int
+    index: int = -1
+    """No tree's."""
+
+
+Event = TailCut | Resumed | TreeOpened | CommandsAsked | StepGrown | OutcomeTold | PhaseBegan | TreeClosed
 Observer = Callable[[Event], None]

@@ -2,8 +2,8 @@
 
 import resource
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 from ramify.core.action import ActionConfig
 from ramify.core.ledger import Spend
@@ -14,6 +14,7 @@ from ramify.engines.replica import ReplicaStats
 from ramify.engines.replicas import Replicas
 from ramify.engines.retrying import Retrying
 from ramify.runner.events import Event, TreeClosed
+from ramify.runner.tool_metrics import merged_figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class RunReport:
     """By name; empty = there is one, and it has no replicas."""
     seconds: float = 0.0
     max_rss_mb: float = 0.0
+    """Of the process; where several shared the run, of the one that had most."""
     _sum_rewards: float = 0.0
     _num_judged: int = 0
     _num_solved: int = 0
@@ -113,18 +115,90 @@ class RunReport:
     def finish(self, *, seconds: float, tools: dict[str, float], engines: Mapping[str, EngineReport]) -> "RunReport":
         """Work the figures over all trees out. Mutates and returns the report."""
         self.seconds, self.tools, self.engines = seconds, tools, dict(engines)
+        self.max_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return self._divided()
+
+    def _divided(self) -> "RunReport":
+        """Work the means and shares out of the sums. Mutates and returns the report."""
         if self._num_judged:
             self.mean_reward = self._sum_rewards / self._num_judged
             self.coverage = self._num_solved / self.trees
             self.mixed_groups = self._num_mixed / self.trees
         truncated = sum(n for word, n in self.stop_words.items() if STOP_WORDS[word].is_truncated)
         self.truncated_share = truncated / self.leaves if self.leaves else None
-        self.max_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return self
+
+    @classmethod
+    def merged(cls, reports: Iterable["RunReport"], *, seconds: float) -> "RunReport":
+        """One report of a run whose trees several processes grew in `seconds`; means and shares are of all trees."""
+        whole, every = cls(), list(reports)
+        for report in every:
+            whole._include(report)
+        tools = merged_figures([report.tools for report in every])
+        whole.seconds, whole.tools, whole.engines = seconds, tools, _merged_engines(every)
+        return whole._divided()
+
+    def _include(self, other: "RunReport") -> None:
+        """Add the sums of another part of the run. Mutates the report."""
+        self.trees += other.trees
+        self.failed_trees += other.failed_trees
+        self.leaves += other.leaves
+        self.failed_leaves += other.failed_leaves
+        self.decode_tokens += other.decode_tokens
+        self.prefill_cached += other.prefill_cached
+        self.prefill_uncached += other.prefill_uncached
+        self.engine_calls += other.engine_calls
+        self.tool_calls += other.tool_calls
+        self.turns += other.turns
+        self.judge_calls += other.judge_calls
+        self._sum_rewards += other._sum_rewards
+        self._num_judged += other._num_judged
+        self._num_solved += other._num_solved
+        self._num_mixed += other._num_mixed
+        if other.dollars is not None:
+            self.dollars = (self.dollars or 0.0) + other.dollars
+        self.is_oracle |= other.is_oracle
+        self.stop_words = dict(sorted((Counter(self.stop_words) + Counter(other.stop_words)).items()))
+        self.faults |= other.faults
+        self.max_rss_mb = max(self.max_rss_mb, other.max_rss_mb)
 
     def as_dict(self) -> dict[str, object]:
         """The report as plain JSON-able values, private sums left out."""
         return {name: value for name, value in asdict(self).items() if not name.startswith("_")}
+
+
+def _merged_engines(reports: Sequence[RunReport]) -> dict[str, EngineReport]:
+    """Of each engine by name, what all processes asked of it."""
+    names = dict.fromkeys(name for report in reports for name in report.engines)
+    return {name: _merged_engine([r.engines[name] for r in reports if name in r.engines]) for name in names}
+
+
+def _merged_engine(reports: Sequence[EngineReport]) -> EngineReport:
+    replicas: dict[str, ReplicaStats] = {}
+    for stats in (stats for report in reports for stats in report.replicas):
+        replicas[stats.name] = stats if stats.name not in replicas else _merged_replica(replicas[stats.name], stats)
+    return EngineReport(
+        actions=reports[0].actions,
+        requests=sum(report.requests for report in reports),
+        retries=sum(report.retries for report in reports),
+        waits=sum(report.waits for report in reports),
+        wasted_tokens=sum(report.wasted_tokens for report in reports),
+        replicas=tuple(replicas.values()),
+    )
+
+
+def _merged_replica(one: ReplicaStats, other: ReplicaStats) -> ReplicaStats:
+    """What two processes say of one server: what was asked of it in all, and its state as the one that had trouble."""
+    worst = other if one.state == "ready" else one
+    return replace(
+        worst,
+        in_flight=one.in_flight + other.in_flight,
+        num_requests=one.num_requests + other.num_requests,
+        num_failed=one.num_failed + other.num_failed,
+        num_spills=one.num_spills + other.num_spills,
+        prefill_cached=one.prefill_cached + other.prefill_cached,
+        prefill_uncached=one.prefill_uncached + other.prefill_uncached,
+    )
 
 
 def engine_reports(engines: Mapping[str, Retrying], actions: Mapping[str, ActionConfig]) -> dict[str, EngineReport]:

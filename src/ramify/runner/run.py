@@ -23,6 +23,7 @@ from ramify.core.limits import Limits
 from ramify.core.prices import Prices
 from ramify.core.problem import Problem
 from ramify.core.seeds import strategy_seed, tree_seed
+from ramify.core.shard import WHOLE, Portion
 from ramify.core.strategy import SearchStrategy, Strategy, Vote
 from ramify.core.task import Task
 from ramify.core.tree import Tree
@@ -88,14 +89,14 @@ class Run:
         task: Task,
         engine: Engine,
         engines: Mapping[str, Engine] | None = None,
-        problems: Sequence[Problem],
+        problems: Sequence[Problem] | Portion,
         strategy: type[Strategy] | None = None,
         in_front: Callable[[Engine], Engine] | None = None,
     ) -> None:
         """`in_front` puts something between the policy's engine and the trees that sample from it."""
         self.config = config = replace(config, tools=listed(config.tools))
         self.task = task
-        self.problems = problems
+        self.portion = problems if isinstance(problems, Portion) else WHOLE.of(problems)
         self.engine = retrying(engine, config.engine.retry)
         others = {name: retrying(each, config.engines[name].retry) for name, each in (engines or {}).items()}
         self.engines = {"policy": self.engine, **others}
@@ -128,6 +129,11 @@ class Run:
         self.unpredictable = (sample.unpredictable,) if sample.unpredictable else ()
         self.post_hoc = post_hoc_rule(sample, self.format.stops)
         self._check()
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """Those it grows trees of."""
+        return self.portion.problems
 
     @property
     def rules(self) -> GrowthRules:
@@ -235,7 +241,7 @@ class Run:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     async def _unfinished(self, known: Mapping[int, Replayed]) -> AsyncIterator[Seedling]:
-        for index, problem in enumerate(self.problems):
+        for index, problem in self.portion.items():
             before = known.get(index)
             if before is None or not before.is_closed:
                 yield Seedling(index, problem, before)
@@ -279,7 +285,7 @@ class Run:
 
     def _limits(self, index: int) -> Limits:
         """Of one tree: its own, and its share of the run's."""
-        return self.config.limits.within(self.config.run_limits.share(len(self.problems), index))
+        return self.config.limits.within(self.config.run_limits.share(self.portion.num_problems, index))
 
     def _tree(self, problem: Problem) -> Tree:
         """A tree with nothing but its opening context."""
@@ -373,7 +379,7 @@ class Run:
         policy = self.config.actions["policy"]
         if policy.text or policy.engine not in self.prices:
             return
-        for index, problem in enumerate(self.problems):
+        for index, problem in self.portion.items():
             if (limits := self._limits(index)).dollars is not None:
                 check_opening(self._tree(problem), self.prices[policy.engine], limits)
 

@@ -1,9 +1,12 @@
 """ToolMetrics: figures of tool calls, in all and for each tool, by the keys of RUC-NLPIR/ARPO (requirement S0.5)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ramify.core.segment import ToolCall
+
+LARGEST = frozenset({"max_execution_time", "max_retries"})
+MEANS = frozenset({"avg_execution_time", "success_rate", "avg_time"})
 
 
 @dataclass(slots=True)
@@ -76,3 +79,19 @@ class ToolMetrics:
             figures[f"{name}/success_rate"] = of_tool.success_rate
             figures[f"{name}/avg_time"] = of_tool.average_s
         return {f"tools/{key}": float(value) for key, value in figures.items()}
+
+
+def merged_figures(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The figures of several processes as those of one: sums, largest values, and means over all of their calls."""
+    return {key: _merged(key, figures) for key in dict.fromkeys(key for each in figures for key in each)}
+
+
+def _merged(key: str, figures: Sequence[Mapping[str, float]]) -> float:
+    scope, _, name = key.rpartition("/")
+    values = [each.get(key, 0.0) for each in figures]
+    if name in LARGEST:
+        return max(values)
+    if name not in MEANS:
+        return sum(values)
+    counts = [each.get(f"{scope}/{'total_calls' if scope == 'tools' else 'calls'}", 0.0) for each in figures]
+    return sum(v * n for v, n in zip(values, counts, strict=True)) / sum(counts) if sum(counts) else 0.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ramify.core.errors import StoreError
+from ramify.core.errors import FolderBusy, StoreError
 from ramify.store.commit import GroupCommit, Writing, sync_folder
 from ramify.store.framing import Lines, Position, check_version, decode, file_name, parse, sound_end
 from ramify.store.records import Header, Record, RunRecord, Sealed
@@ -80,7 +80,7 @@ class FolderLock:
             except BlockingIOError:
                 holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
                 self.release()
-                raise StoreError(
+                raise FolderBusy(
                     f"{folder} is being written by another run (process {holder or 'unknown'}); wait for it or stop it"
                 ) from None
             os.truncate(self._descriptor, 0)

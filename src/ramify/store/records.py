@@ -169,6 +169,11 @@ class Weights(Value, frozen=True):
     codec_sha256: str
 
 
+class ShardValue(Value, frozen=True):
+    index: int
+    count: int
+
+
 class Header(Value, frozen=True, tag="header", tag_field="record"):
     """First record of every file of a journal: which run this is."""
 
@@ -186,6 +191,8 @@ class Header(Value, frozen=True, tag="header", tag_field="record"):
     """Unix time; data only."""
     format: int = msgspec.field(default_factory=lambda: FORMAT)
     """A factory, because a plain default would be left out on disk."""
+    shard: ShardValue | None = None
+    """Which part of a run that is divided; None = the journal holds all of it."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.created):

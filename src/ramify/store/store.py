@@ -2,13 +2,15 @@
 
 A run folder holds the resolved configuration as it was given, `journal/` and `log.jsonl`. A new run never begins in a
 folder that holds anything else, and never over another run; a folder in which a crash came before the first record is
-a new one. The configuration cannot change under a run: its hash is in the journal's header.
+a new one. The configuration cannot change under a run: its hash is in the journal's header. A run that is divided
+(`layout`) is read like any other; it is written shard by shard.
 """
 
 import hashlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -16,10 +18,10 @@ import msgspec
 
 from ramify.core.errors import StoreError
 from ramify.store.commit import Writing, sync_folder
-from ramify.store.journal import Contents, FolderLock, Journal, Reader, TornTail, is_begun, read, store_errors
+from ramify.store.journal import LOCK, Contents, FolderLock, Journal, Reader, TornTail, is_begun, read, store_errors
+from ramify.store.layout import JOURNAL, LAYOUT, LAYOUT_DRAFT, SHARDS, is_sharded, layout_of, parts, records
 from ramify.store.records import Header, RunRecord
 
-JOURNAL = "journal"
 LOG = "log.jsonl"
 ConfigName = Literal["config.toml", "config.json"]
 CONFIGS: tuple[ConfigName, ...] = ("config.toml", "config.json")
@@ -119,7 +121,7 @@ class FolderStore:
             with store_errors("write the configuration to", path):
                 for left_over in CONFIGS:
                     (path / left_over).unlink(missing_ok=True)
-                _write_text(path / config_name, config)
+                write_text(path / config_name, config)
             return cls(path, header, Journal.create(path / JOURNAL, header, writing=writing, lock=lock))
         except BaseException:
             lock.release()
@@ -135,6 +137,7 @@ class FolderStore:
         Raises `StoreError` if another process writes it, it is damaged, or its configuration was changed.
         """
         _refuse_unless_run(path)
+        _refuse_divided(path)
         journal, contents = Journal.resume(path / JOURNAL, writing=writing, read=read)
         try:
             return cls(path, contents.header, journal), _saved(path, contents)
@@ -164,21 +167,22 @@ class FolderStore:
 
 
 def load(path: Path) -> SavedRun:
-    """Everything a run folder holds, read only; a run may be going on there."""
+    """Everything a run folder holds, read only; a run may be going on there. Of a divided run, one shard's folder."""
     _refuse_unless_run(path)
+    _refuse_divided(path)
     return _saved(path, read(path / JOURNAL))
 
 
 def stream(path: Path) -> Iterator[RunRecord]:
-    """The records of a run folder one by one, for runs larger than memory."""
+    """The records of a run folder one by one, for runs larger than memory; of a divided run one shard after another."""
     _refuse_unless_run(path)
-    return iter(Reader(path / JOURNAL))
+    return chain.from_iterable(map(records, parts(path)))
 
 
 def header_and_config(path: Path) -> tuple[Header, str]:
     """What a run began with; its records are left unread."""
     _refuse_unless_run(path)
-    header = Reader(path / JOURNAL).header
+    header = layout_of(path).header if is_sharded(path) else Reader(path / JOURNAL).header
     return header, _config(path, header)[1]
 
 
@@ -213,22 +217,29 @@ def _config_name(path: Path) -> ConfigName:
 def _refuse_unless_run(path: Path) -> None:
     with store_errors("look into", path):
         is_run = (path / JOURNAL).is_dir()
-    if not is_run:
+    if not is_run and not is_sharded(path):
         raise StoreError(f"{path} is no run: it has no {JOURNAL} folder")
+
+
+def _refuse_divided(path: Path) -> None:
+    if is_sharded(path):
+        raise StoreError(f"{path} is a run of several shards; each is a run folder of its own in {path / SHARDS}")
 
 
 def refuse_occupied(path: Path) -> None:
     """Raise `StoreError` unless a run may begin at `path`."""
     with store_errors("look into", path):
         names = {entry.name for entry in path.iterdir()} if path.exists() else set[str]()
-    if JOURNAL in names and is_begun(path / JOURNAL):
+        if SHARDS in names:
+            names |= {f"{SHARDS}/{entry.name}" for entry in (path / SHARDS).iterdir() if entry.name != LOCK}
+    if LAYOUT in names or (JOURNAL in names and is_begun(path / JOURNAL)):
         raise StoreError(f"{path} holds a run already; go on with `ramify resume {path}` or choose another folder")
-    foreign = sorted(names - {JOURNAL, LOG, *CONFIGS})
+    foreign = sorted(names - {JOURNAL, LOG, SHARDS, LAYOUT_DRAFT, *CONFIGS})
     if foreign:
         raise StoreError(f"{path} is not empty and no run (it holds {foreign[0]!r}); choose a new folder")
 
 
-def _write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     """Write a small file whole and durably, byte for byte."""
     with path.open("wb") as file:
         file.write(text.encode("utf-8", errors="replace"))

@@ -1,0 +1,223 @@
+"""Ray: a divided run whose workers are Ray actors, on a cluster begun here or joined.
+
+Places and forwards; what is done is done by `workers` and `shards`, which know no Ray. Ray restarts no actor: the one
+that follows a dead one is another actor, which reads the journal. What this process began on the cluster ends with it,
+and nothing else does.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from ramify.config.configure import from_toml
+from ramify.config.run_config import RunConfig
+from ramify.core.errors import ConfigError
+from ramify.core.problem import Problem
+from ramify.core.shard import Portion
+from ramify.runner import loop
+from ramify.runner.api import problems_of
+from ramify.runner.report import RunReport
+from ramify.runner.shards import prepared
+from ramify.runner.tally import Tally
+from ramify.service.shards import PATIENCE, Patience, ShardedRun
+from ramify.service.sharing import check_shareable
+from ramify.service.workers import ShardEnd, ShardWorker, Sight, Worker, WorkerDied
+from ramify.store.shards import ShardedFolder
+from ramify.store.store import refuse_occupied
+
+T = TypeVar("T")
+Show = Callable[[Tally], object]
+Say = Callable[[str], object]
+
+OBJECT_STORE_BYTES: Final = 80 * 2**20
+"""Of a cluster begun here: about the least that Ray takes. Only counts and reports go through it."""
+ROOM_S: Final = 120.0
+"""Longest that a cluster takes to make room for the workers."""
+SETTINGS: Final = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+}
+"""Nothing is reported to anybody, a worker sees the devices that this process would see, and what Ray's daemons say of
+dead workers is not printed on stdout. Ray reads them when it is imported."""
+
+
+def rollout(
+    config: RunConfig,
+    out: Path,
+    *,
+    num_workers: int | None = None,
+    address: str | None = None,
+    show: Show = lambda tally: None,
+    say: Say = lambda text: None,
+    patience: Patience = PATIENCE,
+) -> RunReport:
+    """Grow a run into the new folder `out` by Ray actors, one a shard.
+
+    `address` is a running cluster's; None = one is begun here, and ended. `num_workers` is the number of its CPUs where
+    it is None. Raises `ConfigError` before anything starts, and what `ShardedRun.grow` raises.
+    """
+    out = out.absolute()
+    check_shareable(config)
+    _ray()
+    refuse_occupied(out)
+    header, text, problems = loop.run(prepared(config))
+    with joined(address, num_workers):
+        number = min(num_workers or num_cpus(), config.prompts)
+        with closing(ShardedFolder.create(out, header, text, num_shards=number)) as folder:
+            return _grown(folder, problems, number, show=show, say=say, patience=patience)
+
+
+def resume(
+    path: Path,
+    *,
+    num_workers: int | None = None,
+    address: str | None = None,
+    show: Show = lambda tally: None,
+    say: Say = lambda text: None,
+    patience: Patience = PATIENCE,
+) -> RunReport:
+    """Go on with a divided run by Ray actors, `num_workers` shards at a time. Arguments as in `rollout`."""
+    _ray()
+    with closing(ShardedFolder.open(path.absolute())) as folder, joined(address, num_workers):
+        problems = problems_of(from_toml(folder.config))
+        number = min(num_workers or num_cpus(), len(folder.shards))
+        return _grown(folder, problems, number, show=show, say=say, patience=patience)
+
+
+def _grown(
+    folder: ShardedFolder, problems: Sequence[Problem], number: int, *, show: Show, say: Say, patience: Patience
+) -> RunReport:
+    with reserved(number) as places:
+        run = ShardedRun(folder, problems, places, num_workers=number, show=show, say=say, patience=patience)
+        return loop.run(run.grow())
+
+
+# -- the cluster ------------------------------------------------------------------------------------------------------
+
+
+def _ray() -> Any:
+    """The library. Raises `ConfigError` with the install line where it is missing."""
+    os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
+    try:
+        import ray  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ConfigError("workers that are Ray actors need Ray: pip install 'ramify[ray]'") from error
+    return ray
+
+
+@contextmanager
+def joined(address: str | None, num_workers: int | None) -> Iterator[None]:
+    """Be connected to a cluster: the one at `address`, one that somebody connected this process to, or one begun here
+    with room for the workers, which ends with the context."""
+    ray = _ray()
+    if ray.is_initialized():
+        yield
+        return
+    quiet = {"log_to_driver": False, "logging_level": "CRITICAL", "include_dashboard": False}
+    try:
+        if address is None:
+            ray.init("local", num_cpus=num_workers or _own_cpus(), object_store_memory=OBJECT_STORE_BYTES, **quiet)
+        else:
+            ray.init(address, **quiet)
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        ray.shutdown()
+        where = "cannot be begun here" if address is None else f"at {address!r} cannot be joined"
+        raise ConfigError(f"a Ray cluster {where}: {error}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def num_cpus() -> int:
+    """Of the cluster that this process is connected to; at least 1."""
+    return max(1, int(_ray().cluster_resources().get("CPU", 1)))
+
+
+def _own_cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def reserved(number: int) -> Iterator["RayPlaces"]:
+    """Room for so many workers, of a CPU each, spread over the machines of the cluster.
+
+    Raises `ConfigError` if the cluster has not that much, or others hold it.
+    """
+    ray = _ray()
+    from ray.util import placement_group, remove_placement_group  # pyright: ignore[reportMissingImports]
+
+    if number > num_cpus():
+        raise ConfigError(
+            f"{number} workers need a CPU each and the cluster has {num_cpus()}; ask for fewer: --workers"
+        )
+    group = placement_group([{"CPU": 1}] * number, strategy="SPREAD")
+    try:
+        if not group.wait(ROOM_S):
+            raise ConfigError(
+                f"the cluster made no room for {number} workers in {ROOM_S:g} s: others use it; try fewer: --workers"
+            )
+        yield RayPlaces(ray, group)
+    finally:
+        remove_placement_group(group)
+
+
+# -- workers ----------------------------------------------------------------------------------------------------------
+
+
+class RayPlaces:
+    """Starts workers as actors, each in its slot of a placement group."""
+
+    def __init__(self, ray: Any, group: Any) -> None:
+        self._ray = ray
+        self._group = group
+
+    async def start(self, path: Path, portion: Portion, *, slot: int, num_at_once: int) -> Worker:
+        from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingImports]
+            PlacementGroupSchedulingStrategy,
+        )
+
+        place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot)
+        options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": place}
+        actor = self._ray.remote(ShardWorker).options(**options)
+        return RayWorker(self._ray, actor.remote(str(path), portion, num_at_once))
+
+    def end(self, worker: Worker) -> None:
+        if isinstance(worker, RayWorker):
+            worker.end()
+
+
+class RayWorker:
+    """A `ShardWorker` that is an actor."""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray = ray
+        self._actor = actor
+
+    async def meet(self, token: str) -> Sight:
+        return await self._answered(self._actor.meet.remote(token))
+
+    async def grow(self) -> ShardEnd:
+        return await self._answered(self._actor.grow.remote())
+
+    async def tally(self) -> Tally:
+        return await self._answered(self._actor.tally.remote())
+
+    async def stop(self) -> None:
+        await self._answered(self._actor.stop.remote())
+
+    def end(self) -> None:
+        self._ray.kill(self._actor, no_restart=True)
+
+    async def _answered(self, answer: Awaitable[T]) -> T:
+        """What the actor answers. Whatever Ray says of an actor that is gone or cannot be reached is its death."""
+        errors = self._ray.exceptions
+        gone = (errors.RayActorError, errors.RaySystemError, errors.NodeDiedError, errors.ObjectLostError)
+        try:
+            return await asyncio.shield(asyncio.ensure_future(answer))
+        except gone as error:
+            raise WorkerDied(str(error).partition("\n")[0]) from error

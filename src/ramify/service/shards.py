@@ -1,0 +1,224 @@
+"""ShardedRun: a divided run, grown by workers that may die.
+
+Owns which shard has a worker, what becomes of a shard whose worker died, and the report of them all. Where workers run
+is a `Places`' business: Ray's (`ramify.service.ray`), or anybody's. No state is kept that is not in the journals: a
+worker that died is followed by another that goes on from its shard's journal: no finished node and no budget is lost.
+The invariant: a shard has at most one worker here, and its journal's lock keeps any other from writing.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import ramify
+from ramify.core.errors import ConfigError, FolderBusy, StoreError, WorkersDown
+from ramify.core.problem import Problem
+from ramify.core.shard import Shard
+from ramify.runner.deadline import finished
+from ramify.runner.report import RunReport
+from ramify.runner.tally import Tally
+from ramify.service.workers import Places, Sight, Worker, WorkerDied
+from ramify.store.journal import file_paths, store_errors
+from ramify.store.layout import JOURNAL, SHARDS, shard_path
+from ramify.store.shards import ShardedFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How much a run puts up with from its workers."""
+
+    max_deaths: int = 3
+    """In a row in which a shard's journal got no longer; the next one ends the run."""
+    pause_s: float = 1.0
+    """Before a worker is started in a dead one's place; doubled by each further death in a row."""
+    start_s: float = 180.0
+    """Longest a worker takes to start: a machine may have to load libraries over the network first."""
+    busy_s: float = 60.0
+    """Longest that the journal of a worker that is gone stays locked."""
+    stop_s: float = 20.0
+    """Longest a worker takes to stop when it is told to."""
+    look_s: float = 0.5
+    """Between two looks at how far the workers have come."""
+
+    def __post_init__(self) -> None:
+        if self.max_deaths < 0 or min(self.start_s, self.busy_s, self.stop_s, self.look_s) <= 0 or self.pause_s < 0:
+            raise ConfigError(f"{self!r}: times are above 0, and a pause and a number of deaths 0 or more")
+
+
+PATIENCE = Patience()
+
+
+@dataclass(slots=True)
+class Deaths:
+    """Of the workers of one shard, in a row in which its journal got no longer."""
+
+    num_bytes: int
+    """The longest the journal has been."""
+    number: int = 0
+
+    def count(self, num_bytes: int) -> None:
+        """Another one, who left a journal of so many bytes."""
+        self.number = 1 if num_bytes > self.num_bytes else self.number + 1
+        self.num_bytes = max(self.num_bytes, num_bytes)
+
+
+class ShardedRun:
+    """Has every shard of `folder` grown, at most `num_workers` at a time, with its part of the run's `problems`, which
+    are made once, here: in every worker that may cost as much as growing. `show` is told how far the run has come and
+    `say` what happened to workers."""
+
+    def __init__(
+        self,
+        folder: ShardedFolder,
+        problems: Sequence[Problem],
+        places: Places,
+        *,
+        num_workers: int,
+        show: Callable[[Tally], object] = lambda tally: None,
+        say: Callable[[str], object] = lambda text: None,
+        patience: Patience = PATIENCE,
+    ) -> None:
+        if num_workers < 1:
+            raise ConfigError(f"{num_workers!r} workers: a run has at least 1")
+        self._folder = folder
+        self._problems = problems
+        self._places = places
+        self._num_at_once = min(num_workers, len(folder.shards))
+        self._show = show
+        self._say = say
+        self._patience = patience
+        self._token = f"seen-{secrets.token_hex(8)}"
+        self._workers: dict[Shard, Worker] = {}
+        self._tallies: dict[Shard, Tally] = {}
+        self._reports: dict[Shard, RunReport] = {}
+
+    async def grow(self) -> RunReport:
+        """Grow the run to its end. The first fault of a shard stops the others, and is raised when all have stopped;
+        `WorkersDown` when the workers of one keep dying. Cancelling this stops the workers; the run can be resumed."""
+        began = time.monotonic()
+        token = self._folder.path / SHARDS / self._token
+        with store_errors("write to", token.parent):
+            token.touch()
+        try:
+            async with asyncio.TaskGroup() as group:
+                looking = group.create_task(self._look())
+                await self._grow_all()
+                looking.cancel()
+        except ExceptionGroup as faults:
+            first = _first(faults)
+            raise first from first.__cause__
+        finally:
+            token.unlink(missing_ok=True)
+        reports = [self._reports[shard] for shard in self._folder.shards]
+        return RunReport.merged(reports, seconds=time.monotonic() - began)
+
+    async def _grow_all(self) -> None:
+        slots: asyncio.Queue[int] = asyncio.Queue()
+        for slot in range(self._num_at_once):
+            slots.put_nowait(slot)
+
+        async def one(shard: Shard) -> None:
+            slot = await slots.get()
+            self._reports[shard] = await self._grow(shard, slot)
+            slots.put_nowait(slot)
+
+        async with asyncio.TaskGroup() as group:
+            for shard in self._folder.shards:
+                group.create_task(one(shard))
+
+    async def _grow(self, shard: Shard, slot: int) -> RunReport:
+        """Grow one shard, by as many workers as it takes."""
+        deaths = Deaths(self._journal_bytes(shard))
+        while True:
+            try:
+                return await self._grow_once(shard, slot)
+            except WorkerDied as death:
+                deaths.count(self._journal_bytes(shard))
+                if deaths.number > self._patience.max_deaths:
+                    raise WorkersDown(
+                        f"the worker of shard {shard.index} died {deaths.number} times in a row and got nowhere; "
+                        f"the last time: {death}"
+                    ) from death
+                self._say(f"the worker of shard {shard.index} died ({death}); another one goes on")
+            await asyncio.sleep(self._patience.pause_s * 2 ** (deaths.number - 1))
+
+    async def _grow_once(self, shard: Shard, slot: int) -> RunReport:
+        worker = await self._started(shard, slot)
+        try:
+            self._check(await self._met(worker), shard)
+            self._workers[shard] = worker
+            return await self._ended(worker)
+        except asyncio.CancelledError:
+            await finished(self._stop(worker))
+            raise
+        finally:
+            self._workers.pop(shard, None)
+            self._places.end(worker)
+
+    async def _started(self, shard: Shard, slot: int) -> Worker:
+        return await self._places.start(
+            self._folder.path, shard.of(self._problems), slot=slot, num_at_once=self._num_at_once
+        )
+
+    async def _met(self, worker: Worker) -> Sight:
+        try:
+            async with asyncio.timeout(self._patience.start_s):
+                return await worker.meet(self._token)
+        except TimeoutError:
+            raise WorkerDied(f"it did not start within {self._patience.start_s:g} s") from None
+
+    def _check(self, sight: Sight, shard: Shard) -> None:
+        """Refuse a worker that cannot do the work."""
+        if not sight.sees_folder:
+            raise StoreError(
+                f"the worker of shard {shard.index}, on {sight.host}, does not see {self._folder.path}: the run folder "
+                "must be on a file system that all workers share; choose another with --out"
+            )
+        if sight.library != ramify.__version__:
+            raise ConfigError(
+                f"{sight.host} has ramify {sight.library} and this is {ramify.__version__}; install one version on all"
+            )
+
+    async def _ended(self, worker: Worker) -> RunReport:
+        """Have a worker grow. A process that was taken for dead may hold its journal a little longer."""
+        end = asyncio.get_running_loop().time() + self._patience.busy_s
+        while True:
+            ended = await worker.grow()
+            if ended.report is not None:
+                return ended.report
+            fault = ended.error() or WorkerDied("somebody else told it to stop")
+            if not isinstance(fault, FolderBusy) or asyncio.get_running_loop().time() >= end:
+                raise fault
+            await asyncio.sleep(self._patience.look_s)
+
+    async def _stop(self, worker: Worker) -> None:
+        try:
+            async with asyncio.timeout(self._patience.stop_s):
+                await worker.stop()
+        except (WorkerDied, TimeoutError):
+            pass  # Its journal is as sound as after any kill, and its process is ended next.
+
+    async def _look(self) -> None:
+        """Show how far the run has come, now and then."""
+        while True:
+            await asyncio.sleep(self._patience.look_s)
+            workers = dict(self._workers)
+            tallies = await asyncio.gather(*(w.tally() for w in workers.values()), return_exceptions=True)
+            for shard, tally in zip(workers, tallies, strict=True):
+                if isinstance(tally, Tally):
+                    self._tallies[shard] = tally
+                elif not isinstance(tally, WorkerDied):
+                    raise tally
+            self._show(Tally.total(self._tallies.values()))
+
+    def _journal_bytes(self, shard: Shard) -> int:
+        folder = shard_path(self._folder.path, shard.index) / JOURNAL
+        return sum(path.stat().st_size for path in file_paths(folder)) if folder.exists() else 0
+
+
+def _first(faults: ExceptionGroup[Exception]) -> Exception:
+    """The first fault of a group, however deep."""
+    first = faults.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first

@@ -1,0 +1,54 @@
+"""Sharing: what keeps several processes from growing a configuration side by side, found before any is started."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ramify.config.run_config import EngineConfig, RunConfig
+from ramify.core.errors import ConfigError
+
+
+def check_shareable(config: RunConfig) -> None:
+    """Raise `ConfigError` with all that several processes could not share."""
+    if found := list(faults(config)):
+        raise ConfigError("several processes cannot share this run: " + "; ".join(found))
+
+
+def faults(config: RunConfig) -> Iterator[str]:
+    """What each of several processes would have of its own, or would not find."""
+    for name, engine in {"engine": config.engine, **{f"engines.{n}": e for n, e in config.engines.items()}}.items():
+        yield from _engine_faults(name, engine)
+        yield from _relative({f"{name}.model": engine.model, **_named(f"{name}.options", engine.options)})
+    yield from _relative(_named("task.options", config.task.options))
+    for name, tool in config.tools.use.items():
+        yield from _relative(_named(f"tools.use.{name}.options", tool.options))
+    for name, judge in config.judges.items():
+        yield from _relative(_named(f"judges.{name}.options", judge.options))
+
+
+def _engine_faults(name: str, engine: EngineConfig) -> Iterator[str]:
+    if engine.replicas:
+        yield (
+            f"{name}.replicas = {engine.replicas}: each process would start servers of its own; start them once with "
+            "`ramify serve` and give their addresses with --base-url"
+        )
+    if engine.log is not None:
+        yield f"{name}.log = {engine.log!r}: all would write to one file; leave it out"
+
+
+def _named(path: str, options: Mapping[str, object]) -> dict[str, object]:
+    return {f"{path}.{key}": value for key, value in options.items()}
+
+
+def _relative(settings: Mapping[str, object]) -> Iterator[str]:
+    """Files that are named from the current folder, which is another one elsewhere."""
+    for path, value in settings.items():
+        if isinstance(value, str) and value and "\0" not in value and _is_relative_file(Path(value)):
+            whole = str(Path(value).resolve())
+            yield f"{path} = {value!r}: each process would look for it in a folder of its own; give {whole!r}"
+
+
+def _is_relative_file(path: Path) -> bool:
+    try:
+        return not path.is_absolute() and path.exists()
+    except OSError:
+        return False  # No name that a file could have.

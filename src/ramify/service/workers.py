@@ -1,0 +1,125 @@
+"""Workers: what grows one shard of a run in a process of its own, and how it is spoken to.
+
+`ShardWorker` is the work itself; a `Worker` is anything that passes its four calls on, over whatever lies between. All
+that it is told and answers can be pickled, and every call may be made again: growing goes on from the journal.
+"""
+
+import asyncio
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import ramify
+from ramify.core.errors import RamifyError
+from ramify.core.shard import Portion
+from ramify.runner.deadline import finished
+from ramify.runner.loop import collecting_rarely
+from ramify.runner.report import RunReport
+from ramify.runner.shards import grow_shard
+from ramify.runner.tally import Tally, Tallying
+from ramify.store.layout import SHARDS
+
+
+class WorkerDied(Exception):
+    """The process of a worker is gone, or cannot be reached. For `ShardedRun` alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a worker says of where it is."""
+
+    host: str
+    pid: int
+    library: str
+    """Version of ramify."""
+    sees_folder: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEnd:
+    """How a worker's growing ended: with a report, with a fault, or, with neither, because it was told to stop."""
+
+    report: RunReport | None = None
+    fault: RamifyError | None = None
+    errno: int | None = None
+    """Of the operating system's error behind the fault, which is lost where the fault is pickled."""
+
+    def error(self) -> RamifyError | None:
+        """The fault as it was raised."""
+        if self.fault is not None and self.errno is not None:
+            self.fault.__cause__ = OSError(self.errno, os.strerror(self.errno))
+        return self.fault
+
+
+class Worker(Protocol):
+    """Grows one shard, somewhere. Every method raises `WorkerDied` if it is gone."""
+
+    async def meet(self, token: str) -> Sight:
+        """Say where it is, and whether it sees the file of that name in the run's folder of shards."""
+        ...
+
+    async def grow(self) -> ShardEnd:
+        """Grow the shard to its end. Its journal is closed when this returns."""
+        ...
+
+    async def tally(self) -> Tally:
+        """How far it has come."""
+        ...
+
+    async def stop(self) -> None:
+        """Have `grow` end, and return when it has."""
+        ...
+
+
+class Places(Protocol):
+    """Where workers can be had."""
+
+    async def start(self, path: Path, portion: Portion, *, slot: int, num_at_once: int) -> Worker:
+        """A worker for a shard of the run at `path`, the only one in its slot of `num_at_once`. May raise
+        `WorkerDied`."""
+        ...
+
+    def end(self, worker: Worker) -> None:
+        """Let go of a worker, whatever it is doing; its process ends. Never raises."""
+        ...
+
+
+class ShardWorker:
+    """The worker itself, to be made where the work is done."""
+
+    def __init__(self, path: str, portion: Portion, num_at_once: int) -> None:
+        self._path = Path(path)
+        self._portion = portion
+        self._num_at_once = num_at_once
+        self._tallying = Tallying()
+        self._growing: asyncio.Task[RunReport] | None = None
+
+    async def meet(self, token: str) -> Sight:
+        sees_folder = (self._path / SHARDS / token).is_file()
+        return Sight(socket.gethostname(), os.getpid(), ramify.__version__, sees_folder)
+
+    async def grow(self) -> ShardEnd:
+        self._tallying = tallying = Tallying()
+        work = grow_shard(self._path, self._portion, observers=[tallying.observe], num_at_once=self._num_at_once)
+        self._growing = growing = asyncio.ensure_future(work)
+        try:
+            with collecting_rarely():
+                await asyncio.wait({growing})
+        finally:
+            await finished(self.stop())
+        if growing.cancelled():
+            return ShardEnd()
+        fault = growing.exception()
+        if isinstance(fault, RamifyError):
+            return ShardEnd(fault=fault, errno=fault.__cause__.errno if isinstance(fault.__cause__, OSError) else None)
+        return ShardEnd(growing.result())
+
+    async def tally(self) -> Tally:
+        return self._tallying.tally()
+
+    async def stop(self) -> None:
+        if self._growing is not None:
+            self._growing.cancel()
+            await asyncio.wait({self._growing})

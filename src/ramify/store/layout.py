@@ -1,0 +1,98 @@
+"""Layout: where the journals of a run folder are: in itself, or in those of its shards.
+
+A run that is divided keeps its configuration, `shards.json` and one ordinary run folder a shard (`shards/0`,
+`shards/1`, …), each with a journal of its own, so that every journal has one writer. `shards.json` is written last: a
+folder without it has not begun.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from ramify.core.errors import StoreError
+from ramify.core.shard import WHOLE, Shard, shards_of
+from ramify.store.commit import sync_folder
+from ramify.store.journal import Reader, is_begun, store_errors
+from ramify.store.records import Header, Opened, RunRecord
+
+JOURNAL = "journal"
+SHARDS = "shards"
+LAYOUT = "shards.json"
+LAYOUT_DRAFT = "shards.json.part"
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a divided run began with."""
+
+    num_shards: int
+    header: Header
+    """As each shard's journal has it, but for the shard."""
+
+
+class Part(NamedTuple):
+    """One journal of a run."""
+
+    path: Path
+    """The folder that holds it."""
+    shard: Shard
+
+
+def is_sharded(path: Path) -> bool:
+    """Whether the run at `path` is divided. Raises `StoreError` if the folder cannot be looked into."""
+    with store_errors("look into", path):
+        return (path / LAYOUT).is_file()
+
+
+def shard_path(path: Path, index: int) -> Path:
+    return path / SHARDS / str(index)
+
+
+def layout_of(path: Path) -> Layout:
+    """How the run at `path` is divided. Raises `StoreError` where its `shards.json` cannot be read."""
+    with store_errors("read", path / LAYOUT):
+        text = (path / LAYOUT).read_bytes()
+    try:
+        layout = msgspec.json.decode(text, type=Layout)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreError(f"{path / LAYOUT} is not what a run writes: {error}; put it back") from error
+    if layout.num_shards < 1:
+        raise StoreError(f"{path / LAYOUT} says {layout.num_shards!r} shards; put it back")
+    return layout
+
+
+def write_layout(path: Path, layout: Layout) -> None:
+    """Write `shards.json` whole and durably: the run has begun when this returns."""
+    with store_errors("write", path / LAYOUT):
+        with (path / LAYOUT_DRAFT).open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(layout)))
+            file.flush()
+            os.fsync(file.fileno())
+        (path / LAYOUT_DRAFT).replace(path / LAYOUT)
+        sync_folder(path)
+
+
+def parts(path: Path) -> list[Part]:
+    """The journals of the run at `path` that have begun: its own, or those of its shards."""
+    if is_sharded(path):
+        every = [Part(shard_path(path, shard.index), shard) for shard in shards_of(layout_of(path).num_shards)]
+        return [part for part in every if is_begun(part.path / JOURNAL)]
+    return [Part(path, shard_of(Reader(path / JOURNAL).header))]
+
+
+def shard_of(header: Header) -> Shard:
+    """Which part of its run a journal holds."""
+    return WHOLE if header.shard is None else Shard(header.shard.index, header.shard.count)
+
+
+def records(part: Part) -> Iterator[RunRecord]:
+    """The records of one journal. Raises `StoreError` on a tree that is not this shard's."""
+    for record in Reader(part.path / JOURNAL):
+        if isinstance(record, Opened) and not part.shard.owns(record.tree):
+            raise StoreError(
+                f"{part.path} is shard {part.shard.index} of {part.shard.count} and holds tree {record.tree}, which is "
+                "another's; put the folders of the shards back"
+            )
+        yield record
