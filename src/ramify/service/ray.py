@@ -7,7 +7,8 @@ and nothing else does.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import socket
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -15,7 +16,6 @@ from typing import Any, Final, TypeVar
 from ramify.config.configure import from_toml
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError
-from ramify.core.problem import Problem
 from ramify.core.shard import Portion
 from ramify.runner import loop
 from ramify.runner.api import problems_of
@@ -34,6 +34,9 @@ Say = Callable[[str], object]
 
 OBJECT_STORE_BYTES: Final = 80 * 2**20
 """Of a cluster begun here: about the least that Ray takes. Only counts and reports go through it."""
+ANSWER_S: Final = 10.0
+"""Longest that a cluster takes to accept a connection."""
+MAX_PORT: Final = 65535
 ROOM_S: Final = 120.0
 """Longest that a cluster takes to make room for the workers."""
 SETTINGS: Final = {
@@ -67,8 +70,9 @@ def rollout(
     header, text, problems = loop.run(prepared(config))
     with joined(address, num_workers):
         number = min(num_workers or num_cpus(), config.prompts)
-        with closing(ShardedFolder.create(out, header, text, num_shards=number)) as folder:
-            return _grown(folder, problems, number, show=show, say=say, patience=patience)
+        with reserved(number) as places, closing(ShardedFolder.create(out, header, text, num_shards=number)) as folder:
+            run = ShardedRun(folder, problems, places, num_workers=number, show=show, say=say, patience=patience)
+            return loop.run(run.grow())
 
 
 def resume(
@@ -85,15 +89,9 @@ def resume(
     with closing(ShardedFolder.open(path.absolute())) as folder, joined(address, num_workers):
         problems = problems_of(from_toml(folder.config))
         number = min(num_workers or num_cpus(), len(folder.shards))
-        return _grown(folder, problems, number, show=show, say=say, patience=patience)
-
-
-def _grown(
-    folder: ShardedFolder, problems: Sequence[Problem], number: int, *, show: Show, say: Say, patience: Patience
-) -> RunReport:
-    with reserved(number) as places:
-        run = ShardedRun(folder, problems, places, num_workers=number, show=show, say=say, patience=patience)
-        return loop.run(run.grow())
+        with reserved(number) as places:
+            run = ShardedRun(folder, problems, places, num_workers=number, show=show, say=say, patience=patience)
+            return loop.run(run.grow())
 
 
 # -- the cluster ------------------------------------------------------------------------------------------------------
@@ -122,6 +120,7 @@ def joined(address: str | None, num_workers: int | None) -> Iterator[None]:
         if address is None:
             ray.init("local", num_cpus=num_workers or _own_cpus(), object_store_memory=OBJECT_STORE_BYTES, **quiet)
         else:
+            _check_address(address)
             ray.init(address, **quiet)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         ray.shutdown()
@@ -131,6 +130,21 @@ def joined(address: str | None, num_workers: int | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Raise `ConfigError` for what is no address, and `OSError` where nobody listens: Ray tries that for minutes."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or int(port) > MAX_PORT:
+        raise ConfigError(
+            f"--ray {address!r}: the address of the cluster itself is needed, as in 10.0.0.7:6379, or auto"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+    except OSError as error:
+        raise ConnectionError(f"nobody answers there: {error}") from error
 
 
 def num_cpus() -> int:

@@ -1,0 +1,246 @@
+"""Real Ray actors grow the trees of a run in one process, die, are interrupted, and leave nothing behind.
+
+One cluster serves all tests but those of the command line, which begins and ends its own.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.service.divided import config, exported
+
+from ramify.config.run_config import RunConfig
+from ramify.core.errors import ConfigError, FolderBusy
+from ramify.runner.api import begin
+from ramify.runner.report import RunReport
+from ramify.runner.tally import Tally
+from ramify.service import ray as service
+from ramify.store.layout import shard_path
+from ramify.store.shards import ShardedFolder
+
+ray = pytest.importorskip("ray", reason="needs the extra `ray`")
+pytestmark = pytest.mark.ray
+
+TIMEOUT_S = 120.0
+SLOW = """
+from ramify.engines.faults import Delay
+from ramify.engines.scripted import Scripted
+
+
+class Slow(Scripted):
+    def __init__(self):
+        super().__init__(delay=Delay(call_s=0.03))
+"""
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
+    """The address of a cluster that this process is connected to."""
+    with service.joined(None, 3):
+        yield ray.get_runtime_context().gcs_address
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> RunConfig:
+    """A run of some seconds."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    return config("arpo", prompts=12, max_trees=2, **{"engine.name": f"{tmp_path / 'slow.py'}:Slow"})
+
+
+class Seen:
+    """What a run showed, and what is done when its first tree has closed."""
+
+    def __init__(self, do: Any = None) -> None:
+        self.do = do
+        self.tallies: list[Tally] = []
+        self.lines: list[str] = []
+
+    def show(self, tally: Tally) -> None:
+        self.tallies.append(tally)
+        if tally.num_closed and self.do is not None:
+            do, self.do = self.do, None
+            do()
+
+
+@pytest.mark.covers("S3.10")
+def test_actors_grow_the_trees_of_one_process(tmp_path: Path, cluster: str) -> None:
+    settings = config("arpo")
+    whole = begin(settings, tmp_path / "whole")
+    seen = Seen()
+    report = service.rollout(settings, tmp_path / "run", num_workers=3, show=seen.show, say=seen.lines.append)
+    assert exported(tmp_path / "run") == exported(tmp_path / "whole")
+    assert (report.trees, report.leaves, report.decode_tokens) == (whole.trees, whole.leaves, whole.decode_tokens)
+    assert seen.lines == []
+    assert ray.is_initialized()
+
+
+@pytest.mark.covers("S3.10", engine="builtin")
+def test_every_actor_has_a_model_of_its_own(tmp_path: Path, cluster: str) -> None:
+    settings = config("chains", prompts=4, **{"engine.name": "builtin", "growth.max_response_tokens": 60})
+    begin(settings, tmp_path / "whole")
+    service.rollout(settings, tmp_path / "run", num_workers=2)
+    assert exported(tmp_path / "run") == exported(tmp_path / "whole")
+
+
+@pytest.mark.covers("S3.10")
+def test_an_actor_that_is_killed_loses_nothing(tmp_path: Path, cluster: str, slow: RunConfig) -> None:
+    begin(slow, tmp_path / "whole")
+    victim = shard_path(tmp_path / "run", 1) / "journal" / "lock"
+    seen = Seen(lambda: os.kill(int(victim.read_text()), signal.SIGKILL))
+    report = service.rollout(slow, tmp_path / "run", num_workers=2, show=seen.show, say=seen.lines.append)
+    assert len(seen.lines) == 1 and "shard 1 died" in seen.lines[0]
+    assert exported(tmp_path / "run") == exported(tmp_path / "whole")
+    assert (report.trees, report.decode_tokens <= 3001) == (12, True)
+
+
+@pytest.mark.covers("S3.10")
+def test_an_interrupted_run_is_resumed_on_fewer_actors(tmp_path: Path, cluster: str, slow: RunConfig) -> None:
+    begin(slow, tmp_path / "whole")
+    seen = Seen(lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        service.rollout(slow, tmp_path / "run", num_workers=3, show=seen.show)
+    for index in range(3):
+        last = (shard_path(tmp_path / "run", index) / "journal" / "000000.jsonl").read_bytes().splitlines()[-1]
+        assert b'"record":"sealed"' in last
+    again = Seen()
+    assert service.resume(tmp_path / "run", num_workers=2, show=again.show).trees == 12
+    assert exported(tmp_path / "run") == exported(tmp_path / "whole")
+
+
+def test_a_second_driver_is_refused(tmp_path: Path, cluster: str, slow: RunConfig) -> None:
+    refused: list[str] = []
+
+    def second() -> None:
+        with pytest.raises(FolderBusy) as caught:
+            ShardedFolder.open(tmp_path / "run")
+        refused.append(str(caught.value))
+
+    seen = Seen(second)
+    service.rollout(slow, tmp_path / "run", num_workers=2, show=seen.show)
+    assert len(refused) == 1 and f"process {os.getpid()}" in refused[0]
+
+
+def test_more_workers_than_the_cluster_has_room_for_are_refused(tmp_path: Path, cluster: str) -> None:
+    with pytest.raises(ConfigError, match="4 workers need a CPU each and the cluster has 3"):
+        service.rollout(config(), tmp_path / "run", num_workers=4)
+    assert not (tmp_path / "run").exists()
+
+
+# -- the command line -------------------------------------------------------------------------------------------------
+
+
+def command(*arguments: object) -> "subprocess.Popen[str]":
+    """A command of its own session, with signals as a terminal would have them."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "ramify.cli.main", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def said(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, out, err
+
+
+def left_behind(process: "subprocess.Popen[str]") -> list[int]:
+    """Processes of the command's session."""
+    found: list[int] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == process.pid and fields[0] != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+def flags(settings: RunConfig, path: Path) -> Sequence[object]:
+    """A configuration as a file."""
+    from ramify.config.configure import to_toml
+
+    (path / "run.toml").write_text(to_toml(settings))
+    return ("-c", path / "run.toml")
+
+
+@pytest.mark.covers("S3.10")
+def test_the_command_says_one_object_and_leaves_nothing_behind(tmp_path: Path, cluster: str, slow: RunConfig) -> None:
+    begin(slow, tmp_path / "whole")
+    process = command("rollout", "--ray", "--workers", 2, *flags(slow, tmp_path), "--out", tmp_path / "run", "--json")
+    code, out, err = said(process)
+    assert code == 0, err
+    (line,) = out.splitlines()
+    assert msgspec.json.decode(line)["trees"] == 12
+    assert left_behind(process) == []
+    assert exported(tmp_path / "run") == exported(tmp_path / "whole")
+
+
+def wait_for(process: "subprocess.Popen[str]", path: Path) -> int:
+    """Return when a worker of shard 0 has written something, with its process id."""
+    lock = shard_path(path, 0) / "journal" / "lock"
+    journal = lock.with_name("000000.jsonl")
+    while not journal.exists() or b'"record":"closed"' not in journal.read_bytes():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+            raise AssertionError(process.communicate())
+    return int(lock.read_text())
+
+
+@pytest.mark.covers("S3.10")
+def test_ctrl_c_ends_the_cluster_that_was_begun_and_the_run_goes_on_on_another(
+    tmp_path: Path, cluster: str, slow: RunConfig
+) -> None:
+    begin(slow, tmp_path / "whole")
+    process = command("rollout", "--ray", "--workers", 2, *flags(slow, tmp_path), "--out", tmp_path / "run")
+    victim = wait_for(process, tmp_path / "run")
+    os.kill(victim, signal.SIGKILL)
+    os.killpg(process.pid, signal.SIGINT)
+    code, out, err = said(process)
+    assert (code, out) == (130, "")
+    assert f"ramify resume {tmp_path / 'run'}" in err
+    assert left_behind(process) == []
+    code, out, err = said(command("resume", tmp_path / "run", "--json", "--ray", cluster))
+    assert (code, msgspec.json.decode(out)["trees"]) == (0, 12), err
+    assert exported(tmp_path / "run") == exported(tmp_path / "whole")
+    assert ray.is_initialized()
+
+
+@pytest.mark.covers("S3.10")
+def test_a_driver_that_was_killed_is_followed_by_another(tmp_path: Path, cluster: str, slow: RunConfig) -> None:
+    begin(slow, tmp_path / "whole")
+    first = ("rollout", "--ray", cluster, "--workers", 2, *flags(slow, tmp_path), "--out", tmp_path / "run")
+    process = command(*first)
+    wait_for(process, tmp_path / "run")
+    process.kill()
+    process.communicate()
+    report: RunReport = service.resume(tmp_path / "run", num_workers=2)
+    assert report.trees == 12
+    assert exported(tmp_path / "run") == exported(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1", "at '127.0.0.1:1' cannot be joined: nobody answers there"),
+        ("ray://127.0.0.1:10001", "the address of the cluster itself is needed"),
+        ("nowhere", "the address of the cluster itself is needed"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, address: str, message: str) -> None:
+    code, _, err = said(command("rollout", "--ray", address, "--engine", "scripted", "--out", tmp_path / "run"))
+    assert code == 2
+    assert message in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_nothing_is_held_on_the_cluster_behind_a_run(cluster: str) -> None:
+    with service.reserved(3):
+        assert ray.is_initialized()
