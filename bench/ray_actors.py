@@ -15,6 +15,7 @@ Run: python bench/ray_actors.py [--trees 10000] [--workers 4] [--durability grou
 """
 
 import argparse
+import importlib.util
 import multiprocessing
 import os
 import statistics
@@ -187,4 +188,7 @@ def show(found: list[Measured], trees: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if importlib.util.find_spec("ray") is None:
+        print("skipped: there is no Ray; pip install 'ramify[ray]'")
+    else:
+        main()

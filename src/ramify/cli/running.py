@@ -14,6 +14,7 @@ from ramify.runner.report import EngineReport, RunReport
 
 if TYPE_CHECKING:
     from ramify.runner.api import Measured
+    from ramify.runner.events import Observer
 
 SCHEMA = "ramify.rollout/1"
 MAX_FAULTS_SHOWN = 5
