@@ -88,6 +88,7 @@ async def trained(
     clock = asyncio.get_running_loop().time
     manager = await RolloutManager(config, None, engine=engine, observers=[count]).start()
     try:
+        await manager.update_weights(0, source)  # Servers still have those of the mode before.
         num, lags, began, used = 0, [], clock(), set[int | None]()
         for rollout_id in range(num_batches):
             batch = await manager.generate(rollout_id)

@@ -61,4 +61,5 @@ def placed(config: RunConfig | None, path: Path, **placement: Any) -> Any:
     except ImportError as error:
         raise ConfigError("a manager that is a Ray actor needs Ray: pip install 'ramify[ray]'") from error
     options = {"num_cpus": 1, "max_restarts": 0, **placement}
-    return ray.remote(RemoteManager).options(**options).remote(config, path.absolute())
+    actor: Any = ray
+    return actor.remote(RemoteManager).options(**options).remote(config, path.absolute())
