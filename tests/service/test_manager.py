@@ -653,3 +653,43 @@ def test_bad_rows_of_the_data_are_named_or_skipped_by_choice(tmp_path: Path) -> 
         RolloutManager(config(data__path=str(tmp_path / "q.jsonl")), tmp_path / "run")
     wanted = config(data__path=str(tmp_path / "q.jsonl"), data__on_bad_row="skip", service__batch_size=1)
     assert len(RolloutManager(wanted, tmp_path / "run").run.problems) == 1
+
+
+@pytest.mark.covers("S3.1")
+def test_of_two_updates_at_once_the_older_one_that_comes_later_is_refused(tmp_path: Path) -> None:
+    async def use(manager: RolloutManager) -> int:
+        newer = asyncio.create_task(manager.update_weights(3, "three"))
+        await asyncio.sleep(0)
+        with pytest.raises(ConfigError, match="older"):
+            await manager.update_weights(2, "two")
+        await newer
+        return manager.version
+
+    assert served(tmp_path / "run", use, configured=config()) == 3
+
+
+@pytest.mark.covers("S3.1")
+def test_weights_that_somebody_else_loaded_are_found_out(tmp_path: Path) -> None:
+    with pytest.raises(TooManyFailures, match="weights of version 7 sampled it, which were never acknowledged"):
+        served(
+            tmp_path / "run",
+            lambda manager: manager.generate(0),
+            configured=config(max_trees=64, service__batch_size=20),
+            engine=Scripted(version=7),
+        )
+
+
+@pytest.mark.covers("S3.8")
+def test_a_batch_whose_caller_is_cancelled_at_any_moment_is_handed_over_once(tmp_path: Path) -> None:
+    async def use(manager: RolloutManager) -> None:
+        for number in range(0, 60, 3):
+            asking = asyncio.create_task(manager.generate(0))
+            for _ in range(number):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait({asking})
+        one = {s.group_index for s in (await manager.generate(0)).samples}
+        two = {s.group_index for s in (await manager.generate(1)).samples}
+        assert one == {0, 1, 2, 3} and two == {4, 5, 6, 7}
+
+    served(tmp_path / "run", use, configured=config())

@@ -108,8 +108,8 @@ class Run:
         self.format: Format = build_format(
             config, task, self.codec, tools=self.tools, engines=self._capabilities(growing).values()
         )
-        self._growing: dict[str, Problem] = {}
-        """Name of a tree in flight -> its problem."""
+        self._growing = {str(index): problem for index, problem in self.portion.items()}
+        """Name of a tree that is not finished -> its problem."""
         self.toolbox = Toolbox(self.tools, config.tools, problems=self._growing)
         judges, leaf_judges = judges_of(config, task, self.format)
         self.config = config = replace(config, actions=judge_actions(config, judges, self.format))
@@ -343,7 +343,7 @@ class Run:
     def _release(self, event: Event) -> None:
         if isinstance(event, TreeClosed):
             self.toolbox.release(str(event.index))
-            del self._growing[str(event.index)]
+            self._growing.pop(str(event.index), None)
 
     # -- before the start ---------------------------------------------------------------------------------------------
 

@@ -109,9 +109,7 @@ class Buffer:
 
     def behind(self, floor: int) -> list[int]:
         """Trees with tokens of weights older than version `floor`."""
-        return sorted(
-            index for index, tree in self.live() if (oldest := oldest_version(tree)) is not None and oldest < floor
-        )
+        return sorted(index for index, tree in self.live() if min(versions_of(tree), default=floor) < floor)
 
     def counts(self) -> dict[str, int]:
         """How many trees are in each state."""
@@ -124,16 +122,15 @@ class Buffer:
         }
 
 
-def oldest_version(tree: Tree) -> int | None:
-    """The oldest weights that sampled any token that may be trained; None = nothing has a version."""
-    versions = (
+def versions_of(tree: Tree) -> set[int]:
+    """The weights that sampled any token that may be trained; empty = nothing has a version."""
+    return {
         segment.version
         for node in tree.subtree()
         if tree.role(node) == "policy"
         for segment in tree.segments(node)
         if segment.version is not None
-    )
-    return min(versions, default=None)
+    }
 
 
 def chosen(buffer: Buffer, picked: Any, num_groups: int, *, fault: Callable[[str], ContractError]) -> list[Group]:

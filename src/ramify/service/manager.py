@@ -1,9 +1,9 @@
 """Manager: the rollout service of a trainer, from its start to its end (requirement S3.1).
 
 Owns the run folder, the engines and who may change them, and the controller that makes batches. The same class serves
-in one process and as a Ray actor (`ray.py`). Everything that must outlive it is in the journal of its folder: a manager
-that is opened there again goes on where the last one stood, whether that was closed or killed, and a folder has one
-manager at a time. Invariants: engines change under one lock, with nothing on its way that samples for training; a
+in one process and as a Ray actor (`remote.py`). Everything that must outlive it is in the journal of its folder: a
+manager that is opened there again goes on where the last one stood, whether that was closed or killed, and a folder has
+one manager at a time. Invariants: engines change under one lock, with nothing on its way that samples for training; a
 version of weights is acknowledged when it is written down, and never an older one than before.
 """
 
@@ -46,6 +46,7 @@ from ramify.service.source import SampleSource, Source
 from ramify.service.telemetry import Telemetry
 from ramify.store.records import Updated
 from ramify.tasks.data import read_problems
+from ramify.tasks.data_rows import RowFault
 
 UPDATE: Final = "update"
 OFFLOADED: Final = "offloaded"
@@ -81,12 +82,12 @@ class RolloutManager:
         self._observers = tuple(observers)
         self._is_engine_ours = engine is None
         self._args = arguments(config)
+        self._console = console or Console(stderr=True)
         self._telemetry = telemetry
         self._meter = None if telemetry is None else ServiceMeter(telemetry)
         self.run, self.gate = self._assembled(engine, task)
         self._args.engine, self._args.run = self.gate, self.run
-        console = console or Console(stderr=True)
-        self._figures = Figures(self.service, group_size=self._args.n_samples_per_prompt, console=console)
+        self._figures = Figures(self.service, group_size=self._args.n_samples_per_prompt, console=self._console)
         self._source = Source(self.run.problems, seed=config.seed, shuffle=self.service.shuffle)
         self._engines = asyncio.Lock()
         self._generating = asyncio.Lock()
@@ -216,9 +217,9 @@ class RolloutManager:
         """While this is held a trainer may push weights to the engines itself; they are acknowledged when it ends well.
         Without a `source` nobody but the trainer has them: a service that is resumed waits for them."""
         controller, store = self._opened, self._book.store
-        if version < self.version:
-            raise ConfigError(f"weights of version {version} are older than those of version {self.version} in use")
         async with self._engines:
+            if version < self.version:
+                raise ConfigError(f"weights of version {version} are older than those of version {self.version} in use")
             await self.gate.hold(self.service.on_update, by=UPDATE)
             try:
                 yield
@@ -269,9 +270,10 @@ class RolloutManager:
         pool = self.service.pool
         if engine is None and pool is not None and self.service.debug != "train_only":
             engine = pooled(self.config.engine, pool)
-
         task = self._judged(task or api.build_task(self.config))
-        problems = _problems(self.config, task)
+        problems, skipped = _problems(self.config, task)
+        for fault in skipped:
+            self._console.print(f"skipped: {fault}", markup=False)
         run = api.assemble(self.config, problems, engine=engine, task=task, in_front=gated)
         return run, gates[0]
 
@@ -369,8 +371,8 @@ def _settled(config: RunConfig | None, book: Book) -> RunConfig:
     return config
 
 
-def _problems(config: RunConfig, task: Task) -> Sequence[Problem]:
-    """All problems of a data file, or as many of the task's own as are asked for."""
+def _problems(config: RunConfig, task: Task) -> tuple[Sequence[Problem], Sequence[RowFault]]:
+    """All problems of a data file and the bad rows that were skipped, or as many of the task's own as are asked for."""
     if config.data.path is not None or config.data.questions:
-        return read_problems(config.data)[0]
-    return task.problems(config.task.split, config.prompts, config.seed)
+        return read_problems(config.data)
+    return task.problems(config.task.split, config.prompts, config.seed), ()

@@ -22,7 +22,7 @@ from ramify.rows.sample import Sample
 from ramify.runner.events import Event, Observer, TreeClosed, TreeOpened
 from ramify.runner.run import Run, Seedling
 from ramify.runner.scheduler import MIN_COMMANDS_TO_JUDGE_FAULTS, TooManyFailures
-from ramify.service.buffer import Buffer, Group, chosen, oldest_version
+from ramify.service.buffer import Buffer, Group, chosen, versions_of
 from ramify.service.functions import Function
 from ramify.service.samples import group_samples, numbered, rewards_differ
 from ramify.service.source import Source
@@ -111,8 +111,11 @@ class Producer:
                 first_sample=first,
                 num_samples=num,
             )
-            await self._store.synced(self._store.append(record))
+            number = self._store.append(record)
+            # At once, before anything is waited for: whoever is cancelled asks again, and is given the same batch.
             self.buffer.handed(record)
+            self._num_asked = 0
+            await self._store.synced(number)
         finally:
             self._num_asked = 0
         self._run.forgive()
@@ -222,7 +225,7 @@ class Producer:
         """Let a finished tree through, or drop it. Boundary: what goes wrong here is what the next batch raises."""
         try:
             why = await self._why_not(index, tree, reason)
-            if why is not None:
+            if why is not None and index in self.buffer.checking:
                 self._drop(index, why)
         except Exception as error:  # noqa: BLE001 - the boundary
             self._fault = error
@@ -230,16 +233,22 @@ class Producer:
             self._note()
 
     async def _why_not(self, index: int, tree: Tree, reason: str) -> str | None:
-        """Why a tree is in no batch; None = it may be, and is ready now. Faults are reasons, and are counted."""
+        """Why a tree is in no batch; None = it may be, and is ready now, unless an update has dropped it meanwhile.
+        Faults are reasons, and are counted."""
         if reason != "done":
             return f"failed: {reason}"
-        if self._service.on_stale == "drop" and (oldest_version(tree) or 0) < self._floor:
+        versions = versions_of(tree)
+        if max(versions, default=0) > self._gate.version:
+            return (
+                f"failed: weights of version {max(versions)} sampled it, which were never acknowledged: update_weights"
+            )
+        if self._service.on_stale == "drop" and versions and min(versions) < self._floor:
             return "stale"
         try:
             samples = group_samples(index, tree, self._run, floor=self._floor)
         except ExportError as error:
             return f"no_rows: {error}"
-        if (why := await self._filtered(samples)) is None:
+        if (why := await self._filtered(samples)) is None and index in self.buffer.checking:
             self.buffer.passed(Group(index, tree, samples))
         return why
 
