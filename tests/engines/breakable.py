@@ -102,3 +102,24 @@ class Breakable:
             await asyncio.Event().wait()
         if self.down is not None:
             raise EngineError(self.down, "planned", is_retryable=True)
+
+
+class Uncontrolled:
+    """A scripted engine, and nothing but an `Engine`: no control side, no aborts."""
+
+    def __init__(self, **options: Any) -> None:
+        self.inner = Scripted(**options)
+
+    @property
+    def codec(self) -> Codec:
+        return self.inner.codec
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.inner.capabilities
+
+    async def generate(self, request: Request) -> Generation:
+        return await self.inner.generate(request)
+
+    async def close(self) -> None:
+        await self.inner.close()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.engines.breakable import Breakable
+from tests.engines.breakable import Breakable, Uncontrolled
 from tests.engines.test_replicas import LONG, SECOND, ask, failure, now, states, until_ready, within
 
 from ramify.core.engine import Generation
@@ -16,7 +16,6 @@ from ramify.engines.faults import Delay, Fault
 from ramify.engines.patience import Patience
 from ramify.engines.replicas import Replicas
 from ramify.engines.retrying import Retrying
-from ramify.engines.scripted import Scripted
 
 
 class Ordered(Breakable):
@@ -165,7 +164,7 @@ def test_a_replica_that_is_found_well_while_all_sleep_is_let_in_when_they_are_aw
 
 
 def test_an_order_that_is_refused_puts_nobody_to_sleep() -> None:
-    replicas = Replicas([Scripted(faults=[Fault("error", calls=(0,), reason="timeout")]), Scripted()])
+    replicas = Replicas([Uncontrolled(faults=[Fault("error", calls=(0,), reason="timeout")]), Uncontrolled()])
 
     async def use() -> None:
         await failure(replicas, ask(affinity=0))

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from tests.engines.breakable import Breakable
+from tests.engines.breakable import Breakable, Uncontrolled
 
 from ramify.core.codec import ByteCodec
 from ramify.core.engine import Abortable, EngineControl, Generation, Remote, Request
@@ -612,7 +612,7 @@ def test_nobody_is_looked_at_while_all_sleep() -> None:
 
 def test_orders_to_engines_without_a_control_side_are_refused() -> None:
     with pytest.raises(ConfigError, match="replica 0 \\('scripted'\\) has no control side"):
-        run_virtual(Replicas([Scripted(), Scripted()]).pause())
+        run_virtual(Replicas([Uncontrolled(), Uncontrolled()]).pause())
 
 
 # -- aborts -----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ramify.service.manager import RolloutManager
 from ramify.store.records import Dropped, Ended, Grew, Handed, Opened
 from ramify.store.store import stream
 
-BATCHES = 5
+BATCHES = 4
 CONFIGS = {
     "in order": config(service__batch_size=2, strategy__options__n=3, growth__max_response_tokens=60),
     "ahead": config(
@@ -83,7 +83,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.covers("S3.8")
 @pytest.mark.parametrize("name", ["in order", "tree"])
-@pytest.mark.parametrize("after", [1, 2, 9, 47, 110])
+@pytest.mark.parametrize("after", [1, 2, 9, 47, 85])
 def test_a_killed_service_hands_the_same_batches_over(folder: Path, name: str, after: int) -> None:
     expected = whole(CONFIGS[name], folder / "whole")
     assert killed(CONFIGS[name], folder / "killed", after=after)
@@ -93,11 +93,11 @@ def test_a_killed_service_hands_the_same_batches_over(folder: Path, name: str, a
 
 
 @pytest.mark.covers("S3.8")
-@pytest.mark.parametrize("after", [1, 9, 47, 110])
+@pytest.mark.parametrize("after", [1, 9, 47, 85])
 def test_ahead_of_the_trainer_too_no_tree_is_lost_or_handed_over_twice(folder: Path, after: int) -> None:
     assert killed(CONFIGS["ahead"], folder / "killed", after=after)
     trained(CONFIGS["ahead"], folder / "killed")
-    assert [line.split()[0] for line in diary(folder / "killed")] == list("01234")
+    assert [line.split()[0] for line in diary(folder / "killed")] == [str(number) for number in range(BATCHES)]
     counts = handed(folder / "killed")
     assert set(counts.values()) == {1} and sorted(counts) == list(range(2 * BATCHES))
 
@@ -136,9 +136,9 @@ def test_every_record_is_a_safe_place_to_die(folder: Path, name: str) -> None:
         if name == "ahead":
             counts = handed(folder / "killed")
             assert set(counts.values()) == {1}, f"killed after {number} records"
-            assert [line.split()[0] for line in diary(folder / "killed")] == list("01234")
+            assert [line.split()[0] for line in diary(folder / "killed")] == [str(number) for number in range(BATCHES)]
         else:
             assert diary(folder / "killed") == expected, f"killed after {number} records"
         shutil.rmtree(folder / "killed")
         number += 1
-    assert number > 100
+    assert number > 80

@@ -12,6 +12,7 @@ from ramify.core.errors import ConfigError, ContractError, EngineError, StoreErr
 from ramify.engines.faults import Delay
 from ramify.engines.replicas import Replicas
 from ramify.engines.scripted import Scripted
+from ramify.plugins import located
 from ramify.rows.sample import Sample
 from ramify.runner.scheduler import TooManyFailures
 from ramify.service.controller import Batch
@@ -693,3 +694,35 @@ def test_a_batch_whose_caller_is_cancelled_at_any_moment_is_handed_over_once(tmp
         assert one == {0, 1, 2, 3} and two == {4, 5, 6, 7}
 
     served(tmp_path / "run", use, configured=config())
+
+
+THINKING = """
+import asyncio
+
+is_asked, may_answer = asyncio.Event(), asyncio.Event()
+
+async def keep(args, samples):
+    if samples[0].group_index >= 2:
+        is_asked.set()
+        await may_answer.wait()
+    return True
+"""
+
+
+@pytest.mark.covers("S3.8")
+def test_a_group_that_becomes_stale_while_its_filter_thinks_is_dropped_once(tmp_path: Path) -> None:
+    file = written(tmp_path, THINKING)
+    wanted = config(service__group_filter=f"{file}:keep", service__max_staleness=1, service__batch_size=2)
+
+    async def use(manager: RolloutManager) -> tuple[set[int | None], dict[str, int]]:
+        await manager.generate(0)
+        await located("filter", f"{file}:is_asked").wait()
+        for version in (1, 2, 3):
+            await manager.update_weights(version, "weights")
+        located("filter", f"{file}:may_answer").set()
+        groups = {sample.group_index for sample in (await manager.generate(1)).samples}
+        return groups, dict(manager.counts)
+
+    groups, counts = served(tmp_path / "run", use, configured=wanted)
+    assert counts["dropped/stale"] >= 1 and counts["handed"] == 4
+    assert not groups & {0, 1}
