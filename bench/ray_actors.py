@@ -2,7 +2,8 @@
 
 Two chains a tree by the scripted engine, which answers at once: nothing is measured but the runner, the journal and
 what sharing adds. Every way writes its journals with the same durability (`group`: fdatasync; `os`: left to the
-system), and must grow the same trees. Four processes without Ray say what is the machine's part of it.
+system), and must grow the same trees. Four processes without Ray, and one actor alone, say what part of it is the
+machine's.
 
 - wall: from the start of the first process to the end of the last, Ray's own start included; grow: without Ray's start.
 - a core: trees a second of `grow`, divided by the cores there are, but by one for the single process. Target: 70 % of
@@ -141,8 +142,10 @@ def actors(settings: RunConfig, out: Path, workers: int) -> Measured:
     watched, began = Watched(), time.perf_counter()
     report = ray.rollout(settings, out, num_workers=workers, show=lambda tally: watched.look(writers(out)))
     wall = time.perf_counter() - began
-    cores = len(os.sched_getaffinity(0))
-    return Measured(f"{workers} Ray actors", cores, wall, report.seconds, sum(watched.cpu_s.values()), watched)
+    cores = min(workers, len(os.sched_getaffinity(0)))
+    return Measured(
+        f"{workers} Ray actor{'s' * (workers > 1)}", cores, wall, report.seconds, sum(watched.cpu_s.values()), watched
+    )
 
 
 def trees_of(path: Path) -> list[bytes]:
@@ -162,10 +165,11 @@ def main() -> None:
         found = [
             single(settings, folder / "single"),
             plain(settings, folder / "plain", options.workers),
+            actors(settings, folder / "actor", 1),
             actors(settings, folder / "actors", options.workers),
         ]
-        grown = [trees_of(folder / each) for each in ("single", "plain", "actors")]
-        assert len(grown[0]) == options.trees and grown[0] == grown[1] == grown[2]
+        grown = [trees_of(folder / each) for each in ("single", "plain", "actor", "actors")]
+        assert len(grown[0]) == options.trees and all(each == grown[0] for each in grown)
     show(found, options.trees)
 
 
