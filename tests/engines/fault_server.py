@@ -255,7 +255,7 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[bool] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -283,7 +283,10 @@ class Connection(asyncio.Protocol):
         """Begin with the next request, if it is there and none is being answered."""
         received = None if self._task is not None else self._next()
         if received is not None:
-            self._task = asyncio.get_running_loop().create_task(self._answer(received))
+            assert self._transport is not None
+            serving = self._server.serve(received, self._transport.write)
+            self._task = asyncio.get_running_loop().create_task(serving)
+            self._task.add_done_callback(self._answered)
 
     def _next(self) -> Received | None:
         head, found, rest = bytes(self._buffer).partition(b"\r\n\r\n")
@@ -298,14 +301,14 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray(rest[length:])
         return self._server.hear(method, path, headers, rest[:length])
 
-    async def _answer(self, received: Received) -> None:
+    def _answered(self, task: asyncio.Task[bool]) -> None:
+        """An answer has ended, also one that was cancelled before it began."""
         assert self._transport is not None
-        try:
-            stays = await self._server.serve(received, self._transport.write)
-        finally:
-            self._task = None
-            self._end()
-        if stays:
+        self._task = None
+        self._end()
+        if task.cancelled():
+            return
+        if task.result():
             self._go_on()
         else:
             self._transport.close()
