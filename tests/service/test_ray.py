@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,6 @@ class Slow(Scripted):
     def __init__(self):
         super().__init__(delay=Delay(call_s=0.03))
 """
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[str]:
-    """The address of a cluster that this process is connected to."""
-    with service.joined(None, 3):
-        yield ray.get_runtime_context().gcs_address
 
 
 @pytest.fixture

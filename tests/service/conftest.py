@@ -1,0 +1,16 @@
+"""One Ray cluster for all tests that are marked `ray`."""
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
+    """The address of a cluster that this process is connected to."""
+    import ray  # pyright: ignore[reportMissingImports]
+
+    from ramify.service import ray as service
+
+    with service.joined(None, 3):
+        yield ray.get_runtime_context().gcs_address
