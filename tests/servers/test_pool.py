@@ -279,7 +279,8 @@ async def test_a_guardian_that_is_killed_at_any_moment_leaves_nothing(tmp_path: 
         kill(guardian)
         await (stopping or until(lambda: len(told.of(Up)) == 2))
     await servers.stop()
-    assert not marked(tmp_path)
+    # A server that its guardian had not told us of yet is killed by the kernel, which takes its time.
+    await until(lambda: not marked(tmp_path))
 
 
 async def test_stopping_stops_servers_that_are_being_started_again(tmp_path: Path):
