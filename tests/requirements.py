@@ -3,7 +3,8 @@
 `python -m tests.requirements` runs the tests marked `covers` and prints one line a requirement,
 `S0.3 pass N engines=builtin,scripted`: N tests passed, on these engines and nowhere else. `fail` stands for `pass`
 where a covering test failed, `none` where there is none. Exits 1 if anything failed. A test counts for the engine its
-marker names (`engine="builtin"`), `scripted` where it names none; a skipped test does not count.
+marker names (`engine="builtin"`), `scripted` where it names none; a skipped test does not count. Tests that need the
+extras `hf`, `trackio` or `ray`, or real servers, run where those are: `make test-hf`, `test-ray`, `test-engines`.
 """
 
 import contextlib
@@ -67,7 +68,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the covering tests, their own output on stderr, and print the lines on stdout."""
     plugin = Requirements()
     with contextlib.redirect_stdout(sys.stderr):
-        status = pytest.main(["-q", "-m", "covers and not slow", *arguments], plugins=[plugin])
+        status = pytest.main(
+            ["-q", "-m", "covers and not slow and not hf and not ray and not engines", *arguments], plugins=[plugin]
+        )
     for requirement, shown in plugin.shown.items():
         print(shown.line(requirement))
     return int(status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED))

@@ -8,7 +8,7 @@ import pytest
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[str]:
     """The address of a cluster that this process is connected to."""
-    import ray  # pyright: ignore[reportMissingImports]
+    ray = pytest.importorskip("ray", reason="needs the extra `ray`")
 
     from ramify.service import ray as service
 
