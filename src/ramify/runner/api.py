@@ -339,6 +339,8 @@ async def grow_on(
     """Go on with the run, or the shard of one, in the folder `path`. `config` stands for the recorded one, `portion`
     for the problems that it would make."""
     config = config or from_toml(header_and_config(path)[1])
+    if config.service is not None:
+        raise ConfigError(f"{path} is a rollout service's, which its trainer opens again: see docs/service.md")
     store, saved = FolderStore.resume(path, writing=Writing(durability=config.durability))
     try:
         run = assemble(config, portion, shard=shard_of(saved.header))
