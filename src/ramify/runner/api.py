@@ -154,6 +154,11 @@ def build_engine(config: EngineConfig) -> Engine:
         engine = Replicas([build(url) for url in urls], placement=config.placement, names=urls, patience=patience)
     else:
         engine = build(urls[0] if urls else None)
+    return logged(engine, config)
+
+
+def logged(engine: Engine, config: EngineConfig) -> Engine:
+    """`engine`, keeping the log that its configuration names, if it names one."""
     return engine if config.log is None else Logged(engine, Path(config.log))
 
 

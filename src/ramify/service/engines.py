@@ -18,8 +18,9 @@ from ramify.config.pool_config import PoolConfig
 from ramify.config.run_config import EngineConfig
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError
+from ramify.engines.patience import PATIENCE, Patience
 from ramify.engines.placement import PlacementName
-from ramify.runner.api import client_of
+from ramify.runner.api import client_of, logged
 from ramify.servers.launch import Launch, RouterLaunch
 from ramify.servers.member import Care, Home, log_folder
 from ramify.servers.pool import Event, ServerPool
@@ -96,6 +97,7 @@ def engine_of(
     launch: Launch,
     *,
     placement: PlacementName = "prefix",
+    patience: Patience = PATIENCE,
     care: Care | None = None,
 ) -> SelfServed:
     """The engines of a plan as one engine of as many replicas, which start when it connects. `build` makes the client
@@ -106,12 +108,17 @@ def engine_of(
             plan, launch, logs=log_folder(launch.config.logs), ours=os.environ, care=care, observe=observe
         )
 
-    return SelfServed(build, pool, placement=placement)
+    return SelfServed(build, pool, placement=placement, patience=patience)
 
 
-def pooled(config: EngineConfig, pool: PoolConfig) -> SelfServed:
-    """The engines that a pool has on this machine as one engine. Raises `ConfigError` where they do not fit on it, and
-    for a router, behind which nobody knows which engine is asked."""
+def pooled(config: EngineConfig, pool: PoolConfig) -> Engine:
+    """The engines that a pool has on this machine as one engine. Raises `ConfigError` where they do not fit on it,
+    where the configuration names servers already, and for a router, behind which nobody knows which engine is asked."""
+    if config.replicas or config.base_url is not None:
+        raise ConfigError(
+            f"service.pool starts the engines, and engine.replicas = {config.replicas!r}, engine.base_url = "
+            f"{config.base_url!r} name others: leave one of them out"
+        )
     if pool.router != "none":
         raise ConfigError(
             f"service.pool.router = {pool.router!r}: a service places its requests itself, on the engines that have "
@@ -119,7 +126,8 @@ def pooled(config: EngineConfig, pool: PoolConfig) -> SelfServed:
         )
     launch = Launch.for_engine(config.name, config.model, config.server)
     planned = plan(pool, [this_machine(pool, ours=os.environ)], free=free_here)
-    return engine_of(client_of(config), planned, launch, placement=config.placement)
+    engine = engine_of(client_of(config), planned, launch, placement=config.placement, patience=config.retry.patience)
+    return logged(engine, config)
 
 
 def site_of(
