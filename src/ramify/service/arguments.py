@@ -16,7 +16,7 @@ def arguments(config: RunConfig) -> SimpleNamespace:
     names: dict[str, Any] = {
         "rollout_batch_size": service.batch_size,
         "over_sampling_batch_size": service.batch_size + service.over_sampling,
-        "n_samples_per_prompt": service.rows_per_group or config.strategy.options.get("n", 1),
+        "n_samples_per_prompt": group_size(config) or 1,
         "rollout_seed": config.seed,
         "rollout_shuffle": service.shuffle,
         "rollout_temperature": policy.temperature,
@@ -33,3 +33,10 @@ def arguments(config: RunConfig) -> SimpleNamespace:
         "debug_train_only": service.debug == "train_only",
     }
     return SimpleNamespace(**names, config=config, engine=None, run=None)
+
+
+def group_size(config: RunConfig) -> int | None:
+    """Samples of every group; None = a group has as many as its tree has leaves."""
+    assert config.service is not None
+    is_chains = config.strategy.name == "chains" and config.strategy.options.get("repeat", "none") == "none"
+    return config.service.rows_per_group or (config.strategy.options.get("n") if is_chains else None)

@@ -14,8 +14,8 @@ from ramify.service.trackers import Trackers, trackers_of
 class Figures:
     """Mutable. Raises `ConfigError` where a tracker cannot be opened; later faults of trackers are warnings."""
 
-    def __init__(self, service: ServiceConfig, *, group_size: int, console: Console) -> None:
-        """`group_size`: samples of a group, for the step rule."""
+    def __init__(self, service: ServiceConfig, *, group_size: int | None, console: Console) -> None:
+        """`group_size`: samples of every group, for the step rule; None = groups have what their trees have."""
         self._console = console
         self._reward_key = service.reward_key
         self._steps = StepRule(
