@@ -31,7 +31,7 @@ from ramify.runner.deadline import finished
 from ramify.runner.events import Observer
 from ramify.runner.loop import collecting_rarely
 from ramify.runner.run import Run
-from ramify.service.arguments import arguments
+from ramify.service.arguments import arguments, group_size
 from ramify.service.book import Book
 from ramify.service.controller import Batch, RolloutController
 from ramify.service.engines import pooled
@@ -87,7 +87,7 @@ class RolloutManager:
         self._meter = None if telemetry is None else ServiceMeter(telemetry)
         self.run, self.gate = self._assembled(engine, task)
         self._args.engine, self._args.run = self.gate, self.run
-        self._figures = Figures(self.service, group_size=self._args.n_samples_per_prompt, console=self._console)
+        self._figures = Figures(self.service, group_size=group_size(config), console=self._console)
         self._source = Source(self.run.problems, seed=config.seed, shuffle=self.service.shuffle)
         self._engines = asyncio.Lock()
         self._generating = asyncio.Lock()
@@ -264,17 +264,20 @@ class RolloutManager:
         gates: list[Gate] = []
 
         def gated(engine: Engine) -> Gate:
-            gates.append(Gate(engine if self._telemetry is None else self._telemetry.in_front_of(engine)))
+            gates.append(Gate(engine))
             return gates[0]
 
-        pool = self.service.pool
+        measured = None if self._telemetry is None else self._telemetry.in_front_of
+        pool, settings = self.service.pool, self.config.engine
         if engine is None and pool is not None and self.service.debug != "train_only":
-            engine = pooled(self.config.engine, pool)
+            engine = pooled(settings, pool)
+        if engine is not None and measured is not None:
+            engine = measured(engine, settings.model or "")
         task = self._judged(task or api.build_task(self.config))
         problems, skipped = _problems(self.config, task)
         for fault in skipped:
             self._console.print(f"skipped: {fault}", markup=False)
-        run = api.assemble(self.config, problems, engine=engine, task=task, in_front=gated)
+        run = api.assemble(self.config, problems, engine=engine, task=task, in_front=gated, measured=measured)
         return run, gates[0]
 
     def _judged(self, task: Task) -> Task:

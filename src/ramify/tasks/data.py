@@ -212,6 +212,6 @@ def _public(row: Columns, data: DataConfig, system: str | None) -> dict[str, Any
 
 
 def _report(faults: Sequence[RowFault]) -> str:
-    shown = [f"{fault.place}: {fault.message}" for fault in faults[:MAX_FAULTS_SHOWN]]
+    shown = [str(fault) for fault in faults[:MAX_FAULTS_SHOWN]]
     more = len(faults) - len(shown)
     return "\n".join([*shown, *([f"… and {more} more bad rows"] if more else [])])

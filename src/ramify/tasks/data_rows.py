@@ -44,6 +44,9 @@ class RowFault:
     place: Place
     message: str
 
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
