@@ -1,13 +1,12 @@
 """A run killed at any record goes on to the bytes of the uninterrupted run."""
 
-import os
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.dying import died
 
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
@@ -41,15 +40,7 @@ def exported(path: Path) -> bytes:
 
 def killed(config: RunConfig, path: Path, *, after: int) -> bool:
     """Begin a run in a child process that kills itself after so many records; whether it was killed."""
-    child = os.fork()
-    if not child:
-        os.environ["RAMIFY_KILL_AFTER"] = str(after)
-        try:
-            begin(config, path)
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    return died(lambda: begin(config, path), after=after)
 
 
 def journal(path: Path) -> Path:

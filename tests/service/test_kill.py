@@ -2,14 +2,13 @@
 uninterrupted one."""
 
 import asyncio
-import os
 import shutil
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.dying import died
 from tests.service.services import config, entries, train
 
 from ramify.config.run_config import RunConfig
@@ -43,15 +42,7 @@ def trained(configured: RunConfig, path: Path, *, num_batches: int = BATCHES) ->
 def killed(configured: RunConfig, path: Path, *, after: int) -> bool:
     """Train in a child process that kills itself after so many records; whether it was killed."""
     path.mkdir(exist_ok=True)
-    child = os.fork()
-    if not child:
-        os.environ["RAMIFY_KILL_AFTER"] = str(after)
-        try:
-            trained(configured, path)
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    return died(lambda: trained(configured, path), after=after)
 
 
 def diary(path: Path) -> list[str]:

@@ -2,15 +2,14 @@
 
 import asyncio
 import errno
-import os
 import pickle
-import signal
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.faults.dying import died
 from tests.service.divided import config, divided, exported, is_locked
 
 from ramify.cli.exit_codes import ExitCode, code_of_error
@@ -102,15 +101,7 @@ def test_the_shards_folder_holds_the_configuration_of_the_whole_run(tmp_path: Pa
 
 def killed(path: Path, portion: Portion, *, after: int) -> bool:
     """Grow a shard in a child process that kills itself after so many records; whether it was killed."""
-    child = os.fork()
-    if not child:
-        os.environ["RAMIFY_KILL_AFTER"] = str(after)
-        try:
-            loop.run(grow_shard(path, portion))
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    return died(lambda: loop.run(grow_shard(path, portion)), after=after)
 
 
 @pytest.mark.covers("S3.10")

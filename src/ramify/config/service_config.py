@@ -85,7 +85,8 @@ class ServiceConfig:
     reward_key: str | None = None
     """The part of a reward that is trained."""
     label_key: str | None = None
-    """Column of the secret that functions find as `sample.label`. Whatever they make then counts as an oracle's."""
+    """Column of the secret that a reward or rollout function finds as `sample.label`; the reward is then an oracle's.
+    Filters and converters get samples without it."""
     save_debug: str | None = None
     """Path with {rollout_id} that every batch is written to, as JSON lines."""
     load_debug: str | None = None

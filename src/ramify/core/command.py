@@ -187,5 +187,10 @@ class Failed:
     is_retryable: bool = False
     nodes: tuple[int, ...] = field(default=())
 
+    @property
+    def is_fault(self) -> bool:
+        """Whether something went wrong: neither a budget that is spent nor a command taken back is a fault."""
+        return self.reason not in ("budget", "cancelled")
+
 
 Outcome = Grown | Judged | Closed | Failed

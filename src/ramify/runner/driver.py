@@ -256,7 +256,7 @@ class Driver:
         if num_unbilled:
             # A Close makes a leaf, and what grew below a closed path takes one away: no step bills either.
             self.ledger.bill("policy", Spend(leaves=num_unbilled))
-        self.num_failed += isinstance(outcome, Failed) and outcome.reason not in ("budget", "cancelled")
+        self.num_failed += isinstance(outcome, Failed) and outcome.is_fault
         pumped.events.append(Delivered(command_id, ending, outcome, num_steps))
         self._call(lambda: self.strategy.tell(self.tree, outcome), "tell")
         if self._twin is not None:

@@ -323,7 +323,7 @@ class Scheduler:
     def _count(self, delivered: Delivered) -> None:
         self._num_outcomes += 1
         outcome = delivered.outcome
-        self._num_failed += isinstance(outcome, Failed) and outcome.reason not in ("budget", "cancelled")
+        self._num_failed += isinstance(outcome, Failed) and outcome.is_fault
         if self._num_outcomes < MIN_COMMANDS_TO_JUDGE_FAULTS:
             return
         if self._num_failed > self._max_failed_share * self._num_outcomes:

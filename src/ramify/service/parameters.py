@@ -164,7 +164,7 @@ _FUNCTIONS: Final = (
     refused("rm_type", None, "name a `task` with its judge, or a `service.reward_function`"),
     refused("rm_url", None, "write a `service.reward_function` that asks it"),
     setting("reward_key", None, "service.reward_key", "the part of a reward that is trained"),
-    refused("eval_reward_key", None, "evaluations report every part of a reward"),
+    refused("eval_reward_key", None, "evaluations report what is trained: `service.reward_key`"),
 )
 _SAMPLING: Final = (
     setting("rollout_batch_size", None, "service.batch_size", "groups of a batch; a group is one tree"),
@@ -212,7 +212,7 @@ _SAMPLING: Final = (
     ),
 )
 _DATA: Final = (
-    setting("prompt_data", None, "data.path", "JSONL or CSV; `task.name` is then `data`"),
+    setting("prompt_data", None, "data.path", "a file or folder of questions; `task.name` is then `data`"),
     setting("input_key", "input", "data.question"),
     several(
         "label_key",

@@ -29,8 +29,6 @@ from ramify.service.spans import OpenTree, Spans, error_of_call, error_type
 
 UNSAID: Final = ""
 """The phase of a tree before its first."""
-FORGIVEN: Final = ("budget", "cancelled")
-"""Reasons of failed commands that are no faults, as `max_failed_share` has it."""
 
 
 @dataclass(slots=True)
@@ -193,7 +191,7 @@ class RunMeter:
         self._faults.num_outcomes += 1
         match outcome:
             case Failed(_, reason):
-                self._faults.num_failed += reason not in FORGIVEN
+                self._faults.num_failed += outcome.is_fault
                 self._meters.count("ramify.commands.told", outcome="failed", error=error_type(reason))
             case Judged(_, scores):
                 self._meters.count("ramify.commands.told", outcome="judged")
