@@ -47,6 +47,7 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "refine_chain": "ramify.strategies.refine_chain:RefineChain",
             "reject": "ramify.strategies.reject:Reject",
             "rstar_mcts": "ramify.strategies.rstar_mcts:RStarMCTS",
+            "planned": "ramify.strategies.planned:Planned",
             "segments": "ramify.strategies.segments:Segments",
             "tot": "ramify.strategies.tot:ToT",
             "tree_grpo": "ramify.strategies.tree_grpo:TreeGRPO",

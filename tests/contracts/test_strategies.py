@@ -270,6 +270,11 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
             "best_by": "weighted",
         },
     ],
+    "planned": [
+        {"children": (3, 2, 2)},
+        {"children": (2.5, 1, 1.5, 2.3)},
+        {"children": (5,)},
+    ],
     "segments": [
         {"branching": (3, 2, 2), "segment_tokens": 3},
         {"branching": (2, 1, 3, 2), "segment_tokens": 1},

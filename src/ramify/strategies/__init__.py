@@ -15,6 +15,7 @@ from ramify.strategies.mctsr import MCTSr
 from ramify.strategies.offline import Offline
 from ramify.strategies.online import Online
 from ramify.strategies.particle_filter import ParticleFilter
+from ramify.strategies.planned import Planned
 from ramify.strategies.rap import RAP
 from ramify.strategies.rebase import Rebase
 from ramify.strategies.refine_chain import RefineChain
@@ -43,6 +44,7 @@ __all__ = [
     "Offline",
     "Online",
     "ParticleFilter",
+    "Planned",
     "RStarMCTS",
     "Rebase",
     "RefineChain",
