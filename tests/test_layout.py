@@ -17,7 +17,7 @@ import ramify
 
 SOURCE = Path(__file__).parent.parent / "src"
 
-PURE = ("core", "credit", "formats", "strategies")
+PURE = ("core", "credit", "formats", "planner", "strategies")
 EDGES = ("engines", "judges", "rows", "sandbox", "servers", "tasks", "tools")
 SHELL = ("config", "store", "runner", "service", "train", "view", "cli")
 """Innermost first: each may import those before it."""

@@ -1,0 +1,169 @@
+"""`ramify plan`: grow a pilot, and say for every depth whether to fork, to go on, or to give up; writes the shape.
+
+What is said is read off the pilot's figures and their intervals, whichever way they fall. `--out` writes a
+configuration for `ramify rollout -c FILE`.
+"""
+
+import argparse
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from ramify.cli.exit_codes import ExitCode
+from ramify.cli.options import add_budget_flag, add_config_flags, add_json_flag, budgets, resolved
+from ramify.cli.terminal import Terminal
+from ramify.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ramify.config.run_config import RunConfig
+    from ramify.core.prices import Prices
+    from ramify.planner.plan import Estimate, Plan, Pruning
+    from ramify.runner.events import Observer
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config_flags(parser)
+    add_budget_flag(parser)
+    parser.add_argument(
+        "--aim",
+        choices=("gradient", "coverage"),
+        default="gradient",
+        help="less variance of the return a token (training), or more problems solved (answering)",
+    )
+    parser.add_argument(
+        "--problems", type=int, metavar="N", help="of the pilot; default: 5 %% of the tokens of --prompts trees, or 60"
+    )
+    parser.add_argument(
+        "--prices",
+        choices=("decode", "engine"),
+        help="what counts as cost: sampled tokens alone, or the engine's prices (default where it has any)",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the shape as a configuration (TOML)")
+    add_json_flag(parser)
+
+
+def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    import numpy as np
+
+    from ramify.planner.plan import plan
+    from ramify.runner.pilot import fly
+
+    config = resolved(options, budgets(options)).config
+    if config.limits.decode is None:
+        raise ConfigError("--budget decode_tokens=N: say how many tokens a problem's tree may sample")
+    if options.problems is not None and options.problems < 2:
+        raise ConfigError(f"--problems {options.problems}: one problem says nothing of others; take 2 or more")
+    flown = fly(
+        config,
+        num_problems=options.problems,
+        run_tokens=None if options.prompts is None else config.prompts * config.limits.decode,
+        prices=_prices(options.prices, config),
+        watch=lambda title, number: _watched(terminal, title, number),
+    )
+    budget = config.limits.decode * flown.cost_a_token
+    made = plan(flown.pilot, budget=budget, rng=np.random.default_rng(config.seed), aim=options.aim)
+    if options.out is not None:
+        options.out.write_text(configuration(made, config), "utf-8")
+    if options.json:
+        values = {**asdict(made), "pilot": {"children": flown.children, "decode_tokens": flown.decode}}
+        terminal.result("ramify.plan/1", {**values, "caveats": flown.caveats, "advice": list(advice(made))})
+    else:
+        if made.depths:
+            terminal.whole(table(made))
+        terminal.out.print("\n".join([*flown.caveats, *advice(made)]), markup=False, soft_wrap=True)
+    return ExitCode.DONE
+
+
+def table(made: "Plan") -> Table:
+    """A line a depth."""
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    gain = "less noise a token" if made.aim == "gradient" else "more solved"
+    for name in ("after", "tokens so far", "variance so far", "best children [95 %]", f"{gain} [95 %]", "with", ""):
+        shown.add_column(name, justify="left" if name in ("after", "") else "right", no_wrap=True)
+    for depth in made.depths:
+        shown.add_row(
+            f"step {depth.steps}",
+            f"{depth.cost_share:.0%}",
+            f"{depth.variance_share:.0%}",
+            "-" if math.isnan(depth.ratio.value) else interval(depth.ratio, ".2f"),
+            "-" if math.isnan(depth.ratio.value) else interval(depth.gain, "+.1%"),
+            f"{depth.number:g}",
+            depth.call,
+        )
+    return shown
+
+
+def advice(made: "Plan") -> Iterator[str]:
+    """What the figures say, in sentences; the last one is the shape."""
+    if not made.varies:
+        yield f"all paths of a problem had the same return ({made.mean_return:.3g} on average): nothing can be planned"
+    for depth in made.depths:
+        if depth.call == "too close to call":
+            more = depth.more_problems
+            who = "no pilot of a reasonable size" if more is None else f"{more} more problems"
+            yield f"step {depth.steps}: too close to call; {who} would tell"
+    if made.pruning is not None:
+        yield _on_pruning(made.pruning, made.aim)
+    yield f"{_shape_in_words(made)}: {_gain_in_words(made.gain, made.aim)}"
+
+
+def interval(estimate: "Estimate", form: str) -> str:
+    """A figure with its interval."""
+    return f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
+
+
+def configuration(made: "Plan", config: "RunConfig") -> str:
+    """The shape as a configuration file."""
+    from ramify.config.toml import toml_text
+
+    values: dict[str, Any] = {"strategy": {"name": "planned", "options": {"children": list(made.shape.children)}}}
+    if made.shape.keep is not None:
+        values["growth"] = {"prune": "task", "keep": made.shape.keep}
+    about = [f"planned for {config.task.name}, {made.aim}, from {made.num_problems} problems", *advice(made)]
+    return "".join(f"# {line}\n" for line in about) + toml_text(values)
+
+
+def _on_pruning(pruning: "Pruning", aim: str) -> str:
+    seen = (
+        f"the task's prune rule fires on {pruning.fires:.0%} of the paths, which spend {pruning.saves:.0%} of the cost "
+        f"behind it and bring {pruning.loses:.1%} of the return"
+    )
+    if pruning.keep == 1:
+        return f"{seen}: too much to give up"
+    how = "giving up there" if pruning.keep == 0 else f"going on there with probability {pruning.keep:g}"
+    return f"{seen}: {how} is {_gain_in_words(pruning.gain, aim)}"
+
+
+def _shape_in_words(made: "Plan") -> str:
+    behind = [f"{k:g} ways after step {d + 1}" for d, k in enumerate(made.shape.children[1:]) if k > 1]
+    parts = [f"{made.shape.children[0]:g} trees a problem", f"fork {', '.join(behind)}" if behind else "do not fork"]
+    if made.shape.keep is not None:
+        parts.append("prune" if made.shape.keep == 0 else f"prune, keeping {made.shape.keep:.0%} by a coin")
+    return ", ".join(parts)
+
+
+def _gain_in_words(gain: "Estimate", aim: str) -> str:
+    what = "noise x cost of chains over its own, less 1" if aim == "gradient" else "problems solved, less chains"
+    return f"{interval(gain, '+.1%')} ({what})"
+
+
+def _prices(name: str | None, config: "RunConfig") -> "Prices":
+    from ramify.runner.pilot import DECODE
+
+    known = config.engine.prices
+    if name == "engine" and not known.is_known:
+        raise ConfigError("--prices engine: the engine has none; set engine.prices.prompt and engine.prices.output")
+    return known if known.is_known and name != "decode" else DECODE
+
+
+@contextmanager
+def _watched(terminal: Terminal, title: str, number: int) -> "Iterator[Observer]":
+    from ramify.cli.progress import RunProgress
+
+    with RunProgress(terminal, title=title, num_trees=number) as progress:
+        yield progress.observe

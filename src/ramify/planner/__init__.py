@@ -1,0 +1,8 @@
+"""Planner: a pilot -> a shape: where to fork, where to give up, and what that gains. Pure numpy."""
+
+from ramify.planner.levels import Levels, levels
+from ramify.planner.pilot import Pilot, PilotTree
+from ramify.planner.plan import Aim, Depth, Estimate, Plan, Pruning, plan
+from ramify.planner.shape import Shape
+
+__all__ = ["Aim", "Depth", "Estimate", "Levels", "Pilot", "PilotTree", "Plan", "Pruning", "Shape", "levels", "plan"]

@@ -1,0 +1,144 @@
+"""Levels: how much variance of the return each step adds, and what it costs, from nested forks.
+
+The arithmetic of nested analysis of variance, for trees whose numbers of children differ. At a fork the sample variance
+of the children's means, less what these means owe to chance below, estimates without bias what the children's own step
+adds. A place where a coin gave one child says nothing of its own level; it borrows the level's mean. Paths that ended
+add nothing to later levels and cost nothing there. Source: Searle, Casella and McCulloch, Variance Components (1992),
+chapter 3; the use for splitting: Garvels, The splitting method in rare event simulation (2000), chapter 2.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.planner.pilot import STEM, Pilot, PilotTree
+
+Array = npt.NDArray[np.float64]
+NUM_RESAMPLES: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """L levels of R resamples of a pilot's problems; the first resample is the pilot itself."""
+
+    variance: Array
+    """(R, L) variance of the return that each level adds, of one path; unbiased, so it may be below 0."""
+    cost: Array
+    """(R, L) mean cost of each level, of one path."""
+    mean: Array
+    """(R,) mean return."""
+    between: Array
+    """(R,) variance of the problems' mean returns."""
+    picks: Array
+    """(R, P) how often each problem counts."""
+
+    def settled(self) -> "Levels":
+        """The same with no variance below 0: what paths vary by so far never falls, nor is it above the whole."""
+        so_far = self.variance.cumsum(axis=1)
+        whole = np.maximum(so_far[:, -1:], 0)
+        so_far = np.clip(np.maximum.accumulate(so_far, axis=1), 0, whole)
+        return replace(self, variance=np.diff(so_far, axis=1, prepend=0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What one tree says, in sums that add up over trees; of P trees, with P in front."""
+
+    data: Array
+    """(L,) of each level: sum over its forks of weight x (sample variance of means - chance known below)."""
+    owed: Array
+    """(L, L) of each level: how often the mean of another is still to be subtracted from `data`."""
+    forked: Array
+    """(L,) weight of the forks."""
+    alive: Array
+    """(L,) weight of the places where paths went on into the level, forked or not."""
+    cost: Array
+    """(L,)"""
+    mean: Array
+    """()"""
+    noise: Array
+    """() what the square of the mean owes to chance."""
+
+
+def resampled(num_problems: int, rng: np.random.Generator, *, num_resamples: int = NUM_RESAMPLES) -> Array:
+    """(R, P) how often each problem counts in the pilot itself, and in each bootstrap resample. Consumes `rng`."""
+    picks = rng.multinomial(num_problems, np.full(num_problems, 1 / num_problems), size=num_resamples)
+    return np.vstack([np.ones(num_problems), picks.astype(np.float64)])
+
+
+def levels(pilot: Pilot, picks: Array | None = None) -> Levels:
+    """Variance and cost of each level, for each row of `picks` (R, P); None = of the pilot itself alone."""
+    sums = [_Walk(tree, pilot.num_levels).sums() for tree in pilot.trees]
+    size = len(sums)
+    counts = np.ones((1, size)) if picks is None else picks
+    data, owed, forked, alive, cost = (
+        np.tensordot(counts, np.array([getattr(s, name) for s in sums]), 1)
+        for name in ("data", "owed", "forked", "alive", "cost")
+    )
+    means, noises = np.array([s.mean for s in sums]), np.array([s.noise for s in sums])
+    mean = counts @ means / size
+    spread = (counts @ means**2 - size * mean**2) / (size - 1)
+    between = spread - counts @ noises / size
+    return Levels(_solved(data, owed, forked, alive) / size, cost / size, mean, between, counts)
+
+
+def _solved(data: Array, owed: Array, forked: Array, alive: Array) -> Array:
+    """(R, L) sums of the variances, from the deepest level up: a level owes to deeper ones only."""
+    a_place = np.zeros_like(data)
+    for level in reversed(range(data.shape[1])):
+        left = data[:, level] - (owed[:, level] * a_place).sum(axis=1)
+        a_place[:, level] = np.divide(left, forked[:, level], out=np.zeros(len(data)), where=forked[:, level] > 0)
+    return a_place * alive
+
+
+class _Walk:
+    """One walk over a tree, from the leaves up."""
+
+    def __init__(self, tree: PilotTree, num_levels: int) -> None:
+        self.tree = tree
+        self.num_levels = num_levels
+        self.children: list[list[int]] = [[] for _ in range(len(tree.parent) + 1)]
+        for node, parent in enumerate(tree.parent.tolist()):
+            self.children[parent].append(node)
+
+    @cached_property
+    def means(self) -> Array:
+        """(N,) mean return below each node."""
+        means = self.tree.reward.copy()
+        for node in reversed(range(len(means))):
+            if self.children[node]:
+                means[node] = means[self.children[node]].mean()
+        return means
+
+    def sums(self) -> _Sums:
+        size, n = self.num_levels, len(self.tree.parent)
+        weight = np.append(self.tree.weight, 1.0)
+        known, owed = np.zeros(n + 1), np.zeros((n + 1, size))
+        """Variance of each node's mean given its prefix: a number, and how often the mean of each level besides."""
+        total = _Sums(*(np.zeros(shape) for shape in (size, (size, size), size, size, size, (), ())))
+        for node in [*reversed(range(n)), STEM]:
+            below = self.children[node]
+            if not below or not self._is_place(node):
+                continue
+            level = int(self.tree.level[below[0]])
+            total.alive[level] += weight[node]
+            if len(below) == 1:
+                known[node], owed[node] = known[below[0]], owed[below[0]]
+                owed[node, level] += 1
+                continue
+            spread = self.means[below].var(ddof=1)
+            total.data[level] += weight[node] * (spread - known[below].mean())
+            total.owed[level] += weight[node] * owed[below].mean(axis=0)
+            total.forked[level] += weight[node]
+            known[node] = spread / len(below)
+        np.add.at(total.cost, self.tree.level, self.tree.weight * self.tree.cost)
+        total.mean[()] = self.means[self.children[STEM]].mean()
+        total.noise[()] = known[STEM]
+        return total
+
+    def _is_place(self, node: int) -> bool:
+        """Whether paths go on from here into the next level."""
+        return node == STEM or self.tree.level[self.children[node][0]] > self.tree.level[node]

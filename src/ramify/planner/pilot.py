@@ -1,0 +1,123 @@
+"""Pilot: a few small trees with forks at every depth, as arrays: what a plan is computed from.
+
+Every fork of a pilot is decided before its children, by a number or a coin, so that nested averages over it are
+unbiased. A *level* is what one step adds: level 0 the first step of a path, level d the step behind the fork after d
+steps, the last level everything behind the last fork.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.core.errors import ContractError
+
+Floats_N = npt.NDArray[np.float64]
+Ints_N = npt.NDArray[np.int32]
+Bools_N = npt.NDArray[np.bool_]
+STEM = -1
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PilotTree:
+    """The paths of one problem, N nodes, parents first. Siblings count alike. Never mutated."""
+
+    parent: Ints_N
+    """(N,) index of each node's parent; -1 for a stem."""
+    level: Ints_N
+    """(N,) level of each node, from 0; a node of the last level may continue one of the same."""
+    reward: Floats_N
+    """(N,) return of each leaf; NaN on inner nodes."""
+    cost: Floats_N
+    """(N,) what the step of each node cost, in decode tokens or whatever prices them."""
+    given_up: Bools_N
+    """(N,) whether the task's prune rule would end the path at this node."""
+
+    def __post_init__(self) -> None:
+        sizes = {len(self.parent), len(self.level), len(self.reward), len(self.cost), len(self.given_up)}
+        if len(sizes) > 1 or not len(self.parent):
+            raise ContractError(f"the arrays of a pilot's tree have one length, at least 1; got {sorted(sizes)}")
+        if (self.parent >= np.arange(len(self.parent))).any():
+            raise ContractError(f"a pilot's tree lists parents before their children, got {self.parent.tolist()}")
+        if np.isnan(self.reward[self.is_leaf]).any():
+            raise ContractError("a leaf of a pilot has no reward")
+
+    @property
+    def is_leaf(self) -> Bools_N:
+        """(N,) whether the node ends a path."""
+        is_leaf = np.ones(len(self.parent), bool)
+        is_leaf[self.parent[self.parent != STEM]] = False
+        return is_leaf
+
+    @property
+    def weight(self) -> Floats_N:
+        """(N,) share of each node in one path, siblings sharing alike; those of the leaves sum to 1."""
+        num_children = np.bincount(self.parent + 1, minlength=len(self.parent) + 1)
+        weight = np.empty(len(self.parent))
+        for node, parent in enumerate(self.parent.tolist()):
+            weight[node] = (1.0 if parent == STEM else weight[parent]) / num_children[parent + 1]
+        return weight
+
+    @property
+    def is_behind(self) -> Bools_N:
+        """(N,) whether the prune rule would have ended the path before this node."""
+        behind = np.zeros(len(self.parent), bool)
+        for node, parent in enumerate(self.parent.tolist()):
+            behind[node] = parent != STEM and (behind[parent] or self.given_up[parent])
+        return behind
+
+    def truncated(self) -> "PilotTree":
+        """The tree as it had been with the prune rule at work: a path that is given up is a leaf of return 0."""
+        kept = np.flatnonzero(~self.is_behind)
+        place = np.full(len(self.parent) + 1, STEM)
+        place[kept] = np.arange(len(kept))
+        return replace(
+            self,
+            parent=place[self.parent[kept]].astype(np.int32),
+            level=self.level[kept],
+            reward=np.where(self.given_up[kept] & ~self.is_leaf[kept], 0.0, self.reward[kept]),
+            cost=self.cost[kept],
+            given_up=np.zeros(len(kept), bool),
+        )
+
+    def solved(self) -> "PilotTree":
+        """The same paths, worth 1 where their return is 1 or more, else 0."""
+        return replace(self, reward=np.where(np.isnan(self.reward), np.nan, self.reward >= 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Pilot:
+    """The trees of a pilot, one a problem."""
+
+    trees: tuple[PilotTree, ...]
+    num_levels: int
+    """The first step, and one level a depth that was forked at."""
+
+    def __post_init__(self) -> None:
+        if len(self.trees) < 2:
+            raise ContractError(f"a pilot of {len(self.trees)} problem(s) says nothing of others: take 2 or more")
+        if any(int(tree.level.max()) >= self.num_levels for tree in self.trees):
+            raise ContractError(f"a tree of the pilot has more levels than num_levels = {self.num_levels}")
+
+    def truncated(self) -> "Pilot":
+        return Pilot(tuple(tree.truncated() for tree in self.trees), self.num_levels)
+
+    def solved(self) -> "Pilot":
+        return Pilot(tuple(tree.solved() for tree in self.trees), self.num_levels)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every path of every problem had one and the same return."""
+        rewards = np.concatenate([tree.reward[tree.is_leaf] for tree in self.trees])
+        return bool(np.ptp(rewards) == 0)
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether the prune rule would have ended any path early."""
+        return any(tree.is_behind.any() for tree in self.trees)
+
+
+def chains_only(trees: Sequence[PilotTree]) -> bool:
+    """Whether no tree forks behind the prompt, so that nothing is known of depths."""
+    return all(len(np.unique(tree.parent[tree.parent != STEM])) == (tree.parent != STEM).sum() for tree in trees)

@@ -1,0 +1,257 @@
+"""Plan: from a pilot to a shape: where to fork, where to give up, and what that is predicted to gain.
+
+A pure function of the pilot. It forks only where the interval of the best number of children lies above 1, so that a
+pilot too small to tell gives chains; what it predicts has an interval over problems, for the shape it chose. It has two
+aims. `gradient`: the variance of the return, times the cost; of pruning, that of the exact coin whose survivors count
+for more. `coverage`: problems solved at a budget, where pruning just gives up.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.planner.coverage import Successes, coverage
+from ramify.planner.levels import Levels, levels, resampled
+from ramify.planner.pilot import Pilot
+from ramify.planner.pruning import best_keep, pruned_noise, rule_of
+from ramify.planner.shape import MAX_CHILDREN, Shape, best_children, best_ratio, noise_times_cost
+
+Array = npt.NDArray[np.float64]
+Aim = Literal["gradient", "coverage"]
+Call = Literal["fork", "go on", "too close to call", "nothing to see"]
+CONFIDENCE: Final = 0.95
+NUMBERS: Final = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
+"""Children that are tried at a depth for coverage."""
+NARROWINGS: Final = 20
+"""Steps in which forks are narrowed to fit a budget."""
+MIN_STEMS: Final = 2
+"""Exact credits compare a path with others of its prompt that do not share its tokens."""
+NUM_PREDICTED: Final = 200
+"""Resamples of the pilot for which a coverage is predicted."""
+MIN_KEEP: Final = 0.05
+"""A path that goes on counts twenty times at most."""
+MOST_TIMES: Final = 50
+"""A pilot that would have to be larger than so many times is not asked for."""
+FARTHEST: Final = 64.0
+"""Ratios are shown between its inverse and itself: an estimate near 0 has any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure with its 95 % interval by bootstrap over problems."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, resamples: Array) -> "Estimate":
+        """(R,) resamples, the first of which is the figure itself."""
+        tail = (1 - CONFIDENCE) / 2
+        low, high = np.nanquantile(resamples, (tail, 1 - tail)) if not np.isnan(resamples).all() else (np.nan, np.nan)
+        return cls(float(resamples[0]), float(low), float(high))
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """The advice for one depth: what to do when a path has made so many steps."""
+
+    steps: int
+    ratio: Estimate
+    """Best number of children here, were it free to be below 1; NaN = no return varies on either side."""
+    number: float
+    """Children that `gain` is about."""
+    gain: Estimate
+    """Of forking here alone, as in `Plan`."""
+    call: Call
+    variance_share: float
+    """Of the return's variance within problems, the part that the steps so far have added."""
+    cost_share: float
+    """The same of the cost."""
+    more_problems: int | None
+    """Where it is too close to call: how many more problems would tell; None = more than can be asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """The advice on the task's prune rule."""
+
+    fires: float
+    """Share of paths that it would end early."""
+    saves: float
+    """Share of the cost that these paths spend behind it."""
+    loses: float
+    """Share of the return that they bring in all the same."""
+    keep: float
+    gain: Estimate
+    """As in `Plan`, of pruning alone."""
+
+    @property
+    def pays(self) -> bool:
+        return self.gain.low > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do, and why. A gain is relative for the gradient (0.2 = a fifth less variance x cost) and in problems
+    solved for coverage (0.05 = five points)."""
+
+    aim: Aim
+    shape: Shape
+    depths: tuple[Depth, ...]
+    pruning: Pruning | None
+    """None = the task has no rule, or it never fired."""
+    gain: Estimate
+    """Over chains at the same cost."""
+    num_problems: int
+    mean_return: float
+    varies: bool
+    """Whether paths of one problem differ in their return."""
+    cost_a_path: float
+    budget: float
+
+
+def plan(pilot: Pilot, *, budget: float, rng: np.random.Generator, aim: Aim = "gradient") -> Plan:
+    """The shape that a pilot speaks for, when each problem may cost `budget`. `rng` resamples, and is consumed."""
+    pilot = pilot.solved() if aim == "coverage" else pilot
+    found = levels(pilot, resampled(len(pilot.trees), rng)).settled()
+    outlook = _Outlook(pilot, found, budget, aim)
+    depths = outlook.depths()
+    pruning = outlook.pruning() if pilot.has_rule else None
+    keep = pruning.keep if pruning is not None and pruning.pays else None
+    shape = outlook.shape(depths, keep)
+    return Plan(
+        aim=aim,
+        shape=shape,
+        depths=depths,
+        pruning=pruning,
+        gain=outlook.gain(shape),
+        num_problems=len(pilot.trees),
+        mean_return=float(found.mean[0]),
+        varies=bool(found.variance[0].sum() > 0),
+        cost_a_path=float(found.cost[0].sum()),
+        budget=budget,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlook:
+    """What shapes are predicted to come to."""
+
+    pilot: Pilot
+    found: Levels
+    budget: float
+    aim: Aim
+
+    def depths(self) -> tuple[Depth, ...]:
+        """The advice for every depth, each as if it were the only one."""
+        variance, cost = self.found.variance[0], self.found.cost[0]
+        ratios = np.clip(best_ratio(self.found.variance, self.found.cost), 1 / FARTHEST, FARTHEST)
+        return tuple(
+            self._depth(d + 1, ratios[:, d], _share(variance, d + 1), _share(cost, d + 1)) for d in range(len(cost) - 1)
+        )
+
+    def _depth(self, steps: int, ratios: Array, variance_share: float, cost_share: float) -> Depth:
+        ratio = Estimate.of(ratios)
+        number = self._number(steps, ratio.value)
+        gain = self.gain(self._fork(steps, number))
+        judged, even = (gain, 0.0) if self.aim == "coverage" else (ratio, 1.0)
+        call: Call = "too close to call"
+        if math.isnan(ratio.value):
+            call = "nothing to see"
+        elif judged.low > even:
+            call = "fork"
+        elif judged.high < even:
+            call = "go on"
+        more = _more_problems(judged, even, len(self.pilot.trees)) if call == "too close to call" else None
+        return Depth(steps, ratio, number, gain, call, variance_share, cost_share, more)
+
+    def _number(self, steps: int, ratio: float) -> float:
+        """The best number of children after `steps` steps, were this the only fork; two where it is not above 1."""
+        if self.aim == "coverage":
+            return max(NUMBERS, key=lambda k: self._more_solved(self._fork(steps, k), num_resamples=1)[0])
+        return round(min(ratio, MAX_CHILDREN), 1) if ratio >= 1.05 else 2.0
+
+    def _fork(self, steps: int, number: float) -> Shape:
+        return Shape((1.0,) * steps + (number,))
+
+    def shape(self, depths: Sequence[Depth], keep: float | None) -> Shape:
+        """Of chains, one fork, and forks at all depths that pay: the one whose gain is surest, if any is sure."""
+        paying = [depth for depth in depths if depth.call == "fork"]
+        shapes = [self._fork(depth.steps, depth.number) for depth in paying]
+        if len(paying) > 1:
+            variance, cost = self.found.variance[0].tolist(), self.found.cost[0].tolist()
+            shapes.append(Shape((1.0, *best_children(variance, cost, [d.call == "fork" for d in depths]))))
+        chains = self._with_stems(Shape((1.0,), keep))
+        fitting = [self._with_stems(replace(shape, keep=keep)) for shape in shapes]
+        return max([chains, *fitting], key=lambda shape: self.gain(shape).low if shape.is_forked else 0.0)
+
+    def pruning(self) -> Pruning:
+        rule = rule_of(self.pilot, self.found.picks)
+        keep = 0.0 if self.aim == "coverage" else round(max(best_keep(rule, self.found), MIN_KEEP), 2)
+        cost, mean = float(self.found.cost[0].sum()), float(self.found.mean[0])
+        return Pruning(
+            fires=float(rule.fires[0]),
+            saves=float(rule.cost[0]) / cost,
+            loses=float(rule.returns[0]) / mean if mean else 0.0,
+            keep=keep,
+            gain=self.gain(Shape((1.0,), keep if keep < 1 else None)),
+        )
+
+    def _with_stems(self, shape: Shape) -> Shape:
+        """As many stems as the budget pays for, two at least: forks are narrowed until it does."""
+        cost = self.found.cost[0] if shape.keep != 0 else levels(self.pilot.truncated()).cost[0]
+        narrowed = (shape.narrowed(part / NARROWINGS) for part in range(NARROWINGS, -1, -1))
+        stems = ((each, self.budget / float((cost * each.widths(len(cost))).sum())) for each in narrowed)
+        fitting, number = next((pair for pair in stems if pair[1] >= MIN_STEMS), (shape.narrowed(0), MIN_STEMS))
+        return Shape((round(float(number), 1), *fitting.children[1:]), shape.keep)
+
+    def gain(self, shape: Shape) -> Estimate:
+        """Of `shape` over chains of the same cost."""
+        return Estimate.of(self._more_solved(shape) if self.aim == "coverage" else self._less_noise(shape))
+
+    def _less_noise(self, shape: Shape) -> Array:
+        """(R,) variance x cost of chains, over that of `shape`, less 1. Forks and coin are counted apart."""
+        variance, cost = self.found.variance, self.found.cost
+        chains = noise_times_cost(variance, cost, np.ones(cost.shape[1]))
+        better = _ratio(chains, noise_times_cost(variance, cost, shape.widths(cost.shape[1])))
+        if shape.keep is not None:
+            better *= _ratio(chains, pruned_noise(rule_of(self.pilot, self.found.picks), self.found, shape.keep))
+        return better - 1
+
+    def _more_solved(self, shape: Shape, *, num_resamples: int = NUM_PREDICTED) -> Array:
+        """(R,) coverage of `shape` less that of chains."""
+        with_rule = (
+            self.found
+            if shape.keep is None
+            else levels(self.pilot.truncated(), self.found.picks[:num_resamples]).settled()
+        )
+        chains = Shape((1.0,))
+        return np.array(
+            [
+                coverage(Successes.of(with_rule, r), shape, self.budget)
+                - coverage(Successes.of(self.found, r), chains, self.budget)
+                for r in range(num_resamples)
+            ]
+        )
+
+
+def _ratio(chains: Array, others: Array) -> Array:
+    """How much better others are; alike where there is no noise."""
+    return np.divide(chains, others, out=np.ones_like(chains), where=others > 0)
+
+
+def _more_problems(judged: Estimate, even: float, num_problems: int) -> int | None:
+    """Problems to add until the interval, which narrows with the root of their number, leaves out `even`."""
+    distance = abs(judged.value - even)
+    half = judged.high - even if judged.value < even else even - judged.low
+    times = ((distance + half) / distance) ** 2 if distance else math.inf
+    return math.ceil(num_problems * (times - 1)) if times <= MOST_TIMES else None
+
+
+def _share(parts: Array, num: int) -> float:
+    return float(parts[:num].sum() / parts.sum()) if parts.sum() else 0.0

@@ -1,0 +1,174 @@
+"""Pilot: a few problems grown as trees with forks at every depth, and what a plan is computed from them.
+
+First a few chains say how many steps paths have; then the pilot's trees are grown with the strategy `planned`, whose
+forks are decided beforehand. Its seeds are not those of the run: the trees that set a shape may not be trained on it.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from ramify.config.run_config import RunConfig, StrategyConfig
+from ramify.core.errors import ConfigError
+from ramify.core.limits import Limits
+from ramify.core.prices import A_TOKEN, Prices
+from ramify.core.problem import Problem
+from ramify.core.tree import Tree
+from ramify.credit.grown import forest_of
+from ramify.planner.levels import levels
+from ramify.planner.pilot import STEM, Pilot, PilotTree
+from ramify.runner import api
+from ramify.runner.events import Event, Observer, TreeClosed
+from ramify.runner.tools import tools_of
+from ramify.strategies.prune import Prune
+
+DECODE: Final = Prices(prompt=0.0, output=1.0)
+"""A sampled token costs 1 and context nothing: costs are decode tokens."""
+CHAINS: Final = StrategyConfig(name="chains", options={"n": 2})
+STEMS: Final = 4
+CHILDREN: Final = 2.0
+MAX_WIDENING: Final = 8.0
+"""Most paths that a stem of the pilot divides into: deep pilots fork by a coin at each depth, not in two."""
+MAX_DEPTHS: Final = 8
+REACHED: Final = 0.25
+"""A depth is forked at where so large a share of paths goes on behind it."""
+SCOUTS: Final = 8
+"""Problems of the first chains."""
+SEED: Final = 7_919
+"""Added to the run's seed."""
+NUM_PROBLEMS: Final = 60
+"""Of a pilot whose run is not stated: about half a minute of the built-in model."""
+SHARE: Final = 0.05
+"""Of the decode tokens of a run that is stated, what its pilot takes."""
+MAX_PROBLEMS: Final = 400
+Watch = Callable[[str, int], AbstractContextManager[Observer]]
+"""(title, number of trees) -> an observer of the trees that are grown inside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flown:
+    """A pilot, and what it took."""
+
+    pilot: Pilot
+    children: tuple[float, ...]
+    """Of its trees, as `planned` has them."""
+    decode: int
+    """Tokens sampled, those of the first chains included."""
+    cost_a_token: float
+    """What a decode token of a chain costs with all that goes with it; 1 where only decode tokens cost."""
+    caveats: tuple[str, ...]
+    """What the pilot could not see."""
+
+
+def fly(
+    config: RunConfig, *, num_problems: int | None = None, run_tokens: int | None = None, prices: Prices, watch: Watch
+) -> Flown:
+    """Grow the pilot of a run: of `num_problems`, or as many as `SHARE` of the run's decode tokens pays for.
+
+    Raises `ConfigError` where fewer than two problems gave a tree with two rewarded stems.
+    """
+    task = api.build_task(config)
+    with watch("first chains", SCOUTS) as observe:
+        chains, decode = _grown(config, CHAINS, task.problems(config.task.split, SCOUTS, config.seed), observe)
+    scouted, caveats = _scouted(chains), list[str]()
+    if stuck := [tool.name for tool in tools_of(task, config.tools) if tool.branching == "refuse"]:
+        scouted = scouted.unforked()
+        caveats.append(f"the state of {', '.join(stuck)} cannot be branched: chains, since forks would be refused")
+    number = num_problems or scouted.num_problems(run_tokens)
+    with watch("pilot", number) as observe:
+        problems = task.problems(config.task.split, number, config.seed)
+        planned = StrategyConfig(name="planned", options={"children": list(scouted.children)})
+        trees, more = _grown(config, planned, problems, observe)
+    num_levels = len(scouted.children)
+    found = [pilot_tree(tree, task.prune, prices, num_levels=num_levels) for tree in trees]
+    flown = [tree for tree in found if tree is not None]
+    if len(flown) < 2:
+        raise ConfigError(f"{len(flown)} of {number} problems gave two stems with a reward: a pilot needs two of them")
+    if len(flown) < number:
+        caveats.append(f"{number - len(flown)} of {number} problems gave fewer than two stems with a reward: left out")
+    pilot = Pilot(tuple(flown), num_levels)
+    cost = float(levels(pilot).cost.sum())
+    if not cost:
+        raise ConfigError(f"nothing costs anything with these prices, so no shape is cheaper than another: {prices!r}")
+    return Flown(pilot, scouted.children, decode + more, cost / sum(scouted.tokens), tuple(caveats))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scouted:
+    """What a few chains say of a task: decode tokens of a path in each level, as deep as is worth forking at."""
+
+    tokens: tuple[float, ...]
+
+    def unforked(self) -> "_Scouted":
+        return _Scouted((sum(self.tokens),))
+
+    @property
+    def children(self) -> tuple[float, ...]:
+        """Of the pilot's trees, at the prompt and behind each step."""
+        num_depths = len(self.tokens) - 1
+        behind = min(CHILDREN, MAX_WIDENING ** (1 / num_depths)) if num_depths else 1.0
+        return (float(STEMS), *[round(behind, 2)] * num_depths)
+
+    def num_problems(self, run_tokens: int | None) -> int:
+        if run_tokens is None:
+            return NUM_PROBLEMS
+        a_tree = float((np.cumprod(self.children) * self.tokens).sum())
+        number = int(SHARE * run_tokens / a_tree)
+        if number < 2:
+            raise ConfigError(
+                f"{SHARE:.0%} of the run's {run_tokens} decode tokens pay for {number} pilot trees of {a_tree:.0f}: "
+                "plan for more prompts, or say --problems"
+            )
+        return min(number, MAX_PROBLEMS)
+
+
+def _scouted(trees: Sequence[Tree]) -> _Scouted:
+    paths = [np.array([t.num_sampled(node) for node in t.path(leaf)[1:]]) for t in trees for leaf in t.leaves()]
+    if not paths:
+        raise ConfigError("the pilot's first chains came to nothing: `ramify rollout` says what goes wrong")
+    going_on = [np.mean([len(path) > depth for path in paths]) for depth in range(1, MAX_DEPTHS + 1)]
+    num_depths = sum(bool(share >= REACHED) for share in going_on)
+    tokens = [float(np.mean([path[depth : depth + 1].sum() for path in paths])) for depth in range(num_depths)]
+    return _Scouted((*tokens, float(np.mean([path[num_depths:].sum() for path in paths]))))
+
+
+def pilot_tree(tree: Tree, rule: Prune, prices: Prices, *, num_levels: int) -> PilotTree | None:
+    """What a plan reads of a tree; None where fewer than two stems ended with a reward."""
+    forest = forest_of(tree, unjudged="drop")
+    if len(forest.stems) < 2:
+        return None
+    level = np.zeros(len(forest), np.int32)
+    for i, parent in enumerate(forest.parent.tolist()):
+        level[i] = 0 if parent == STEM else min(level[parent] + 1, num_levels - 1)
+    is_leaf, nodes = forest.is_leaf, forest.nodes.tolist()
+    return PilotTree(
+        parent=forest.parent,
+        level=level,
+        reward=forest.reward,
+        cost=np.array([_cost(tree, node, prices) for node in nodes]),
+        given_up=np.array([not is_leaf[i] and rule(tree.branch(n)) is not None for i, n in enumerate(nodes)], bool),
+    )
+
+
+def _cost(tree: Tree, node: int, prices: Prices) -> float:
+    return sum(prices.cost(segment.usage) for segment in tree.segments(node)) / A_TOKEN
+
+
+def _grown(
+    config: RunConfig, strategy: StrategyConfig, problems: Sequence[Problem], observe: Observer
+) -> tuple[list[Tree], int]:
+    """Trees of the run's own model, task and growth, without what a plan is to decide; and the tokens they took."""
+    growth, seed = replace(config.growth, prune=None), config.seed + SEED
+    own = replace(config, preset=None, strategy=strategy, growth=growth, credit="auto", seed=seed)
+    trees: dict[int, Tree] = {}
+
+    def keep(event: Event) -> None:
+        if isinstance(event, TreeClosed):
+            trees[event.index] = event.tree
+
+    api.grow(replace(own, limits=Limits(), run_limits=Limits()), problems, observers=[keep, observe])
+    decode = sum(spend.decode for tree in trees.values() for spend in tree.spent().values())
+    return [trees[index] for index in sorted(trees)], decode

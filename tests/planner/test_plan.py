@@ -1,0 +1,117 @@
+"""Plans of worlds that are known: what they advise, and that what they predict comes true."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.planner.worlds import EARLY, LATE, World
+
+from ramify.planner.coverage import Successes, coverage
+from ramify.planner.levels import levels
+from ramify.planner.pilot import Pilot
+from ramify.planner.plan import Aim, Plan, plan
+from ramify.planner.shape import Shape
+
+PILOT = (4, 1.6, 1.6, 1.6)
+
+
+def planned(
+    world: World, *, aim: Aim = "gradient", num_problems: int = 200, budget: float = 200, seed: int = 0
+) -> Plan:
+    pilot = world.pilot(PILOT, num_problems, seed)
+    return plan(pilot, budget=budget, aim=aim, rng=np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("aim", ["gradient", "coverage"])
+def test_where_the_first_steps_decide_nobody_forks_and_the_dead_are_pruned(aim: Aim):
+    made = planned(EARLY, aim=aim)
+    assert [depth.call for depth in made.depths] == ["go on"] * 3
+    assert not made.shape.is_forked
+    assert made.pruning is not None and made.pruning.pays
+    assert made.shape.keep == (0 if aim == "coverage" else pytest.approx(0.1, abs=0.1))
+    assert made.gain.low > 0
+
+
+@pytest.mark.parametrize("aim", ["gradient", "coverage"])
+def test_where_the_last_step_decides_paths_fork_before_it(aim: Aim):
+    made = planned(LATE, aim=aim)
+    assert made.depths[2].call == "fork"
+    assert made.shape.children[3] > 2
+    assert made.shape.keep is None
+    assert made.gain.low > 0
+
+
+def test_a_small_pilot_says_that_it_cannot_tell_and_gives_chains():
+    made = planned(World(shares=(0.3, 1.0), costs=(6, 6)), num_problems=20, seed=1)
+    (depth,) = made.depths
+    assert depth.call == "too close to call"
+    assert depth.more_problems is not None and depth.more_problems > 20
+    assert not made.shape.is_forked
+
+
+def test_a_larger_pilot_tells():
+    assert planned(World(shares=(0.4, 1.0), costs=(6, 6)), num_problems=1500).depths[0].call == "fork"
+
+
+def test_where_two_steps_matter_alike_it_is_seldom_called():
+    """The best number is 1, which one interval in twenty leaves out."""
+    calls = [planned(World((0.5, 1.0), (6, 6)), num_problems=60, seed=seed).depths[0].call for seed in range(40)]
+    assert calls.count("too close to call") >= 34
+
+
+@pytest.mark.parametrize("aim", ["gradient", "coverage"])
+def test_the_same_return_on_every_path_leaves_nothing_to_plan(aim: Aim):
+    pilot = LATE.pilot(PILOT, 10, seed=0)
+    same = Pilot(tuple(replace(t, reward=np.where(np.isnan(t.reward), np.nan, 1.0)) for t in pilot.trees), 4)
+    made = plan(same, budget=200, aim=aim, rng=np.random.default_rng(0))
+    assert not made.varies
+    assert {depth.call for depth in made.depths} == {"nothing to see"}
+    assert not made.shape.is_forked
+
+
+def test_a_shape_costs_what_the_budget_pays_for():
+    for budget in (60, 100, 400):
+        made = planned(LATE, budget=budget)
+        cost = (np.array(LATE.costs) * made.shape.widths(4)).sum() * made.shape.children[0]
+        assert cost == pytest.approx(budget, rel=0.1)
+        assert made.shape.children[0] >= 2
+    assert planned(LATE, budget=10).shape == Shape((2.0,))
+
+
+def test_the_same_pilot_gives_the_same_plan():
+    assert planned(EARLY, aim="coverage") == planned(EARLY, aim="coverage")
+
+
+@pytest.mark.parametrize("world", [EARLY, LATE])
+@pytest.mark.parametrize("children", [(6,), (3, 2), (2, 1, 1, 4), (3, 1.5, 1.5), (2.5, 1, 2)])
+def test_coverage_is_predicted_from_the_levels(world: World, children: tuple[float, ...]):
+    """The world is the prediction's own model, so that what is checked is its arithmetic."""
+    found = levels(world.pilot(PILOT, 2000, seed=5)).settled()
+    shape = Shape(tuple(map(float, children)))
+    budget = children[0] * float((np.array(world.costs) * shape.widths(4)).sum())
+    assert coverage(Successes.of(found), shape, budget) == pytest.approx(world.solved(children, 4000, seed=9), abs=0.04)
+
+
+def test_what_the_coin_saves_is_what_it_costs_no_more_than():
+    """By the formula of `planner/pruning.py`, against the returns of paths that a coin has weighed."""
+    made = planned(EARLY, num_problems=1500)
+    assert made.pruning is not None
+    keep, rng = made.pruning.keep, np.random.default_rng(3)
+    trees = EARLY.pilot((8,), 3000, seed=11).trees
+    whole, cut, spent, cost = [], [], [], []
+    for tree in trees:
+        for leaf in np.flatnonzero(tree.is_leaf):
+            path = [int(leaf)]
+            while tree.parent[path[-1]] >= 0:
+                path.append(int(tree.parent[path[-1]]))
+            fires = next((i for i, node in enumerate(path[::-1]) if tree.given_up[node]), len(path))
+            goes_on = fires >= len(path) - 1 or rng.random() < keep
+            whole.append(tree.reward[leaf])
+            cost.append(tree.cost[path].sum())
+            is_kept = fires < len(path) - 1
+            cut.append(tree.reward[leaf] * goes_on / (keep if is_kept else 1))
+            spent.append(tree.cost[path[::-1][: None if goes_on else fires + 1]].sum())
+    assert np.mean(cut) == pytest.approx(np.mean(whole), abs=0.01)
+    better = np.var(whole) * np.mean(cost) / (np.var(cut) * np.mean(spent)) - 1
+    assert better > 0
+    assert made.pruning.gain.value == pytest.approx(better, abs=0.15)
