@@ -165,14 +165,14 @@ def test_a_run_whose_weights_change_beside_it_hears_of_no_old_ones_again() -> No
 
 async def killed_in_the_middle(preset: str, processes: Sequence[ReplicaProcess]) -> tuple[Grown, Replicas]:
     """Kill the first server when it has answered 20 requests, start it anew on another port."""
-    replicas = Replicas([Wire(process.port) for process in processes])
+    replicas = Replicas([Wire(process.url) for process in processes])
     fresh: list[ReplicaProcess] = []
 
     async def kill() -> None:
         await until(lambda: replicas.stats[0].num_requests > 20 and replicas.stats[0].in_flight > 1, look_s=0.002)
         await processes[0].kill()
         fresh.append(await ReplicaProcess.started())
-        await replicas.replace(0, Wire(fresh[0].port))
+        await replicas.replace(0, Wire(fresh[0].url))
         await until(lambda: replicas.stats[0].state == "ready", look_s=0.002)
 
     try:

@@ -60,11 +60,22 @@ def note(diary: Path, line: str) -> None:
         file.write(f"{line}\n")
 
 
-async def train(manager: RolloutManager, diary: Path, *, num_batches: int, save_every: int = 2) -> None:
+async def load(manager: RolloutManager, version: int) -> None:
+    await manager.update_weights(version, "weights")
+
+
+async def train(
+    manager: RolloutManager,
+    diary: Path,
+    *,
+    num_batches: int,
+    save_every: int = 2,
+    update: Callable[[RolloutManager, int], Awaitable[None]] = load,
+) -> None:
     """A trainer that writes down what it was handed, and goes on behind that; now and then it saves."""
     for rollout_id in range(len(entries(diary)), num_batches):
         if manager.version < rollout_id:
-            await manager.update_weights(rollout_id, "weights")
+            await update(manager, rollout_id)
         batch = await manager.generate(rollout_id)
         note(diary, f"{rollout_id} {digest(batch)}")
         if rollout_id % save_every == 1:
