@@ -1,5 +1,6 @@
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import ContractError, EngineError
 from ramify.core.segment import Finish
 from ramify.engines.http import Http
-from ramify.servers.member import Home
+from ramify.engines.replicas import Replicas
+from ramify.servers.member import Care, Home
 from ramify.servers.pool import ServerPool
 from ramify.servers.self_served import NOWHERE, SelfServed
 
@@ -48,11 +50,12 @@ class Says:
 class Served:
     """A self-served engine, with all engines and pools it made."""
 
-    def __init__(self, tmp_path: Path, *, count: int = 2, **options: object) -> None:
+    def __init__(self, tmp_path: Path, *, count: int = 2, care: Care = QUICK, **options: object) -> None:
         self.engines: list[Says] = []
         self.pools: list[ServerPool] = []
         self._tmp_path = tmp_path
         self._count = count
+        self._care = care
         self._options = options
         self.engine = SelfServed(self._build, self._pool)
 
@@ -65,7 +68,7 @@ class Served:
             program(**self._options),
             count=self._count,
             probe=PROBE,
-            care=QUICK,
+            care=self._care,
             home=Home(logs=self._tmp_path / "logs"),
             observe=observe,
         )
@@ -118,6 +121,19 @@ async def test_a_server_that_is_started_again_is_used_again(tmp_path: Path):
         await until(lambda: len(served.engines) == 3 and served.engines[1].is_closed)
         answers = asyncio.create_task(answer_of(served))
         assert await answers not in (first, None)
+    finally:
+        await served.engine.close()
+
+
+async def test_a_server_that_went_down_is_out_of_service_before_anybody_asks_it(tmp_path: Path):
+    served = Served(tmp_path, count=1, care=replace(QUICK, base_s=60.0))
+    await served.engine.connect()
+    try:
+        replicas = served.engine.engine
+        assert isinstance(replicas, Replicas)
+        await tell(served.engines[-1].url, "/die")
+        await until(lambda: replicas.stats[0].state == "suspect")
+        assert replicas.stats[0].num_requests == 0
     finally:
         await served.engine.close()
 

@@ -190,6 +190,11 @@ class Replicas:
         closed, the new one takes requests once it is found to be right."""
         await self._fleet.replace(index, engine)
 
+    def leave_out(self, index: int) -> None:
+        """Its server is known to be gone: it gets nothing before what comes back was found to be right."""
+        gone = EngineError("unreachable", "its server went down", is_retryable=True)
+        self._fleet.take_out(self._fleet.replicas[index], "suspect", gone)
+
     async def drain(self, index: int) -> None:
         """Give one replica nothing new and wait until it has nothing left; it stays out until it is replaced."""
         await self._fleet.drain(index)

@@ -1,8 +1,9 @@
 """Self-served: an engine that brings its servers along.
 
 Its servers start when it connects and stop when it closes, however a run ends. Before that it is an engine of no
-server, so that a run can be checked, and a saved one read, without any. A server that was started again, wherever, is
-put in the place of the old one, and is looked at before it is given requests (`engines/replicas.py`).
+server, so that a run can be checked, and a saved one read, without any. A server that goes down is out of service at
+once; when it was started again, wherever, it is put in the place of the old one, and is looked at before it is given
+requests (`engines/replicas.py`). Invariant: no request is answered by a server that began anew and was not looked at.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from ramify.engines.replicas import Replicas
 from ramify.servers.installed import settled
 from ramify.servers.launch import Launch, command
 from ramify.servers.member import Care, Home, cancelled, log_folder
-from ramify.servers.pool import Event, ServerPool, Up
+from ramify.servers.pool import Down, Event, GivenUp, ServerPool, Up
 
 NOWHERE: Final = "http://127.0.0.1:9"
 """The port of the discard service: an address for an engine that has no server yet."""
@@ -100,8 +101,13 @@ class SelfServed(InFront):
         ]
 
     def _observe(self, event: Event) -> None:
-        if isinstance(event, Up):
-            self._moves.put_nowait(event)
+        match event:
+            case Up():
+                self._moves.put_nowait(event)
+            case Down() | GivenUp() if self._replicas is not None:
+                self._replicas.leave_out(event.index)
+            case _:
+                pass
 
     async def _follow(self, replicas: Replicas) -> None:
         """Put a server that was started again in the place of the old one."""
