@@ -1,6 +1,5 @@
-"""One engine of vLLM on two nodes, by the commands of a plan: two addresses of this machine stand for them."""
+"""One engine of vLLM on two nodes: two addresses of this machine stand for them."""
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -8,18 +7,18 @@ from typing import Any
 
 import pytest
 from bench.real_replicas import PYTHON
-from tests.servers.programs import is_alive
+from tests.servers.programs import kill, marked, until
 
 from ramify.config.pool_config import PoolConfig
 from ramify.engines.http import Http
-from ramify.servers.attached import attach
 from ramify.servers.launch import Launch
 from ramify.servers.member import Care
-from ramify.servers.process import ServerProcess
+from ramify.servers.pool import Event, ServerPool, Up
 from ramify.servers.server_config import ServerConfig
 from ramify.service.engines import free_here
-from ramify.service.members import member_command
-from ramify.service.pool import Node, plan
+from ramify.service.member_process import MemberProcess
+from ramify.service.pool import EnginePlan, Member, Node, plan
+from ramify.service.spread import Spread
 
 pytestmark = pytest.mark.engines
 BODY = {"model": "builtin", "prompt": "make 8 from 7 1", "max_tokens": 4, "ignore_eos": True}
@@ -38,33 +37,47 @@ def launch(tmp_path: Path) -> Launch:
             dtype="bfloat16",
             max_model_len=512,
             arguments=("--max-num-seqs", "8", "--distributed-executor-backend", "mp"),
-            environment={"PYTHONPATH": str(info.parent), "GLOO_SOCKET_IFNAME": "lo"},
+            environment={"PYTHONPATH": str(info.parent), "GLOO_SOCKET_IFNAME": "lo", "TEST_MARK": str(tmp_path)},
         ),
     )
 
 
 @pytest.mark.covers("S3.2", engine="vllm")
-async def test_an_engine_on_two_nodes_answers_at_node_0(tmp_path: Path):
+async def test_an_engine_on_two_nodes_answers_at_node_0_and_comes_back_when_it_loses_node_1(tmp_path: Path):
     machines = [Node(host=host, gpus=(0,)) for host in ("127.0.0.1", "127.0.0.2")]
     made = plan(PoolConfig(num_gpus=2, num_gpus_per_engine=2, num_gpus_per_node=1), machines, free=free_here)
-    (engine,) = made.engines
-    commands = [
-        member_command(engine, member, launch(tmp_path / str(member.rank)), ours=os.environ)
-        for member in engine.members
-    ]
-    members = [
-        await ServerProcess.started(command, log=tmp_path / f"member-{rank}.log")
-        for rank, command in enumerate(commands)
-    ]
+    configured, members, events = launch(tmp_path), list[MemberProcess](), list[Event]()
+
+    def member(engine: EnginePlan, member: Member) -> MemberProcess:
+        members.append(MemberProcess(engine, member, configured, tmp_path / "logs"))
+        return members[-1]
+
+    def close() -> None:
+        for member in members:
+            member.close()
+
+    pool = ServerPool(
+        Spread(made, member, close=close),
+        count=1,
+        probe=configured.probe,
+        care=Care(start_s=500, grace_s=20),
+        observe=events.append,
+    )
     try:
-        await attach(made.heads, probe=Launch(model="builtin").probe, care=Care(start_s=500))
-        assert all(member.is_running for member in members)
-        http = Http(made.heads[0])
-        answer: Any = json.loads(await http.post("/v1/completions", json.dumps(BODY).encode(), deadline_s=60))
-        await http.close()
-        assert answer["usage"]["completion_tokens"] == 4
-        assert "tp2" in answer["system_fingerprint"], "both nodes computed it"
-        assert "Worker_TP1" in (tmp_path / "member-1.log").read_text()
+        assert await pool.start() == made.heads
+        await both_nodes_compute(made.heads[0])
+        assert "Worker_TP1" in (tmp_path / "logs" / "engine-0-node-1.1.log").read_text()
+        kill(min(marked("VLLM_HOST_IP=127.0.0.2")))  # The guardian, and with it all that it guards.
+        await until(lambda: sum(isinstance(event, Up) for event in events) == 2, deadline_s=500)
+        await both_nodes_compute(made.heads[0])
     finally:
-        await asyncio.gather(*(member.stop(grace_s=20) for member in members))
-    assert not any(is_alive(member.pid) for member in members)
+        await pool.stop()
+    assert not marked(tmp_path)
+
+
+async def both_nodes_compute(url: str) -> None:
+    http = Http(url)
+    answer: Any = json.loads(await http.post("/v1/completions", json.dumps(BODY).encode(), deadline_s=60))
+    await http.close()
+    assert answer["usage"]["completion_tokens"] == 4
+    assert "tp2" in answer["system_fingerprint"], "both nodes computed it"

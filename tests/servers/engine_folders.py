@@ -102,6 +102,7 @@ web.run_app(app, host=known.host, port=known.port)
 MODULES = {
     "vllm": ("vllm/entrypoints/openai/api_server.py", ARGUMENTS + SERVER),
     "vllm of tokens": ("vllm/entrypoints/openai/api_server.py", TOKENS),
+    "vllm of other nodes": ("vllm/entrypoints/cli/main.py", ARGUMENTS + SERVER),
     "sglang": ("sglang/launch_server.py", ARGUMENTS + SERVER),
     "sglang_router": ("sglang_router/launch_router.py", ROUTER),
     "torchvision": ("torchvision/__init__.py", ""),

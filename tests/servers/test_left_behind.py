@@ -15,18 +15,17 @@ import asyncio, sys
 from pathlib import Path
 from tests.servers.engine_folders import ROOT
 from tests.servers.programs import PROBE, QUICK, program, tell, until
-from ramify.servers.member import Home
+from ramify.servers.home import Here, Home
 from ramify.servers.pool import ServerPool, Up
 
 async def main(folder):
     while True:
         ups = []
         pool = ServerPool(
-            program(crowd=str(folder / "pids"), mark=str(folder)),
+            Here(program(crowd=str(folder / "pids"), mark=str(folder)), home=Home(logs=folder / "logs")),
             count=2,
             probe=PROBE,
             care=QUICK,
-            home=Home(logs=folder / "logs"),
             observe=lambda event: ups.append(event) if isinstance(event, Up) else None,
         )
         print("starting", flush=True)

@@ -28,7 +28,7 @@ from tests.servers.programs import (
 
 from ramify.core.errors import ConfigError, EngineError
 from ramify.servers.attached import attach
-from ramify.servers.member import MAX_LOGS, Home, log_folder
+from ramify.servers.home import MAX_LOGS, Here, Home, log_folder
 from ramify.servers.pool import Down, Event, GivenUp, ServerPool, Up
 from ramify.servers.ports import Address, listeners
 from ramify.servers.process import Command
@@ -46,8 +46,9 @@ class Told:
 
 def pool(logs: Path, told: Told, **how: Any) -> ServerPool:
     home = Home(logs=logs, port=how.pop("port", None))
-    options = {"count": 1, "probe": PROBE, "care": QUICK, "home": home, "observe": told.events.append, **how}
-    return ServerPool(options.pop("command", None) or program(), **options)
+    here = Here(how.pop("command", None) or program(), home=home)
+    options = {"count": 1, "probe": PROBE, "care": QUICK, "observe": told.events.append, **how}
+    return ServerPool(here, **options)
 
 
 def names(folder: Path) -> list[str]:

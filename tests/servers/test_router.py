@@ -1,5 +1,6 @@
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +10,11 @@ from tests.servers.programs import PROBE, QUICK, ask, program, tell, until
 
 from ramify.core.errors import EngineError
 from ramify.servers.attached import attach
+from ramify.servers.home import Here, Home
 from ramify.servers.launch import RouterLaunch
-from ramify.servers.member import Home
 from ramify.servers.pool import Down, Event, ServerPool, Up
+from ramify.servers.ports import Address
+from ramify.servers.process import Command
 from ramify.servers.router import PROBE as ROUTER_PROBE
 from ramify.servers.router import Router
 from ramify.servers.site import Site
@@ -26,11 +29,15 @@ def home_of(tmp_path: Path) -> Home:
     return Home(logs=tmp_path / "logs")
 
 
+def here(tmp_path: Path, command: Callable[[Address], Command]) -> Here:
+    return Here(command, home=home_of(tmp_path))
+
+
 def site(tmp_path: Path, said: list[str], *arguments: str, **options: object) -> Site:
     router = launch(tmp_path, *arguments)
     return Site(
         lambda observe: ServerPool(
-            program(**options), count=2, probe=PROBE, care=QUICK, home=home_of(tmp_path), observe=observe
+            here(tmp_path, program(**options)), count=2, probe=PROBE, care=QUICK, observe=observe
         ),
         lambda workers, observe: Router(
             router, workers, home=home_of(tmp_path), ours=os.environ, care=QUICK, observe=observe
@@ -60,7 +67,7 @@ async def test_a_router_is_started_over_its_workers_and_goes_before_them(tmp_pat
 
 async def test_a_router_that_dies_is_started_again_over_the_workers_of_now(tmp_path: Path):
     events: list[Event] = []
-    pool = ServerPool(program(), count=1, probe=PROBE, care=QUICK, home=home_of(tmp_path))
+    pool = ServerPool(here(tmp_path, program()), count=1, probe=PROBE, care=QUICK)
     (worker,) = await pool.start()
     router = Router(
         launch(tmp_path),
@@ -93,7 +100,7 @@ async def test_a_router_whose_workers_are_all_down_waits_for_them(tmp_path: Path
     workers: list[Event] = []
     events: list[Event] = []
     care = replace(QUICK, base_s=1)
-    pool = ServerPool(program(), count=1, probe=PROBE, care=care, home=home_of(tmp_path), observe=workers.append)
+    pool = ServerPool(here(tmp_path, program()), count=1, probe=PROBE, care=care, observe=workers.append)
     (worker,) = await pool.start()
     router = Router(
         launch(tmp_path), [worker], home=home_of(tmp_path), ours=os.environ, care=QUICK, observe=events.append
@@ -110,7 +117,7 @@ async def test_a_router_whose_workers_are_all_down_waits_for_them(tmp_path: Path
 
 
 async def test_a_worker_that_moved_takes_the_place_of_the_old_one(tmp_path: Path):
-    pool = ServerPool(program(), count=2, probe=PROBE, care=QUICK, home=home_of(tmp_path))
+    pool = ServerPool(here(tmp_path, program()), count=2, probe=PROBE, care=QUICK)
     first, second = await pool.start()
     router = Router(launch(tmp_path), [first], home=home_of(tmp_path), ours=os.environ, care=QUICK)
     try:
@@ -165,7 +172,7 @@ async def test_a_site_whose_servers_are_all_given_up_is_over(tmp_path: Path):
     said: list[str] = []
     command = program(starts=str(tmp_path / "starts"), good_starts=1)
     served = Site(
-        lambda observe: ServerPool(command, count=1, probe=PROBE, care=QUICK, home=home_of(tmp_path), observe=observe),
+        lambda observe: ServerPool(here(tmp_path, command), count=1, probe=PROBE, care=QUICK, observe=observe),
         say=said.append,
     )
     await served.start()

@@ -14,7 +14,8 @@ from ramify.core.errors import ContractError, EngineError
 from ramify.core.segment import Finish
 from ramify.engines.http import Http
 from ramify.engines.replicas import Replicas
-from ramify.servers.member import Care, Home
+from ramify.servers.home import Here, Home
+from ramify.servers.member import Care
 from ramify.servers.pool import ServerPool
 from ramify.servers.self_served import NOWHERE, SelfServed
 
@@ -65,11 +66,10 @@ class Served:
 
     async def _pool(self, observe: Any) -> ServerPool:
         pool = ServerPool(
-            program(**self._options),
+            Here(program(**self._options), home=Home(logs=self._tmp_path / "logs")),
             count=self._count,
             probe=PROBE,
             care=self._care,
-            home=Home(logs=self._tmp_path / "logs"),
             observe=observe,
         )
         self.pools.append(pool)

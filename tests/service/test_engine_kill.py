@@ -20,7 +20,7 @@ from tests.service.services import config, entries, train
 
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import EngineError
-from ramify.servers.member import Home
+from ramify.servers.home import Here, Home
 from ramify.servers.pool import Event, ServerPool
 from ramify.servers.ports import Address
 from ramify.servers.probe import Probe
@@ -62,7 +62,7 @@ class Servers:
 
     async def _made(self, observe: Callable[[Event], None]) -> ServerPool:
         self._pool = ServerPool(
-            command, count=self._count, probe=Probe(), home=Home(logs=self._logs), care=CARE, observe=observe
+            Here(command, home=Home(logs=self._logs)), count=self._count, probe=Probe(), care=CARE, observe=observe
         )
         return self._pool
 

@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 from tests.servers.engine_folders import engine_python
 from tests.servers.programs import QUICK, ask, is_alive, kill, tell, until
+from tests.service.weighted import Weighted
 
 from ramify.config.pool_config import PoolConfig
-from ramify.core.codec import ByteCodec, Codec
-from ramify.core.engine import Capabilities, Generation, Request
+from ramify.core.engine import Request
 from ramify.core.errors import ConfigError, EngineError
-from ramify.core.segment import Finish
-from ramify.engines.http import Http
 from ramify.servers.launch import Launch, RouterLaunch
 from ramify.servers.pool import Event, Up
 from ramify.servers.process import Command, ServerProcess
@@ -76,45 +74,6 @@ async def test_an_engine_that_dies_is_started_again_with_its_own_cards_at_its_ow
         assert again["environment"]["CUDA_VISIBLE_DEVICES"] == "5"
     finally:
         await servers.stop()
-
-
-class Weighted:
-    """An engine of the small servers that counts what it was given: says by which weights it answers."""
-
-    def __init__(self, url: str) -> None:
-        self.codec: Codec = ByteCodec()
-        self.url = url
-        self.version = 0
-        self._http = Http(url)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities("weighted", 1024, keeps_deadlines=True, has_versions=True)
-
-    async def connect(self) -> None:
-        await self._http.get("/health", deadline_s=5)
-
-    async def generate(self, request: Request) -> Generation:
-        await self._http.get("/health", deadline_s=5)
-        ids = np.array(self.codec.encode(str(self.version)), np.int32)
-        return Generation(ids, Finish("length"), num_billed=len(ids), versions=((self.version, len(ids)),))
-
-    async def pause(self) -> None: ...
-
-    async def resume(self) -> None: ...
-
-    async def update_weights(self, source: str, version: int) -> None:
-        self.version = version
-
-    async def offload(self, tags: tuple[str, ...] = ()) -> None: ...
-
-    async def onload(self, tags: tuple[str, ...] = ()) -> None: ...
-
-    async def is_healthy(self) -> bool:
-        return True
-
-    async def close(self) -> None:
-        await self._http.close()
 
 
 @pytest.mark.covers("S3.2")

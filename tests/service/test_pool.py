@@ -275,6 +275,8 @@ def test_ray_leaves_the_cards_of_an_engine_s_actor_alone():
         ({"num_gpus": 1, "router_port": 3000}, "set router = 'own'"),
         ({"num_gpus": 1, "router": "own", "router_port": 70_000}, "a port is from 1 to 65535"),
         ({"num_gpus": 1, "router_timeout_s": 0}, "pool.router_timeout_s = 0"),
+        ({"num_gpus": 1, "ray": " "}, "pool.ray = ' '"),
+        ({"num_gpus": 1, "placement_group": ""}, "pool.placement_group = ''"),
         ({"num_gpus": 1, "first_port": 30_000, "last_port": 30_000}, "the last one is above the first"),
         ({"num_gpus": 1, "last_port": 70_000}, "ports are from 1 to 65535"),
     ],

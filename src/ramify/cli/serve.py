@@ -18,8 +18,9 @@ from typing import Any, Final, get_args
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal, visible
+from ramify.servers.home import Here, Home, log_folder
 from ramify.servers.launch import Kind, Launch, Policy, RouterLaunch, command
-from ramify.servers.member import Care, Home, cancelled, log_folder
+from ramify.servers.member import Care, cancelled
 from ramify.servers.pool import Event, ServerPool
 from ramify.servers.router import CARE as ROUTER_CARE
 from ramify.servers.router import Router
@@ -115,11 +116,11 @@ def site(order: Order, say: Callable[[str], None]) -> Site:
     """The servers of `order`, and the router if there is to be one; nothing is started."""
 
     def pool(observe: Callable[[Event], None]) -> ServerPool:
+        home = replace(order.home, port=None) if order.router else order.home
         return ServerPool(
-            functools.partial(command, order.launch, ours=os.environ),
+            Here(functools.partial(command, order.launch, ours=os.environ), home=home),
             count=order.count,
             probe=order.launch.probe,
-            home=replace(order.home, port=None) if order.router else order.home,
             care=Care(start_s=order.launch.config.start_s),
             observe=observe,
         )

@@ -27,6 +27,12 @@ class PoolConfig:
     gpu_fraction: float = 0.2
     """Share of a card that Ray is asked for by each engine's actor, so that its other processes, and a trainer's where
     they are colocated, find room on the same card (THUDM/slime: slime/ray/rollout.py). It limits no memory."""
+    ray: str | None = None
+    """Address of the Ray cluster that the engines are placed on, or `auto`; None = this machine, and `auto` where they
+    need several."""
+    placement_group: str | None = None
+    """Name of the Ray placement group that holds the trainer's cards and the engines', in the trainer's namespace; None
+    = one is made, of the engines' cards alone."""
     data_parallel: int = 1
     """Parts of one engine that serve requests apart. vLLM: replicas, each on its share of the cards. SGLang: groups of
     attention inside the tensor-parallel group."""
@@ -48,6 +54,7 @@ class PoolConfig:
         if self.num_gpus:
             _check_cards(self)
         _check_router(self)
+        _check_cluster(self)
         if not 1 <= self.first_port < self.last_port <= 65_535:
             raise ConfigError(
                 f"pool: first_port = {self.first_port!r} and last_port = {self.last_port!r}: ports are from 1 to "
@@ -67,6 +74,11 @@ class PoolConfig:
     def gpus_per_member(self) -> int:
         """Cards of one engine on one of its nodes."""
         return min(self.num_gpus_per_engine, self.num_gpus_per_node) if self.num_gpus else 0
+
+    @property
+    def is_on_cluster(self) -> bool:
+        """Whether the engines are placed by Ray."""
+        return self.ray is not None or self.placement_group is not None or self.num_gpus > self.num_gpus_per_node
 
     @property
     def engine_offset(self) -> int:
@@ -132,6 +144,12 @@ def _check_cards(pool: PoolConfig) -> None:
             f"pool.data_parallel = {pool.data_parallel} does not divide num_gpus_per_engine = {each}: "
             f"take one of {[size for size in range(1, each + 1) if each % size == 0]}"
         )
+
+
+def _check_cluster(pool: PoolConfig) -> None:
+    for name, value in {"ray": pool.ray, "placement_group": pool.placement_group}.items():
+        if value is not None and not value.strip():
+            raise ConfigError(f"pool.{name} = {value!r}: it has no name; leave it out")
 
 
 def _check_router(pool: PoolConfig) -> None:

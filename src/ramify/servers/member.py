@@ -1,31 +1,25 @@
 """Member: one server of a pool, from being started to being stopped, and started again after that.
 
-Owns its address, its process and the connection it is asked by. It is ready when it answers that it is there and has
-generated a token; it is down when its process has ended, or when it was silent several times in a row. Whether to start
-it again is the pool's to say.
+Owns the server that was started at its place, and the connection it is asked by. It is ready when it answers that it is
+there and has generated a token; it is down when its process has ended, or when it was silent several times in a row.
+Whether to start it again is the pool's to say.
 """
 
 import asyncio
-import contextlib
 import re
-import tempfile
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from ramify.core.errors import ConfigError, EngineError
 from ramify.engines.http import Http
 from ramify.engines.tries import doubled_s
-from ramify.servers.ports import Address, Ports, listeners
+from ramify.servers.place import Place, Server
+from ramify.servers.ports import Address
 from ramify.servers.probe import POLL_S, Probe
-from ramify.servers.process import GRACE_S, Command, ServerProcess
+from ramify.servers.process import GRACE_S
 
 MAX_MOVES: Final = 3
-MAX_LOGS: Final = 10
-"""Logs of one server that are kept, each of at most twice `guardian.MAX_LOG_BYTES`: those of all starts of one that is
-given up, and of some more. (kubelet: containerLogMaxFiles, 5.)"""
 LAST_LOOK_S: Final = 1.0
 IN_USE: Final = re.compile(
     r"address (is )?already in use|EADDRINUSE|errno[ :]*98\b|port \S+ is (already )?in use", re.IGNORECASE
@@ -71,72 +65,28 @@ class Care:
 CARE: Final = Care()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
-    """Where servers live."""
-
-    logs: Path
-    """Folder of their logs."""
-    host: str = "127.0.0.1"
-    """Address they listen at."""
-    port: int | None = None
-    """None = any, and a server that finds its port in use moves to another one."""
-    ports: tuple[int, ...] = ()
-    """The port of each server of several, in place of `port`."""
-
-    def of(self, index: int) -> "Home":
-        """That of one server of several: a port that was named is the first one's, the others follow it."""
-        if self.ports:
-            return replace(self, port=self.ports[index], ports=())
-        return self if self.port is None else replace(self, port=self.port + index)
-
-
-def log_folder(named: str | Path | None) -> Path:
-    """The folder of servers' logs by its whole path; None = a new one among the temporary files. Raises `ConfigError`
-    where it is a file, `EngineError` where there is no room."""
-    if named is not None:
-        if Path(named).is_file():
-            raise ConfigError(f"logs = {str(named)!r} is a file; name a folder")
-        return Path(named).resolve()
-    try:
-        return Path(tempfile.mkdtemp(prefix="ramify-servers-"))
-    except OSError as error:
-        raise EngineError("server_not_started", f"no folder for logs: {error}; name one") from error
-
-
 class Member:
-    """One server. `command` says how it is started at an address. Its logs are NAME.NUMBER.log: one file a start, which
-    was not there before, and the last few of them."""
+    """One server, at its place."""
 
-    def __init__(
-        self,
-        command: Callable[[Address], Command],
-        *,
-        name: str,
-        probe: Probe,
-        care: Care,
-        ports: Ports,
-        home: Home,
-    ) -> None:
-        self.name = name
-        self.address = ports.address(home.port)
-        self._command = command
+    def __init__(self, place: Place, *, probe: Probe, care: Care) -> None:
+        self._place = place
         self._probe = probe
         self._care = care
-        self._ports = ports
-        self._home = home
-        self._logs: deque[Path] = deque()
-        self._num_logs = 0
-        self._process: ServerProcess | None = None
+        self._server: Server | None = None
         self._http: Http | None = None
         self._fault: EngineError | None = None
         """Why it was not ready when it was asked last."""
         self._doubt = asyncio.Event()
 
     @property
+    def address(self) -> Address:
+        """Where it is, or was last."""
+        return self._place.address
+
+    @property
     def pid(self) -> int | None:
         """Its process; None = it is down."""
-        return None if self._process is None else self._process.pid
+        return None if self._server is None else self._server.pid
 
     def suspect(self) -> None:
         """Somebody waited in vain for it: it is asked to generate at once."""
@@ -150,10 +100,11 @@ class Member:
                 try:
                     return await self._started()
                 except EngineError as error:
-                    if self._home.port is not None or not IN_USE.search(str(error)):
+                    if not IN_USE.search(str(error)):
                         raise
-                await self.down()
-                self.address = self._ports.moved(self.address)
+                    await self.down()
+                    if not self._place.move():
+                        raise
             await self._started()
         except BaseException:
             await self.down()
@@ -161,13 +112,13 @@ class Member:
 
     async def until_down(self) -> str:
         """Wait until it is down; says why."""
-        process, http = self._process, self._http
-        assert process is not None and http is not None, "watched before it was up"
+        server, http = self._server, self._http
+        assert server is not None and http is not None, "watched before it was up"
         num_silent = 0
         while num_silent < self._care.max_silent:
             # Where it was silent just now, doubt is no reason to ask again at once.
-            await self._look(process, () if num_silent else (self._doubt,))
-            if not process.is_running:
+            await self._look(server, () if num_silent else (self._doubt,))
+            if not server.is_running:
                 break
             try:
                 await self._asked(http)
@@ -176,34 +127,34 @@ class Member:
                 self._fault = error
                 num_silent += 1
         # One that has just died is silent for a moment before that is known.
-        await self._look(process, (), seconds=LAST_LOOK_S)
-        if process.is_running:
-            return f"it is silent: {self._fault}; {process.last_words}"
-        return f"it ended with exit code {await process.wait()}; {process.last_words}"
+        await self._look(server, (), seconds=LAST_LOOK_S)
+        if server.is_running:
+            return f"it is silent: {self._fault}; {await server.last_words()}"
+        return f"it ended with exit code {await server.wait()}; {await server.last_words()}"
 
     async def down(self) -> None:
         """Stop it. Harmless when it is down."""
-        process, self._process = self._process, None
+        server, self._server = self._server, None
         http, self._http = self._http, None
         try:
-            if process is not None:
-                await process.stop(grace_s=self._care.grace_s)
+            if server is not None:
+                await server.stop(grace_s=self._care.grace_s)
         finally:
             if http is not None:
                 await http.close()
 
     def kill(self) -> None:
         """Kill it and do not wait for it."""
-        if self._process is not None:
-            self._process.kill()
+        if self._server is not None:
+            self._server.kill()
 
     async def _started(self) -> None:
         self._fault = None
         self._doubt.clear()
         self._http = Http(self.address.url)
-        self._process = process = await ServerProcess.started(self._command(self.address), log=self._new_log())
-        answering = asyncio.create_task(self._until_ready(self._http, process))
-        ended = asyncio.create_task(process.wait())
+        self._server = server = await self._place.start()
+        answering = asyncio.create_task(self._until_ready(self._http, server))
+        ended = asyncio.create_task(server.wait())
         try:
             done, _ = await asyncio.wait(
                 {answering, ended}, timeout=self._care.start_s, return_when=asyncio.FIRST_COMPLETED
@@ -212,31 +163,12 @@ class Member:
             await cancelled((answering, ended))
         if ended in done:
             said = f"exit code {ended.result()} at its start"
-            raise EngineError("server_ended", f"{self.name}: {said}; {process.last_words}")
+            raise EngineError("server_ended", f"{self._place.name}: {said}; {await server.last_words()}")
         if answering not in done:
             said = f"not ready in {self._care.start_s:g} s ({self._fault})"
-            raise EngineError("server_slow", f"{self.name}: {said}; {process.last_words}")
+            raise EngineError("server_slow", f"{self._place.name}: {said}; {await server.last_words()}")
 
-    def _new_log(self) -> Path:
-        """A log that is nobody's yet, be it of another pool with the same folder. The oldest of ours goes for it."""
-        try:
-            self._home.logs.mkdir(parents=True, exist_ok=True)
-            while True:
-                self._num_logs += 1
-                log = self._home.logs / f"{self.name}.{self._num_logs}.log"
-                with contextlib.suppress(FileExistsError):
-                    log.touch(exist_ok=False)
-                    break
-            self._logs.append(log)
-            while len(self._logs) > MAX_LOGS:
-                oldest = self._logs.popleft()
-                oldest.unlink(missing_ok=True)
-                oldest.with_name(f"{oldest.name}.old").unlink(missing_ok=True)
-        except OSError as error:
-            raise EngineError("server_not_started", f"{self.name}: no log in {self._home.logs}: {error}") from error
-        return log
-
-    async def _until_ready(self, http: Http, process: ServerProcess) -> None:
+    async def _until_ready(self, http: Http, server: Server) -> None:
         """Until it answers, and not another server that has taken its port."""
 
         def keep(fault: EngineError) -> None:
@@ -244,21 +176,14 @@ class Member:
 
         while True:
             await self._probe.until_ready(http, health_s=self._care.health_s, probe_s=self._care.probe_s, tell=keep)
-            if await asyncio.to_thread(self._is_listening, process):
+            if await server.listens(self.address.port):
                 return
             keep(EngineError("another_server", f"another server than this one answers at {http.base_url}"))
             await asyncio.sleep(POLL_S)
 
-    def _is_listening(self, process: ServerProcess) -> bool:
-        """Whether it is this server that answers at the address; yes where the system does not tell."""
-        sockets = listeners(self.address.port)
-        return not sockets or process.owns(sockets)
-
-    async def _look(
-        self, process: ServerProcess, waits: Iterable[asyncio.Event], *, seconds: float | None = None
-    ) -> None:
+    async def _look(self, server: Server, waits: Iterable[asyncio.Event], *, seconds: float | None = None) -> None:
         """Wait until it has ended, one of `waits` comes to be, or it is time to ask again."""
-        tasks = [asyncio.create_task(process.wait()), *(asyncio.create_task(event.wait()) for event in waits)]
+        tasks = [asyncio.create_task(server.wait()), *(asyncio.create_task(event.wait()) for event in waits)]
         try:
             await asyncio.wait(tasks, timeout=seconds or self._care.every_s, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ramify.core.errors import ConfigError, RamifyError
-from ramify.servers.member import CARE, Care, Home, Member, cancelled
-from ramify.servers.ports import Address, Ports
+from ramify.servers.member import CARE, Care, Member, cancelled
+from ramify.servers.place import Places
 from ramify.servers.probe import Probe
-from ramify.servers.process import Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +50,24 @@ Event = Up | Down | GivenUp
 
 
 class ServerPool:
-    """`count` servers, each started as `command` says for its address; they are called NAME-INDEX."""
+    """`count` servers, at `places` that go with them."""
 
     def __init__(
         self,
-        command: Callable[[Address], Command],
+        places: Places,
         *,
         count: int,
         probe: Probe,
-        home: Home,
-        name: str = "server",
         care: Care = CARE,
         observe: Callable[[Event], None] = lambda event: None,
     ) -> None:
         if count < 1:
             raise ConfigError(f"count = {count!r}: at least 1 server")
-        self._command = command
+        self._places = places
         self._count = count
         self._probe = probe
-        self._home = home
-        self._name = name
         self._care = care
         self._observe = observe
-        self._ports = Ports(home.host)
         self._members: list[Member] = []
         self._watches: list[asyncio.Task[None]] = []
 
@@ -95,7 +89,7 @@ class ServerPool:
         """
         try:
             for index in range(self._count):
-                self._members.append(self._member(index))
+                self._members.append(Member(self._places.place(index), probe=self._probe, care=self._care))
             await _all(self._up(index) for index in range(self._count))
         except BaseException:
             await self.stop()
@@ -115,7 +109,7 @@ class ServerPool:
             raise
         finally:
             self._members = []
-            self._ports.close()
+            self._places.close()
 
     def kill(self) -> None:
         """Kill all servers and do not wait for it."""
@@ -125,16 +119,6 @@ class ServerPool:
     def suspect(self, index: int) -> None:
         """Somebody waited in vain for this server: it is asked to generate a token at once."""
         self._members[index].suspect()
-
-    def _member(self, index: int) -> Member:
-        return Member(
-            self._command,
-            name=f"{self._name}-{index}",
-            probe=self._probe,
-            care=self._care,
-            ports=self._ports,
-            home=self._home.of(index),
-        )
 
     async def _up(self, index: int) -> None:
         began = asyncio.get_running_loop().time()

@@ -55,6 +55,16 @@ class Ports:
         """An address at `port`, or at any. Raises `ConfigError` where `port` is taken or the host is not ours."""
         return Address(self.host, self._any() if port is None else self._named(port), self._block())
 
+    def hold(self, address: Address) -> None:
+        """Hold an address that was planned elsewhere: its port, and the first of its block. Raises `ConfigError` where
+        somebody has one of them, or the host is not ours; none is held then."""
+        try:
+            self._named(address.port)
+            self._named(address.block)
+        except BaseException:
+            self.release(address)
+            raise
+
     def moved(self, address: Address) -> Address:
         """Another one for a server that found `address` in use. Its port is not held: the server may be one that shares
         a port with nobody."""

@@ -21,6 +21,7 @@ from ramify.core.errors import ConfigError, EngineError
 from ramify.engines.http import MIN_SECRET_CHARS
 from ramify.servers.environment import is_key
 from ramify.servers.guardian import KILL_S, descendants, kill, processes
+from ramify.servers.ports import listeners
 
 GUARDIAN: Final = Path(__file__).with_name("guardian.py")
 GRACE_S: Final = 15.0
@@ -94,10 +95,9 @@ class ServerProcess:
     def is_running(self) -> bool:
         return not self._ended.done()
 
-    @property
-    def last_words(self) -> str:
+    async def last_words(self) -> str:
         """Where its log is, and how that ends, for people. No key that it was given is among it."""
-        lines = self._command.without_keys(tail(self.log))
+        lines = self._command.without_keys(await asyncio.to_thread(tail, self.log))
         return f"its log {self.log} ends so:\n{lines}" if lines else f"its log {self.log} is empty"
 
     def owns(self, files: Set[str]) -> bool:
@@ -107,6 +107,10 @@ class ServerProcess:
             return any(not files.isdisjoint(_open_files(each.id)) for each in descendants(self._line.guardian))
         except PermissionError:
             return True
+
+    async def listens(self, port: int) -> bool:
+        """Whether it is this server that listens at a port of this machine; yes where the system does not tell."""
+        return await asyncio.to_thread(self._listens, port)
 
     async def wait(self) -> int:
         """The exit code, as `subprocess` has it, once nothing of the server is left."""
@@ -130,6 +134,10 @@ class ServerProcess:
     def kill(self) -> None:
         """Kill the server and all that stems from it, and do not wait for it."""
         self._line.hang_up()
+
+    def _listens(self, port: int) -> bool:
+        sockets = listeners(port)
+        return not sockets or self.owns(sockets)
 
     async def _end(self) -> int:
         """The exit code the guardian tells. A guardian that was killed tells none: its session is killed then.

@@ -16,8 +16,9 @@ from typing import Any, Final
 from ramify.core.errors import EngineError
 from ramify.engines.http import Http
 from ramify.servers.attached import attach
+from ramify.servers.home import Here, Home
 from ramify.servers.launch import RouterLaunch, router_command
-from ramify.servers.member import Care, Home
+from ramify.servers.member import Care
 from ramify.servers.pool import Event, ServerPool
 from ramify.servers.ports import Address
 from ramify.servers.probe import POLL_S, Probe
@@ -50,11 +51,9 @@ class Router:
         self._care = care
         self._ours = ours
         self._pool = ServerPool(
-            self._command,
+            Here(self._command, home=home, name="router"),
             count=1,
             probe=PROBE,
-            home=home,
-            name="router",
             care=care,
             observe=observe,
         )

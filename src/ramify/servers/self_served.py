@@ -18,9 +18,10 @@ from ramify.engines.in_front import InFront
 from ramify.engines.patience import PATIENCE, Patience
 from ramify.engines.placement import PlacementName
 from ramify.engines.replicas import Replicas
+from ramify.servers.home import Here, Home, log_folder
 from ramify.servers.installed import settled
 from ramify.servers.launch import Launch, command
-from ramify.servers.member import Care, Home, cancelled, log_folder
+from ramify.servers.member import Care, cancelled
 from ramify.servers.pool import Down, Event, GivenUp, ServerPool, Up
 
 NOWHERE: Final = "http://127.0.0.1:9"
@@ -138,10 +139,9 @@ def self_served(
     async def pool(observe: Callable[[Event], None]) -> ServerPool:
         ready = await asyncio.to_thread(settled, launch, ours=os.environ)
         return ServerPool(
-            functools.partial(command, ready, ours=os.environ),
+            Here(functools.partial(command, ready, ours=os.environ), home=Home(logs=log_folder(ready.config.logs))),
             count=count,
             probe=ready.probe,
-            home=Home(logs=log_folder(ready.config.logs)),
             care=Care(start_s=ready.config.start_s),
             observe=observe,
         )

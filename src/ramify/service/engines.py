@@ -2,8 +2,7 @@
 
 Owns nothing that a pool of servers does not (`servers/pool.py`): a server that dies is started again with its own cards
 at its own port, and the engine in front of it is given the weights that the others have before it is asked anything
-(`engines/replicas.py`). Refuses plans of several nodes, whose members are started by actors, each by its
-`member_command`.
+(`engines/replicas.py`). Refuses plans of several nodes, which are for `cluster.py`.
 """
 
 import os
@@ -21,8 +20,9 @@ from ramify.core.errors import ConfigError
 from ramify.engines.patience import PATIENCE, Patience
 from ramify.engines.placement import PlacementName
 from ramify.runner.api import client_of, logged
+from ramify.servers.home import Here, Home, log_folder
 from ramify.servers.launch import Launch, RouterLaunch
-from ramify.servers.member import Care, Home, log_folder
+from ramify.servers.member import Care
 from ramify.servers.pool import Event, ServerPool
 from ramify.servers.ports import Address
 from ramify.servers.process import Command
@@ -81,11 +81,9 @@ def servers_of(
     for engine in plan.engines:
         command(engine.head.address)  # What is wrong with it is said before anything is started.
     return ServerPool(
-        command,
+        Here(command, home=Home(logs=logs, host=host, ports=tuple(by_port)), name="engine"),
         count=len(plan.engines),
         probe=launch.probe,
-        home=Home(logs=logs, host=host, ports=tuple(by_port)),
-        name="engine",
         care=care or Care(start_s=launch.config.start_s),
         observe=observe,
     )
@@ -112,8 +110,9 @@ def engine_of(
 
 
 def pooled(config: EngineConfig, pool: PoolConfig) -> Engine:
-    """The engines that a pool has on this machine as one engine. Raises `ConfigError` where they do not fit on it,
-    where the configuration names servers already, and for a router, behind which nobody knows which engine is asked."""
+    """The engines of a pool as one engine: on this machine, or on a Ray cluster, which is joined when it connects.
+    Raises `ConfigError` where they do not fit on this machine, where the configuration names servers already, and for a
+    router, behind which nobody knows which engine is asked."""
     if config.replicas or config.base_url is not None:
         raise ConfigError(
             f"service.pool starts the engines, and engine.replicas = {config.replicas!r}, engine.base_url = "
@@ -125,8 +124,14 @@ def pooled(config: EngineConfig, pool: PoolConfig) -> Engine:
             "their contexts; leave it out, or name the router as engine.base_url"
         )
     launch = Launch.for_engine(config.name, config.model, config.server)
-    planned = plan(pool, [this_machine(pool, ours=os.environ)], free=free_here)
-    engine = engine_of(client_of(config), planned, launch, placement=config.placement, patience=config.retry.patience)
+    build, placement, patience = client_of(config), config.placement, config.retry.patience
+    if pool.is_on_cluster:
+        from ramify.service.cluster import clustered
+
+        engine = clustered(build, pool, launch, placement=placement, patience=patience)
+    else:
+        planned = plan(pool, [this_machine(pool, ours=os.environ)], free=free_here)
+        engine = engine_of(build, planned, launch, placement=placement, patience=patience)
     return logged(engine, config)
 
 
@@ -166,8 +171,8 @@ def _host(plan: Plan) -> str:
     hosts = {member.address.host for member in plan.members}
     if len(hosts) != 1 or len(plan.members) != len(plan.engines):
         raise ConfigError(
-            f"a plan of {len(plan.members)} members on {len(hosts)} nodes is no plan of one machine: start its members "
-            "by actors, or plan for one node"
+            f"a plan of {len(plan.members)} members on {len(hosts)} nodes is no plan of one machine: place it on a "
+            "cluster, or plan for one node"
         )
     return hosts.pop()
 

@@ -2,8 +2,8 @@
 
 Values in, values out. No socket is opened and no cluster asked: which ports are free and where the bundles of a
 placement group came to lie is handed in, so that the same inputs give the same plan. Carrying one out is for
-`engines.py` on one machine, and for actors on several. Invariant: no two members of a plan share a card or a port of a
-node, the ports of a member's process groups included.
+`engines.py` on one machine, and for `cluster.py` on several. Invariant: no two members of a plan share a card or a port
+of a node, the ports of a member's process groups included.
 """
 
 import ipaddress

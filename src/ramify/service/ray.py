@@ -65,7 +65,7 @@ def rollout(
     """
     out = out.absolute()
     check_shareable(config)
-    _ray()
+    library()
     refuse_occupied(out)
     header, text, problems = loop.run(prepared(config))
     with joined(address, num_workers):
@@ -85,7 +85,7 @@ def resume(
     patience: Patience = PATIENCE,
 ) -> RunReport:
     """Go on with a divided run by Ray actors, `num_workers` shards at a time. Arguments as in `rollout`."""
-    _ray()
+    library()
     with closing(ShardedFolder.open(path.absolute())) as folder, joined(address, num_workers):
         problems = problems_of(from_toml(folder.config))
         number = min(num_workers or num_cpus(), len(folder.shards))
@@ -97,13 +97,13 @@ def resume(
 # -- the cluster ------------------------------------------------------------------------------------------------------
 
 
-def _ray() -> Any:
+def library() -> Any:
     """The library. Raises `ConfigError` with the install line where it is missing."""
     os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ConfigError("workers that are Ray actors need Ray: pip install 'ramify[ray]'") from error
+        raise ConfigError("actors need Ray: pip install 'ramify[ray]'") from error
     return ray
 
 
@@ -111,7 +111,7 @@ def _ray() -> Any:
 def joined(address: str | None, num_workers: int | None) -> Iterator[None]:
     """Be connected to a cluster: the one at `address`, one that somebody connected this process to, or one begun here
     with room for the workers, which ends with the context."""
-    ray = _ray()
+    ray = library()
     if ray.is_initialized():
         yield
         return
@@ -139,7 +139,7 @@ def _check_address(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or int(port) > MAX_PORT:
         raise ConfigError(
-            f"--ray {address!r}: the address of the cluster itself is needed, as in 10.0.0.7:6379, or auto"
+            f"Ray at {address!r}: the address of the cluster itself is needed, as in 10.0.0.7:6379, or auto"
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
@@ -149,7 +149,7 @@ def _check_address(address: str) -> None:
 
 def num_cpus() -> int:
     """Of the cluster that this process is connected to; at least 1."""
-    return max(1, int(_ray().cluster_resources().get("CPU", 1)))
+    return max(1, int(library().cluster_resources().get("CPU", 1)))
 
 
 def _own_cpus() -> int:
@@ -162,7 +162,7 @@ def reserved(number: int) -> Iterator["RayPlaces"]:
 
     Raises `ConfigError` if the cluster has not that much, or others hold it.
     """
-    ray = _ray()
+    ray = library()
     from ray.util import placement_group, remove_placement_group  # pyright: ignore[reportMissingImports]
 
     if number > num_cpus():

@@ -1,0 +1,116 @@
+"""Home: the places that servers have on this machine: their addresses, their logs and their processes."""
+
+import contextlib
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from ramify.core.errors import ConfigError, EngineError
+from ramify.servers.ports import Address, Ports
+from ramify.servers.process import Command, ServerProcess
+
+MAX_LOGS: Final = 10
+"""Logs of one server that are kept, each of at most twice `guardian.MAX_LOG_BYTES`: those of all starts of one that is
+given up, and of some more. (kubelet: containerLogMaxFiles, 5.)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """Where servers live."""
+
+    logs: Path
+    """Folder of their logs."""
+    host: str = "127.0.0.1"
+    """Address they listen at."""
+    port: int | None = None
+    """None = any, and a server that finds its port in use moves to another one."""
+    ports: tuple[int, ...] = ()
+    """The port of each server of several, in place of `port`."""
+
+    def of(self, index: int) -> "Home":
+        """That of one server of several: a port that was named is the first one's, the others follow it."""
+        if self.ports:
+            return replace(self, port=self.ports[index], ports=())
+        return self if self.port is None else replace(self, port=self.port + index)
+
+
+class Here:
+    """Servers on this machine, each started as `command` says for its address; they are called NAME-INDEX."""
+
+    def __init__(self, command: Callable[[Address], Command], *, home: Home, name: str = "server") -> None:
+        self._command = command
+        self._home = home
+        self._name = name
+        self._ports = Ports(home.host)
+
+    def place(self, index: int) -> "PlaceHere":
+        return PlaceHere(self._command, f"{self._name}-{index}", ports=self._ports, home=self._home.of(index))
+
+    def close(self) -> None:
+        self._ports.close()
+
+
+class PlaceHere:
+    """Where one server is on this machine."""
+
+    def __init__(self, command: Callable[[Address], Command], name: str, *, ports: Ports, home: Home) -> None:
+        self.name = name
+        self.address = ports.address(home.port)
+        self._command = command
+        self._ports = ports
+        self._is_fixed = home.port is not None
+        self._logs = Logs(home.logs, name)
+
+    async def start(self) -> ServerProcess:
+        return await ServerProcess.started(self._command(self.address), log=self._logs.new())
+
+    def move(self) -> bool:
+        if not self._is_fixed:
+            self.address = self._ports.moved(self.address)
+        return not self._is_fixed
+
+
+class Logs:
+    """The logs of one server: one file a start, NAME.NUMBER.log, that was not there before; the last few are kept."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._files: deque[Path] = deque()
+        self._num_files = 0
+
+    def new(self) -> Path:
+        """A log that is nobody's yet, be it of another pool with the same folder. The oldest of ours goes for it.
+        Raises `EngineError` where there can be none."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            while True:
+                self._num_files += 1
+                log = self._folder / f"{self._name}.{self._num_files}.log"
+                with contextlib.suppress(FileExistsError):
+                    log.touch(exist_ok=False)
+                    break
+            self._files.append(log)
+            while len(self._files) > MAX_LOGS:
+                oldest = self._files.popleft()
+                oldest.unlink(missing_ok=True)
+                oldest.with_name(f"{oldest.name}.old").unlink(missing_ok=True)
+        except OSError as error:
+            raise EngineError("server_not_started", f"{self._name}: no log in {self._folder}: {error}") from error
+        return log
+
+
+def log_folder(named: str | Path | None) -> Path:
+    """The folder of servers' logs by its whole path; None = a new one among the temporary files. Raises `ConfigError`
+    where it is a file, `EngineError` where there is no room."""
+    if named is not None:
+        if Path(named).is_file():
+            raise ConfigError(f"logs = {str(named)!r} is a file; name a folder")
+        return Path(named).resolve()
+    try:
+        return Path(tempfile.mkdtemp(prefix="ramify-servers-"))
+    except OSError as error:
+        raise EngineError("server_not_started", f"no folder for logs: {error}; name one") from error
