@@ -1,0 +1,165 @@
+"""Noise: how much a policy gradient costs, |g|^2 times sampled tokens, of several presets on the same problems.
+
+A budget of tokens pays for so many trees, and the mean of their gradients errs by E|g|^2 over their number (less the
+square of the true gradient, which all exact presets share): so the error at equal tokens is E|g|^2 times the tokens of
+a tree. Norms are heavy-tailed, a few problems carry a plain mean. So a problem counts for at most a cap, one for all
+presets, and presets are compared by ratios paired by problem. Intervals are percentile bootstraps of problems, with the
+cap held fixed. Numbers only; gradients are made elsewhere.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ramify.runner.paired import resamples
+
+Doubles_P = npt.NDArray[np.float64]
+TAILS = (0.025, 0.975)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The gradients of one problem's trees under one preset."""
+
+    second_moment: float
+    """Mean of |g|^2."""
+    variance: float | None
+    """Of g, summed over its coordinates: the second moment less the mean product of two different trees' gradients,
+    which has the mean of the true one's square. None = a single tree."""
+    tokens: float
+    """Mean decode tokens of a tree."""
+    zero: float
+    """Share of the trees whose gradient is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure and where 95 % of its resamples lie; infinite where some of them divide by 0."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A mean over problems, times the mean tokens of a tree."""
+
+    raw: float
+    """Of the values as they are. Not to be compared."""
+    capped: Interval
+    """Of the values, each at most `cap`."""
+    cap: float
+    """The same for all presets."""
+    ratio: Interval | None
+    """`capped` over the first preset's, paired by problem. None = it is the first, or the first's is 0."""
+
+    @property
+    def word(self) -> str:
+        """`more` or `less` than the first preset, or `equal` where the ratio's interval holds 1."""
+        if self.ratio is None:
+            return "equal"
+        return "more" if self.ratio.low > 1 else "less" if self.ratio.high < 1 else "equal"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One preset, as it is printed."""
+
+    name: str
+    tokens: float
+    """Mean decode tokens a tree."""
+    zero: float
+    """Share of trees whose gradient is 0."""
+    second_moment: Figure
+    variance: Figure | None
+    """None = some problem has a single tree."""
+
+
+def sample(gradients: Sequence[npt.NDArray[np.floating[Any]]], tokens: Sequence[int]) -> Sample:
+    """The sample of one problem: (D,) gradients and decode tokens of its trees."""
+    norms = [_square(gradient) for gradient in gradients]
+    second, number = fmean(norms), len(norms)
+    mean = np.mean(np.asarray(gradients, np.float64), axis=0)
+    return Sample(
+        second_moment=second,
+        variance=max(0.0, number / (number - 1) * (second - _square(mean))) if number > 1 else None,
+        tokens=fmean(tokens),
+        zero=fmean(norm == 0 for norm in norms),
+    )
+
+
+def lines(samples: Mapping[str, Sequence[Sample]], *, quantile: float) -> list[Line]:
+    """A line a preset, in order, each held against the first.
+
+    `samples`: preset -> samples of the same problems in one order, one problem at least. `quantile`: of the values that
+    are not 0, which is the cap; 1 caps nothing.
+    """
+    tokens = {name: np.array([each.tokens for each in of]) for name, of in samples.items()}
+    second = {name: np.array([each.second_moment for each in of]) for name, of in samples.items()}
+    variances = {name: [each.variance for each in of if each.variance is not None] for name, of in samples.items()}
+    is_known = all(len(variances[name]) == len(of) for name, of in samples.items())
+    of_second = _figures(second, tokens, quantile)
+    of_variance = _figures({n: np.array(v) for n, v in variances.items()}, tokens, quantile) if is_known else {}
+    return [
+        Line(
+            name=name,
+            tokens=float(tokens[name].mean()),
+            zero=fmean(each.zero for each in of),
+            second_moment=of_second[name],
+            variance=of_variance.get(name),
+        )
+        for name, of in samples.items()
+    ]
+
+
+def cap_of(values: Iterable[float], quantile: float) -> float:
+    """The quantile of the values above 0; 0 where there is none."""
+    above = [value for value in values if value > 0]
+    return float(np.quantile(above, quantile)) if above else 0.0
+
+
+def _figures(values: Mapping[str, Doubles_P], tokens: Mapping[str, Doubles_P], quantile: float) -> Mapping[str, Figure]:
+    cap = cap_of(np.concatenate(list(values.values())).tolist(), quantile)
+    capped = {name: np.minimum(of, cap) for name, of in values.items()}
+    first = next(iter(capped))
+    return {
+        name: Figure(
+            raw=float(of.mean() * tokens[name].mean()),
+            capped=_product(capped[name], tokens[name]),
+            cap=cap,
+            ratio=None
+            if name == first or not capped[first].any()
+            else _ratio((capped[name], tokens[name]), (capped[first], tokens[first])),
+        )
+        for name, of in values.items()
+    }
+
+
+def _product(values: Doubles_P, tokens: Doubles_P) -> Interval:
+    low, high = np.quantile(_resampled(values, tokens), TAILS)
+    return Interval(float(values.mean() * tokens.mean()), float(low), float(high))
+
+
+def _ratio(one: tuple[Doubles_P, Doubles_P], other: tuple[Doubles_P, Doubles_P]) -> Interval:
+    """Of two products of means. A resample in which both are 0 shows no difference, and counts as 1."""
+    above, below = _resampled(*one), _resampled(*other)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.where((above == 0) & (below == 0), 1.0, above / below)
+    low, high = np.quantile(ratios, TAILS, method="inverted_cdf")
+    value = (one[0].mean() * one[1].mean()) / (other[0].mean() * other[1].mean())
+    return Interval(float(value), float(low), float(high))
+
+
+def _resampled(values: Doubles_P, tokens: Doubles_P) -> Doubles_P:
+    """(num_resamples,) products of the means of both, over the same problems drawn."""
+    picks = resamples(len(values))
+    return values[picks].mean(axis=1) * tokens[picks].mean(axis=1)
+
+
+def _square(values: npt.NDArray[np.floating[Any]]) -> float:
+    return float(np.square(values, dtype=np.float64).sum())
