@@ -1,0 +1,158 @@
+# pyright: reportMissingImports=false
+# torch and transformers are no part of the development set-up; `engines.local` says how to get them.
+"""Policy gradient: of a tree's rows, on the Hugging Face policy that sampled them. Needs the extra `hf`.
+
+g = sum over rows and tokens of coefficient * grad log pi(token), pi being the law that the token was drawn from, each
+sampled token once by its row's weights. Computed in float32 without dropout. Invariant: the model gives every trained
+token the logprob that was recorded when it was sampled; rows of other weights are refused, since their gradient would
+be wrong and look right. So are laws that were cut (top-p, top-k) and greedy ones: those are not the model's.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ramify.core.errors import ConfigError
+from ramify.core.segment import Sampling
+from ramify.engines.model_folder import ModelFolder
+from ramify.rows.row import Row, Span
+from ramify.train.sketch import Sketch
+
+Layers = Literal["all", "last"]
+"""all: every parameter; last: those that the model lists from its last layer on, with the final norm and an output
+matrix of its own."""
+Floats_D = npt.NDArray[np.float32]
+
+MAX_GAP: Final = 0.01
+"""Nats that a logprob may lie from the recorded one. Two float32 implementations of one model differ by 1e-4."""
+MAX_TOKENS: Final = 4096
+"""Tokens of one forward pass, padding included; one row may have more."""
+
+_LAYER = re.compile(r".*?\.\d+\.")
+
+
+class PolicyGradient:
+    """The policy of a folder. Mutates nothing; on a CPU the same rows give the same bits.
+
+    `sketch`: None = gradients are whole. `device`: None = a GPU if there is one. Raises `ConfigError` for a folder that
+    has no model.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, layers: Layers = "all", sketch: Sketch | None = None, device: str | None = None
+    ) -> None:
+        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._network: Any = ModelFolder(folder).network("float32").to(self._device)
+        self._parameters = _chosen(self._network, layers)
+        self._sketch = sketch
+        for parameter in self._parameters:
+            parameter.requires_grad_()
+
+    @property
+    def num_parameters(self) -> int:
+        """Of the slice that gradients are of."""
+        return sum(parameter.numel() for parameter in self._parameters)
+
+    def of(self, rows: Sequence[Row]) -> Floats_D:
+        """(D,) the gradient of a tree's rows, in the chosen parameters or their sketch; 0 for no rows.
+
+        Rows whose coefficients are all 0 cost nothing and are not looked at. Raises `ConfigError`.
+        """
+        total = np.zeros(self.num_parameters if self._sketch is None else self._sketch.size, np.float32)
+        for batch in _batches([row for row in rows if row.coefficients.any()]):
+            gradients = torch.autograd.grad(self._objective(batch), self._parameters, materialize_grads=True)
+            total += self._vector(gradients).cpu().numpy()
+        return total
+
+    def _vector(self, gradients: Sequence[Any]) -> Any:
+        if self._sketch is not None:
+            return self._sketch.of(gradients)
+        return torch.cat([gradient.reshape(-1) for gradient in gradients])
+
+    def _objective(self, rows: Sequence[Row]) -> Any:
+        """Sum of coefficient * log pi over the tokens that the rows train."""
+        trained = [np.flatnonzero(row.weights > 0) for row in rows]
+        logits = self._logits(rows, trained)
+        ids = self._joined([row.ids for row in rows], trained).long()[:, None]
+        temperatures = self._joined([_by_span(row, _temperature) for row in rows], trained).float()[:, None]
+        logprobs = (logits / temperatures).log_softmax(-1).gather(1, ids)[:, 0]
+        with torch.no_grad():
+            is_raw = self._joined([_by_span(row, _has_raw_logprobs) for row in rows], trained)
+            found = torch.where(is_raw, logits.log_softmax(-1).gather(1, ids)[:, 0], logprobs)
+            _refuse_other_model(found, self._joined([row.logprobs for row in rows], trained))
+        return (self._joined([row.coefficients for row in rows], trained).float() * logprobs).sum()
+
+    def _logits(self, rows: Sequence[Row], trained: Sequence[npt.NDArray[np.intp]]) -> Any:
+        """(N, V) logits that the rows' N trained tokens were drawn from. Rows are padded behind, where none looks."""
+        ids = np.zeros((len(rows), max(len(row) for row in rows)), np.int64)
+        for number, row in enumerate(rows):
+            ids[number, : len(row)] = row.ids
+        logits = self._network(input_ids=torch.from_numpy(ids).to(self._device), use_cache=False).logits
+        numbers = np.repeat(np.arange(len(rows)), [len(places) for places in trained])
+        before = np.concatenate(trained) - 1
+        return logits[torch.from_numpy(numbers), torch.from_numpy(before)].float()
+
+    def _joined(self, values: Sequence[npt.NDArray[Any]], trained: Sequence[npt.NDArray[np.intp]]) -> Any:
+        """(N,) the rows' values at their trained tokens."""
+        joined = np.concatenate([of_row[places] for of_row, places in zip(values, trained, strict=True)])
+        return torch.from_numpy(joined).to(self._device)
+
+
+def _chosen(network: Any, layers: Layers) -> list[Any]:
+    """Parameters in the model's order, tied ones once."""
+    named = list(network.named_parameters())
+    found = [match.group() for name, _ in named if (match := _LAYER.match(name))]
+    if layers == "all":
+        return [parameter for _, parameter in named]
+    if not found:
+        raise ConfigError(f"{type(network).__name__} has no numbered layers, of which one could be the last")
+    first = next(index for index, (name, _) in enumerate(named) if name.startswith(found[-1]))
+    return [parameter for _, parameter in named[first:]]
+
+
+def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """Rows in parts of at most `MAX_TOKENS` tokens with padding, the longest first."""
+    batch: list[Row] = []
+    for row in sorted(rows, key=len, reverse=True):
+        if batch and len(batch[0]) * (len(batch) + 1) > MAX_TOKENS:
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def _by_span(row: Row, value: Callable[[Span], float]) -> npt.NDArray[Any]:
+    """(T,) what `value` says of each token's span."""
+    return np.repeat([value(span) for span in row.spans], [span.num_tokens for span in row.spans])
+
+
+def _has_raw_logprobs(span: Span) -> bool:
+    return span.source is None or span.source.logprobs == "raw"
+
+
+def _temperature(span: Span) -> float:
+    """Raises `ConfigError` for a law that is not the model's at some temperature."""
+    law = Sampling() if span.source is None else span.source.sampling
+    if law.temperature == 0 or law != Sampling(law.temperature):
+        raise ConfigError(
+            f"tokens were drawn by {law!r}; a gradient needs a temperature above 0, top_p = 1 and top_k = 0: "
+            "set actions.policy"
+        )
+    return law.temperature
+
+
+def _refuse_other_model(found: Any, recorded: Any) -> None:
+    """Raises `ConfigError` where recomputed logprobs are not the recorded ones, or none are."""
+    gap = float((found - recorded).abs().max())
+    if not gap <= MAX_GAP:
+        said = "rows have no logprobs" if np.isnan(gap) else f"a logprob is {gap:.3g} nats from the one recorded"
+        raise ConfigError(
+            f"{said}, {MAX_GAP} are allowed: the gradient would be another policy's; "
+            "rows must come from these weights, sampled in float32 and with logprobs"
+        )
