@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, str] = {
     "demo": "grow trees from the built-in model and compare strategies at equal tokens",
     "plan": "grow a pilot, and say where to fork, where to give up, and what it gains",
     "compare": "run presets on the same problems, each against chains of as many tokens",
+    "noise": "measure what presets' gradients cost: their noise, times the tokens of a tree",
     "search": "answer questions by searching for the best answer within a budget",
     "eval": "let presets answer the same problems within the same budgets, and grade them",
     "rollout": "grow a tree for every problem into a new run folder",

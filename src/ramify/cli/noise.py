@@ -1,0 +1,246 @@
+"""`ramify noise`: how noisy presets' policy gradients are at equal tokens, on a Hugging Face policy.
+
+Grows trees of every preset on the same problems, makes rows with one credit, computes each tree's gradient and prints
+|g|^2 times decode tokens with intervals. Raw norms are shown and never compared. What is said of two presets is read
+off the interval of their ratio.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.table import Table
+
+from ramify.cli.compare import check_numbers, preset_names_of
+from ramify.cli.exit_codes import ExitCode
+from ramify.cli.options import add_json_flag
+from ramify.cli.terminal import Terminal
+from ramify.core.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from ramify.config.run_config import RunConfig
+    from ramify.core.problem import Problem
+    from ramify.core.tree import Tree
+    from ramify.rows.row import Row
+    from ramify.runner.noise import Figure, Interval, Line, Sample
+    from ramify.train.policy_gradient import PolicyGradient
+
+INSTALL: Final = "pip install 'ramify[hf]'"
+NUM_PROBLEMS = 60
+NUM_SEEDS = 2
+"""The fewest that give a variance."""
+PROJECTION = 4096
+"""A squared norm is then right within 2 %."""
+QUANTILE = 0.9
+"""Of 60 draws each from one log-normal law of sigma 2, a third of them 0, it says of 5 % of pairs that they differ, and
+of 10 % where nothing is capped; intervals are a quarter shorter than at 0.95."""
+
+
+@dataclass(slots=True)
+class Arm:
+    """One preset, and what its trees came to."""
+
+    name: str
+    config: "RunConfig"
+    rows: "dict[str, list[list[Row]]]" = field(default_factory=dict[str, "list[list[Row]]"])
+    """By problem, those of each of its trees."""
+    tokens: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """Decode tokens, likewise."""
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        """Why the gradients' mean is not the policy gradient; empty = it is."""
+        trees = [rows for of_problem in self.rows.values() for rows in of_problem]
+        num_empty = sum(not rows for rows in trees)
+        empty = (f"{num_empty} of {len(trees)} trees have no rows, and count as no gradient",) if num_empty else ()
+        return (*empty, *dict.fromkeys(reason for rows in trees for row in rows for reason in row.reasons))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--presets", required=True, metavar="A,B,…", help="presets; ratios are to the first")
+    parser.add_argument("--model", type=Path, metavar="FOLDER", help="a Hugging Face folder; default: the built-in one")
+    parser.add_argument("--task", default="countdown", metavar="NAME", help="a built-in task or path/to/file.py:Class")
+    parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="held-out problems of the task")
+    parser.add_argument("--seeds", type=int, default=NUM_SEEDS, metavar="N", help="trees of each problem and preset")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which problems, and the first of the seeds")
+    which = parser.add_mutually_exclusive_group()
+    projected = f"project whole gradients to K numbers ({PROJECTION})"
+    which.add_argument("--projection", type=int, default=PROJECTION, metavar="K", help=projected)
+    which.add_argument("--layers", choices=("last",), help="gradients of the last layer alone, not projected")
+    parser.add_argument("--winsorise", type=float, default=QUANTILE, metavar="Q", help="cap values at this quantile")
+    setting = "a setting of all runs, or of a single preset's"
+    parser.add_argument("--set", action="append", default=[], metavar="[PRESET:]PATH=VALUE", help=setting)
+    add_json_flag(parser)
+
+
+def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    from ramify.runner import api
+    from ramify.runner.noise import lines
+
+    names = preset_names_of(options.presets)
+    _check(options)
+    arms = [Arm(name, _config(name, settings_of(name, names, options.set), options)) for name in names]
+    problems = api.problems_of(arms[0].config)
+    if len(problems) < 2:
+        raise ConfigError(f"task {options.task!r} has {len(problems)} problems; intervals are over problems: 2 or more")
+    policy = _policy(options)
+    terminal.say(f"{len(problems)} problems of {options.task}, {options.seeds} trees of each a preset")
+    samples: dict[str, list[Sample]] = {}
+    for arm in arms:
+        _grow(arm, problems, options, terminal)
+        samples[arm.name] = _samples(arm, policy)
+    found = lines(samples, quantile=options.winsorise)
+    if options.json:
+        terminal.result("ramify.noise/1", _values(options, arms, found, policy.num_parameters))
+    else:
+        terminal.whole(table(arms, found))
+        terminal.out.print("\n".join([*findings(arms, found), *conditions(arms, found)]), markup=False, soft_wrap=True)
+    return ExitCode.DONE
+
+
+def table(arms: Sequence[Arm], lines: "Sequence[Line]") -> Table:
+    """One line a preset."""
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    shown.add_column("preset", no_wrap=True)
+    for name in (
+        "tokens", "no gradient", "raw", "|g|^2 x tokens [95 %]", "of the first's", "variance x tokens [95 %]",
+        "of the first's", "exact",
+    ):  # fmt: skip
+        shown.add_column(name, justify="right", no_wrap=True)
+    for arm, each in zip(arms, lines, strict=True):
+        shown.add_row(
+            each.name,
+            f"{each.tokens:.0f}",
+            f"{each.zero:.0%}",
+            f"{each.second_moment.raw:.3g}",
+            *_figure_texts(each.second_moment),
+            *(("", "") if each.variance is None else _figure_texts(each.variance)),
+            "no" if arm.reasons else "yes",
+        )
+    return shown
+
+
+def findings(arms: Sequence[Arm], lines: "Sequence[Line]") -> Iterator[str]:
+    """What the ratios say of each preset beside the first, in both measures."""
+    first, *others = lines
+    is_exact = {arm.name: not arm.reasons for arm in arms}
+    said = {"more": "more than", "less": "less than", "equal": "no difference shown to"}
+    for each in others:
+        if not (is_exact[each.name] and is_exact[first.name]):
+            yield f"{each.name} and {first.name} do not compare: not both estimate the policy gradient"
+            continue
+        yield f"{each.name}, |g|^2 x tokens: {said[each.second_moment.word]} {first.name}"
+        if each.variance is not None:
+            yield f"{each.name}, variance x tokens: {said[each.variance.word]} {first.name}"
+
+
+def conditions(arms: Sequence[Arm], lines: "Sequence[Line]") -> Iterator[str]:
+    """How the figures were made, and what keeps a preset's from being comparable."""
+    caps = [f"|g|^2 at {lines[0].second_moment.cap:.3g}"]
+    caps += [] if (variance := lines[0].variance) is None else [f"variance at {variance.cap:.3g}"]
+    yield f"a problem is capped: {', '.join(caps)}; raw is not, and a few problems carry it"
+    for arm in arms:
+        yield from (f"{arm.name} is not exact: {reason}" for reason in arm.reasons)
+
+
+def _check(options: argparse.Namespace) -> None:
+    check_numbers(options)
+    if options.problems < 2:
+        raise ConfigError("--problems 1: intervals are over problems, at least 2 are needed")
+    if options.projection < 1:
+        raise ConfigError(f"--projection {options.projection}: at least 1 is needed")
+    if not 0 < options.winsorise <= 1:
+        raise ConfigError(f"--winsorise {options.winsorise!r}: a quantile above 0 is needed, 1 caps nothing")
+
+
+def settings_of(name: str, names: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Those of all runs and those of the preset `name`. Raises `ConfigError` for one of a preset that is not run."""
+    found: list[str] = []
+    for text in given:
+        owner, colon, setting = text.partition(":")
+        if not colon or "=" in owner:
+            found.append(text)
+        elif owner not in names:
+            raise ConfigError(f"--set {text!r}: there is no preset {owner!r} here; {nearest(owner, names)}")
+        elif owner == name:
+            found.append(setting)
+    return found
+
+
+def _config(name: str, settings: Sequence[str], options: argparse.Namespace) -> "RunConfig":
+    """The preset's run, sampled by the policy's weights; all rows are kept and each token counts once."""
+    from ramify.config.configure import resolve
+
+    flags = {"task.name": options.task, "prompts": options.problems, "seed": options.seed, "credit": "auto"}
+    if options.model is not None:
+        flags |= {"engine.name": "local", "engine.model": str(options.model), "engine.options": {"dtype": "float32"}}
+    config = resolve(preset=name, flags=flags, overrides=settings).config
+    return replace(config, rows=replace(config.rows, policy="once", leaves=None))
+
+
+def _policy(options: argparse.Namespace) -> "PolicyGradient":
+    """Made first, so that a missing library or folder is said before trees are grown. Raises `ConfigError`."""
+    try:
+        from ramify.train.policy_gradient import PolicyGradient
+        from ramify.train.sketch import Sketch
+    except ImportError as error:
+        raise ConfigError(f"`ramify noise` needs torch and transformers: {INSTALL} ({error})") from error
+    from ramify.engines.builtin import FOLDER
+
+    folder = options.model or FOLDER
+    if options.layers is not None:
+        return PolicyGradient(folder, layers=options.layers)
+    return PolicyGradient(folder, sketch=Sketch(options.projection))
+
+
+def _grow(arm: Arm, problems: "Sequence[Problem]", options: argparse.Namespace, terminal: Terminal) -> None:
+    """Grow the trees of all seeds and keep their rows. Mutates `arm`."""
+    from ramify.cli.progress import RunProgress
+    from ramify.runner import api
+    from ramify.runner.rows import tree_rows
+
+    with RunProgress(terminal, title=arm.name, num_trees=options.seeds * len(problems)) as progress:
+        for seed in range(options.seed, options.seed + options.seeds):
+            config = replace(arm.config, seed=seed)
+            grown = api.rollout_sync(problems, config=config, observers=[progress.observe])
+            for tree in grown.trees:
+                uid, rows = tree.problem.uid, tree_rows(tree, config, grown.unpredictable, post_hoc=grown.post_hoc)
+                arm.rows.setdefault(uid, []).append(rows)
+                arm.tokens.setdefault(uid, []).append(_num_decoded(tree))
+
+
+def _num_decoded(tree: "Tree") -> int:
+    return sum(spend.decode for spend in tree.spent().values())
+
+
+def _samples(arm: Arm, policy: "PolicyGradient") -> "list[Sample]":
+    """Of each problem, in order of their names."""
+    from ramify.runner.noise import sample
+
+    return [sample([policy.of(rows) for rows in arm.rows[uid]], arm.tokens[uid]) for uid in sorted(arm.rows)]
+
+
+def _figure_texts(figure: "Figure") -> tuple[str, str]:
+    return _interval_text(figure.capped), "" if figure.ratio is None else _interval_text(figure.ratio)
+
+
+def _interval_text(interval: "Interval") -> str:
+    return f"{interval.value:.3g} [{interval.low:.3g},{interval.high:.3g}]"
+
+
+def _values(
+    options: argparse.Namespace, arms: Sequence[Arm], lines: "Sequence[Line]", num_parameters: int
+) -> Mapping[str, object]:
+    presets = [{**asdict(each), "reasons": arm.reasons} for arm, each in zip(arms, lines, strict=True)]
+    return {
+        "task": options.task,
+        "problems": len(next(iter(arms)).rows),
+        "seeds": options.seeds,
+        "parameters": num_parameters,
+        "projection": None if options.layers else options.projection,
+        "winsorise": options.winsorise,
+        "findings": [*findings(arms, lines), *conditions(arms, lines)],
+        "presets": presets,
+    }
