@@ -73,7 +73,7 @@ def test_it_holds_presets_against_the_first(capsys: pytest.CaptureFixture[str]) 
     pytest.importorskip("torch", reason="pip install 'ramify[hf]'")
     assert main(["noise", "--presets", "chains,spo,tree_grpo", *FEW]) == 0
     shown = capsys.readouterr().out
-    assert "|g|^2 x tokens" in shown and "variance x tokens" in shown and "a problem is capped" in shown
+    assert "|g|^2 x tokens" in shown and "variance x tokens" in shown and "most that a problem counts for" in shown
     assert "spo, |g|^2 x tokens: " in shown
     assert "tree_grpo and chains do not compare" in shown and "tree_grpo is not exact: " in shown
     assert "…" not in shown

@@ -138,9 +138,9 @@ def findings(arms: Sequence[Arm], lines: "Sequence[Line]") -> Iterator[str]:
 
 def conditions(arms: Sequence[Arm], lines: "Sequence[Line]") -> Iterator[str]:
     """How the figures were made, and what keeps a preset's from being comparable."""
-    caps = [f"|g|^2 at {lines[0].second_moment.cap:.3g}"]
-    caps += [] if (variance := lines[0].variance) is None else [f"variance at {variance.cap:.3g}"]
-    yield f"a problem is capped: {', '.join(caps)}; raw is not, and a few problems carry it"
+    caps = [f"|g|^2 {lines[0].second_moment.cap:.3g}"]
+    caps += [] if (variance := lines[0].variance) is None else [f"variance {variance.cap:.3g}"]
+    yield f"most that a problem counts for, but in raw: {', '.join(caps)}"
     for arm in arms:
         yield from (f"{arm.name} is not exact: {reason}" for reason in arm.reasons)
 
