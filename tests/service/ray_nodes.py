@@ -20,7 +20,7 @@ import ray
 from ray.cluster_utils import Cluster as Nodes
 from tests.servers.engine_folders import engine_python
 from tests.servers.programs import QUICK, ask, is_alive, kill, marked, until, wait_until
-from tests.service.weighted import Weighted
+from tests.service.weighted import Weighted, is_in_service
 
 from ramify.config.pool_config import PoolConfig
 from ramify.core.engine import Request
@@ -75,7 +75,7 @@ async def die_one_after_another(engine: SelfServed, built: list[Weighted]) -> No
     for victim in (await pid(other), actor_of(await pid(other)), actor_of(await pid(url))):
         before, num_built = {await pid(url), await pid(other)}, len(built)
         kill(victim)
-        await until(lambda num_built=num_built: len(built) > num_built and built[-1].version == 1)
+        await until(lambda num=num_built: len(built) > num and built[-1].version == 1 and is_in_service(engine))
         assert built[-1].url == url
         assert not before & {await pid(url), await pid(other)} and not any(map(is_alive, before))
         said = await engine.generate(Request(np.array([1, 2], np.int32), max_tokens=4, seed=0))

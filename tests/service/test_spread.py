@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tests.servers.engine_folders import engine_python
 from tests.servers.programs import QUICK, ask, is_alive, kill, marked, until
-from tests.service.weighted import Weighted
+from tests.service.weighted import Weighted, is_in_service
 
 from ramify.config.pool_config import PoolConfig
 from ramify.config.run_config import EngineConfig
@@ -163,7 +163,7 @@ async def test_an_engine_that_lost_a_member_has_the_weights_before_it_is_asked(t
     try:
         await engine.update_weights("step-1", 1)
         kill((await made[0].said())[1]["pid"])
-        await until(lambda: len(built) == 3 and built[2].version == 1)
+        await until(lambda: len(built) == 3 and built[2].version == 1 and is_in_service(engine))
         assert built[2].url == built[1].url == made[0].plan.heads[0]
         said = await engine.generate(Request(np.array([1, 2], np.int32), max_tokens=4, seed=0))
         assert engine.codec.decode(said.ids) == "1"
@@ -181,7 +181,7 @@ async def test_an_engine_is_ready_when_its_head_is(tmp_path: Path):
 
 
 async def test_a_member_that_dies_at_its_start_fails_all_with_the_end_of_its_log(tmp_path: Path):
-    served = Served(tmp_path, by_rank={1: launch(tmp_path, dies="gpt-7")})
+    served = Served(tmp_path, by_rank={0: launch(tmp_path, html=True), 1: launch(tmp_path, dies="gpt-7")})
     with pytest.raises(
         EngineError, match=r"(?s)engine-0: exit code 1 at its start; engine-0-node-1: .*no such model: gpt-7"
     ):

@@ -6,6 +6,8 @@ from ramify.core.codec import ByteCodec, Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.segment import Finish
 from ramify.engines.http import Http
+from ramify.engines.replicas import Replicas
+from ramify.servers.self_served import SelfServed
 
 
 class Weighted:
@@ -45,3 +47,9 @@ class Weighted:
 
     async def close(self) -> None:
         await self._http.close()
+
+
+def is_in_service(engine: SelfServed) -> bool:
+    """Whether every replica takes requests."""
+    replicas = engine.engine
+    return isinstance(replicas, Replicas) and all(stats.state == "ready" for stats in replicas.stats)
