@@ -6,6 +6,7 @@ tokens is drawn. Post-hoc ones are asked where to fork chains that have ended. `
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -18,6 +19,7 @@ from ramify.core.growth import Done, Growth
 from ramify.core.problem import Problem
 from ramify.core.segment import Segment, token_array
 from ramify.core.stems import joining
+from ramify.core.stop import KEPT, ROULETTE
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.strategies.post_hoc import LeastLikely, UniformNode
 from ramify.strategies.treerl import TreeRLConfig
@@ -35,6 +37,10 @@ class Gardener:
     def __init__(self, mdp: MDP, draw: Draw) -> None:
         self.mdp = mdp
         self.draw = draw
+        self.coins: Mapping[str, Fraction] = {}
+        """Prefix -> probability with which a path goes on there, where a prune rule fires."""
+        self.is_divided = True
+        """Whether what goes on counts for what ended."""
         self.growth = Growth(Tree(PROBLEM, CODEC, [PROMPT], seed=1))
 
     @property
@@ -65,17 +71,23 @@ class Gardener:
         return self.growth.end(command, Done()).nodes[-1]
 
     def _path(self, command: int, prefix: str, rule: Rule) -> None:
-        """Draw tokens until the path ends or the rule forks it."""
+        """Draw tokens until the path ends, a coin is thrown over it, or the rule forks it."""
         text, number = "", 1
         while number == 1 and prefix + text not in self.mdp.rewards:
             law = self.mdp.probs[prefix + text]
             action = self.draw(law)
             text += str(action)
+            if prefix + text in self.coins:
+                break
             if prefix + text not in self.mdp.rewards:
                 number = rule(prefix + text, law[action])
-        self.growth.grow(command, grown_step(self.mdp, prefix + text, text))
+        step, keep = grown_step(self.mdp, prefix + text, text), self.coins.get(prefix + text)
+        if keep is not None:
+            goes_on = bool(self.draw([1 - keep, keep]))
+            step = thrown(step, float(keep) if self.is_divided else 1.0, goes_on=goes_on)
+        self.growth.grow(command, step)
         node = self.growth.end(command, Done()).nodes[0]
-        if prefix + text not in self.mdp.rewards:
+        if step.stop is None:
             self.fork(node, number, prefix + text, [rule] * number)
 
 
@@ -88,11 +100,21 @@ def grown_step(mdp: MDP, path: str, text: str, logprobs: Sequence[float] | None 
     return Step((segment,), stop=None if reward is None else "answer", scores=scores)
 
 
+def thrown(step: Step, keep: float, *, goes_on: bool) -> Step:
+    """The step behind which a coin was thrown, as the grower writes it."""
+    if goes_on:
+        return replace(step, notes={KEPT: keep})
+    return replace(step, stop=ROULETTE, scores=(Score(ROULETTE, 0.0),))
+
+
 def sampler(spec: Mapping[str, Any], mdp: MDP) -> Callable[[Draw], Tree]:
     """The sampler that a scheme of a golden file names."""
 
     def grow(draw: Draw) -> Tree:
         gardener = Gardener(mdp, draw)
+        coins = {spec["at"]: spec["keep"]} if spec["kind"] == "roulette" else spec.get("coins", {})
+        gardener.coins = {prefix: Fraction(keep) for prefix, keep in coins.items()}
+        gardener.is_divided = spec.get("weights") != "plain"
         if spec["kind"] in WHOLE:
             WHOLE[spec["kind"]](gardener, spec)
             return gardener.tree
@@ -111,7 +133,7 @@ def sampler(spec: Mapping[str, Any], mdp: MDP) -> Callable[[Draw], Tree]:
 
 def _rule(spec: Mapping[str, Any], draw: Draw) -> Rule:
     match spec["kind"]:
-        case "chains":
+        case "chains" | "roulette":
             return lambda prefix, p: 1
         case "table":
             return lambda prefix, p: spec["forks"].get(prefix, 1)

@@ -7,12 +7,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.credit.enumeration import MDP, PROBLEMS, Credit, Gradient, expected_gradient, expected_gradients
+from tests.credit.enumeration import MDP, PROBLEMS, Credit, Gradient, expected_gradient, expected_gradients, outcomes
 from tests.credit.samplers import sampler
 from tests.golden.files import FOLDER, load
 
+from ramify.core.errors import ContractError
 from ramify.credit import (
     ancestor_loo,
+    credit,
+    forest_of,
     leaf_grpo,
     leaf_loo,
     leaf_mean,
@@ -46,7 +49,7 @@ CREDITS: Mapping[str, Credit] = {
     "treerl": treerl,
     "vine": vine,
 }
-SHAPES = ("budget", "chains", "coin", "committed_depth", "surprise_after", "table", "vine")
+SHAPES = ("budget", "chains", "coin", "committed_depth", "roulette", "surprise_after", "table", "vine")
 """Kinds of predictable samplers; the goldens' others are post hoc, prune or merge."""
 LARGE = {("binary3", "coin", 2), ("ragged", "table", 1)}
 """(problem, kind, number of stems) with more than 5,000 outcomes, enumerated in floats."""
@@ -88,6 +91,46 @@ def test_expectations_equal_the_goldens(name: str) -> None:
         if scheme["exact"] is not None and number is Fraction:
             assert gradient == {prefix: [Fraction(x) for x in law] for prefix, law in scheme["exact"].items()}
         assert verdict(gradient, mdp) == scheme["verdict"], scheme["id"]
+
+
+EXACT: Mapping[str, Credit] = {
+    name: CREDITS[name] for name in ("ancestor_loo", "sibling_loo", "split", "split_tree_loo", "subtree_loo")
+}
+COINS = {
+    "binary3": {"1": "1/3", "00": "1/2"},
+    "ragged": {"1": "2/5", "10": "1/2"},
+    "ternary2": {"0": "1/4", "2": "2/3"},
+}
+"""Two coins a problem, on one path where there is one: each is thrown for itself."""
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"kind": "chains", "num_trees": 2},
+        {"kind": "table", "num_trees": 1, "forks": {"": 2, "1": 2}},
+        {"kind": "table", "num_trees": 2, "forks": {"0": 2}},
+    ],
+)
+def test_exact_credits_stay_exact_where_a_coin_ends_paths(problem: str, shape: Scheme) -> None:
+    mdp = MDP.of(problem)
+    found = expected_gradients(sampler({**shape, "coins": COINS[problem]}, mdp), EXACT, mdp)
+    for name, gradient in found.items():
+        assert gradient == mdp.gradient, name
+
+
+def test_credits_that_a_coin_would_bias_say_so() -> None:
+    mdp = MDP.of("binary3")
+    grow = sampler({"kind": "chains", "num_trees": 2, "coins": {"1": "1/2"}}, mdp)
+    forests = [forest_of(tree) for _, tree in outcomes(grow)]
+    thrown = next(forest for forest in forests if forest.has_coins)
+    assert credit("auto", thrown).is_unbiased
+    assert credit("leaf_loo", thrown).reasons == (
+        "leaf_loo counts leaves alike, and a coin made some count for others (growth.keep)",
+    )
+    with pytest.raises(ContractError, match=r"growth\.keep"):
+        credit("vine", thrown)
 
 
 def test_one_credit_can_be_certified_alone() -> None:

@@ -16,6 +16,7 @@ from ramify.core.limits import Limits
 from ramify.core.segment import Finish
 from ramify.core.tool import ToolResult
 from ramify.core.tree import ROOT, Tree
+from ramify.credit import forest_of
 from ramify.engines.faults import Delay, Fault
 from ramify.engines.policies import chains
 from ramify.engines.scripted import SCRIPTED, Scripted
@@ -244,6 +245,25 @@ def test_a_repeated_action_is_carried_out_again_unless_a_rule_gives_it_up() -> N
     tree, leaf = only_leaf(result)
     assert tree.stop(leaf) == "closed"
     assert tree.notes(leaf)["closed"] == "the call '1+2' was made before"
+
+
+def test_a_coin_may_let_a_path_go_on_where_a_rule_fires() -> None:
+    task = small_with(lambda arguments: "the same")
+    growth = GrowthConfig(prune="repeated_call", keep=0.5)
+    found: dict[str, list[Tree]] = {"roulette": [], "answer": []}
+    for seed in range(12):
+        tree, leaf = only_leaf(grown(OneChain, said(CALL, CALL, ANSWER), task=task, growth=growth, seed=seed))
+        found[tree.stop(leaf) or ""].append(tree)
+    assert len(found["roulette"]) > 2 and len(found["answer"]) > 2
+    for tree in found["roulette"]:
+        (leaf,) = tree.leaves()
+        assert tree.reward(leaf) == 0
+        assert tree.notes(leaf)["closed"] == "the call '1+2' was made before"
+        assert [score.judge for score in tree.scores(leaf)] == ["roulette"]
+    for tree in found["answer"]:
+        forest = forest_of(tree)
+        assert forest.has_coins
+        assert forest.weight.tolist() == [1, 1, 2]
 
 
 def test_a_model_that_only_repeats_itself_ends_by_a_limit() -> None:

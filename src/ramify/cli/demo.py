@@ -1,4 +1,4 @@
-"""`ramify demo`: the built-in model grows a tree, it is drawn, and strategies are compared at equal decode tokens.
+"""`ramify demo`: the built-in model grows a tree, it is drawn, a pilot says whether to fork, strategies are compared.
 
 Every strategy gets the same held-out problems and may sample the same number of tokens on each, so what differs is
 where they are spent. What the table says is read off its figures, whichever way they fall.
@@ -28,6 +28,7 @@ NUM_TOKENS = 224
 """Decode tokens a problem: about eleven chains of the built-in model."""
 MAX_TREES = 16
 """Trees in flight: few enough that forks find their prefixes still in the engine's slots."""
+NUM_PROBLEMS_PILOT = 40
 NUM_PROBLEMS_DRAWN = 4
 """Problems whose trees are grown to draw one of them."""
 SETTINGS = ("growth.max_response_tokens=256", "limits.decode={tokens}", f"max_trees={MAX_TREES}", "prompts={problems}")
@@ -79,11 +80,16 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     if not options.json:
         terminal.out.print(tree_view(_tree_to_draw(options)))
         terminal.out.print()
+    advice = _advice(min(num_problems, NUM_PROBLEMS_PILOT), options, terminal)
+    if not options.json:
+        terminal.out.print("\n".join([*advice, ""]), markup=False, soft_wrap=True)
     terminal.say(f"{num_problems} held-out countdown problems, {options.tokens} sampled tokens each, built-in model")
     results = [_run(arm, _config(arm, num_problems, options), out / arm.name, terminal) for arm in ARMS]
     _export(out)
     if options.json:
-        terminal.result("ramify.demo/1", {"out": str(out), "arms": [_values(r, results[0]) for r in results]})
+        terminal.result(
+            "ramify.demo/1", {"out": str(out), "advice": advice, "arms": [_values(r, results[0]) for r in results]}
+        )
     else:
         terminal.out.print(comparison(results))
         terminal.out.print("\n".join([*findings(results), "", *_next(out)]), markup=False, soft_wrap=True)
@@ -143,6 +149,17 @@ def less(result: Result, baseline: Result) -> "Difference":
 
     uids = sorted(baseline.solved)
     return paired_difference([result.solved.get(uid, 0.0) for uid in uids], [baseline.solved[uid] for uid in uids])
+
+
+def _advice(num_problems: int, options: argparse.Namespace, terminal: Terminal) -> list[str]:
+    """What a pilot of the same problems predicts, before anything is compared."""
+    from ramify.cli.plan import advice, planned
+
+    made, flown = planned(
+        _config(ARMS[0], num_problems, options), num_problems=num_problems, aim="coverage", terminal=terminal
+    )
+    head = f"a pilot of {num_problems} problems ({flown.decode} tokens) says, before anything is compared:"
+    return [head, *flown.caveats, *advice(made)]
 
 
 def _config(arm: Arm, num_problems: int, options: argparse.Namespace) -> "RunConfig":

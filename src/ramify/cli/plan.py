@@ -22,8 +22,9 @@ from ramify.core.errors import ConfigError
 if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.prices import Prices
-    from ramify.planner.plan import Estimate, Plan, Pruning
+    from ramify.planner.plan import Aim, Estimate, Plan, Pruning
     from ramify.runner.events import Observer
+    from ramify.runner.pilot import Flown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,25 +49,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    import numpy as np
-
-    from ramify.planner.plan import plan
-    from ramify.runner.pilot import fly
-
     config = resolved(options, budgets(options)).config
     if config.limits.decode is None:
         raise ConfigError("--budget decode_tokens=N: say how many tokens a problem's tree may sample")
     if options.problems is not None and options.problems < 2:
         raise ConfigError(f"--problems {options.problems}: one problem says nothing of others; take 2 or more")
-    flown = fly(
+    tokens = None if options.prompts is None else config.prompts * config.limits.decode
+    made, flown = planned(
         config,
         num_problems=options.problems,
-        run_tokens=None if options.prompts is None else config.prompts * config.limits.decode,
+        run_tokens=tokens,
         prices=_prices(options.prices, config),
-        watch=lambda title, number: _watched(terminal, title, number),
+        aim=options.aim,
+        terminal=terminal,
     )
-    budget = config.limits.decode * flown.cost_a_token
-    made = plan(flown.pilot, budget=budget, rng=np.random.default_rng(config.seed), aim=options.aim)
     if options.out is not None:
         options.out.write_text(configuration(made, config), "utf-8")
     if options.json:
@@ -79,10 +75,37 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     return ExitCode.DONE
 
 
+def planned(
+    config: "RunConfig",
+    *,
+    num_problems: int | None = None,
+    run_tokens: int | None = None,
+    prices: "Prices | None" = None,
+    aim: "Aim",
+    terminal: Terminal,
+) -> "tuple[Plan, Flown]":
+    """Grow the pilot of a run, with bars, and plan from it. Arguments as of `runner.pilot.fly`."""
+    import numpy as np
+
+    from ramify.cli.progress import RunProgress
+    from ramify.planner.plan import plan
+    from ramify.runner.pilot import DECODE, fly
+
+    @contextmanager
+    def watched(title: str, number: int) -> "Iterator[Observer]":
+        with RunProgress(terminal, title=title, num_trees=number) as progress:
+            yield progress.observe
+
+    assert config.limits.decode is not None, "a plan is for a budget"
+    flown = fly(config, num_problems=num_problems, run_tokens=run_tokens, prices=prices or DECODE, watch=watched)
+    budget, rng = config.limits.decode * flown.cost_a_token, np.random.default_rng(config.seed)
+    return plan(flown.pilot, budget=budget, rng=rng, aim=aim), flown
+
+
 def table(made: "Plan") -> Table:
     """A line a depth."""
     shown = Table(box=None, header_style="bold", pad_edge=False)
-    gain = "less noise a token" if made.aim == "gradient" else "more solved"
+    gain = "chains cost" if made.aim == "gradient" else "more solved"
     for name in ("after", "tokens so far", "variance so far", "best children [95 %]", f"{gain} [95 %]", "with", ""):
         shown.add_column(name, justify="left" if name in ("after", "") else "right", no_wrap=True)
     for depth in made.depths:
@@ -134,22 +157,24 @@ def _on_pruning(pruning: "Pruning", aim: str) -> str:
         f"behind it and bring {pruning.loses:.1%} of the return"
     )
     if pruning.keep == 1:
-        return f"{seen}: too much to give up"
+        return f"{seen}; too much to give up"
     how = "giving up there" if pruning.keep == 0 else f"going on there with probability {pruning.keep:g}"
-    return f"{seen}: {how} is {_gain_in_words(pruning.gain, aim)}"
+    return f"{seen}; {how}: {_gain_in_words(pruning.gain, aim)}"
 
 
 def _shape_in_words(made: "Plan") -> str:
     behind = [f"{k:g} ways after step {d + 1}" for d, k in enumerate(made.shape.children[1:]) if k > 1]
-    parts = [f"{made.shape.children[0]:g} trees a problem", f"fork {', '.join(behind)}" if behind else "do not fork"]
+    stems = f"{made.shape.children[0]:g}"
+    parts = [f"{stems} stems a problem, fork {', '.join(behind)}" if behind else f"do not fork, grow {stems} chains"]
     if made.shape.keep is not None:
-        parts.append("prune" if made.shape.keep == 0 else f"prune, keeping {made.shape.keep:.0%} by a coin")
-    return ", ".join(parts)
+        parts.append("prune" if made.shape.keep == 0 else f"prune, and keep {made.shape.keep:.0%} by a coin")
+    return "advice: " + ", ".join(parts)
 
 
 def _gain_in_words(gain: "Estimate", aim: str) -> str:
-    what = "noise x cost of chains over its own, less 1" if aim == "gradient" else "problems solved, less chains"
-    return f"{interval(gain, '+.1%')} ({what})"
+    if aim == "gradient":
+        return f"chains cost {interval(gain, '+.1%')} for the same noise"
+    return f"{interval(gain, '+.1%')} of the problems solved beyond chains"
 
 
 def _prices(name: str | None, config: "RunConfig") -> "Prices":
@@ -159,11 +184,3 @@ def _prices(name: str | None, config: "RunConfig") -> "Prices":
     if name == "engine" and not known.is_known:
         raise ConfigError("--prices engine: the engine has none; set engine.prices.prompt and engine.prices.output")
     return known if known.is_known and name != "decode" else DECODE
-
-
-@contextmanager
-def _watched(terminal: Terminal, title: str, number: int) -> "Iterator[Observer]":
-    from ramify.cli.progress import RunProgress
-
-    with RunProgress(terminal, title=title, num_trees=number) as progress:
-        yield progress.observe

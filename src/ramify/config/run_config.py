@@ -116,6 +116,9 @@ class GrowthConfig:
     """A longer observation has its text cut; the frame around it stays whole. None = no limit of its own."""
     prune: str | None = None
     """Rule that gives paths up: a built-in name or `file.py:function`."""
+    keep: float = 0.0
+    """Probability that a path goes on where the rule fires. 0: it ends, and is judged: the exact gradient of the task
+    so truncated. Above: what ends is worth 0 and what goes on counts 1 / keep, exact for the task as it is."""
     stop_rule: StopRule = "corrected"
     """Which reading of a stop is used; the published ones are for comparison."""
 
@@ -123,6 +126,12 @@ class GrowthConfig:
         _positive("growth.max_response_tokens", self.max_response_tokens)
         _positive("growth.max_turns", self.max_turns)
         _positive("growth.max_observation_tokens", self.max_observation_tokens)
+        if not 0 <= self.keep < 1:
+            raise ConfigError(
+                f"growth.keep = {self.keep!r}: a probability below 1; without a prune rule all paths go on"
+            )
+        if self.keep and self.prune is None:
+            raise ConfigError(f"growth.keep = {self.keep!r}: it is the coin of a prune rule; set growth.prune")
         if self.max_tool_calls < 0:
             raise ConfigError(f"growth.max_tool_calls = {self.max_tool_calls!r}: 0 or more calls are allowed")
 

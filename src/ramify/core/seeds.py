@@ -30,6 +30,11 @@ def child_seed(parent_seed: int, position: int, index: int) -> int:
     )
 
 
+def coin(seed: int) -> float:
+    """Uniform on [0, 1): the coin that decides whether the path whose next seed is `seed` goes on."""
+    return _hash64(b"coin", str(seed).encode()) / 2**64
+
+
 def judge_seed(seed: int, judge: str, attempt: int) -> int:
     """Seed of what a judge samples in its `attempt` about the node whose seed is `seed`."""
     return _hash64(b"judge", str(seed).encode(), judge.encode("utf-8", errors="replace"), str(attempt).encode())

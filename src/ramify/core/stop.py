@@ -1,7 +1,8 @@
 """Stop words: one vocabulary for how a path ends, used by store, rows, metrics and viewer.
 
 Sources: `docs/rollouts.md` (ARPO, AT2PO, TreePO, Search-R1 words and ours); step search adds its three; `closed`
-is the strategy's or a prune rule's own end, with its reason in the node's notes.
+is the strategy's or a prune rule's own end, with its reason in the node's notes, and `roulette` a coin's, where a prune
+rule would have closed the path (`growth.keep`).
 """
 
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ STOP_WORDS: dict[str, StopWord] = {
         StopWord("tool_errors", is_trainable=True, is_truncated=False),
         StopWord("depth_limit", is_trainable=True, is_truncated=True),
         StopWord("closed", is_trainable=True, is_truncated=True),
+        StopWord("roulette", is_trainable=True, is_truncated=True),
         StopWord("budget", is_trainable=False, is_truncated=True),
         StopWord("deadline", is_trainable=False, is_truncated=True),
         StopWord("cancelled", is_trainable=False, is_truncated=True, is_failure=True),
@@ -49,6 +51,12 @@ STOP_WORDS: dict[str, StopWord] = {
 
 ANSWERED: Final = frozenset({"answer", "end_of_sequence"})
 """Stop words of paths that the model ended: a whole answer stands at their ends."""
+
+
+KEPT: Final = "kept"
+"""Note of a node whose path a prune rule would have ended, and a coin did not: the probability of the coin."""
+ROULETTE: Final = "roulette"
+"""Stop word of a path that the coin ended, and the name of its score, which is 0."""
 
 
 def stop_word(word: str) -> StopWord:

@@ -43,6 +43,8 @@ def balanced(forest: Forest, tree: Tree, rule: PostHocRule) -> Forest:
 
     Raises `ContractError` where the lemma does not cover the tree, or the rule is not the one that forked it.
     """
+    if forest.has_coins:
+        raise ContractError("balanced shares do not cover trees in which a coin ends paths (growth.keep)")
     found = _Round.of(tree, forest)
     weights, num_planned = _weights(tree, rule, found)
     return replace(

@@ -48,6 +48,8 @@ class Forest:
     """(N,) whether a leaf lies on a row that will be trained; None = all do. Published credits read it."""
     tree: Ints_N | None = None
     """(N,) number of the published method's tree that each node belongs to (`core/stems.py`); None = its stem's."""
+    has_coins: bool = False
+    """Whether a coin ended paths, which are then worth 0, or let them go on, which then count for more."""
     balanced: Array_N | None = None
     """(N,) shares that make one round of post-hoc forks exact (`credit/balance.py`); None = not computed."""
 
@@ -130,6 +132,19 @@ class Forest:
             if parent != STEM:
                 weights[node] = weights[parent] * weights[node]
         return np.array(weights, self.share.dtype)
+
+    @cached_property
+    def outside(self) -> Array_N:
+        """(N,) weight of what is not below each node, as planned when it was asked for; without coins 1 - w_c."""
+        shares, parents = self.share.tolist(), self.parent.tolist()
+        sums: dict[int, Any] = {}
+        for parent, share in zip(parents, shares, strict=True):
+            sums[parent] = sums.get(parent, 0) + share
+        weight, outside = self.weight.tolist(), list(shares)
+        for node, parent in enumerate(parents):
+            beside = sums[parent] - shares[node]
+            outside[node] = beside if parent == STEM else outside[parent] + weight[parent] * beside
+        return np.array(outside, self.share.dtype)
 
     @cached_property
     def value(self) -> Array_N:

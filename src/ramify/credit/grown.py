@@ -23,7 +23,7 @@ from ramify.core.command import ForkRecord
 from ramify.core.errors import ExportError
 from ramify.core.segment import Floats_T
 from ramify.core.stems import tree_number
-from ramify.core.stop import STOP_WORDS
+from ramify.core.stop import KEPT, ROULETTE, STOP_WORDS
 from ramify.core.tree import ROOT, Tree
 from ramify.credit.forest import STEM, Forest
 
@@ -61,6 +61,7 @@ def forest_of(
         caveats=tuple(survey.caveats()),
         measures={name: _measured(tree, survey.kept, name) for name in measures},
         decision=np.array([_decision(tree, n) for n in survey.kept], np.int32),
+        has_coins=any(tree.stop(n) == ROULETTE or KEPT in tree.notes(n) for n in survey.kept),
         selected=None if selected is None else np.array([n in selected for n in survey.kept], bool),
         tree=np.array(_tree_numbers(tree, survey.kept), np.int32),
     )
@@ -118,9 +119,9 @@ class _Survey:
             if children[node]:
                 is_kept[node] = any(is_kept[child] for child in children[node])
         self.kept = [node for node in self.parent if is_kept[node]]
-        for siblings in children.values():
+        for parent, siblings in children.items():
             if siblings:
-                self._share_out(siblings, [node for node in siblings if is_kept[node]])
+                self._share_out(siblings, [node for node in siblings if is_kept[node]], kept=self._kept(parent))
 
     def post_hoc_reasons(self) -> list[str]:
         return [
@@ -176,13 +177,18 @@ class _Survey:
                 "reward is not 0: name a leaf judge, find its fault in the node's notes, or pass unjudged='drop'"
             )
 
-    def _share_out(self, siblings: list[int], kept: list[int]) -> None:
-        """Shares of the children of one node, those of dropped ones dealt out to the others in proportion."""
+    def _kept(self, node: int) -> float:
+        """Probability of the coin that let the path go on behind `node`; 1 = there was none."""
+        return 1.0 if node == ROOT else self.tree.notes(node).get(KEPT, 1.0)
+
+    def _share_out(self, siblings: list[int], counted: list[int], *, kept: float) -> None:
+        """Shares of the children of one node, those of dropped ones dealt out to the others in proportion; what a coin
+        let go on counts for what it ended."""
         planned = self._planned(siblings)
-        kept_sum = sum(planned[node] for node in kept)
-        is_whole = len(kept) == len(siblings) or not kept_sum
-        factor = 1.0 if is_whole else sum(planned.values()) / kept_sum
-        self.shares.update((node, planned[node] * factor) for node in kept)
+        counted_sum = sum(planned[node] for node in counted)
+        is_whole = len(counted) == len(siblings) or not counted_sum
+        factor = 1.0 if is_whole else sum(planned.values()) / counted_sum
+        self.shares.update((node, planned[node] * factor / kept) for node in counted)
 
     def _planned(self, siblings: list[int]) -> dict[int, float]:
         """Shares as the decision fixed them; equal ones where several decisions were made at one place."""

@@ -15,7 +15,7 @@ def split(forest: Forest) -> Array_N:
 
 
 def split_tree_loo(forest: Forest) -> Array_N:
-    """(N,) sum over the leaves below of w_l (R_l - mean of the other stems' values). Exact for two stems or more.
+    """(N,) w_c (Q_c - mean of the other stems' values). Exact for two stems or more.
 
     RLOO where nothing forks. A single stem, such as one whose siblings failed, is compared with 0.
     """
@@ -25,17 +25,16 @@ def split_tree_loo(forest: Forest) -> Array_N:
     values = forest.share[stems] * forest.value[stems] * len(stems)
     others = np.zeros(len(forest), forest.share.dtype)
     others[stems] = (values.sum() - values) / (len(stems) - 1)
-    leaves = forest.leaves
-    return forest.over_leaves(forest.weight[leaves] * (forest.rewards - others[forest.stem[leaves]]))
+    return forest.weight * (forest.value - others[forest.stem])
 
 
 def subtree_loo(forest: Forest) -> Array_N:
     """(N,) w_c (Q_c - B_c), B_c the split-weighted mean of all leaves not below c; 0 where there are none. Exact.
 
-    Equals w_c (Q_c - V) / (1 - w_c). The default: best, or within 1 % of it, on the two problems measured.
+    Equals w_c (Q_c - V) / (1 - w_c) where no coin was thrown. The default: best, or within 1 % of it, on the two
+    problems measured.
     """
-    weight, value = forest.weight, forest.value
-    outside = 1 - weight
+    weight, value, outside = forest.weight, forest.value, forest.outside
     has_others = outside > 1e-12
     baseline = (forest.mean - weight * value) / np.where(has_others, outside, 1)
     return weight * (value - np.where(has_others, baseline, 0))

@@ -16,6 +16,8 @@ from ramify.credit.forest import STEM, Array_N, Forest
 
 def vine(forest: Forest) -> Array_N:
     """(N,) w_c (V after - V before) on trunks, 0 on rollouts. Raises `ContractError` for a prefix without a value."""
+    if forest.has_coins:
+        raise ContractError("vine is not exact where a coin ends paths (growth.keep); use subtree_loo")
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(forest.parent.tolist()):
         children.setdefault(parent, []).append(node)

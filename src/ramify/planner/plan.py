@@ -204,11 +204,16 @@ class _Outlook:
 
     def _with_stems(self, shape: Shape) -> Shape:
         """As many stems as the budget pays for, two at least: forks are narrowed until it does."""
-        cost = self.found.cost[0] if shape.keep != 0 else levels(self.pilot.truncated()).cost[0]
+        cost = self._cost(shape.keep)
         narrowed = (shape.narrowed(part / NARROWINGS) for part in range(NARROWINGS, -1, -1))
         stems = ((each, self.budget / float((cost * each.widths(len(cost))).sum())) for each in narrowed)
         fitting, number = next((pair for pair in stems if pair[1] >= MIN_STEMS), (shape.narrowed(0), MIN_STEMS))
         return Shape((round(float(number), 1), *fitting.children[1:]), shape.keep)
+
+    def _cost(self, keep: float | None) -> Array:
+        """(L,) of a path whose way behind the rule goes on with probability `keep`."""
+        whole = self.found.cost[0]
+        return whole if keep is None else keep * whole + (1 - keep) * levels(self.pilot.truncated()).cost[0]
 
     def gain(self, shape: Shape) -> Estimate:
         """Of `shape` over chains of the same cost."""

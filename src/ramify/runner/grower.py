@@ -19,8 +19,9 @@ from ramify.core.errors import EngineError, EnginesDown, ToolError
 from ramify.core.format import Action, Format, InvalidAction, MessageFormat, Span, ToolAction, span_ids
 from ramify.core.growth import Done, Ending, Failure
 from ramify.core.problem import Problem
+from ramify.core.seeds import coin
 from ramify.core.segment import Finish, Segment, ToolCall, token_array
-from ramify.core.stop import stop_word
+from ramify.core.stop import KEPT, ROULETTE, stop_word
 from ramify.core.tool import ToolResult
 from ramify.core.tree import Step
 from ramify.runner.judging import Judging
@@ -262,10 +263,15 @@ class Grower:
         return written(max(0, fitting - 1))
 
     def _give_up_if(self, reason: str | None, turn: Turn) -> None:
-        if reason is not None:
-            word = reason.partition(":")[0]
-            turn.stop = word if word in PRUNE_WORDS else "closed"
-            turn.notes["closed"] = reason
+        keep = self._config.keep
+        if reason is None:
+            return
+        if keep and coin(turn.seed) < keep:
+            turn.notes[KEPT] = keep
+            return
+        word = reason.partition(":")[0]
+        turn.stop = ROULETTE if keep else word if word in PRUNE_WORDS else "closed"
+        turn.notes["closed"] = reason
 
     def _is_policy(self, path: Path) -> bool:
         action = self._actions[path.work.command.action]
@@ -276,7 +282,9 @@ class Grower:
         name = path.work.command.action
         action = self._actions[name]
         scores: tuple[Score, ...] = ()
-        if turn.stop is not None and not stop_word(turn.stop).is_failure and action.role == "policy":
+        if turn.stop == ROULETTE:
+            scores = (Score(ROULETTE, 0.0),)
+        elif turn.stop is not None and not stop_word(turn.stop).is_failure and action.role == "policy":
             scores, fault = await self._judging.leaf_scores(turn.branch, self._problem)
             if fault is not None:
                 turn.notes["judge"] = fault
