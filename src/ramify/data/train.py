@@ -334,6 +334,19 @@ def summed_loss(parameters: Parameters, shape: ModelShape, episodes: list[Episod
     return F.cross_entropy(logits, ids[:, 1:][learnt], reduction="none") @ weights[learnt]
 
 
+def add_gradients(parameters: Parameters, shape: ModelShape, micro_batches: Sequence[list[Episode]]) -> float:
+    """Add a batch's gradients to those of the parameters; returns its loss, a weighted mean. Raises unless finite."""
+    total_weight = sum(sum(weights[1:]) for micro in micro_batches for _, weights in micro)
+    total = 0.0
+    for micro in micro_batches:
+        loss = summed_loss(parameters, shape, micro) / total_weight
+        loss.backward()
+        total += loss.item()
+    if not math.isfinite(total):
+        raise RuntimeError(f"the loss is {total!r}; lower the rates of the recipe")
+    return total
+
+
 def save_model(folder: Path, parameters: Parameters, shape: ModelShape) -> TokenizerFile:
     """Write a complete Hugging Face folder."""
     write_tokenizer(folder)
@@ -398,16 +411,8 @@ def train(
             attempts_minutes = (time.process_time() - started) / 60 - used
             started += 60 * attempts_minutes
         micro_batches = list(batches.draw(used / minutes))
-        total_weight = sum(sum(weights[1:]) for micro in micro_batches for _, weights in micro)
-        total = 0.0
-        for micro in micro_batches:
-            loss = summed_loss(parameters, shape, micro) / total_weight
-            loss.backward()
-            total += loss.item()
-        if not math.isfinite(total):
-            raise RuntimeError(f"the loss is {total!r} at step {num_steps}; lower matrix_rate {recipe.matrix_rate!r}")
+        recent.append(add_gradients(parameters, shape, micro_batches))
         optimizer.step(recipe.rate_factor(used / minutes))
-        recent.append(total)
         num_steps += 1
         if num_steps % 100 == 0:
             curve.append({"step": num_steps, "cpu_minutes": round(used, 2), "loss": round(sum(recent) / 100, 4)})
