@@ -57,6 +57,7 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
         "task": {
             "countdown": "ramify.tasks.countdown:Countdown",
             "data": "ramify.tasks.data:DataFile",
+            "herds": "ramify.tasks.herds:Herds",
             "hops": "ramify.tasks.hops:Hops",
             "ledgers": "ramify.tasks.ledgers:Ledgers",
         },

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from ramify.data import herds_episodes
 from ramify.data.countdown_episodes import result_text
 from ramify.data.hops_episodes import observation_text, search_page
 from ramify.data.pieces import prompt_piece
 from ramify.data.refine_episodes import Attempt, Kind, prompt_of, templates
-from ramify.tasks import countdown, hops
+from ramify.tasks import countdown, herds, hops
 from ramify.tasks.countdown import CountdownProblem, Split
+from ramify.tasks.herds import HerdsProblem
 from ramify.tasks.hops import HopsProblem
 from ramify.tools.calculator import CalculatorState, apply
 
@@ -100,6 +102,30 @@ class HopsAgent:
         return {"answered": float(answer is not None), "correct": float(is_right)}
 
 
+class HerdsAgent:
+    """Search among the records of the problem."""
+
+    def __init__(self, problem: HerdsProblem) -> None:
+        self.question = problem.question
+        self.prompt = prompt_piece(problem.question).text
+        self.num_errors = 0
+        self._problem = problem
+        self._num_left = herds.MAX_CALLS
+
+    def call(self, turn: str) -> str | None:
+        if not self._num_left:
+            return None
+        self._num_left -= 1
+        query = _content(turn, "search").strip()
+        self.num_errors += not query
+        if not query:
+            return observation_text("", status="invalid")
+        return observation_text(herds_episodes.search_page(self._problem, query))
+
+    def score(self, transcript: str) -> dict[str, float]:
+        return herds.score(self.question, transcript)
+
+
 def countdown_exam(num_problems: int, seed: int, *, split: Split = "heldout") -> Exam:
     """Countdown problems, held-out ones unless asked otherwise, reported by how many numbers they have."""
     problems = list(countdown.generate(split, num_problems, seed))
@@ -112,6 +138,12 @@ def hops_exam(num_problems: int, seed: int, *, num_hops: int = hops.MAX_HOPS) ->
     problems = list(hops.generate("heldout", num_problems, seed, num_hops=num_hops))
     agents = [partial(HopsAgent, problem) for problem in problems]
     return Exam("</search>", agents, ["all"] * len(problems))
+
+
+def herds_exam(num_problems: int, seed: int, *, split: Split = "heldout") -> Exam:
+    """Herds problems, held-out ones unless asked otherwise."""
+    problems = list(herds.generate(split, num_problems, seed))
+    return Exam("</search>", [partial(HerdsAgent, problem) for problem in problems], ["all"] * len(problems))
 
 
 def refine_exam(kind: Kind, attempts: Sequence[Attempt], critiques: Sequence[str] | None = None) -> Exam:

@@ -1,0 +1,205 @@
+"""Herds: make a number from two of a town's herds, whose sizes have to be looked up first, one search a herd.
+
+Owns the problems, their split, their passages and the score. The looking up is long and decides little; which two
+herds make the number is decided in the few tokens of the answer: the opposite of countdown, and so the task on which
+forks behind the prefix pay (`docs/when-trees-pay.md`). Whether a problem is held out depends on nothing but a hash of
+its target and its numbers. The score reads the question and the transcript alone.
+"""
+
+import hashlib
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import combinations
+from typing import Final, Literal
+
+from ramify.core.branch import Branch
+from ramify.core.errors import ConfigError, ToolError
+from ramify.core.format import Format
+from ramify.core.judge import Judge, Verdict
+from ramify.core.problem import Problem
+from ramify.core.tool import Tool
+from ramify.tasks.hops import FORMAT
+from ramify.tasks.hops_world import PETS, TOWNS
+from ramify.tools.calculator import value_of
+from ramify.tools.passages import Index, Passage
+from ramify.tools.search import Search
+from ramify.tools.sqlite_index import memory_index
+
+Split = Literal["train", "heldout"]
+SPLITS: Final[tuple[Split, ...]] = ("train", "heldout")
+
+HELDOUT_PERCENT: Final = 10
+NUM_HERDS: Final = 5
+NUM_TOWNS: Final = 6
+"""Towns with herds of the same kinds: a search for a kind alone mostly finds another town's."""
+MAX_CALLS: Final = 6  # what the runner allows by default: one more than there are herds
+MAX_NUMBER: Final = 15
+MIN_TARGET: Final = 10
+MAX_TARGET: Final = 99
+OPERATORS: Final = "+-*"
+
+_QUESTION = re.compile(r"make ([0-9]+) from two of (\w+) 's((?: \w+)+)")
+# Only a page right behind a call counts: sampling stops at `</search>`, so the model cannot write such a pair itself.
+_RECORD = re.compile(r"</search>\n\n<information>record (\w+) (\w+) ([0-9]+)</information>")
+_EXPRESSION = re.compile(r" *([0-9]{1,3}) *([-+*]) *([0-9]{1,3}) *")
+
+
+@dataclass(frozen=True, slots=True)
+class HerdsProblem:
+    """Make `target` from two of the `numbers`, which are the sizes of the herds of these `kinds` in `town`."""
+
+    target: int
+    town: str
+    kinds: tuple[str, ...]
+    numbers: tuple[int, ...]
+
+    @property
+    def key(self) -> str:
+        """Canonical key: the same for every town, all kinds and any order of the numbers."""
+        return f"{self.target}:{','.join(map(str, sorted(self.numbers)))}"
+
+    @property
+    def question(self) -> str:
+        """The user's turn, e.g. `make 20 from two of norford 's cat owl bee pig ant`."""
+        return f"make {self.target} from two of {self.town} 's {' '.join(self.kinds)}"
+
+
+def split_of(problem: HerdsProblem) -> Split:
+    """Which side of the split a problem is on; a function of its canonical key alone."""
+    digest = hashlib.sha256(f"herds {problem.key}".encode()).digest()
+    return "heldout" if int.from_bytes(digest[:8], "big") % 100 < HELDOUT_PERCENT else "train"
+
+
+def draw_problem(rng: random.Random, *, num_herds: int = NUM_HERDS) -> HerdsProblem:
+    """A problem of either split, made by one step on two of its numbers. Consumes `rng`."""
+    while True:
+        numbers = rng.sample(range(1, MAX_NUMBER + 1), num_herds)
+        right, left = sorted(rng.sample(numbers, 2))
+        target, _ = value_of(left, rng.choice(OPERATORS), right)
+        if target is not None and MIN_TARGET <= target <= MAX_TARGET:
+            kinds = rng.sample(PETS, num_herds)
+            return HerdsProblem(target, rng.choice(TOWNS), tuple(kinds), tuple(numbers))
+
+
+def generate(split: Split, num_problems: int, seed: int) -> Iterator[HerdsProblem]:
+    """Yield `num_problems` problems of one split, no two with the same canonical key; the same ones for one seed."""
+    rng = random.Random(f"herds {split} {seed}")
+    seen: set[str] = set()
+    while len(seen) < num_problems:
+        problem = draw_problem(rng)
+        if problem.key not in seen and split_of(problem) == split:
+            seen.add(problem.key)
+            yield problem
+
+
+def solutions(numbers: Sequence[int], target: int) -> list[str]:
+    """Every expression of two of the numbers, the larger one first, that makes the target."""
+    pairs = (sorted(pair, reverse=True) for pair in combinations(numbers, 2))
+    return [
+        f"{left}{operator}{right}"
+        for left, right in pairs
+        for operator in OPERATORS
+        if value_of(left, operator, right)[0] == target
+    ]
+
+
+def passages_of(problem: HerdsProblem) -> tuple[str, ...]:
+    """A record of every kind of herd in the problem's town, and of the same kinds in other towns, in random order."""
+    rng = random.Random(f"herds {problem}")
+    others = rng.sample([town for town in TOWNS if town != problem.town], NUM_TOWNS - 1)
+    passages = [f"record {problem.town} {kind} {n}" for kind, n in zip(problem.kinds, problem.numbers, strict=True)]
+    for town in others:
+        passages += [f"record {town} {kind} {rng.randint(1, MAX_NUMBER)}" for kind in problem.kinds]
+    rng.shuffle(passages)
+    return tuple(passages)
+
+
+@lru_cache(maxsize=256)
+def index_of(problem: HerdsProblem) -> Index:
+    """The passages of a problem, ready to be searched."""
+    return memory_index(Passage(text) for text in passages_of(problem))
+
+
+def parse_question(question: str) -> tuple[int, str, tuple[str, ...]]:
+    """Target, town and kinds that a question names. Raises ValueError when it names none."""
+    match = _QUESTION.fullmatch(question.strip())
+    if match is None:
+        raise ValueError(
+            f"not a herds question: {question!r}; it must read like 'make 20 from two of norford 's cat owl bee'"
+        )
+    return int(match[1]), match[2], tuple(match[3].split())
+
+
+def numbers_found(question: str, transcript_text: str) -> Mapping[str, int]:
+    """Kind -> size of the asked herds whose records the searches of a transcript have shown."""
+    _, asked_town, kinds = parse_question(question)
+    records = _RECORD.findall(transcript_text)
+    return {kind: int(number) for town, kind, number in records if town == asked_town and kind in kinds}
+
+
+def score(question: str, transcript_text: str) -> dict[str, float]:
+    """Parts of the reward, each 0.0 or 1.0, from the text after the question; the reward is 1.0 iff both are.
+
+    `found`: the answer's operands are sizes of two herds that the searches have shown. `made`: they make the target.
+    """
+    target, _, _ = parse_question(question)
+    answer = _EXPRESSION.fullmatch(FORMAT.answer(transcript_text) or "")
+    if answer is None:
+        return {"found": 0.0, "made": 0.0}
+    operands = [int(answer[1]), int(answer[3])]
+    left = list(numbers_found(question, transcript_text).values())
+    are_found = all(left.count(operand) >= operands.count(operand) for operand in operands)
+    value, _ = value_of(operands[0], answer[2], operands[1])
+    return {"found": float(are_found), "made": float(value == target)}
+
+
+def _index_of_problem(problem: Problem) -> Index:
+    numbers = problem.public.get("numbers")
+    try:
+        target, town, kinds = parse_question(problem.question)
+        if not isinstance(numbers, list | tuple) or len(numbers) != len(kinds):
+            raise ValueError(f"it needs a public column 'numbers' with {len(kinds)} numbers, got {numbers!r}")
+    except ValueError as error:
+        raise ToolError("tool_gave_up", f"problem {problem.uid!r}: {error}") from error
+    return index_of(HerdsProblem(target, town, kinds, tuple(map(int, numbers))))
+
+
+@dataclass(frozen=True, slots=True)
+class HerdsJudge:
+    """Scores a transcript by what it shows; it needs no secret, so it is no oracle."""
+
+    name: str = "herds"
+    is_oracle: bool = False
+
+    async def judge(self, branches: Sequence[Branch], problem: Problem) -> list[Verdict]:
+        """1.0 iff the answer makes the target from two herds that were looked up."""
+        parts = [score(problem.question, branch.response_text) for branch in branches]
+        return [Verdict(float(all(p.values())), p) for p in parts]
+
+
+@dataclass(frozen=True, slots=True)
+class Herds:
+    """The task: five herds a problem, a search tool that shows one passage, the format of `hops`."""
+
+    format: Format = FORMAT
+    tools: Sequence[Tool] = field(default_factory=lambda: (Search(_index_of_problem, top_k=1, page="joined"),))
+    judges: Sequence[Judge] = (HerdsJudge(),)
+
+    def problems(self, split: str, num_problems: int, seed: int) -> list[Problem]:
+        """Distinct problems of one side of the hash split, the same ones for one seed."""
+        if split not in SPLITS:
+            raise ConfigError(f"split {split!r}: herds has {' and '.join(map(repr, SPLITS))}")
+        return [
+            Problem(p.key, p.question, {"target": p.target, "numbers": list(p.numbers)}, split=split)
+            for p in generate(split, num_problems, seed)
+        ]
+
+    def prune(self, branch: Branch) -> str | None:
+        """Nothing a search shows here is a certain dead end."""
+        return None
+
+    def is_same_answer(self, one: str, other: str) -> bool:
+        return one.replace(" ", "").strip() == other.replace(" ", "").strip()
