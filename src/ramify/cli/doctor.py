@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +22,7 @@ from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal
 from ramify.core.errors import ConfigError, RamifyError
+from ramify.engines.shipped import MODELS
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "http": ("aiohttp", "tokenizers"),
@@ -91,14 +91,15 @@ def base() -> Iterator[Finding]:
 
 
 def model() -> Iterator[Finding]:
-    """The built-in model's files and the hash of its weights."""
-    folder = files("ramify") / "data" / "builtin"
-    missing = [name for name in MODEL_FILES if not (folder / name).is_file()]
-    if missing:
-        yield Finding("model", "fault", f"{', '.join(missing)} not there: install ramify again, or run `make model`")
-        return
-    weights = (folder / MODEL_FILES[0]).read_bytes()
-    yield Finding("model", "ok", f"built in, {len(weights) / 1e6:.1f} MB, sha256 {hashlib.sha256(weights).hexdigest()}")
+    """The files of the shipped models and the hashes of their weights."""
+    for name, folder in MODELS.items():
+        missing = [file for file in MODEL_FILES if not (folder / file).is_file()]
+        if missing:
+            yield Finding("model", "fault", f"{name}: {', '.join(missing)} not there: install ramify again")
+            continue
+        weights = (folder / MODEL_FILES[0]).read_bytes()
+        said = f"{name}, {len(weights) / 1e6:.1f} MB, sha256 {hashlib.sha256(weights).hexdigest()}"
+        yield Finding("model", "ok", said)
 
 
 def disk(folder: Path | None = None) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ options of plug-ins are `configure`'s. An impossible value raises `ConfigError`;
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ramify.config.service_config import ServiceConfig
@@ -14,6 +14,7 @@ from ramify.core.action import ActionConfig
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
 from ramify.core.prices import UNPRICED, Prices
+from ramify.engines.shipped import MODEL_OF_TASK
 from ramify.engines.tries import POLICY, RetryPolicy
 from ramify.servers.server_config import ServerConfig
 from ramify.tasks.data import DataConfig
@@ -67,7 +68,7 @@ class EngineConfig:
 
     name: str = "builtin"
     model: str | None = None
-    """A name or a folder; None = the engine's own."""
+    """A name or a folder; None = the engine's own, which for `builtin` goes by the task (`engines/shipped.py`)."""
     base_url: str | None = None
     """Where its server is; several with commas are replicas of one model. None = it has none."""
     replicas: int = 0
@@ -250,3 +251,6 @@ class RunConfig:
             raise ConfigError("engines.policy: the engine of that name is the one called `engine`")
         if "policy" not in self.actions:
             raise ConfigError(f"actions: there must be one called 'policy', got {sorted(self.actions)}")
+        model = MODEL_OF_TASK.get(self.task.name)
+        if model is not None and self.engine.name == "builtin" and self.engine.model is None:
+            object.__setattr__(self, "engine", replace(self.engine, model=model))

@@ -25,7 +25,7 @@ from ramify.tasks.herds import (
 )
 from ramify.tools.search import joined_page
 
-QUERY_STYLES: Final = {"full": 0.5, "record": 0.35, "kind": 0.15}
+QUERY_STYLES: Final = {"full": 0.55, "record": 0.4, "kind": 0.05}
 ANSWER_LOSS: Final = 6.0
 """Weight of the answer's tokens: there are a quarter as many as of the calls, and they are what is hard."""
 AGAIN: Final = 0.5

@@ -1,7 +1,7 @@
-"""Builtin: the shipped model, run in numpy alone.
+"""Builtin: the shipped models, run in numpy alone.
 
 An engine of tokenizer, `NumpyModel` and `BatchingLoop`; it holds no logic of its own but what concerns weights. Any
-folder with a Qwen3 network in Hugging Face format and a byte-level tokenizer works in place of the shipped one.
+folder with a Qwen3 network in Hugging Face format and a byte-level tokenizer works in place of a shipped one.
 """
 
 from pathlib import Path
@@ -11,14 +11,15 @@ from ramify.core.errors import ConfigError
 from ramify.engines.batched import Batched
 from ramify.engines.batching import BatchingLoop
 from ramify.engines.numpy_model import NumpyModel
+from ramify.engines.shipped import MODELS, folder_of
 from ramify.engines.tokenizer import TokenizerFile
 
-FOLDER = Path(__file__).parents[1] / "data" / "builtin"
-"""The shipped model."""
+FOLDER = MODELS["builtin"]
+"""The model of `countdown` and `hops`."""
 
 
 class Builtin(Batched):
-    """Implements `Engine`, `Abortable` and `EngineControl` with the model of a folder.
+    """Implements `Engine`, `Abortable` and `EngineControl` with a shipped model, named, or that of a folder.
 
     `batch_invariant` off computes several rows in one matrix product: faster from 8 rows on, but a token's logits then
     differ in the last bits with what runs beside it, and OPENBLAS_NUM_THREADS=1 must be set, since matrices this small
@@ -34,7 +35,7 @@ class Builtin(Batched):
         batch_invariant: bool = True,
         context_length: int | None = None,
     ) -> None:
-        folder = Path(model)
+        folder = folder_of(model)
         self._model = NumpyModel(
             folder, num_slots=num_slots, context_length=context_length, is_batch_invariant=batch_invariant
         )
@@ -46,7 +47,7 @@ class Builtin(Batched):
 
         Raises `ConfigError` for a network of another shape, which leaves everything as it was.
         """
-        self._model.load(source)
+        self._model.load(folder_of(source))
         self._model.clear()
         self._loop.forget(version)
 

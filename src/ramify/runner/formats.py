@@ -18,8 +18,8 @@ from ramify.core.errors import ConfigError
 from ramify.core.format import Format, MessageFormat
 from ramify.core.task import Task
 from ramify.core.tool import Tool, schema_of
-from ramify.engines.builtin import FOLDER
 from ramify.engines.chat_template import load_template
+from ramify.engines.shipped import MODELS
 from ramify.formats.chat import Chat, ChatOptions
 from ramify.formats.messages import Messages, MessagesOptions
 from ramify.formats.refine import Refine
@@ -125,5 +125,6 @@ def with_tags(format: Format, tools: Sequence[Tool]) -> Format:
 def model_folder(engine: EngineConfig) -> Path | None:
     """Where the files of the engine's model are; None = not on this machine."""
     if engine.model is None:
-        return FOLDER if engine.name == EngineConfig().name else None
-    return Path(engine.model) if Path(engine.model).is_dir() else None
+        return MODELS["builtin"] if engine.name == EngineConfig().name else None
+    folder = MODELS.get(engine.model, Path(engine.model))
+    return folder if folder.is_dir() else None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Literal, assert_never, get_args
 
 from ramify.core.errors import ConfigError
+from ramify.engines.shipped import MODELS
 from ramify.servers.environment import beside, inherited
 from ramify.servers.ports import Address
 from ramify.servers.probe import Probe
@@ -20,7 +21,6 @@ from ramify.servers.server_config import ServerConfig
 Kind = Literal["vllm", "sglang"]
 Policy = Literal["cache_aware", "random", "round_robin", "power_of_two", "manual"]
 
-BUILTIN: Final = "builtin"
 OURS: Final[Mapping[Kind, frozenset[str]]] = {
     "vllm": frozenset({"--model", "--served-model-name", "--host", "--port"}),
     "sglang": frozenset({"--model-path", "--model", "--served-model-name", "--host", "--port", "--nccl-port"}),
@@ -42,7 +42,7 @@ class Launch:
     """How the servers of one model are started, wherever they listen."""
 
     model: str
-    """A name, a folder, or `builtin`."""
+    """A name, a folder, or a shipped model's name, such as `builtin`."""
     kind: Kind = "vllm"
     served_name: str = ""
     """What requests call the model; '' = its name, or its folder's."""
@@ -50,7 +50,7 @@ class Launch:
 
     def __post_init__(self) -> None:
         if not self.model.strip():
-            raise ConfigError(f"model = {self.model!r}: a name, a folder or {BUILTIN!r} is needed")
+            raise ConfigError(f"model = {self.model!r}: a name, a folder or 'builtin' is needed")
         twice = sorted({flag for flag in map(flag_of, self.config.arguments) if flag in OURS[self.kind]})
         if twice:
             raise ConfigError(f"arguments: {', '.join(twice)} cannot be given, ramify sets it")
@@ -69,14 +69,14 @@ class Launch:
     @property
     def name(self) -> str:
         """What requests call the model."""
-        is_folder = Path(self.model).is_dir()
+        is_folder = self.model not in MODELS and Path(self.model).is_dir()
         return self.served_name or (Path(self.model).resolve().name if is_folder else self.model)
 
     @property
     def path(self) -> str:
         """What the server is told: a folder by its whole path, since it may work in another one."""
-        if self.model == BUILTIN:
-            return str(Path(__file__).parents[1] / "data" / "builtin")
+        if self.model in MODELS:
+            return str(MODELS[self.model])
         return str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model
 
     @property

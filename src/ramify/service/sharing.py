@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.core.errors import ConfigError
+from ramify.engines.shipped import MODELS
 
 
 def check_shareable(config: RunConfig) -> None:
@@ -17,7 +18,8 @@ def faults(config: RunConfig) -> Iterator[str]:
     """What each of several processes would have of its own, or would not find."""
     for name, engine in {"engine": config.engine, **{f"engines.{n}": e for n, e in config.engines.items()}}.items():
         yield from _engine_faults(name, engine)
-        yield from _relative({f"{name}.model": engine.model, **_named(f"{name}.options", engine.options)})
+        model = None if engine.model in MODELS else engine.model
+        yield from _relative({f"{name}.model": model, **_named(f"{name}.options", engine.options)})
     yield from _relative(_named("task.options", config.task.options))
     for name, tool in config.tools.use.items():
         yield from _relative(_named(f"tools.use.{name}.options", tool.options))
