@@ -17,8 +17,9 @@ from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError, EngineError
 from ramify.engines.patience import PATIENCE, Patience
 from ramify.engines.placement import PlacementName
+from ramify.engines.shipped import MODELS
 from ramify.servers.home import log_folder
-from ramify.servers.launch import BUILTIN, Launch
+from ramify.servers.launch import Launch
 from ramify.servers.member import Care
 from ramify.servers.pool import Event, ServerPool
 from ramify.servers.process import GUARDIAN_S
@@ -300,7 +301,7 @@ def _lies(bundle: int, has_card: bool) -> Landed:
 
 def _anywhere(launch: Launch) -> Launch:
     """`launch` as it is to be read on any node: a folder by its whole path, and a name that does not depend on it."""
-    model = launch.model if launch.model == BUILTIN else launch.path
+    model = launch.model if launch.model in MODELS else launch.path
     return replace(launch, model=model, served_name=launch.name)
 
 

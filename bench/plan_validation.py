@@ -1,0 +1,203 @@
+"""What a pilot predicts against what runs come to: five shapes a task, at the same decode tokens as chains.
+
+A pilot of 60 held-out problems predicts for each shape how many more problems it solves than chains of as many tokens
+(`ramify.planner.coverage`). Then every shape is grown on 200 other held-out problems, three times each, and held
+against chains of equally many tokens as `ramify compare` does. One line a shape: predicted with its interval over the
+pilot's problems, realised with its interval over problems, and whether the signs agree where both leave 0 out.
+
+Run: python bench/plan_validation.py [--problems 200] [--seeds 3] [--plot docs/plan-validation.svg]
+"""
+
+import argparse
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from ramify.config.configure import resolve
+from ramify.config.run_config import RunConfig, StrategyConfig
+from ramify.core.problem import Problem
+from ramify.planner.coverage import Successes, coverage
+from ramify.planner.levels import levels, resampled
+from ramify.planner.pilot import Pilot
+from ramify.planner.plan import Estimate, plan
+from ramify.planner.shape import Shape
+from ramify.runner import api
+from ramify.runner.compare import Pool, TreeFigures, chains_of, figures, line
+from ramify.runner.events import TreeClosed
+from ramify.runner.paired import Difference
+from ramify.runner.pilot import DECODE, fly
+
+BUDGET = 160
+NUM_RESAMPLES = 200
+CHAINS_A_PROBLEM = 24
+FORKS: dict[str, tuple[tuple[float, ...], ...]] = {
+    "countdown": ((1, 2), (1, 1, 3), (1, 1, 1, 2), (1, 2, 2, 2)),
+    "hops": ((1, 3), (1, 1, 2), (1, 1, 1, 2), (1, 2, 2, 2), (1, 1, 4)),
+    "herds": ((1, 3), (1, 1, 1, 3), (1, 1, 1, 1, 1, 3), (1, 2, 2, 2), (1, 1, 1, 1, 1, 2)),
+}
+"""Task -> children of shapes for one stem; each task has its plan, and of these the first four that differ from it."""
+NUM_SHAPES = 5
+
+
+@dataclass(frozen=True)
+class Point:
+    """One shape of one task."""
+
+    task: str
+    shape: Shape
+    predicted: Estimate
+    realised: Difference
+    tokens: float
+
+    @property
+    def name(self) -> str:
+        return f"{','.join(f'{k:g}' for k in self.shape.children)}{'' if self.shape.keep is None else ' prune'}"
+
+    @property
+    def agrees(self) -> str:
+        signs = [1 if x.low > 0 else -1 if x.high < 0 else 0 for x in (self.predicted, self.realised)]
+        return "-" if 0 in signs else "yes" if signs[0] == signs[1] else "NO"
+
+
+def config(task: str, shape: Shape | None = None, *, seed: int = 0) -> RunConfig:
+    flags = {"task.name": task, "task.split": "heldout", "seed": seed, "limits.decode": BUDGET, "max_trees": 16}
+    made = resolve(preset="chains", flags=flags).config
+    if shape is None:
+        return made
+    growth = replace(made.growth, prune=None if shape.keep is None else "task", keep=shape.keep or 0.0)
+    strategy = StrategyConfig(name="planned", options={"children": list(shape.children)})
+    return replace(made, strategy=strategy, growth=growth, limits=replace(made.limits, decode=None))
+
+
+def shapes(task: str, pilot: Pilot) -> list[Shape]:
+    """Five shapes, each with as many stems as the budget pays for."""
+    made = plan(pilot, budget=BUDGET, rng=np.random.default_rng(0), aim="coverage").shape
+    others = (shape for shape in map(Shape, FORKS[task]) if shape.children[1:] != made.children[1:])
+    return [made, *(stemmed(shape, pilot) for shape in islice(others, NUM_SHAPES - 1))]
+
+
+def stemmed(shape: Shape, pilot: Pilot) -> Shape:
+    cost = levels(pilot if shape.keep is None else pilot.truncated()).cost[0]
+    stems = BUDGET / float((cost * shape.widths(len(cost))).sum())
+    return replace(shape, children=(max(1.0, round(stems, 1)), *shape.children[1:]))
+
+
+def predicted(shape: Shape, pilot: Pilot, tokens: float) -> Estimate:
+    """Share of problems solved beyond chains of as many tokens."""
+    solved = pilot.solved()
+    picks = resampled(len(solved.trees), np.random.default_rng(0), num_resamples=NUM_RESAMPLES)
+    whole = levels(solved, picks).settled()
+    own = whole if shape.keep is None else levels(solved.truncated(), picks).settled()
+    chains = Shape((1.0,))
+    gains = [
+        coverage(Successes.of(own, r), shape, tokens) - coverage(Successes.of(whole, r), chains, tokens)
+        for r in range(len(picks))
+    ]
+    return Estimate.of(np.array(gains))
+
+
+def pool_of(task: str, problems: list[Problem]) -> Pool:
+    made = config(task, seed=-1)
+    made = replace(made, strategy=StrategyConfig(name="chains", options={"n": CHAINS_A_PROBLEM}))
+    built = api.build_task(made)
+    pool = Pool(built.is_same_answer)
+
+    def note(event: object) -> None:
+        if isinstance(event, TreeClosed):
+            pool.add(event.tree.problem.uid, chains_of(event.tree, built.format.answer))
+
+    api.grow(replace(made, limits=replace(made.limits, decode=None)), problems, observers=[note])
+    return pool
+
+
+def grown(task: str, shape: Shape, problems: list[Problem], num_seeds: int) -> dict[str, list[TreeFigures]]:
+    built = api.build_task(config(task))
+    trees: dict[str, list[TreeFigures]] = {}
+
+    def note(event: object) -> None:
+        if isinstance(event, TreeClosed):
+            found = figures(event, built.format.answer, built.is_same_answer)
+            trees.setdefault(event.tree.problem.uid, []).append(found)
+
+    for seed in range(num_seeds):
+        api.grow(config(task, shape, seed=seed), problems, observers=[note])
+    return trees
+
+
+@contextmanager
+def unseen(title: str, number: int):
+    yield lambda event: None
+
+
+def points(task: str, num_problems: int, num_seeds: int) -> list[Point]:
+    flown = fly(config(task, seed=1000), num_problems=60, prices=DECODE, watch=unseen)
+    built = api.build_task(config(task))
+    known = {problem.uid for problem in built.problems("heldout", 60, 1000)}
+    drawn = built.problems("heldout", num_problems + 60, 0)
+    problems = [problem for problem in drawn if problem.uid not in known][:num_problems]
+    pool = pool_of(task, problems)
+    found: list[Point] = []
+    for shape in shapes(task, flown.pilot):
+        made = line(task, grown(task, shape, problems, num_seeds), pool, seconds=0.0)
+        gain = predicted(shape, flown.pilot, made.tokens)
+        found.append(Point(task, shape, gain, made.less_chains["solved"], made.tokens))
+        show(found[-1], is_plan=len(found) == 1)
+    return found
+
+
+def show(point: Point, *, is_plan: bool) -> None:
+    p, r = point.predicted, point.realised
+    print(
+        f"| {point.task} | {point.name}{' (the plan)' if is_plan else ''} | {point.tokens:.0f} "
+        f"| {p.value:+.3f} [{p.low:+.3f}, {p.high:+.3f}] | {r.mean:+.3f} [{r.low:+.3f}, {r.high:+.3f}] "
+        f"| {point.agrees} |",
+        flush=True,
+    )
+
+
+def draw(found: list[Point], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "ramify"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(5.5, 5))
+    for task, marker in zip(FORKS, "osD", strict=True):
+        own = [point for point in found if point.task == task]
+        x, y = [p.predicted.value for p in own], [p.realised.mean for p in own]
+        left = [[p.predicted.value - p.predicted.low for p in own], [p.predicted.high - p.predicted.value for p in own]]
+        down = [[p.realised.mean - p.realised.low for p in own], [p.realised.high - p.realised.mean for p in own]]
+        axes.errorbar(x, y, xerr=left, yerr=down, fmt=marker, label=task, capsize=2, linewidth=0.8)
+    ends = [min(axes.get_xlim()[0], axes.get_ylim()[0]), max(axes.get_xlim()[1], axes.get_ylim()[1])]
+    axes.plot(ends, ends, color="0.7", linewidth=0.8, zorder=0)
+    axes.axhline(0, color="0.85", linewidth=0.8, zorder=0)
+    axes.axvline(0, color="0.85", linewidth=0.8, zorder=0)
+    axes.set_xlabel("predicted: share of problems solved beyond chains")
+    axes.set_ylabel("realised, at the same tokens")
+    axes.legend()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--problems", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    began = time.process_time()
+    print("| task | children | tokens | predicted | realised | signs agree |\n|---|---|---|---|---|---|", flush=True)
+    found = [point for task in FORKS for point in points(task, options.problems, options.seeds)]
+    judged = [point for point in found if point.agrees != "-"]
+    print(f"\n{sum(p.agrees == 'yes' for p in judged)} of {len(judged)} judged signs agree; {len(found)} shapes")
+    print(f"{time.process_time() - began:.0f} CPU-seconds")
+    if options.plot is not None:
+        draw(found, options.plot)
+
+
+if __name__ == "__main__":
+    main()
