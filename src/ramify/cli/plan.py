@@ -5,7 +5,6 @@ configuration for `ramify rollout -c FILE`.
 """
 
 import argparse
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -113,8 +112,8 @@ def table(made: "Plan") -> Table:
             f"step {depth.steps}",
             f"{depth.cost_share:.0%}",
             f"{depth.variance_share:.0%}",
-            "-" if math.isnan(depth.ratio.value) else interval(depth.ratio, ".2f"),
-            "-" if math.isnan(depth.ratio.value) else interval(depth.gain, "+.1%"),
+            "-" if depth.call == "nothing to see" else _children(depth.ratio),
+            "-" if depth.call == "nothing to see" else interval(depth.gain, "+.1%"),
             f"{depth.number:g}",
             depth.call,
         )
@@ -138,6 +137,17 @@ def advice(made: "Plan") -> Iterator[str]:
 def interval(estimate: "Estimate", form: str) -> str:
     """A figure with its interval."""
     return f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
+
+
+def _children(ratio: "Estimate") -> str:
+    """Best numbers, those at the ends of the scale as what they stand for."""
+    from ramify.planner.plan import FARTHEST
+
+    low, value, high = (
+        "0" if number <= 1 / FARTHEST else "many" if number >= FARTHEST else f"{number:.2f}"
+        for number in (ratio.low, ratio.value, ratio.high)
+    )
+    return f"{value} [{low}, {high}]"
 
 
 def configuration(made: "Plan", config: "RunConfig") -> str:

@@ -97,8 +97,8 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do, and why. A gain is relative for the gradient (0.2 = a fifth less variance x cost) and in problems
-    solved for coverage (0.05 = five points)."""
+    """What to do, and why. A gain is relative for the gradient (0.2: chains cost a fifth more for the same variance), and
+    of the problems solved for coverage (0.05: five points)."""
 
     aim: Aim
     shape: Shape
@@ -180,7 +180,7 @@ class _Outlook:
         return Shape((1.0,) * steps + (number,))
 
     def shape(self, depths: Sequence[Depth], keep: float | None) -> Shape:
-        """Of chains, one fork, and forks at all depths that pay: the one whose gain is surest, if any is sure."""
+        """Of chains, one fork, and forks at all depths that pay: the one whose gain is surest."""
         paying = [depth for depth in depths if depth.call == "fork"]
         shapes = [self._fork(depth.steps, depth.number) for depth in paying]
         if len(paying) > 1:
@@ -188,7 +188,7 @@ class _Outlook:
             shapes.append(Shape((1.0, *best_children(variance, cost, [d.call == "fork" for d in depths]))))
         chains = self._with_stems(Shape((1.0,), keep))
         fitting = [self._with_stems(replace(shape, keep=keep)) for shape in shapes]
-        return max([chains, *fitting], key=lambda shape: self.gain(shape).low if shape.is_forked else 0.0)
+        return max([chains, *fitting], key=lambda shape: self.gain(shape).low)
 
     def pruning(self) -> Pruning:
         rule = rule_of(self.pilot, self.found.picks)
@@ -230,19 +230,11 @@ class _Outlook:
 
     def _more_solved(self, shape: Shape, *, num_resamples: int = NUM_PREDICTED) -> Array:
         """(R,) coverage of `shape` less that of chains."""
-        with_rule = (
-            self.found
-            if shape.keep is None
-            else levels(self.pilot.truncated(), self.found.picks[:num_resamples]).settled()
-        )
-        chains = Shape((1.0,))
-        return np.array(
-            [
-                coverage(Successes.of(with_rule, r), shape, self.budget)
-                - coverage(Successes.of(self.found, r), chains, self.budget)
-                for r in range(num_resamples)
-            ]
-        )
+        picks, chains = self.found.picks[:num_resamples], Shape((1.0,))
+        own = self.found if shape.keep is None else levels(self.pilot.truncated(), picks).settled()
+        solved = (coverage(Successes.of(own, r), shape, self.budget) for r in range(num_resamples))
+        by_chains = (coverage(Successes.of(self.found, r), chains, self.budget) for r in range(num_resamples))
+        return np.array([one - other for one, other in zip(solved, by_chains, strict=True)])
 
 
 def _ratio(chains: Array, others: Array) -> Array:
