@@ -97,8 +97,8 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do, and why. A gain is relative for the gradient (0.2: chains cost a fifth more for the same variance), and
-    of the problems solved for coverage (0.05: five points)."""
+    """What to do, and why. A gain is relative for the gradient (0.2: chains cost a fifth more for the same variance),
+    and of the problems solved for coverage (0.05: five points)."""
 
     aim: Aim
     shape: Shape
