@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--prices",
-        choices=("decode", "engine"),
+        choices=("decode", "engine", "measured"),
         help="what counts as cost: sampled tokens alone, or the engine's prices (default where it has any)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the shape as a configuration (TOML)")
@@ -190,6 +190,10 @@ def _gain_in_words(gain: "Estimate", aim: str) -> str:
 def _prices(name: str | None, config: "RunConfig") -> "Prices":
     from ramify.runner.pilot import DECODE
 
+    if name == "measured":
+        from ramify.runner.measured_prices import measured_prices
+
+        return measured_prices(config)
     known = config.engine.prices
     if name == "engine" and not known.is_known:
         raise ConfigError("--prices engine: the engine has none; set engine.prices.prompt and engine.prices.output")

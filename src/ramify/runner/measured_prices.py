@@ -1,0 +1,73 @@
+"""Measured prices: what an engine's tokens take here, in seconds, by asking it for them.
+
+Contexts are made of the task's questions; each is asked for once anew, once more while the engine's cache may hold it,
+and once for a longer continuation. What a token takes is the least-squares fit of the seconds to the numbers that the
+engine reports. One request at a time: an engine that shares its steps among many requests decodes cheaper than this.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ramify.config.run_config import RunConfig
+from ramify.core.codec import Codec
+from ramify.core.engine import Engine, Generation, Request
+from ramify.core.errors import ConfigError
+from ramify.core.prices import Prices
+from ramify.core.segment import token_array
+from ramify.runner import api, loop
+from ramify.runner.deadline import finished
+
+NUM_CONTEXTS: Final = 8
+CONTEXT_TOKENS: Final = 192
+CONTINUED: Final = 32
+Timed = tuple[Generation, float]
+"""(what a request became, seconds)"""
+
+
+def measured_prices(config: RunConfig) -> Prices:
+    """Seconds a million tokens, in place of dollars. Raises `ConfigError` for an engine that does not count tokens."""
+    return loop.run(_measured(config))
+
+
+async def _measured(config: RunConfig) -> Prices:
+    run = api.assemble(config)
+    try:
+        await run.connect()
+        text = " ".join(problem.question for problem in run.problems)
+        return prices_of(
+            [timed for context in _contexts(run.codec, text) for timed in await _asked(run.engine, context)]
+        )
+    finally:
+        await finished(run.close())
+
+
+def prices_of(timed: Sequence[Timed]) -> Prices:
+    """The fit. No kind of token takes less than nothing."""
+    counts = np.array([[g.num_prefilled, g.num_cached, g.num_billed] for g, _ in timed], np.float64)
+    if not counts[:, 2].any():
+        raise ConfigError("the engine does not say how many tokens it sampled: its prices cannot be measured")
+    seconds = np.array([seconds for _, seconds in timed])
+    found = np.linalg.lstsq(counts, seconds, rcond=None)[0]
+    new, cached, output = (float(max(each, 0.0) * 1e6) for each in found)
+    return Prices(prompt=new, cached=min(cached, new), output=output)
+
+
+def _contexts(codec: Codec, text: str) -> list[list[int]]:
+    """Contexts that begin differently, so that none is the prefix of another."""
+    ids = list(codec.encode(text))
+    while len(ids) < CONTEXT_TOKENS + NUM_CONTEXTS:
+        ids += ids
+    return [ids[start : start + CONTEXT_TOKENS] for start in range(NUM_CONTEXTS)]
+
+
+async def _asked(engine: Engine, context: Sequence[int]) -> list[Timed]:
+    clock = asyncio.get_running_loop().time
+    found: list[Timed] = []
+    for seed, max_tokens in enumerate((1, 1, CONTINUED)):
+        began = clock()
+        generation = await engine.generate(Request(token_array(context), max_tokens=max_tokens, seed=seed))
+        found.append((generation, clock() - began))
+    return found
