@@ -20,7 +20,7 @@ def tree(parent: list[int], level: list[int], reward: list[float], given_up: lis
 @pytest.mark.parametrize("world", [EARLY, LATE])
 @pytest.mark.parametrize("children", [(4, 2, 2, 2), (4, 1.5, 1.5, 1.5), (2, 3, 1, 2.5)])
 def test_variances_and_costs_of_levels_are_unbiased(world: World, children: tuple[float, ...]):
-    found = levels(world.pilot(children, 1500, seed=1), resampled(1500, np.random.default_rng(0), num_resamples=200))
+    found = levels(world.pilot(children, 600, seed=1), resampled(600, np.random.default_rng(0), num_resamples=200))
     error = found.variance.std(axis=0)
     blind = [d for d, k in enumerate(children) if k == 1]
     """Where nothing forked, what the level adds is counted a level before."""
@@ -30,8 +30,8 @@ def test_variances_and_costs_of_levels_are_unbiased(world: World, children: tupl
         wanted[level] = 0
     np.testing.assert_array_less(np.abs(found.variance[0] - wanted), 4 * error + 1e-12)
     np.testing.assert_allclose(found.cost[0], world.costs, atol=1e-9)
-    np.testing.assert_allclose(found.mean[0], 0.5, atol=0.02)
-    np.testing.assert_allclose(found.between[0], 0.05, atol=0.01)
+    np.testing.assert_allclose(found.mean[0], 0.5, atol=0.05)
+    np.testing.assert_allclose(found.between[0], 0.05, atol=0.02)
 
 
 def test_two_levels_by_hand():

@@ -55,8 +55,8 @@ def test_a_larger_pilot_tells():
 
 def test_where_two_steps_matter_alike_it_is_seldom_called():
     """The best number is 1, which one interval in twenty leaves out."""
-    calls = [planned(World((0.5, 1.0), (6, 6)), num_problems=60, seed=seed).depths[0].call for seed in range(40)]
-    assert calls.count("too close to call") >= 34
+    calls = [planned(World((0.5, 1.0), (6, 6)), num_problems=60, seed=seed).depths[0].call for seed in range(20)]
+    assert calls.count("too close to call") >= 16
 
 
 @pytest.mark.parametrize("aim", ["gradient", "coverage"])
@@ -83,21 +83,21 @@ def test_the_same_pilot_gives_the_same_plan():
 
 
 @pytest.mark.parametrize("world", [EARLY, LATE])
-@pytest.mark.parametrize("children", [(6,), (3, 2), (2, 1, 1, 4), (3, 1.5, 1.5), (2.5, 1, 2)])
+@pytest.mark.parametrize("children", [(6,), (2, 1, 1, 4), (2.5, 1, 2)])
 def test_coverage_is_predicted_from_the_levels(world: World, children: tuple[float, ...]):
     """The world is the prediction's own model, so that what is checked is its arithmetic."""
-    found = levels(world.pilot(PILOT, 2000, seed=5)).settled()
+    found = levels(world.pilot(PILOT, 1000, seed=5)).settled()
     shape = Shape(tuple(map(float, children)))
     budget = children[0] * float((np.array(world.costs) * shape.widths(4)).sum())
-    assert coverage(Successes.of(found), shape, budget) == pytest.approx(world.solved(children, 4000, seed=9), abs=0.04)
+    assert coverage(Successes.of(found), shape, budget) == pytest.approx(world.solved(children, 2000, seed=9), abs=0.05)
 
 
 def test_what_the_coin_saves_is_what_it_costs_no_more_than():
     """By the formula of `planner/pruning.py`, against the returns of paths that a coin has weighed."""
-    made = planned(EARLY, num_problems=1500)
+    made = planned(EARLY, num_problems=800)
     assert made.pruning is not None
     keep, rng = made.pruning.keep, np.random.default_rng(3)
-    trees = EARLY.pilot((8,), 3000, seed=11).trees
+    trees = EARLY.pilot((8,), 1000, seed=11).trees
     whole, cut, spent, cost = [], [], [], []
     for tree in trees:
         for leaf in np.flatnonzero(tree.is_leaf):

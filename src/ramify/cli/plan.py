@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prices",
         choices=("decode", "engine", "measured"),
-        help="what counts as cost: sampled tokens alone, or the engine's prices (default where it has any)",
+        help="what counts as cost: sampled tokens, the engine's prices (default where it has any), or its seconds",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the shape as a configuration (TOML)")
     add_json_flag(parser)
