@@ -273,6 +273,8 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
     "planned": [
         {"children": (3, 2, 2)},
         {"children": (2.5, 1, 1.5, 2.3)},
+        {"children": (5, 0.5, 1.5, 0.7)},
+        {"children": (3.4, 0.6, 2), "segment_tokens": 3},
         {"children": (5,)},
     ],
     "segments": [

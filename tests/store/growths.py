@@ -147,7 +147,7 @@ COMMANDS = st.one_of(
         WHY,
     ),
     st.builds(Judge, st.lists(COUNTS, max_size=3).map(tuple), TEXT, COUNTS, WHY),
-    st.builds(Close, COUNTS, TEXT, WHY),
+    st.builds(Close, COUNTS, TEXT, WHY, st.sampled_from(["closed", "roulette"])),
     st.builds(Cancel, COUNTS),
 )
 ENDINGS = st.one_of(
@@ -260,7 +260,7 @@ def _ask_randomly(live: Live, rng: Random) -> None:
         "at": [_fork_inside(tree, rng)],
         "quote": [Grow(any_node, action="critique", until="step")],
         "judge": [Judge((any_node,), "vote")],
-        "close": [Close(any_node, "dead end")],
+        "close": [Close(any_node, "dead end", stop=rng.choice(["closed", "roulette"]))],
         "cancel": [Cancel(rng.choice(sorted(live.growth.flights) or [0]))],
     }
     kinds = [kind for kind in commands for _ in range(1 if kind in ("close", "cancel") else 3)]

@@ -124,7 +124,7 @@ def weight(tree: Tree, leaf: int) -> Fraction:
     for node in tree.path(leaf)[1:]:
         if fork := tree.fork(node):
             assert len(set(fork.shares)) == 1
-            product /= fork.num_siblings
+            product *= Fraction(fork.shares[0]).limit_denominator(100)
     return product
 
 
@@ -146,6 +146,8 @@ def expected_gradient(
         tree = journey(make(choices), DecisionsWorld(process, choices)).tree
         mass += choices.probability
         for leaf in tree.leaves():
+            if tree.stop(leaf) == "roulette":
+                continue
             prefix = process.prefix(tree, leaf)
             factor = choices.probability * weigh(tree, leaf) * process.rewards[prefix]
             for at, value in process.score(prefix).items():

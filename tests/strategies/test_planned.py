@@ -9,7 +9,7 @@ from tests.strategies.test_exact import PROCESSES, Decisions, expected_gradient
 from tests.strategies.world import SeededWorld, journey, shape
 
 from ramify.core.errors import ConfigError
-from ramify.core.tree import ROOT
+from ramify.core.tree import ROOT, Tree
 from ramify.credit import credit, forest_of
 from ramify.strategies import Planned
 from ramify.strategies.planned import PlannedConfig
@@ -50,7 +50,7 @@ def test_a_failed_child_is_not_made_up_for() -> None:
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-@pytest.mark.parametrize("children", [(2, 2), (1.5, 2), (2, 1, 1.5)])
+@pytest.mark.parametrize("children", [(2, 2), (1.5, 2), (2, 1, 1.5), (2, 0.5), (1, 0.5, 1.5, 0.5), (1.5, 0.5, 2)])
 def test_the_gradient_is_exact(name: str, children: tuple[float, ...]) -> None:
     process = Decisions(name)
 
@@ -60,7 +60,42 @@ def test_the_gradient_is_exact(name: str, children: tuple[float, ...]) -> None:
     assert expected_gradient(process, make, grid=2) == process.gradient
 
 
-@pytest.mark.parametrize("children", [(), (0.5,), (3, 0), (4, 5000), (100, 100)])
+@pytest.mark.parametrize(
+    "children", [(), (0.5,), (3, 0), (3, 0.01), (3, float("nan")), (4, 5000), (100, 100), (100, 0.1, 90, 90)]
+)
 def test_a_shape_that_grows_nothing_or_too_much_is_refused(children: tuple[float, ...]) -> None:
     with pytest.raises(ConfigError, match="planned: "):
         PlannedConfig(children)
+
+
+def test_below_one_child_a_coin_ends_paths_and_the_others_count_for_them() -> None:
+    trees = [journey(planned(20, 0.25, seed=seed), PlannedWorld({})).tree for seed in range(20)]
+    ended = [leaf for tree in trees for leaf in tree.leaves() if tree.stop(leaf) == "roulette"]
+    assert len(ended) == pytest.approx(300, abs=30)
+    survivors = [fork for tree in trees for fork in tree.forks if fork.rule == "roulette"]
+    assert {(fork.shares, fork.probability, fork.num_siblings) for fork in survivors} == {((4.0,), 0.25, 1)}
+    assert len(survivors) + len(ended) == 400
+
+
+def test_a_path_that_a_coin_ended_is_worth_nothing_and_leaves_the_credit_exact() -> None:
+    tree = next(tree for tree in map(_coins, range(20)) if {"roulette", "answer"} <= stops(tree))
+    forest = forest_of(tree)
+    ended = [i for i in forest.leaves.tolist() if tree.stop(int(forest.nodes[i])) == "roulette"]
+    assert forest.reward[ended].tolist() == [0.0] * len(ended)
+    assert forest.caveats == ()
+    assert credit("auto", forest).is_unbiased
+
+
+def _coins(seed: int) -> Tree:
+    return journey(planned(4, 0.5, seed=seed), PlannedWorld({(i, 0): End(1.0) for i in range(4)})).tree
+
+
+def stops(tree: Tree) -> set[str | None]:
+    return {tree.stop(leaf) for leaf in tree.leaves()}
+
+
+def test_a_place_may_be_so_many_tokens_from_the_next() -> None:
+    strategy = Planned(PlannedConfig((2, 3), segment_tokens=7), np.random.default_rng(0))
+    tree = journey(strategy, PlannedWorld({})).tree
+    assert [tree.num_sampled(stem) for stem in tree.stems()] == [7, 7]
+    assert tree.num_leaves == 6

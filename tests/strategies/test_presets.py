@@ -16,6 +16,7 @@ from ramify.strategies.offline import AS_PUBLISHED as OFFLINE_AS_PUBLISHED
 from ramify.strategies.offline import OfflineConfig
 from ramify.strategies.online import AEPO_AS_PUBLISHED, ARPO_AS_PUBLISHED, OnlineConfig
 from ramify.strategies.particle_filter import ParticleFilterConfig
+from ramify.strategies.planned import PlannedConfig
 from ramify.strategies.rebase import RebaseConfig
 from ramify.strategies.tree_grpo import TreeGRPOConfig
 from ramify.strategies.treepo import AS_PUBLISHED as TREEPO_AS_PUBLISHED
@@ -37,6 +38,7 @@ PRESETS = {
     "rstar_beam": RSTAR,
     "rstar_beam_as_published": RSTAR_AS_PUBLISHED,
     "dvts": DVTSConfig(),
+    "planned": PlannedConfig((4, 1, 2)),
     "particle_filter": ParticleFilterConfig(),
     "rebase": RebaseConfig(),
     "tree_grpo": TreeGRPOConfig(),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from ramify.core.errors import ContractError
+from ramify.core.stop import ROULETTE
 
 Edge = Literal["continues", "quotes"]
 EDGES: tuple[Edge, ...] = ("continues", "quotes")
@@ -72,6 +73,14 @@ class Fork:
                 raise ContractError(f"a fork's {name} is a finite number or None, got {value!r}")
 
 
+def roulette(keep: float) -> Fork:
+    """The decision that a path goes on, where a coin might have ended it: it counts for those that the coin ends.
+
+    Had the coin fallen the other way, the path would have been closed with the stop word `roulette`.
+    """
+    return Fork(1, ROULETTE, shares=(1 / keep,), probability=keep)
+
+
 @dataclass(frozen=True, slots=True)
 class ForkRecord:
     """Why children exist; written once, at the decision, before the first child is asked for."""
@@ -84,7 +93,8 @@ class ForkRecord:
     rule: str
     num_siblings: int
     shares: tuple[float, ...]
-    """Planned share of each child, in order of request; predictable ones sum to 1."""
+    """Planned share of each child, in order of request; predictable ones sum to 1, or to 1 / probability where the
+    rule is `roulette`: a coin, which might have ended the path here."""
     is_post_hoc: bool
     """Whether a continuation had already been sampled here: computed by the tree, never claimed."""
     probability: float | None = None
@@ -128,6 +138,8 @@ class Close:
     node: int
     reason: str
     why: tuple[Candidate, ...] = ()
+    stop: Literal["closed", "roulette"] = "closed"
+    """roulette: a coin ended it, thrown without regard to anything below."""
 
 
 @dataclass(frozen=True, slots=True)

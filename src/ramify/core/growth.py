@@ -27,6 +27,7 @@ from ramify.core.command import (
     Tokens,
 )
 from ramify.core.errors import ContractError
+from ramify.core.stop import ROULETTE
 from ramify.core.tree import Place, Step, Tree
 
 
@@ -135,7 +136,7 @@ class Growth:
 
     def _done(self, command_id: int, flight: Flight, nodes: tuple[int, ...]) -> Outcome:
         if isinstance(flight.command, Close):
-            self.tree.close(flight.command.node, flight.command.reason)
+            self.tree.close(flight.command.node, flight.command.reason, stop=flight.command.stop)
         if not isinstance(flight.command, Grow):
             return Closed(command_id)
         if not nodes:
@@ -177,6 +178,8 @@ class Growth:
                     raise ContractError("a Judge names at least one node")
             case Close(node):
                 self.tree.parent(node)
+                if command.stop not in ("closed", ROULETTE):
+                    raise ContractError(f"{command!r}: a strategy ends a path as 'closed' or by a coin, {ROULETTE!r}")
             case Grow():
                 _check_types(command)
             case Cancel():

@@ -1,8 +1,8 @@
 """Stop words: one vocabulary for how a path ends, used by store, rows, metrics and viewer.
 
 Sources: `docs/rollouts.md` (ARPO, AT2PO, TreePO, Search-R1 words and ours); step search adds its three; `closed`
-is the strategy's or a prune rule's own end, with its reason in the node's notes, and `roulette` a coin's, where a prune
-rule would have closed the path (`growth.keep`).
+is the strategy's or a prune rule's own end, with its reason in the node's notes, and `roulette` a coin's: a strategy's,
+or that of `growth.keep` where a prune rule would have closed the path.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,8 @@ ANSWERED: Final = frozenset({"answer", "end_of_sequence"})
 KEPT: Final = "kept"
 """Note of a node whose path a prune rule would have ended, and a coin did not: the probability of the coin."""
 ROULETTE: Final = "roulette"
-"""Stop word of a path that the coin ended, and the name of its score, which is 0."""
+"""Stop word of a path that a coin ended: nobody judges it, and in a forest its return is 0. Also the rule of a decision
+that lets a path go on by a coin (`core/command.py`)."""
 
 
 def stop_word(word: str) -> StopWord:

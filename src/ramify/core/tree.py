@@ -365,10 +365,10 @@ class Tree:
         """A command is answered."""
         del self.pending[command_id]
 
-    def close(self, node: int, reason: str) -> None:
-        """End the path at `node`, if it has not ended, with the stop word `closed` and a reason."""
+    def close(self, node: int, reason: str, *, stop: str = "closed") -> None:
+        """End the path at `node`, if it has not ended, with a stop word and a reason."""
         if self._stop[self._known(node)] == NONE:
-            self._stop[node] = STOPS.index("closed")
+            self._stop[node] = STOPS.index(stop)
             self.num_leaves += self.is_leaf(node)
         self.note(node, closed=reason)
 

@@ -61,7 +61,7 @@ def forest_of(
         caveats=tuple(survey.caveats()),
         measures={name: _measured(tree, survey.kept, name) for name in measures},
         decision=np.array([_decision(tree, n) for n in survey.kept], np.int32),
-        has_coins=any(tree.stop(n) == ROULETTE or KEPT in tree.notes(n) for n in survey.kept),
+        has_coins=any(_has_coin(tree, n) for n in survey.kept),
         selected=None if selected is None else np.array([n in selected for n in survey.kept], bool),
         tree=np.array(_tree_numbers(tree, survey.kept), np.int32),
     )
@@ -93,6 +93,17 @@ def _mean_surprisal(logprobs: Floats_T | None) -> float:
 def _decision(tree: Tree, node: int) -> int:
     fork = tree.fork(node)
     return -1 if fork is None else fork.decision_id
+
+
+def _odds(fork: ForkRecord) -> float:
+    """Probability with which a coin let the path go on to this decision; 1 = it might not have ended there."""
+    return fork.probability if fork.rule == ROULETTE and fork.probability is not None else 1.0
+
+
+def _has_coin(tree: Tree, node: int) -> bool:
+    """Whether a coin ended the path at `node`, or let it go on there or behind it."""
+    fork = tree.fork(node)
+    return tree.stop(node) == ROULETTE or KEPT in tree.notes(node) or (fork is not None and fork.rule == ROULETTE)
 
 
 @dataclass(slots=True)
@@ -162,7 +173,7 @@ class _Survey:
         if not STOP_WORDS[stop].is_trainable:
             self.lost[f"ended with {stop!r}"] += 1
             return False
-        reward = self.tree.reward(node)
+        reward = 0.0 if stop == ROULETTE else self.tree.reward(node)
         if reward is None:
             self._refuse_unjudged(node, stop)
             self.lost["no judge gave a reward"] += 1
@@ -200,7 +211,7 @@ class _Survey:
         if late or len(decisions) != 1 or None in forks:
             return dict.fromkeys(siblings, 1 / len(siblings))
         (fork,) = decisions.values()
-        self.num_unshared += not math.isclose(sum(fork.shares), 1.0, abs_tol=1e-9)
+        self.num_unshared += not math.isclose(sum(fork.shares) * _odds(fork), 1.0, abs_tol=1e-9)
         return self._as_decided(siblings, fork)
 
     def _as_decided(self, siblings: list[int], fork: ForkRecord) -> dict[int, float]:

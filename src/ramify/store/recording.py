@@ -225,6 +225,7 @@ def _command_value(command: Command) -> CommandValue:
                 node=operator.index(command.node),
                 reason=clean_text(command.reason),
                 why=tuple(map(_candidate_value, command.why)),
+                stop=command.stop,
             )
         case Cancel():
             return CancelValue(command_id=operator.index(command.command_id))
@@ -385,7 +386,7 @@ def _command(value: CommandValue) -> Command:
         case JudgeValue():
             return Judge(value.nodes, value.judge, value.attempt, tuple(map(_candidate, value.why)))
         case CloseValue():
-            return Close(value.node, value.reason, tuple(map(_candidate, value.why)))
+            return Close(value.node, value.reason, tuple(map(_candidate, value.why)), value.stop)
         case CancelValue():
             return Cancel(value.command_id)
         case _:

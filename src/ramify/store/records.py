@@ -133,6 +133,7 @@ class CloseValue(Value, frozen=True, tag="close", tag_field="command"):
     node: int
     reason: str
     why: tuple[CandidateValue, ...] = ()
+    stop: Literal["closed", "roulette"] = "closed"
 
 
 class CancelValue(Value, frozen=True, tag="cancel", tag_field="command"):

@@ -1,19 +1,21 @@
 """Planned: a tree whose shape is drawn before its first token: so many children at the prompt, behind the first step, …
 
 A number between whole ones is the lower one or, by a coin, the next: 2.3 children are two, and three with probability
-0.3, whose shares are then a third each. What was planned below a path that ends early is not grown, and a child that
-failed is not made up for. Nothing depends on tokens, so forks are predictable and exact credits take the tree; nor on
-the order of outcomes. `ramify plan` measures which numbers pay (`docs/when-trees-pay.md`).
+0.3, whose shares are then a third each. Below 1 it is roulette: with 0.4 children a path goes on as one of share 2.5
+with probability 0.4, and ends there otherwise. What was planned below a path that ends early is not grown, and a child
+that failed is not made up for. Nothing depends on tokens, so forks are predictable and exact credits take the tree; nor
+on the order of outcomes. `ramify plan` measures which numbers pay (`docs/when-trees-pay.md`).
 
 Draws, all at the first ask: a number for each place that is not whole, depth first.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Final
+from itertools import accumulate
+from operator import mul
+from typing import Final, Literal
 
-from ramify.core.command import Fork, Grow, Grown, Outcome
+from ramify.core.command import Close, Command, Fork, Grow, Grown, Outcome, Tokens, roulette
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
@@ -22,8 +24,8 @@ from ramify.strategies.flight import InFlight
 
 MAX_LEAVES: Final = 4096
 """Of a tree: a slip of the keyboard is not grown."""
-Place = tuple["Place", ...]
-"""What was drawn for one place: its children's places."""
+MIN_KEEP: Final = 0.05
+"""A path that goes on counts twenty times at most, a coin: beyond it a few survivors carry the gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,30 @@ class PlannedConfig:
 
     children: tuple[float, ...] = (8.0,)
     """Expected children at the prompt, behind the first step, behind the second, …; then paths grow to their ends."""
+    segment_tokens: int | None = None
+    """Sampled tokens from one place to the next; None = a step."""
 
     def __post_init__(self) -> None:
-        if not self.children or not all(1 <= number <= MAX_LEAVES for number in self.children):
-            raise ConfigError(f"planned: there are 1 to {MAX_LEAVES} children at every depth, got {self.children!r}")
-        if prod(self.children) > MAX_LEAVES:
+        if not (self.children[:1] >= (1,) and all(MIN_KEEP <= number <= MAX_LEAVES for number in self.children)):
+            raise ConfigError(
+                f"planned: children = {self.children!r}: from 1 to {MAX_LEAVES} at the prompt, from {MIN_KEEP} behind "
+                "it, where less than 1 is a coin that ends paths"
+            )
+        widths: list[float] = list(accumulate(self.children, mul))
+        if max(widths) > MAX_LEAVES:
             raise ConfigError(f"planned: children = {self.children!r} make more than {MAX_LEAVES} leaves")
+        if self.segment_tokens is not None and self.segment_tokens < 1:
+            raise ConfigError(f"planned: segment_tokens = {self.segment_tokens!r}: at least 1, or none for whole steps")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What was drawn for one place."""
+
+    fork: Fork | None
+    """None = a coin ends the path here."""
+    children: tuple["Place | None", ...] = ()
+    """Of each child, what was drawn for its end; None = it grows to its own."""
 
 
 class Planned:
@@ -50,24 +70,25 @@ class Planned:
 
     def __init__(self, config: PlannedConfig, rng: Draws) -> None:
         self.config = config
+        tokens = config.segment_tokens
+        self._until: Literal["step"] | Tokens = "step" if tokens is None else Tokens(tokens)
         self._rng = rng
-        self._in_flight: InFlight[Place] = InFlight()
+        self._in_flight: InFlight[Place | None] = InFlight()
         """What is to grow behind each step."""
         self._arrived: list[tuple[int, Place]] = []
         self._has_started = False
 
-    def ask(self, tree: Tree) -> Sequence[Grow]:
+    def ask(self, tree: Tree) -> Sequence[Command]:
         if not self._has_started:
             self._has_started = True
             self._arrived.append((ROOT, self._drawn(0)))
         arrived, self._arrived = self._arrived, []
-        grows: list[Grow] = []
-        places: list[Place] = []
+        commands: list[Command] = []
+        places: list[Place | None] = []
         for node, place in arrived:
-            fork = Fork(len(place), "planned")
-            grows += [Grow(node, until="step" if child else "end", fork=fork) for child in place]
-            places += place
-        return self._in_flight.book(grows, places)
+            commands += self._behind(node, place)
+            places += place.children if place.fork else (None,)
+        return self._in_flight.book(commands, places)
 
     def tell(self, tree: Tree, outcome: Outcome) -> None:
         place = self._in_flight.take(outcome)
@@ -82,10 +103,22 @@ class Planned:
             return Phase("build")
         return Phase("collection" if self.is_done(tree) else "expansion")
 
+    def _behind(self, node: int, place: Place) -> Sequence[Command]:
+        if place.fork is None:
+            return [Close(node, "a coin of the plan", stop="roulette")]
+        return [Grow(node, until=self._until if child else "end", fork=place.fork) for child in place.children]
+
     def _drawn(self, level: int) -> Place:
-        if level == len(self.config.children):
-            return ()
-        wanted = self.config.children[level]
-        number, rest = int(wanted), wanted - int(wanted)
-        number += bool(rest and self._rng.random() < rest)
-        return tuple(self._drawn(level + 1) for _ in range(number))
+        fork = self._decided(self.config.children[level])
+        number = fork.num_siblings if fork else 0
+        is_last = level + 1 == len(self.config.children)
+        return Place(fork, tuple(None if is_last else self._drawn(level + 1) for _ in range(number)))
+
+    def _decided(self, wanted: float) -> Fork | None:
+        """How many children there are where so many are expected; None = a coin ends the path."""
+        whole, rest = int(wanted), wanted - int(wanted)
+        is_more = bool(rest) and self._rng.random() < rest
+        if not whole:
+            return roulette(wanted) if is_more else None
+        probability = (rest if is_more else 1 - rest) if rest else None
+        return Fork(whole + is_more, "planned", probability=probability)
