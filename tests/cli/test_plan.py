@@ -23,6 +23,11 @@ def test_countdown_is_told_not_to_fork_and_to_prune(tmp_path: Path, capsys: pyte
     assert ramify(capsys, "check", tmp_path / "run").code == 0
 
 
+def test_what_a_plan_set_is_planned_for_anew(capsys: pytest.CaptureFixture[str]):
+    said = ramify(capsys, *SMALL, "--set", "growth.prune=task", "--set", "growth.keep=0.3")
+    assert said.code == 0 and "advice: " in said.out
+
+
 def test_a_plan_is_one_object_of_json(capsys: pytest.CaptureFixture[str]):
     said = ramify(capsys, *SMALL, "--json")
     plan = json.loads(said.out)

@@ -104,7 +104,7 @@ def thrown(step: Step, keep: float, *, goes_on: bool) -> Step:
     """The step behind which a coin was thrown, as the grower writes it."""
     if goes_on:
         return replace(step, notes={KEPT: keep})
-    return replace(step, stop=ROULETTE, scores=(Score(ROULETTE, 0.0),))
+    return replace(step, stop=ROULETTE)
 
 
 def sampler(spec: Mapping[str, Any], mdp: MDP) -> Callable[[Draw], Tree]:

@@ -10,9 +10,9 @@ from tests.credit.enumeration import MDP, outcomes, rational
 from tests.credit.samplers import sampler
 from tests.credit.trees import ask, bare, end, failed, fork, give, nested, sampled, step, wild
 
-from ramify.core.command import Fork, Grow
+from ramify.core.command import Close, Fork, Grow, roulette
 from ramify.core.errors import ContractError, ExportError
-from ramify.core.growth import Failure, Growth
+from ramify.core.growth import Done, Failure, Growth
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.credit import Forest, forest_of
 from ramify.credit.forest import STEM
@@ -213,6 +213,52 @@ def test_arrays_that_are_no_forest_are_refused() -> None:
         Forest.of_arrays([STEM, 0], [1.0, 1.0], [1.0, None])
     with pytest.raises(ContractError, match="one shape"):
         Forest(*(np.zeros(n, np.int32) for n in (2, 2, 2, 2, 1)))
+
+
+def test_a_path_that_a_coin_ended_is_worth_0_whatever_judges_said_of_it() -> None:
+    growth = bare()
+    fork(growth, ROOT, [end("a", 1.0)], [end("b", 0.5, "roulette")], [end("c", None, "roulette")])
+    forest = forest_of(growth.tree)
+    assert forest.rewards.tolist() == [1.0, 0.0, 0.0]
+    assert forest.has_coins
+    assert forest.caveats == ()
+    assert [growth.tree.reward(node) for node in forest.nodes.tolist()] == [1.0, None, None]
+
+
+def test_a_path_that_was_closed_by_no_coin_must_be_judged() -> None:
+    growth = bare()
+    fork(growth, ROOT, [end("a", 1.0)], [end("b", None, "closed")])
+    with pytest.raises(ExportError, match="'closed' and has no reward"):
+        forest_of(growth.tree)
+
+
+def test_a_decision_that_a_coin_let_through_counts_for_what_it_ended() -> None:
+    growth = bare()
+    one, two = fork(growth, ROOT, [step("a")], [step("b")])
+    give(growth, growth.ask(Grow(one, fork=roulette(0.25))), end("c", 1.0))
+    growth.end(growth.ask(Close(two, "a coin", stop="roulette")), Done())
+    forest = forest_of(growth.tree)
+    assert forest.weight.tolist() == [0.5, 0.5, 2.0]
+    assert forest.outside.tolist() == [0.5, 0.5, 0.5]
+    assert forest.caveats == ()
+
+
+@pytest.mark.parametrize(
+    ("rule", "probability", "shares"), [("test", 0.25, (4.0,)), ("roulette", 0.5, (4.0,)), ("roulette", None, (4.0,))]
+)
+def test_shares_that_no_coin_accounts_for_are_named(
+    rule: str, probability: float | None, shares: tuple[float, ...]
+) -> None:
+    growth = bare()
+    fork(growth, ROOT, [end("a", 1.0)], rule=rule, probability=probability, shares=shares)
+    assert forest_of(growth.tree).caveats == ("1 decision(s) whose shares do not sum to 1",)
+
+
+def test_a_strategy_ends_paths_by_no_other_word() -> None:
+    growth = bare()
+    (tip,) = fork(growth, ROOT, [step("a")])
+    with pytest.raises(ContractError, match="'closed' or by a coin"):
+        growth.ask(Close(tip, "why", stop="answer"))  # type: ignore[arg-type]
 
 
 def test_a_planned_fork_with_shares_of_every_child_is_checked_by_the_core() -> None:

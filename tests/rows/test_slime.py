@@ -18,7 +18,17 @@ from ramify.credit import group_advantages
 from ramify.rows import rows_of
 from ramify.rows.sample import Sample
 from ramify.rows.sft import examples
-from ramify.rows.slime import normalised, read, samples, sft_samples, train_data, write, write_train_data
+from ramify.rows.slime import (
+    normalised,
+    read,
+    samples,
+    sft_samples,
+    train_data,
+    was_ended_by_coin,
+    write,
+    write_train_data,
+)
+from ramify.service.samples import rewards_differ
 
 
 @pytest.mark.covers("S3.6")
@@ -51,6 +61,18 @@ def test_everything_from_the_first_sampled_token_on_is_response(seeds: list[int]
             (~row.is_sampled[start:]).sum()
         )
         assert sample.status == ("truncated" if row.is_truncated else "completed")
+
+
+def test_what_a_coin_ended_has_a_reward_of_0_in_whatever_form_the_others_have() -> None:
+    growth = bare()
+    fork(growth, ROOT, [end("a", 1.0)], [end("b", None, "roulette")])
+    rows = rows_of(growth.tree)
+    assert all(row.is_unbiased for row in rows)
+    assert [sample.reward for sample in samples(rows)] == [1.0, 0.0]
+    keyed = samples(rows, reward_key="part")
+    assert [sample.reward for sample in keyed] == [{"part": 1.0}, {"part": 0.0}]
+    assert [was_ended_by_coin(sample) for sample in keyed] == [False, True]
+    assert not rewards_differ(keyed, "part")
 
 
 def test_given_tokens_before_the_first_sampled_one_are_prompt() -> None:

@@ -299,6 +299,15 @@ def test_the_raw_reward_is_counted_and_the_trained_one_has_the_variance():
         rollout_metrics([sample(metadata={"raw_reward": "much"})])
 
 
+def test_what_a_coin_ended_is_in_no_mean_of_rewards():
+    ended = sample(0.0, group_index=0, metadata={"ramify": {"stop": "roulette"}})
+    metrics = rollout_metrics([sample(1.0, group_index=0), sample(1.0, group_index=0), ended])
+    assert metrics["rollout/raw_reward"] == 1.0
+    assert metrics["rollout/unjudged_ratio"] == 0.0
+    assert metrics["rollout/zero_std/ratio"] == 1.0
+    assert not {"rollout/raw_reward", "rollout/unjudged_ratio"} & set(rollout_metrics([ended]))
+
+
 def test_what_is_not_known_of_a_batch_has_no_figure():
     metrics = rollout_metrics([sample(None)])
     assert metrics["rollout/unjudged_ratio"] == 1.0

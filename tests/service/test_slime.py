@@ -513,6 +513,15 @@ def test_evaluation_runs_chains_whatever_training_grows(tmp_path: Path) -> None:
     assert (made.growth.max_response_tokens, made.judges) == (11, config.judges)
 
 
+def test_no_coin_is_thrown_in_an_evaluation(tmp_path: Path) -> None:
+    config = training_config(SlimeArgs.of(arguments(tmp_path)))
+    law = EvalLaw(num_samples=3, temperature=0.0, top_p=0.7, max_response_tokens=11)
+    thrown = replace(config, growth=replace(config.growth, prune="task", keep=0.5))
+    pruned = replace(config, growth=replace(config.growth, prune="task"))
+    assert (evaluation_config(thrown, law).growth.prune, evaluation_config(thrown, law).growth.keep) == (None, 0.0)
+    assert evaluation_config(pruned, law).growth.prune == "task"
+
+
 # -- training data -----------------------------------------------------------------------------------------------------
 
 

@@ -136,6 +136,11 @@ class GrowthConfig:
         if self.max_tool_calls < 0:
             raise ConfigError(f"growth.max_tool_calls = {self.max_tool_calls!r}: 0 or more calls are allowed")
 
+    @property
+    def without_coin(self) -> "GrowthConfig":
+        """The same, but where a coin is thrown no path is given up: for evaluations, which count paths alike."""
+        return replace(self, prune=None, keep=0.0) if self.keep else self
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolConfig:

@@ -53,11 +53,13 @@ ANSWERED: Final = frozenset({"answer", "end_of_sequence"})
 """Stop words of paths that the model ended: a whole answer stands at their ends."""
 
 
+GIVEN_UP: Final = frozenset({"closed", "roulette"})
+"""Stop words of paths that a rule, the strategy or a coin ended: there is no answer at their ends."""
 KEPT: Final = "kept"
 """Note of a node whose path a prune rule would have ended, and a coin did not: the probability of the coin."""
 ROULETTE: Final = "roulette"
 """Stop word of a path that a coin ended: nobody judges it, and in a forest its return is 0. Also the rule of a decision
-that lets a path go on by a coin (`core/command.py`)."""
+that lets a path go on by a coin (`core.command.roulette`)."""
 
 
 def stop_word(word: str) -> StopWord:

@@ -27,7 +27,7 @@ from ramify.core.ledger import Spend
 from ramify.core.problem import Problem
 from ramify.core.seeds import child_seed, judge_seed
 from ramify.core.segment import Floats_T, Segment
-from ramify.core.stop import STOP_WORDS, stop_word
+from ramify.core.stop import ROULETTE, STOP_WORDS, stop_word
 
 NONE = -1
 QUOTED = -1
@@ -36,6 +36,7 @@ JUDGED = 1 << 20
 """Index of the first context in which a judge asks about a node: behind every child that was requested."""
 ROOT = 0
 STOPS = tuple(STOP_WORDS)
+ENDED_BY_COIN = STOPS.index(ROULETTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,15 +264,16 @@ class Tree:
         return self._scores.get(node, ())
 
     def reward(self, node: int) -> float | None:
-        """Value of `reward_score`; None = not judged, or the judge gave none."""
+        """Value of `reward_score`; None = there is none, or the judge gave none."""
         score = self.reward_score(node)
         return None if score is None else score.value
 
     def reward_score(self, node: int) -> Score | None:
         """The score that is the reward of `node`: the last one of the judge that scored it last when it ended, whatever
-        others said of it later; of a node that nobody scored then, the last one of all."""
+        others said of it later; of a node that nobody scored then, the last one of all. None = nobody did, or a coin
+        ended the path: what it would have been worth is not known."""
         scores = self._scores.get(node)
-        if scores is None:
+        if scores is None or self._stop[node] == ENDED_BY_COIN:
             return None
         judge = self._rewarded_by.get(node, scores[-1].judge)
         return next(score for score in reversed(scores) if score.judge == judge)

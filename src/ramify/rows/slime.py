@@ -6,7 +6,7 @@ row's per-token advantages, weights included, for a `--custom-advantage-function
 number a row. They travel on the sample as `train_metadata["advantages"]`. Files are JSON lines.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, groupby
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ramify.core.codec import Codec
 from ramify.core.errors import ExportError
+from ramify.core.stop import ROULETTE
 from ramify.credit import group_advantages
 from ramify.credit.group import Kind
 from ramify.rows.files import write_lines
@@ -177,11 +178,18 @@ def read(path: Path) -> list[Sample]:
     return made
 
 
+def was_ended_by_coin(sample: Sample) -> bool:
+    """Whether a sample of a row says that a coin ended its path: its reward of 0 is none."""
+    said = (sample.metadata or {}).get("ramify")
+    return isinstance(said, Mapping) and said.get("stop") == ROULETTE
+
+
 def _sample(row: Row, codec: Codec | None, reward_key: str | None, credit_by: CreditBy) -> Sample:
     start = _first(row.is_sampled)
     logprobs = row.logprobs[start:]
     is_known = not np.isnan(logprobs[row.weights[start:] > 0]).any()
-    if reward_key is not None and reward_key not in row.parts:
+    parts = {reward_key: row.reward} if reward_key is not None and row.stop == ROULETTE else dict(row.parts)
+    if reward_key is not None and reward_key not in parts:
         raise ExportError(f"row {row.leaf} of {row.uid!r} has no part {reward_key!r}; it has {sorted(row.parts)}")
     public = plain(row.public, "public")
     source = {"source_name": public["data_source"]} if public.get("data_source") else {}
@@ -191,7 +199,7 @@ def _sample(row: Row, codec: Codec | None, reward_key: str | None, credit_by: Cr
         tokens=row.ids.tolist(),
         response="" if codec is None else codec.decode(row.ids[start:]),
         response_length=len(row) - start,
-        reward=row.reward if reward_key is None else dict(row.parts),
+        reward=row.reward if reward_key is None else parts,
         loss_mask=(row.weights[start:] > 0).astype(int).tolist(),
         weight_versions=[str(version) for version, _ in groupby(s.version for s in row.spans if s.version is not None)],
         rollout_log_probs=[x or 0.0 for x in shortest(logprobs)] if is_known else None,

@@ -11,6 +11,7 @@ from typing import Any
 
 from ramify.core.command import Candidate
 from ramify.core.format import IsSame
+from ramify.core.stop import ROULETTE
 from ramify.core.strategy import Vote
 from ramify.core.tree import Tree
 from ramify.runner import votes
@@ -79,8 +80,12 @@ class Answering:
     is_same: IsSame
 
     def of(self, tree: Tree) -> Answers:
-        """The answers of a finished tree: those of its candidates; where no search named any, those of its leaves."""
-        candidates = tree.candidates or tuple(Candidate(leaf, 0.0) for leaf in tree.leaves())
+        """The answers of a finished tree: those of its candidates; where no search named any, those of its leaves.
+
+        A path that a coin ended answers nothing.
+        """
+        leaves = (leaf for leaf in tree.leaves() if tree.stop(leaf) != ROULETTE)
+        candidates = tree.candidates or tuple(Candidate(leaf, 0.0) for leaf in leaves)
         texts = [self.read(tree.branch(candidate.node).response_text) for candidate in candidates]
         classes = votes.classes_of(texts, self.is_same)
         chosen = _chosen(classes, [candidate.score for candidate in candidates])

@@ -14,6 +14,7 @@ from statistics import fmean
 
 from ramify.core.format import IsSame
 from ramify.core.ledger import Spend
+from ramify.core.stop import ROULETTE
 from ramify.core.tree import Tree
 from ramify.runner.answers import ReadAnswer
 from ramify.runner.events import TreeClosed
@@ -54,7 +55,8 @@ def figures(closed: TreeClosed, read: ReadAnswer, is_same: IsSame) -> TreeFigure
     total = Spend()
     for spend in closed.spent.values():
         total.add(spend)
-    classes = classes_of([read(tree.branch(leaf).response_text) for leaf in leaves], is_same)
+    answered = [leaf for leaf in leaves if tree.stop(leaf) != ROULETTE]
+    classes = classes_of([read(tree.branch(leaf).response_text) for leaf in answered], is_same)
     return TreeFigures(
         solved=float(any(reward >= 1 for reward in rewards)),
         reward=fmean(rewards) if rewards else 0.0,

@@ -273,6 +273,9 @@ class Grower:
         turn.stop = ROULETTE if keep else word if word in PRUNE_WORDS else "closed"
         turn.notes["closed"] = reason
 
+    def _is_to_judge(self, stop: str | None) -> bool:
+        return stop is not None and stop != ROULETTE and not stop_word(stop).is_failure
+
     def _is_policy(self, path: Path) -> bool:
         action = self._actions[path.work.command.action]
         return action.role == "policy" and action.edge == "continues"
@@ -282,9 +285,7 @@ class Grower:
         name = path.work.command.action
         action = self._actions[name]
         scores: tuple[Score, ...] = ()
-        if turn.stop == ROULETTE:
-            scores = (Score(ROULETTE, 0.0),)
-        elif turn.stop is not None and not stop_word(turn.stop).is_failure and action.role == "policy":
+        if self._is_to_judge(turn.stop) and action.role == "policy":
             scores, fault = await self._judging.leaf_scores(turn.branch, self._problem)
             if fault is not None:
                 turn.notes["judge"] = fault

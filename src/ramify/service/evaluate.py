@@ -17,6 +17,7 @@ from rich.text import Text
 
 from ramify.core.errors import ConfigError, ContractError
 from ramify.rows.sample import Sample, SampleStatus
+from ramify.rows.slime import was_ended_by_coin
 from ramify.runner.evaluation import RIGHT
 from ramify.runner.proportions import pass_at_k
 from ramify.service.eval_results import EvalResult, grouped, groups_of, number, reward_of
@@ -71,24 +72,33 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Name -> figure of a training batch, under `rollout/`. `version`: of the weights that are trained.
 
-    A reward that a sample's metadata call `raw_reward` is counted in place of the one that is trained. Raises
-    `ContractError` where only some samples say which group they belong to.
+    A reward that a sample's metadata call `raw_reward` is counted in place of the one that is trained. A path that a
+    coin ended has no reward, and is not unjudged either. Raises `ContractError` where only some samples say which group
+    they belong to.
     """
+    if not samples:
+        return {}
+    figures = {
+        **_reward_figures([sample for sample in samples if not was_ended_by_coin(sample)], reward_key),
+        "truncated_ratio": fmean(sample.status == SampleStatus.TRUNCATED for sample in samples),
+        **_spread("response_len", [sample.response_length for sample in samples]),
+        **({} if version is None else _staleness(samples, version)),
+    }
+    return {f"rollout/{name}": value for name, value in figures.items()}
+
+
+def _reward_figures(samples: Sequence[Sample], reward_key: str | None) -> dict[str, float]:
     if not samples:
         return {}
     rewards = [reward_of(sample, reward_key) for sample in samples]
     raw = [
         value for sample, reward in zip(samples, rewards, strict=True) if (value := _raw(sample, reward)) is not None
     ]
-    figures = {
+    return {
         **({"raw_reward": fmean(raw)} if raw else {}),
         "unjudged_ratio": rewards.count(None) / len(rewards),
-        "truncated_ratio": fmean(sample.status == SampleStatus.TRUNCATED for sample in samples),
-        **_spread("response_len", [sample.response_length for sample in samples]),
         **_without_signal(grouped(groups_of(samples), rewards)),
-        **({} if version is None else _staleness(samples, version)),
     }
-    return {f"rollout/{name}": value for name, value in figures.items()}
 
 
 def table(results: Sequence[EvalResult], *, step: int | None = None, right: float = RIGHT) -> Table:

@@ -50,6 +50,7 @@ def _settings(config: RunConfig, exam: EvalConfig) -> RunConfig:
         prompts=exam.prompts,
         seed=exam.seed,
         strategy=StrategyConfig(name="chains", options={"n": exam.repeats}),
+        growth=config.growth.without_coin,
         rows=RowsConfig(),
         limits=Limits(),
         judges={},

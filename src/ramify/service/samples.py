@@ -9,7 +9,7 @@ from ramify.core.errors import ExportError
 from ramify.core.tree import Tree
 from ramify.rows.row import Row
 from ramify.rows.sample import Sample
-from ramify.rows.slime import samples
+from ramify.rows.slime import samples, was_ended_by_coin
 from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run
 
@@ -49,5 +49,5 @@ def numbered(groups: Iterable[Sequence[Sample]], first: int) -> None:
 
 
 def rewards_differ(group: Sequence[Sample], reward_key: str | None) -> bool:
-    """Whether the group's rewards say anything about which of its samples is better."""
-    return len({sample.reward_value(reward_key) for sample in group}) > 1
+    """Whether the group's rewards say anything about which of its samples is better; a coin's ends have none."""
+    return len({sample.reward_value(reward_key) for sample in group if not was_ended_by_coin(sample)}) > 1

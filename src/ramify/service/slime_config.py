@@ -72,7 +72,7 @@ def evaluation_config(config: RunConfig, law: EvalLaw) -> RunConfig:
         credit="auto",
         rows=RowsConfig(),
         actions={**config.actions, "policy": replace(policy, sampling=sampling)},
-        growth=replace(config.growth, max_response_tokens=room),
+        growth=replace(config.growth.without_coin, max_response_tokens=room),
     )
 
 

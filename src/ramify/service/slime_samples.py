@@ -14,7 +14,7 @@ from ramify.core.problem import Problem
 from ramify.judges.exact import ANSWER
 from ramify.rows.row import Row
 from ramify.rows.sample import Sample
-from ramify.rows.slime import Rollouts, samples
+from ramify.rows.slime import Rollouts, samples, was_ended_by_coin
 from ramify.service.slime_rewards import ASKED, Asked
 
 FILLED: Final = (
@@ -78,6 +78,7 @@ def question_of(prompt: str | Sequence[Mapping[str, Any]], system: str | None = 
 def fill(group: Group, rows: Sequence[Row], *, codec: Codec, rollouts: Rollouts, reward_key: str | None) -> None:
     """Fill the group's samples by the rows of its tree, one each, in order. Mutates the samples."""
     _refuse_shared_rollout(group, rollouts)
+    # Where the trainer's reward has said parts, they are handed back as it said them; of a coin's end it said nothing.
     key = None if group.asked.said else reward_key
     # The columns of its problem are the sample's own metadata already, of whatever type they are there.
     made = samples([replace(row, public={}) for row in rows], group_by="tree", reward_key=key, codec=codec)
@@ -87,9 +88,14 @@ def fill(group: Group, rows: Sequence[Row], *, codec: Codec, rollouts: Rollouts,
             setattr(sample, name, getattr(leaf, name))
         sample.status = type(sample).Status(leaf.status.value)
         said = group.asked.said.get((row.ids.tobytes(), row.reward))
-        sample.reward = leaf.reward if said is None else dict(said)
+        sample.reward = _reward(leaf, reward_key) if said is None else dict(said)
         sample.metadata = {**(sample.metadata or {}), **leaf.metadata}
         sample.rollout_id = sample.index if rollouts == "leaf" else first.index
+
+
+def _reward(leaf: Sample, reward_key: str | None) -> Any:
+    """The reward of a leaf that the trainer's function did not speak of, in the form that the trainer reads."""
+    return {reward_key: 0.0} if reward_key is not None and was_ended_by_coin(leaf) else leaf.reward
 
 
 def plain_samples(batch: Sequence[Any]) -> list[Sample]:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from ramify.core.command import Candidate, Close, Command, Failed, Fork, Grow, Grown, Judge, Outcome
 from ramify.core.errors import ConfigError
+from ramify.core.stop import GIVEN_UP
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.draws import Draws
@@ -114,7 +115,7 @@ class Reject:
     def _weigh(self, tree: Tree, tip: int) -> None:
         """Have a step judged, or an answer, where that is not done yet."""
         judge = self.config.outcome if tree.is_ended(tip) else self.config.judge
-        if judge != REWARD and self._value(tree, tip, judge) is None and tree.stop(tip) != "closed":
+        if judge != REWARD and self._value(tree, tip, judge) is None and tree.stop(tip) not in GIVEN_UP:
             self._next.append(Judge((tip,), judge))
         else:
             self._go_on(tree, tip)
@@ -135,7 +136,7 @@ class Reject:
 
     def _finish(self, tree: Tree, tip: int) -> None:
         self._num_open -= 1
-        if tree.stop(tip) == "closed":
+        if tree.stop(tip) in GIVEN_UP:
             return
         self._answers.append(tip)
         value, accept = self._value(tree, tip, self.config.outcome), self.config.accept

@@ -17,13 +17,12 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from ramify.core.errors import ConfigError
-from ramify.core.stop import ANSWERED, STOP_WORDS
+from ramify.core.stop import ANSWERED, GIVEN_UP, STOP_WORDS
 from ramify.core.tree import ROOT, Tree
 from ramify.formats.rstar import ErrorMatch, RStar, consecutive_errors
 from ramify.strategies.steering import REWARD
 from ramify.strategies.ucb import uct
 
-GIVEN_UP: Final = "closed"
 ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
     {"no_valid_step": "no_valid_child", "depth_limit": "too_many_steps", "tool_errors": "too_many_code_errors"}
 )
@@ -145,7 +144,7 @@ def value_of(tree: Tree, node: int, reading: RStarReading) -> float | None:
         return _scored(tree, node, reading.judge)
     if stop in ANSWERED:
         return tree.reward(node) if reading.outcome == REWARD else _scored(tree, node, reading.outcome)
-    is_known = stop is not None and stop != GIVEN_UP and STOP_WORDS[stop].is_trainable
+    is_known = stop is not None and stop not in GIVEN_UP and STOP_WORDS[stop].is_trainable
     return reading.negative_reward if is_known else _scored(tree, node, reading.judge)
 
 
