@@ -102,7 +102,7 @@ def expected_gradients(
         forest = rational(forest_of(tree)) if number is Fraction else forest_of(tree)
         texts = actions_of(tree, forest)
         for name, credit in credits.items():
-            _add(totals[name], laws, texts, [number(probability) * c for c in credit(forest).tolist()])
+            add_scores(totals[name], laws, texts, [number(probability) * c for c in credit(forest).tolist()])
     return totals
 
 
@@ -134,7 +134,7 @@ def actions_of(tree: Tree, forest: Forest) -> list[tuple[str, str]]:
     return found
 
 
-def _add(
+def add_scores(
     total: Gradient, laws: Mapping[str, Sequence[Any]], texts: Sequence[tuple[str, str]], coefficients: Sequence[Any]
 ) -> None:
     """Add coefficient * d log pi / d logit of every sampled token: one for the action taken, less the law."""

@@ -67,8 +67,19 @@ class Gardener:
             law = self.mdp.probs[prefix]
             action = self.draw(law)
             prefix += str(action)
-            self.growth.grow(command, grown_step(self.mdp, prefix, str(action), [math.log(law[action])]))
+            step = self.thrown(grown_step(self.mdp, prefix, str(action), [math.log(law[action])]), prefix)
+            self.growth.grow(command, step)
+            if step.stop is not None:
+                break
         return self.growth.end(command, Done()).nodes[-1]
+
+    def thrown(self, step: Step, prefix: str) -> Step:
+        """The step that ends at a prefix, its coin thrown where there is one."""
+        keep = self.coins.get(prefix)
+        if keep is None:
+            return step
+        goes_on = bool(self.draw([1 - keep, keep]))
+        return thrown(step, float(keep) if self.is_divided else 1.0, goes_on=goes_on)
 
     def _path(self, command: int, prefix: str, rule: Rule) -> None:
         """Draw tokens until the path ends, a coin is thrown over it, or the rule forks it."""
@@ -81,10 +92,7 @@ class Gardener:
                 break
             if prefix + text not in self.mdp.rewards:
                 number = rule(prefix + text, law[action])
-        step, keep = grown_step(self.mdp, prefix + text, text), self.coins.get(prefix + text)
-        if keep is not None:
-            goes_on = bool(self.draw([1 - keep, keep]))
-            step = thrown(step, float(keep) if self.is_divided else 1.0, goes_on=goes_on)
+        step = self.thrown(grown_step(self.mdp, prefix + text, text), prefix + text)
         self.growth.grow(command, step)
         node = self.growth.end(command, Done()).nodes[0]
         if step.stop is None:
@@ -203,14 +211,15 @@ def post_hoc_sampler(spec: Mapping[str, Any], mdp: MDP) -> Callable[[Draw], Tree
 
 def _vine(gardener: Gardener, spec: Mapping[str, Any]) -> None:
     """One path a token a step, with rollouts of share 0 from every prefix of it."""
-    node, prefix, number = ROOT, "", spec["num_branches"]
-    while prefix not in gardener.mdp.rewards:
+    node, prefix, number, stop = ROOT, "", spec["num_branches"], None
+    while stop is None:
         trunk, *rollouts = gardener.decide(node, 1 + number, shares=(1.0, *[0.0] * number))
         action = gardener.draw(gardener.mdp.probs[prefix])
-        gardener.growth.grow(trunk, grown_step(gardener.mdp, prefix + str(action), str(action)))
+        step = gardener.thrown(grown_step(gardener.mdp, prefix + str(action), str(action)), prefix + str(action))
+        gardener.growth.grow(trunk, step)
         for rollout in rollouts:
             gardener.chain(rollout, prefix)
-        node, prefix = gardener.growth.end(trunk, Done()).nodes[0], prefix + str(action)
+        node, prefix, stop = gardener.growth.end(trunk, Done()).nodes[0], prefix + str(action), step.stop
 
 
 WHOLE: Mapping[str, Callable[[Gardener, Mapping[str, Any]], None]] = {"budget": _budget, "vine": _vine}

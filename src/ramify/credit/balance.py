@@ -44,7 +44,10 @@ def balanced(forest: Forest, tree: Tree, rule: PostHocRule) -> Forest:
     Raises `ContractError` where the lemma does not cover the tree, or the rule is not the one that forked it.
     """
     if forest.has_coins:
-        raise ContractError("balanced shares do not cover trees in which a coin ends paths (growth.keep)")
+        raise ContractError(
+            "balanced shares follow from where the rule would fork whole paths, and a coin ended some (growth.keep); "
+            "leave the coin out, or use a strategy that decides before it samples"
+        )
     found = _Round.of(tree, forest)
     weights, num_planned = _weights(tree, rule, found)
     return replace(
@@ -84,19 +87,20 @@ def balanced_split(forest: Forest) -> Array_N:
 
 
 def balanced_split_tree_loo(forest: Forest) -> Array_N:
-    """(N,) sum over the leaves below of w_l (R_l - mean of the other trees' values), by balanced shares. Exact.
+    """(N,) w_c (Q_c - mean of the other trees' values), by balanced shares. Exact.
 
     A tree that is alone is compared with 0. Trees are the method's (`Forest.tree`): a fork of the bare prompt is a stem
     of the tree that made it.
     """
     forest = rebalanced(forest)
-    trees = (forest.stem if forest.tree is None else forest.tree)[forest.leaves]
-    weight = forest.weight[forest.leaves]
-    values = {number: (weight * forest.rewards)[trees == number].sum() for number in trees[weight > 0].tolist()}
+    trees, leaves = forest.stem if forest.tree is None else forest.tree, forest.leaves
+    weight = forest.weight[leaves]
+    of_leaves = trees[leaves]
+    values = {number: (weight * forest.rewards)[of_leaves == number].sum() for number in of_leaves[weight > 0].tolist()}
     total, num_others = sum(values.values()), max(1, len(values) - 1)
     others = {number: (total - value) * len(values) / num_others for number, value in values.items()}
     baselines = np.array([others.get(number, 0) for number in trees.tolist()], forest.share.dtype)
-    return forest.over_leaves(weight * (forest.rewards - baselines))
+    return forest.weight * (forest.value - baselines)
 
 
 @dataclass(slots=True)

@@ -186,7 +186,7 @@ def _reasons(name: str, chosen: Credit, forest: Forest) -> tuple[str, ...]:
     elif chosen.exact_for == "chains" and forest.is_forked:
         reasons.append(f"{name} is exact for chains only")
     elif chosen.exact_for == "chains" and forest.has_coins:
-        reasons.append(f"{name} counts leaves alike, and a coin made some count for others (growth.keep)")
+        reasons.append(f"{name} counts leaves alike, and a coin made some count for others")
     elif len(forest.stems) < chosen.min_stems:
         reasons.append(f"{name} needs {chosen.min_stems} stems and has {len(forest.stems)}")
     return tuple(reasons)

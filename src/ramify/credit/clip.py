@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ramify.core.errors import ContractError
 from ramify.credit.forest import Array_N, Forest
 from ramify.credit.group import Advantages
 
@@ -25,7 +26,12 @@ class ClipParts(NamedTuple):
 
 
 def clip_parts(forest: Forest, advantages: Advantages) -> ClipParts:
-    """The parts of (num_leaves,) leaf advantages, by the leaves' split weights."""
+    """The parts of (num_leaves,) leaf advantages, by the leaves' split weights.
+
+    Raises `ContractError` where coins were thrown: a leaf that one ended weighs beside those that count for it.
+    """
+    if forest.has_coins:
+        raise ContractError("leaf advantages do not make up for paths that a coin ended; clip coefficients of nodes")
     weight = forest.weight[forest.leaves]
     return ClipParts(
         plus=forest.over_leaves(weight * np.maximum(advantages, 0)),

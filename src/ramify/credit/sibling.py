@@ -30,7 +30,7 @@ def ancestor_loo(forest: Forest) -> Array_N:
         if parent != STEM:
             sums[node] = sums[node] + sums[parent]
     baseline = np.array(sums, forest.share.dtype) / np.maximum(depth, 1)
-    return forest.weight * (forest.value - baseline)
+    return forest.weight * (forest.value - np.where(depth > 0, baseline, 0))
 
 
 def sibling_mean(forest: Forest) -> Array_N:

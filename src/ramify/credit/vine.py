@@ -1,8 +1,8 @@
 """Vine: a path credited by how much each of its steps changed the value, which rollouts beside it estimate (VinePPO).
 
 The trunk is trained, the rollouts are not: a decision gives its trunk the share 1 and its rollouts the share 0. The
-value of a prefix is the mean return of its rollouts, at the path's end its own return. Exact where every prefix of the
-trunk has rollouts, the prompt included (`docs/credit.md`; arXiv 2410.01679).
+value of a prefix is the mean return of its rollouts, at the path's end its own return, 0 where a coin ended it. Exact
+where every prefix of the trunk has rollouts, the prompt included (`docs/credit.md`; arXiv 2410.01679).
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,6 @@ from ramify.credit.forest import STEM, Array_N, Forest
 
 def vine(forest: Forest) -> Array_N:
     """(N,) w_c (V after - V before) on trunks, 0 on rollouts. Raises `ContractError` for a prefix without a value."""
-    if forest.has_coins:
-        raise ContractError("vine is not exact where a coin ends paths (growth.keep); use subtree_loo")
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(forest.parent.tolist()):
         children.setdefault(parent, []).append(node)
@@ -26,9 +24,14 @@ def vine(forest: Forest) -> Array_N:
         if forest.weight[node] == 0:
             continue
         before = _value(forest, children[parent], place=parent)
-        after = forest.reward[node] if forest.is_leaf[node] else _value(forest, children[node], place=node)
+        after = forest.reward[node] if forest.is_leaf[node] else _after(forest, children[node], place=node)
         coefficients[node] = forest.weight[node] * (after - before)
     return coefficients
+
+
+def _after(forest: Forest, children: Sequence[int], *, place: int) -> Any:
+    """Value of the prefix at a node's end, times what the shares behind it sum to: 1, or more where a coin kept it."""
+    return forest.share[children].sum() * _value(forest, children, place=place)
 
 
 def _value(forest: Forest, siblings: Sequence[int], *, place: int) -> Any:
