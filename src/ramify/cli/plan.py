@@ -168,7 +168,9 @@ def _on_pruning(pruning: "Pruning", aim: str) -> str:
     )
     if pruning.keep == 1:
         return f"{seen}; too much to give up"
-    how = "giving up there" if pruning.keep == 0 else f"going on there with probability {pruning.keep:g}"
+    how = f"going on there with probability {pruning.keep:g}"
+    if pruning.keep == 0:
+        how = "giving up there" if aim == "coverage" else "giving up there, exact for the task so truncated"
     return f"{seen}; {how}: {_gain_in_words(pruning.gain, aim)}"
 
 

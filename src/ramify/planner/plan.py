@@ -2,8 +2,9 @@
 
 A pure function of the pilot. It forks only where the interval of the best number of children lies above 1, so that a
 pilot too small to tell gives chains; what it predicts has an interval over problems, for the shape it chose. It has two
-aims. `gradient`: the variance of the return, times the cost; of pruning, that of the exact coin whose survivors count
-for more. `coverage`: problems solved at a budget, where pruning just gives up.
+aims. `gradient`: the variance of the return, times the cost; of pruning, giving up where that loses next to nothing of
+the return, else the exact coin whose survivors count for more. `coverage`: problems solved at a budget, where pruning
+just gives up.
 """
 
 import math
@@ -32,8 +33,6 @@ MIN_STEMS: Final = 2
 """Exact credits compare a path with others of its prompt that do not share its tokens."""
 NUM_PREDICTED: Final = 200
 """Resamples of the pilot for which a coverage is predicted."""
-MIN_KEEP: Final = 0.05
-"""A path that goes on counts twenty times at most."""
 MOST_TIMES: Final = 50
 """A pilot that would have to be larger than so many times is not asked for."""
 FARTHEST: Final = 64.0
@@ -192,7 +191,7 @@ class _Outlook:
 
     def pruning(self) -> Pruning:
         rule = rule_of(self.pilot, self.found.picks)
-        keep = 0.0 if self.aim == "coverage" else round(max(best_keep(rule, self.found), MIN_KEEP), 2)
+        keep = 0.0 if self.aim == "coverage" else best_keep(rule, self.found)
         cost, mean = float(self.found.cost[0].sum()), float(self.found.mean[0])
         return Pruning(
             fires=float(rule.fires[0]),
@@ -225,7 +224,8 @@ class _Outlook:
         chains = noise_times_cost(variance, cost, np.ones(cost.shape[1]))
         better = _ratio(chains, noise_times_cost(variance, cost, shape.widths(cost.shape[1])))
         if shape.keep is not None:
-            better *= _ratio(chains, pruned_noise(rule_of(self.pilot, self.found.picks), self.found, shape.keep))
+            rule = rule_of(self.pilot, self.found.picks)
+            better *= _ratio(pruned_noise(rule, self.found, 1.0), pruned_noise(rule, self.found, shape.keep))
         return better - 1
 
     def _more_solved(self, shape: Shape, *, num_resamples: int = NUM_PREDICTED) -> Array:

@@ -1,12 +1,14 @@
 """Pruning: what a task's prune rule would have done to a pilot's paths, and how surely it should give them up.
 
-The exact way is a coin: where the rule fires a path goes on with probability p, and what it then brings counts 1/p. Of
-a return R whose variance is V, let S be the part of E[R^2] that comes from paths behind the rule and D what these cost
-of the cost C. Variance x cost is (V + S (1/p - 1)) (C - D (1 - p)), least at p = sqrt(S (C - D) / ((V - S) D)).
+The noise of a gradient is counted by tokens: each as often as paths sample it, with the mean square of its coefficient.
+Of the cost C of a path let D lie behind the rule, V be the variance of the return, S the part of E[R^2] that comes from
+behind the rule, and M the mean square there of the return less that of its problem. A coin that lets paths go on with
+probability p makes the squares above it V + S (1/p - 1), those behind it M / p, and the cost C - (1 - p) D
+(`docs/credit.md`). Giving up for good leaves (C - D) V, and is exact for the task so truncated alone.
 """
 
-import math
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,10 @@ from ramify.planner.levels import Levels
 from ramify.planner.pilot import Pilot, PilotTree
 
 Array = npt.NDArray[np.float64]
+KEEPS: Final = tuple(round(0.05 * step, 2) for step in range(1, 21))
+"""Probabilities that are tried: a path that goes on counts twenty times at most."""
+LITTLE: Final = 0.01
+"""Share of the return that may be lost by giving up for good: the task so truncated is then the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,42 +35,52 @@ class Rule:
     squares: Array
     """E[R^2] that comes from there, with one more path of the largest return among the pilot's: a rule that met no
     exception in a few paths may have one."""
+    spread: Array
+    """E[(R - mean of the problem)^2] of the paths there."""
 
 
 def rule_of(pilot: Pilot, picks: Array) -> Rule:
     """`picks`: (R, num_problems) how often each problem counts."""
     sums = np.array([_of_tree(tree) for tree in pilot.trees])
-    fires, cost, returns, squares, paths = (picks @ sums).T / picks.sum(axis=1)
+    fires, cost, returns, squares, spread, paths = (picks @ sums).T / picks.sum(axis=1)
     largest = max(float((tree.reward[tree.is_leaf] ** 2).max()) for tree in pilot.trees)
     num_paths = paths * len(pilot.trees)
     prior = np.divide(fires, num_paths + 1, out=np.zeros_like(fires), where=num_paths > 0)
-    return Rule(fires, cost, returns, squares + largest * prior)
+    mean_spread = np.divide(spread, fires, out=np.zeros_like(fires), where=fires > 0)
+    return Rule(fires, cost, returns, squares + largest * prior, mean_spread)
 
 
 def best_keep(rule: Rule, found: Levels) -> float:
-    """The coin's best probability for the pilot itself; 1 = do without the rule."""
-    variance, cost = float(found.variance[0].sum()), float(found.cost[0].sum())
-    squares, behind = float(rule.squares[0]), float(rule.cost[0])
-    if behind <= 0 or squares >= variance:
-        return 1.0
-    return min(math.sqrt(squares * (cost - behind) / ((variance - squares) * behind)), 1.0)
+    """How surely paths should go on behind the rule, by the pilot itself. 0 = not at all, which costs little of the
+    return; 1 = the rule does not pay."""
+    mean = float(found.mean[0])
+    if mean and float(rule.returns[0]) <= LITTLE * mean:
+        return 0.0
+    return min(KEEPS, key=lambda keep: float(pruned_noise(rule, found, keep)[0]))
 
 
 def pruned_noise(rule: Rule, found: Levels, keep: float) -> Array:
-    """(R,) variance x cost of chains whose paths behind the rule go on with probability `keep`."""
-    variance = found.variance.sum(axis=1) + rule.squares * (1 / keep - 1)
-    return variance * (found.cost.sum(axis=1) - rule.cost * (1 - keep))
+    """(R,) noise x cost of chains whose paths behind the rule go on with probability `keep`; of 1, of chains."""
+    variance, cost = found.variance.sum(axis=1), found.cost.sum(axis=1)
+    above, behind = (cost - rule.cost) * variance, np.zeros_like(cost)
+    if keep:
+        above += (cost - rule.cost) * rule.squares * (1 / keep - 1)
+        behind = rule.cost * rule.spread / keep
+    return (above + behind) * (cost - rule.cost * (1 - keep))
 
 
-def _of_tree(tree: PilotTree) -> tuple[float, float, float, float, float]:
-    """Of one tree: share of paths that the rule ends early, cost, returns and squares behind it, and their leaves."""
+def _of_tree(tree: PilotTree) -> tuple[float, float, float, float, float, float]:
+    """Of one tree: share of paths that the rule ends early, cost, returns, squares and spread behind it, and their
+    leaves."""
     weight, is_behind, is_leaf = tree.weight, tree.is_behind, tree.is_leaf
     last = is_behind & is_leaf
-    rewards = np.where(last, tree.reward, 0.0)
+    mean = float((weight[is_leaf] * tree.reward[is_leaf]).sum())
+    share, returns = weight[last], tree.reward[last]
     return (
-        float(weight[last].sum()),
+        float(share.sum()),
         float((weight * tree.cost)[is_behind].sum()),
-        float((weight * rewards).sum()),
-        float((weight * rewards**2).sum()),
+        float((share * returns).sum()),
+        float((share * returns**2).sum()),
+        float((share * (returns - mean) ** 2).sum()),
         float(last.sum()),
     )
