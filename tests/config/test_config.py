@@ -204,6 +204,18 @@ BAD = {
     "unknown format": ({"overrides": ["format=arp"]}, ["format: unknown format 'arp'; did you mean 'arpo'?"]),
     "unknown credit": ({"overrides": ["credit=leaf_grop"]}, ["credit: unknown credit 'leaf_grop'; did you mean"]),
     "unknown prune rule": ({"overrides": ["growth.prune=dead"]}, ["growth.prune: unknown prune 'dead'"]),
+    "a prune rule without its keyword": (
+        {"overrides": ["growth.prune=over_budget"]},
+        ["growth.prune_options.tokens: the rule 'over_budget' needs it"],
+    ),
+    "an unknown keyword of a prune rule": (
+        {"overrides": ["growth.prune=over_budget", "growth.prune_options.token=3"]},
+        ["growth.prune_options.token: unknown key 'token'; did you mean 'tokens'?"],
+    ),
+    "keywords of the task's own rule": (
+        {"overrides": ["growth.prune=task", "growth.prune_options.tokens=3"]},
+        ["growth.prune_options: they are of a rule that growth.prune names"],
+    ),
     "unknown sample rule": ({"overrides": ["rows.sample=all"]}, ["rows.sample: unknown sample 'all'"]),
     "a word that is not allowed": (
         {"overrides": ["rows.policy=twice"]},

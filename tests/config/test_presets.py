@@ -13,8 +13,8 @@ from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import ScriptedTurn
 from ramify.runner.api import rollout_sync
 
-ENDS_EARLY = ("deepsearch", "segments")
-"""Strategies whose trees have fewer leaves than they may where paths end within the first segments, as here they do."""
+ENDS_EARLY = ("deepsearch", "planned", "segments")
+"""Strategies whose trees have fewer leaves than they may where paths end within the first steps, as here they do."""
 
 
 def worth(branch: Branch, problem: Problem) -> float:

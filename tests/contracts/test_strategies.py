@@ -15,6 +15,7 @@ from ramify.core.errors import ContractError
 from ramify.core.limits import Limits
 from ramify.core.strategy import Phase, SearchStrategy, Strategy
 from ramify.core.tree import Tree
+from ramify.credit import forest_of
 from ramify.runner.driver import Asked, Delivered
 from ramify.strategies.draws import Draws
 from ramify.strategies.frontier import FrontierWeights
@@ -382,6 +383,20 @@ def test_one_command_cancelled_at_any_point_ends_well(build: Build) -> None:
     for cancelled in range(num_asked):
         trip = grown(build, fails=lambda command_id, at=cancelled: "cancelled" if command_id == at else None)
         assert trip.driver.is_finished
+
+
+@every_strategy
+def test_coins_end_paths_and_nothing_else(build: Build) -> None:
+    expected = journey(build(), SeededWorld(coins=True)).tree
+    for seed in range(2):
+        trip = journey(build(), SeededWorld(coins=True), order=random.Random(seed))
+        assert shape(trip.tree) == shape(expected)
+        trip = journey(build(), SeededWorld(coins=True), delivery="eager", order=random.Random(seed))
+        assert trip.driver.is_finished
+        assert not build().is_order_free or shape(trip.tree) == shape(expected)
+    forest = forest_of(expected, unjudged="drop")
+    ended = [i for i in forest.leaves.tolist() if expected.stop(int(forest.nodes[i])) == "roulette"]
+    assert forest.reward[ended].tolist() == [0.0] * len(ended)
 
 
 @every_strategy

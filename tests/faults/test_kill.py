@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from tests.faults.dying import died
 
 from ramify.config.configure import resolve
-from ramify.config.run_config import RunConfig
+from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.rows.jsonl import write
 from ramify.runner.api import Saved, begin, resume
 
@@ -61,6 +62,21 @@ def test_a_killed_run_resumes_to_the_same_bytes(folder: Path, preset: str, after
     assert journal(folder / "killed").read_bytes().count(b"\n") == after
     resume(folder / "killed")
     assert exported(folder / "killed") == exported(folder / "whole")
+
+
+@pytest.mark.parametrize("preset", ["chains", "planned"])
+@pytest.mark.parametrize("after", [2, 40, 80])
+def test_coins_fall_the_same_way_in_a_run_that_is_resumed(folder: Path, preset: str, after: int) -> None:
+    wanted = config(preset, **{"growth.keep": 0.5})
+    if preset == "planned":
+        wanted = replace(wanted, strategy=StrategyConfig(name="planned", options={"children": [6, 0.5, 1.5]}))
+    begin(wanted, folder / "whole")
+    assert killed(wanted, folder / "killed", after=after)
+    resume(folder / "killed")
+    assert exported(folder / "killed") == exported(folder / "whole")
+    rows = list(Saved.open(folder / "whole").rows())
+    assert any(row.stop == "roulette" for row in rows)
+    assert all(row.is_unbiased for row in rows if "budget" not in " ".join(row.reasons))
 
 
 @pytest.mark.slow

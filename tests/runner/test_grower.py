@@ -266,6 +266,13 @@ def test_a_coin_may_let_a_path_go_on_where_a_rule_fires() -> None:
         assert forest.weight.tolist() == [1, 1, 2]
 
 
+def test_where_a_rule_fires_again_another_coin_is_thrown() -> None:
+    growth = GrowthConfig(prune="over_budget", prune_options={"tokens": 1}, keep=0.5)
+    trees = [grown(OneChain, said(CALL, CALL, ANSWER), growth=growth, seed=seed).trees[0] for seed in range(16)]
+    weights = {len(forest): forest.weight.tolist() for forest in map(forest_of, trees)}
+    assert weights == {1: [1], 2: [1, 2], 3: [1, 2, 4]}
+
+
 def test_a_model_that_only_repeats_itself_ends_by_a_limit() -> None:
     result = grown(OneChain, said("<calc></calc>"), growth=GrowthConfig(max_response_tokens=1000))
     assert stop_of(result) == "tool_limit"

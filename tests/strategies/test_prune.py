@@ -5,7 +5,7 @@ from tests.strategies.world import CODEC
 
 from ramify.core.branch import Branch, Piece
 from ramify.core.segment import Segment, ToolCall, token_array
-from ramify.strategies.prune import first_reason, repeated_call, repetition
+from ramify.strategies.prune import first_reason, over_budget, repeated_call, repetition
 
 
 def branch_with_calls(*arguments: str) -> Branch:
@@ -47,6 +47,12 @@ def test_thirty_two_characters_said_eight_times_are_a_loop() -> None:
     assert reason.startswith("repetition: 'I will try once more")
     assert repetition(branch_that_says("-" * 38)) is None
     assert repetition(branch_that_says("-" * 39)) is not None, "overlapping ones count, as published"
+
+
+def test_a_path_is_over_budget_when_it_has_sampled_more_tokens_and_given_ones_do_not_count() -> None:
+    branch = branch_that_says("one", "two", "three")
+    assert over_budget(branch, tokens=11) is None
+    assert over_budget(branch, tokens=10) == "11 tokens were sampled, more than 10"
 
 
 def test_what_was_said_before_an_observation_is_no_part_of_a_loop() -> None:

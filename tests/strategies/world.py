@@ -69,11 +69,13 @@ class SeededWorld:
 
     A growth of tokens that ends inside a step leaves it without an observation; the next growth begins a step anew.
 
-    With `prunes` a share of the paths is given up. A path whose allotment is used up ends with `budget`.
+    With `prunes` a share of the paths is given up, with `coins` half of these by a coin, while the others go on. A path
+    whose allotment is used up ends with `budget`.
     """
 
-    def __init__(self, *, prunes: bool = False) -> None:
-        self._prunes = prunes
+    def __init__(self, *, prunes: bool = False, coins: bool = False) -> None:
+        self._prunes = prunes or coins
+        self._coins = coins
 
     def steps(self, tree: Tree, start: Start) -> list[Step]:
         assert isinstance(start.command, Grow) and start.place is not None
@@ -95,6 +97,9 @@ class SeededWorld:
             is_spent = wanted > 0 and (not decode or (command.until != "step" and not (turns and calls)))
             stop = (None if is_cut else self._stop(seed, depth)) or ("budget" if is_spent else None)
             step = sampled_step(number, entropy=seed % 100 / 25, stop=stop, role=role, reward=seed % 2, seed=seed)
+            if self._coins and role == "policy":
+                step = self._tossed(step, seed)
+                stop = step.stop
             step = replace(step, segments=step.segments[:1]) if is_cut else step
             if command.action in QUOTING:
                 step = replace(step, edge="continues" if steps else "quotes", scores=())
@@ -103,6 +108,14 @@ class SeededWorld:
                 return steps
             position += sum(len(segment) for segment in steps[-1].segments)
             seed = child_seed(seed, position, 0)
+
+    def _tossed(self, step: Step, seed: int) -> Step:
+        """A step whose path would be given up behind it, by a coin."""
+        if step.stop != "closed":
+            return step
+        if seed // 35 % 2:
+            return replace(step, stop="roulette", scores=())
+        return replace(step, stop=None, scores=(), notes={"kept": 0.5})
 
     def _stop(self, seed: int, depth: int) -> str | None:
         if self._prunes and seed // 7 % 5 == 0:

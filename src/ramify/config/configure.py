@@ -227,13 +227,11 @@ def _with_strategy_options(config: RunConfig) -> tuple[RunConfig, list[Fault]]:
 
 def _named_faults(config: RunConfig) -> list[Fault]:
     """What is wrong with the other plug-ins the configuration names."""
-    prune = config.growth.prune
     faults = _faults_of("rows.sample", lambda: _register("sample", config.rows.sample, sample.RULES))
     if config.credit not in NAMES:
         faults.append(Fault("credit", f"unknown credit {config.credit!r}; {nearest(config.credit, NAMES)}"))
     faults += _format_faults(config)
-    if prune is not None and prune != TASK_PRUNE:
-        faults += _faults_of("growth.prune", lambda: plugins.find("prune", prune))
+    faults += _prune_faults(config.growth.prune, config.growth.prune_options)
     faults += _constructor_faults("task", config.task.name, config.task.options)
     for path, engine in {"engine": config.engine, **{f"engines.{n}": e for n, e in config.engines.items()}}.items():
         faults += _constructor_faults("engine", engine.name, engine.options, path=path)
@@ -242,6 +240,23 @@ def _named_faults(config: RunConfig) -> list[Fault]:
     for name, judge in config.judges.items():
         faults += judge_faults(name, judge)
     return faults
+
+
+def _prune_faults(name: str | None, options: Mapping[str, Any]) -> list[Fault]:
+    """What is wrong with the prune rule and its keywords."""
+    path = "growth.prune_options"
+    if name is None or name == TASK_PRUNE:
+        return [Fault(path, "they are of a rule that growth.prune names")] if options else []
+    try:
+        rule = plugins.find("prune", name)
+    except ConfigError as error:
+        return [Fault("growth.prune", str(error))]
+    unknown = plugins.unknown_keywords(rule, options)
+    missing = plugins.missing_keywords(rule, options)[1:]
+    return [
+        *(Fault(f"{path}.{key}", message) for key, message in unknown.items()),
+        *(Fault(f"{path}.{key}", f"the rule {name!r} needs it") for key in missing),
+    ]
 
 
 def _format_faults(config: RunConfig) -> list[Fault]:

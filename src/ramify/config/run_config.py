@@ -117,6 +117,8 @@ class GrowthConfig:
     """A longer observation has its text cut; the frame around it stays whole. None = no limit of its own."""
     prune: str | None = None
     """Rule that gives paths up: a built-in name or `file.py:function`."""
+    prune_options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the rule, beside the branch."""
     keep: float = 0.0
     """Probability that a path goes on where the rule fires. 0: it ends, and is judged: the exact gradient of the task
     so truncated. Above: what ends is worth 0 and what goes on counts 1 / keep, exact for the task as it is."""
@@ -139,7 +141,7 @@ class GrowthConfig:
     @property
     def without_coin(self) -> "GrowthConfig":
         """The same, but where a coin is thrown no path is given up: for evaluations, which count paths alike."""
-        return replace(self, prune=None, keep=0.0) if self.keep else self
+        return replace(self, prune=None, prune_options={}, keep=0.0) if self.keep else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

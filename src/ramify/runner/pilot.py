@@ -161,7 +161,7 @@ def _grown(
     config: RunConfig, strategy: StrategyConfig, problems: Sequence[Problem], observe: Observer
 ) -> tuple[list[Tree], int]:
     """Trees of the run's own model, task and growth, without what a plan is to decide; and the tokens they took."""
-    growth, seed = replace(config.growth, prune=None, keep=0.0), config.seed + SEED
+    growth, seed = replace(config.growth, prune=None, prune_options={}, keep=0.0), config.seed + SEED
     own = replace(config, preset=None, strategy=strategy, growth=growth, credit="auto", seed=seed)
     trees: dict[int, Tree] = {}
 

@@ -12,7 +12,7 @@ import numpy as np
 from ramify import plugins
 from ramify.config.configure import TASK_PRUNE
 from ramify.config.decode import decode
-from ramify.config.run_config import RunConfig
+from ramify.config.run_config import GrowthConfig, RunConfig
 from ramify.core.action import ActionConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine
@@ -118,7 +118,7 @@ class Run:
         self._voices = {judge.action: self._voice(judge.action) for judge in self._asking_judges.values()}
         asking = Asking(self._voices, config.actions) if self._voices else None
         self.judging = Judging(judges, leaf_judges, asking=asking)
-        self._prune = _prune_rule(config.growth.prune, task, self.format)
+        self._prune = _prune_rule(config.growth, task, self.format)
         self._strategy: Any = strategy or plugins.find("strategy", config.strategy.name)
         self._options = _options(self._strategy, config)
         self._scheduler: Scheduler | None = None
@@ -418,8 +418,11 @@ def _options(strategy: Any, config: RunConfig) -> Any:
     return options
 
 
-def _prune_rule(name: str | None, task: Task, format: Format) -> Prune | None:
+def _prune_rule(growth: GrowthConfig, task: Task, format: Format) -> Prune | None:
     """The rule that gives paths up, if there is one: what the format knows of its steps comes first."""
-    named: Prune | None = task.prune if name == TASK_PRUNE else plugins.find("prune", name) if name else None
-    rules = [*([format.give_up] if isinstance(format, GivingUp) else []), *([named] if named else [])]
+    rules: list[Prune] = [format.give_up] if isinstance(format, GivingUp) else []
+    if growth.prune == TASK_PRUNE:
+        rules.append(task.prune)
+    elif growth.prune is not None:
+        rules.append(partial(plugins.find("prune", growth.prune), **growth.prune_options))
     return first_reason(*rules) if rules else None

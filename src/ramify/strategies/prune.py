@@ -1,15 +1,16 @@
 """Prune: rules that give a path up. A rule is `prune(branch) -> reason | None`, asked after every step of the policy.
 
 A path that is given up ends with the stop word `closed`, or the one its reason begins with (`repetition: …`), and the
-reason in its notes. It stays a leaf with its reward, which keeps the gradient exact for the task so truncated. A rule
-reads the branch alone, never a secret.
+reason in its notes. It stays a leaf with its reward, which keeps the gradient exact for the task so truncated; with
+`growth.keep` a coin gives it up, exactly for the task as it is. A rule reads the branch alone, never a secret. What it
+needs besides are keywords, `growth.prune_options`.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from ramify.core.branch import Branch
+from ramify.core.branch import Branch, estimated_tokens
 
 Prune = Callable[[Branch], str | None]
 """Why to give the path up, or None to go on."""
@@ -25,6 +26,13 @@ def first_reason(*rules: Prune) -> Prune:
         return next((reason for rule in rules if (reason := rule(branch)) is not None), None)
 
     return prune
+
+
+def over_budget(branch: Branch, *, tokens: int) -> str | None:
+    """Give up when the path has sampled more than `tokens` tokens and not come to its end."""
+    number = int(branch.is_sampled.sum())
+    number = number if branch.codec.is_exact else estimated_tokens(number)
+    return f"{number} tokens were sampled, more than {tokens}" if number > tokens else None
 
 
 def repeated_call(branch: Branch) -> str | None:
