@@ -124,6 +124,12 @@ def test_an_override_is_toml_or_text_or_none():
     assert config.delivery == "eager"
 
 
+def test_an_evaluation_gives_up_no_path_where_training_throws_a_coin() -> None:
+    thrown = GrowthConfig(prune="over_budget", prune_options={"tokens": 9}, keep=0.5)
+    assert thrown.without_coin == GrowthConfig()
+    assert GrowthConfig(prune="task").without_coin == GrowthConfig(prune="task")
+
+
 def test_none_clears_an_optional_value_and_is_a_word_where_it_is_one(tmp_path: Path):
     path = written(tmp_path, '[growth]\nprune = "none"\nmax_turns = "none"\n')
     config = resolve(preset="arpo", files=[path], overrides=["strategy.options.restart=none"]).config

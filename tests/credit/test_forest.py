@@ -261,6 +261,15 @@ def test_a_strategy_ends_paths_by_no_other_word() -> None:
         growth.ask(Close(tip, "why", stop="answer"))  # type: ignore[arg-type]
 
 
+def test_a_coin_is_thrown_before_anything_below_is_asked_for_and_over_no_ended_path() -> None:
+    growth = bare()
+    tip, ended = fork(growth, ROOT, [step("a")], [end("b", 1.0)])
+    growth.ask(Grow(tip))
+    for node in (tip, ended):
+        with pytest.raises(ContractError, match="before anything below"):
+            growth.ask(Close(node, "a coin", stop="roulette"))
+
+
 def test_a_planned_fork_with_shares_of_every_child_is_checked_by_the_core() -> None:
     with pytest.raises(ContractError):
         Fork(2, "r", shares=(1.0,))

@@ -1,8 +1,13 @@
 """Votes and proportions: what is not in the golden files."""
 
 import pytest
+from tests.credit.trees import bare, end, fork
 
+from ramify.core.tree import ROOT
 from ramify.runner import votes
+from ramify.runner.answers import Answering
+from ramify.runner.compare import figures
+from ramify.runner.events import TreeClosed
 from ramify.runner.proportions import holm, majority_at_k, mcnemar, pass_at_k, value_at_budget, wilson
 
 
@@ -40,3 +45,12 @@ def test_nothing_tried_says_nothing() -> None:
 def test_holm_multiplies_the_smallest_by_the_number_of_comparisons_and_never_falls() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.6, 0.7]) == [1.0, 1.0]
+
+
+def test_a_path_that_a_coin_ended_answers_nothing() -> None:
+    growth = bare()
+    fork(growth, ROOT, [end("7", 1.0)], [end("8", None, "roulette")])
+    answering = Answering("first", read=lambda text: text, is_same=str.__eq__)
+    assert answering.of(growth.tree).num_candidates == 1
+    found = figures(TreeClosed(0, growth.tree), lambda text: text, str.__eq__)
+    assert (found.answers, found.reward) == (1.0, 1.0)

@@ -10,9 +10,11 @@ from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Start
 from ramify.strategies.reject import Reject, RejectConfig
 
+GIVEN_UP = {"!": "closed", "?": "roulette"}
+
 
 class Spelled:
-    """The n-th chain says its word, a letter a step; capital letters end it. `values` are what steps are worth."""
+    """The n-th chain says its word, a letter a step; capitals and marks end it. `reward`: what its ends are worth."""
 
     def __init__(self, words: list[str], reward: dict[str, float] | None = None) -> None:
         self.words, self.reward = words, reward or {}
@@ -22,9 +24,8 @@ class Spelled:
         so_far = path_text(tree, start.place.parent)
         chain = start.place.index if not so_far else tree.index(tree.path(start.place.parent)[1])
         letter = self.words[chain % len(self.words)][len(so_far)]
-        is_end = letter.isupper() or letter == "!"
         scores = (Score("world", self.reward.get(letter, 0.0)),) if letter.isupper() else ()
-        return [text_step(letter, stop=("answer" if letter.isupper() else "closed") if is_end else None, scores=scores)]
+        return [text_step(letter, stop="answer" if letter.isupper() else GIVEN_UP.get(letter), scores=scores)]
 
 
 def search(**options: object) -> Reject:
@@ -42,6 +43,20 @@ def texts(trip: Journey) -> list[str]:
 def test_a_chain_that_a_rule_ended_is_begun_again_until_an_answer_is_accepted() -> None:
     trip = journey(search(judge="process", max_chains=9), Spelled(["a!", "b!", "cW", "dW"], {"W": 1.0}))
     assert texts(trip) == ["a!", "b!", "cW"]
+    assert [c.node for c in trip.driver.candidates()] == [trip.tree.leaves()[-1]]
+
+
+def test_a_chain_that_a_coin_ended_is_no_answer_and_nobody_is_asked_for_its_worth() -> None:
+    config = {"judge": "process", "outcome": "process", "accept": 0.5, "max_chains": 9}
+    asked: list[str] = []
+
+    def judge(tree: Tree, command: Judge) -> list[float]:
+        asked.extend(path_text(tree, node) for node in command.nodes)
+        return [0.5] * len(command.nodes)
+
+    trip = journey(search(**config), Spelled(["a?", "bW"]), judge=judge)
+    assert texts(trip) == ["a?", "bW"]
+    assert asked == ["a", "b", "bW"]
     assert [c.node for c in trip.driver.candidates()] == [trip.tree.leaves()[-1]]
 
 

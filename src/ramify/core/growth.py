@@ -178,14 +178,21 @@ class Growth:
                     raise ContractError("a Judge names at least one node")
             case Close(node):
                 self.tree.parent(node)
-                if command.stop not in ("closed", ROULETTE):
-                    raise ContractError(f"{command!r}: a strategy ends a path as 'closed' or by a coin, {ROULETTE!r}")
+                _check_stop(command, self.tree)
             case Grow():
                 _check_types(command)
             case Cancel():
                 pass
             case _:
                 raise ContractError(f"{command!r} is no command; a strategy asks for Grow, Judge, Close or Cancel")
+
+
+def _check_stop(close: Close, tree: Tree) -> None:
+    """Refuse a Close that is no end, or a coin that might know what it ends."""
+    if close.stop not in ("closed", ROULETTE):
+        raise ContractError(f"{close!r}: a strategy ends a path as 'closed' or by a coin, {ROULETTE!r}")
+    if close.stop == ROULETTE and (tree.is_ended(close.node) or tree.num_requested(close.node)):
+        raise ContractError(f"{close!r}: a coin is thrown over a path that goes on, before anything below is asked for")
 
 
 def _check_types(grow: Any) -> None:
