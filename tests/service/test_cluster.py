@@ -37,9 +37,11 @@ def test_an_engine_on_two_nodes_outlives_its_members_and_leaves_nothing(tmp_path
 @pytest.mark.covers("S3.2")
 def test_nothing_is_left_on_any_node_when_the_service_is_killed(tmp_path: Path) -> None:
     process = script(tmp_path, "--stay")
-    wait_until(lambda: (tmp_path / "up").exists() or process.poll() is not None, deadline_s=TIMEOUT_S)
-    assert process.poll() is None, process.communicate()[0]
-    wait_until(lambda: len(marked(tmp_path)) >= 10, deadline_s=60)  # Two members of five processes.
-    process.kill()
-    process.communicate(timeout=TIMEOUT_S)
+    try:
+        wait_until(lambda: (tmp_path / "up").exists() or process.poll() is not None, deadline_s=TIMEOUT_S)
+        assert process.poll() is None, process.communicate()[0]
+        wait_until(lambda: len(marked(tmp_path)) >= 10, deadline_s=60)  # Two members of five processes.
+    finally:
+        process.kill()
+        process.communicate(timeout=TIMEOUT_S)
     wait_until(lambda: not marked(tmp_path), deadline_s=60)
