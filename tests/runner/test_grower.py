@@ -9,6 +9,7 @@ import pytest
 from tests.runner.parts import OneChain, Plan, Small, grown, only_leaf, small_with, tip
 
 from ramify.config.run_config import GrowthConfig, RunConfig, ToolsConfig
+from ramify.core.branch import Branch
 from ramify.core.command import Command, Failed, Grow, Tokens
 from ramify.core.errors import ToolError
 from ramify.core.format import Action, ToolAction
@@ -271,6 +272,20 @@ def test_where_a_rule_fires_again_another_coin_is_thrown() -> None:
     trees = [grown(OneChain, said(CALL, CALL, ANSWER), growth=growth, seed=seed).trees[0] for seed in range(16)]
     weights = {len(forest): forest.weight.tolist() for forest in map(forest_of, trees)}
     assert weights == {1: [1], 2: [1, 2], 3: [1, 2, 4]}
+
+
+class Strict(TagFormat):
+    """Gives every path up at its first step."""
+
+    def give_up(self, branch: Branch) -> str:
+        return "tool_errors: one is too many"
+
+
+def test_what_a_format_gives_up_no_coin_lets_go_on() -> None:
+    task = Small(format=Strict(tags={"calculator": "calc"}))
+    for growth in (GrowthConfig(), GrowthConfig(prune="repeated_call", keep=0.99)):
+        tree, leaf = only_leaf(grown(OneChain, said(CALL, ANSWER), task=task, growth=growth))
+        assert (tree.stop(leaf), tree.reward(leaf)) == ("tool_errors", 0.0)
 
 
 def test_a_model_that_only_repeats_itself_ends_by_a_limit() -> None:

@@ -1,11 +1,10 @@
 """Rules that give paths up."""
 
-import pytest
 from tests.strategies.world import CODEC
 
 from ramify.core.branch import Branch, Piece
 from ramify.core.segment import Segment, ToolCall, token_array
-from ramify.strategies.prune import first_reason, over_budget, repeated_call, repetition
+from ramify.strategies.prune import over_budget, repeated_call, repetition
 
 
 def branch_with_calls(*arguments: str) -> Branch:
@@ -20,13 +19,6 @@ def test_a_call_made_before_is_a_loop() -> None:
     assert repeated_call(branch_with_calls()) is None
     assert repeated_call(branch_with_calls("1+2", "3+4")) is None
     assert repeated_call(branch_with_calls("1+2", "3+4", "1+2")) == "the call '1+2' was made before"
-
-
-@pytest.mark.covers("S0.10")
-def test_the_first_rule_with_a_reason_gives_it() -> None:
-    rule = first_reason(lambda branch: None, lambda branch: "dead", lambda branch: "never asked")
-    assert rule(branch_with_calls()) == "dead"
-    assert first_reason()(branch_with_calls()) is None
 
 
 def branch_that_says(*texts: str) -> Branch:

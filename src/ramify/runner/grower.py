@@ -16,7 +16,7 @@ from ramify.core.action import ActionConfig
 from ramify.core.branch import Branch, estimated_tokens
 from ramify.core.command import Score
 from ramify.core.errors import EngineError, EnginesDown, ToolError
-from ramify.core.format import Action, Format, InvalidAction, MessageFormat, Span, ToolAction, span_ids
+from ramify.core.format import Action, Format, GivingUp, InvalidAction, MessageFormat, Span, ToolAction, span_ids
 from ramify.core.growth import Done, Ending, Failure
 from ramify.core.problem import Problem
 from ramify.core.seeds import coin
@@ -112,8 +112,8 @@ class Grower:
                 # The message was cut, and nothing can be added to it.
                 turn.stop = turn.stop or "length"
             is_unfinished = turn.stop is None and is_to_act and await self._act(turn, path)
-        if turn.stop is None and self._prune is not None and self._is_policy(path):
-            self._give_up_if(self._prune(turn.branch), turn)
+        if turn.stop is None and self._is_policy(path):
+            self._prune_at_end(turn)
         return await self._closed(turn, path)
 
     def _opened(self, path: Path) -> Turn:
@@ -262,16 +262,20 @@ class Grower:
         fitting = bisect_right(range(whole), limit, key=lambda n: size(written(n)))
         return written(max(0, fitting - 1))
 
-    def _give_up_if(self, reason: str | None, turn: Turn) -> None:
+    def _prune_at_end(self, turn: Turn) -> None:
+        """End the path where the format gives it up, or the prune rule, whose coin may let it go on."""
+        reason = self._format.give_up(turn.branch) if isinstance(self._format, GivingUp) else None
+        if reason is not None:
+            _give_up(turn, reason, _word_of(reason))
+        elif self._prune is not None and (reason := self._prune(turn.branch)) is not None:
+            self._toss(turn, reason)
+
+    def _toss(self, turn: Turn, reason: str) -> None:
         keep = self._config.keep
-        if reason is None:
-            return
         if keep and coin(turn.seed) < keep:
             turn.notes[KEPT] = keep
-            return
-        word = reason.partition(":")[0]
-        turn.stop = ROULETTE if keep else word if word in PRUNE_WORDS else "closed"
-        turn.notes["closed"] = reason
+        else:
+            _give_up(turn, reason, ROULETTE if keep else _word_of(reason))
 
     def _is_to_judge(self, stop: str | None) -> bool:
         return stop is not None and stop != ROULETTE and not stop_word(stop).is_failure
@@ -304,6 +308,17 @@ class Grower:
         """Values of the whole step that need more than its own logprobs."""
         value = step_entropy_topk(turn.topk, turn.branch.codec.vocab_size) if turn.topk else None
         return {} if value is None else {STEP_ENTROPY: value}
+
+
+def _give_up(turn: Turn, reason: str, stop: str) -> None:
+    turn.stop = stop
+    turn.notes["closed"] = reason
+
+
+def _word_of(reason: str) -> str:
+    """The stop word of a path that is given up for a reason."""
+    word = reason.partition(":")[0]
+    return word if word in PRUNE_WORDS else "closed"
 
 
 def _num_calls(branch: Branch) -> int:

@@ -17,7 +17,7 @@ from ramify.core.action import ActionConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine
 from ramify.core.errors import ConfigError, RamifyError
-from ramify.core.format import Equating, Format, GivingUp, MessageFormat
+from ramify.core.format import Equating, Format, MessageFormat
 from ramify.core.growth import GrowthRules
 from ramify.core.limits import Limits
 from ramify.core.prices import Prices
@@ -58,7 +58,6 @@ from ramify.runner.whole_turns import check_growths, check_messages, check_stops
 from ramify.runner.work import prompt_segments
 from ramify.store.replay import Replayed
 from ramify.strategies.post_hoc import post_hoc_rule
-from ramify.strategies.prune import first_reason
 from ramify.strategies.topped_up import ToppedUp
 from ramify.tools.output import told
 
@@ -118,7 +117,7 @@ class Run:
         self._voices = {judge.action: self._voice(judge.action) for judge in self._asking_judges.values()}
         asking = Asking(self._voices, config.actions) if self._voices else None
         self.judging = Judging(judges, leaf_judges, asking=asking)
-        self._prune = _prune_rule(config.growth, task, self.format)
+        self._prune = _prune_rule(config.growth, task)
         self._strategy: Any = strategy or plugins.find("strategy", config.strategy.name)
         self._options = _options(self._strategy, config)
         self._scheduler: Scheduler | None = None
@@ -418,11 +417,8 @@ def _options(strategy: Any, config: RunConfig) -> Any:
     return options
 
 
-def _prune_rule(growth: GrowthConfig, task: Task, format: Format) -> Prune | None:
-    """The rule that gives paths up, if there is one: what the format knows of its steps comes first."""
-    rules: list[Prune] = [format.give_up] if isinstance(format, GivingUp) else []
-    if growth.prune == TASK_PRUNE:
-        rules.append(task.prune)
-    elif growth.prune is not None:
-        rules.append(partial(plugins.find("prune", growth.prune), **growth.prune_options))
-    return first_reason(*rules) if rules else None
+def _prune_rule(growth: GrowthConfig, task: Task) -> Prune | None:
+    """The rule that gives paths up, if the run names one."""
+    if growth.prune is None or growth.prune == TASK_PRUNE:
+        return task.prune if growth.prune else None
+    return partial(plugins.find("prune", growth.prune), **growth.prune_options)

@@ -19,15 +19,6 @@ LOOP_COUNT: Final = 8
 """What TreePO calls a loop: so many characters, so often (`_has_repetition`)."""
 
 
-def first_reason(*rules: Prune) -> Prune:
-    """A rule that gives a path up when any of `rules` does, for the first one's reason."""
-
-    def prune(branch: Branch) -> str | None:
-        return next((reason for rule in rules if (reason := rule(branch)) is not None), None)
-
-    return prune
-
-
 def over_budget(branch: Branch, *, tokens: int) -> str | None:
     """Give up when the path has sampled more than `tokens` tokens and not come to its end."""
     number = int(branch.is_sampled.sum())
