@@ -20,6 +20,7 @@ from tests.service.services import config, entries, train
 
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import EngineError
+from ramify.engines import replicas
 from ramify.servers.home import Here, Home
 from ramify.servers.pool import Event, ServerPool
 from ramify.servers.ports import Address
@@ -236,7 +237,11 @@ def test_a_service_killed_with_its_engine_goes_on_with_another_that_has_the_weig
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [7, 10, 25])
-def test_an_engine_killed_again_and_again_changes_no_batch(tmp_path: Path, whole: Trained, every: int) -> None:
+def test_an_engine_killed_again_and_again_changes_no_batch(
+    tmp_path: Path, whole: Trained, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow machine one request may be in flight at any number of deaths, which here are not of its making."""
+    monkeypatch.setattr(replicas, "MAX_LOSSES", 1000)
     servers = Servers(tmp_path / "logs")
 
     def see(number: int) -> None:
