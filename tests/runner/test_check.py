@@ -36,6 +36,13 @@ def test_a_grown_tree_its_ledger_and_its_rows_hold(tree: Tree, policy: str):
     assert not list(row_faults(tree, rows_by(tree, f"rows.policy={policy}")))
 
 
+def test_a_tree_whose_paths_coins_end_holds():
+    coins = ("growth.prune=task", "growth.keep=0.4", "strategy.options.children=[6.0, 0.5, 2.0]", "prompts=6")
+    for tree in rollout_sync(config=resolve(preset="planned", overrides=[*SETTINGS, *coins]).config).trees:
+        assert not list(tree_faults(tree))
+        assert not list(row_faults(tree, tree_rows(tree, config(), ())))
+
+
 def test_rows_can_be_fewer_than_leaves(tree: Tree):
     rows = rows_by(tree, "rows.leaves=2")
     assert len(rows) == 2

@@ -101,6 +101,12 @@ class ForkRecord:
     score: float | None = None
     select_prob: float | None = None
 
+    @property
+    def is_shared_out(self) -> bool:
+        """Whether the shares sum to what they should: 1, or 1 / probability of the coin that let the path go on."""
+        odds = self.probability if self.rule == ROULETTE and self.probability is not None else 1.0
+        return math.isclose(sum(self.shares) * odds, 1.0, abs_tol=1e-9)
+
 
 @dataclass(frozen=True, slots=True)
 class Grow:

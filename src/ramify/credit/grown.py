@@ -96,11 +96,6 @@ def _decision(tree: Tree, node: int) -> int:
     return -1 if fork is None else fork.decision_id
 
 
-def _odds(fork: ForkRecord) -> float:
-    """Probability with which a coin let the path go on to this decision; 1 = it might not have ended there."""
-    return fork.probability if fork.rule == ROULETTE and fork.probability is not None else 1.0
-
-
 def _has_coin(tree: Tree, node: int) -> bool:
     """Whether a coin ended the path at `node`, or let it go on there or behind it."""
     fork = tree.fork(node)
@@ -212,7 +207,7 @@ class _Survey:
         if late or len(decisions) != 1 or None in forks:
             return dict.fromkeys(siblings, 1 / len(siblings))
         (fork,) = decisions.values()
-        self.num_unshared += not math.isclose(sum(fork.shares) * _odds(fork), 1.0, abs_tol=1e-9)
+        self.num_unshared += not fork.is_shared_out
         return self._as_decided(siblings, fork)
 
     def _as_decided(self, siblings: list[int], fork: ForkRecord) -> dict[int, float]:
