@@ -22,12 +22,15 @@ from tests.credit.enumeration import (
     outcomes,
     rational,
 )
-from tests.credit.samplers import grown_step, sampler, thrown
+from tests.credit.samplers import CODEC, PROBLEM, PROMPT, grown_step, sampler, thrown
 from tests.strategies.world import journey
 
 from ramify.core import command
+from ramify.core.command import Fork
 from ramify.core.errors import ContractError
-from ramify.core.tree import Step, Tree
+from ramify.core.growth import Done, Failure, Growth
+from ramify.core.stop import KEPT
+from ramify.core.tree import ROOT, Step, Tree
 from ramify.credit import (
     ancestor_loo,
     balanced_split,
@@ -216,3 +219,18 @@ def test_a_blind_coin_raises_noise_a_token_the_more_the_less_it_keeps(problem: s
     first = "012"[: len(mdp.probs[""])]
     products = [prod(noise(chains(mdp, first, keep), mdp, credited)) for keep in ("1", "3/4", "1/2", "1/4")]
     assert products == sorted(set(products))
+
+
+def test_a_path_that_fails_behind_a_coin_is_told() -> None:
+    """One that the coin ended cannot fail, so that dropping those which do would favour ends."""
+    growth = Growth(Tree(PROBLEM, CODEC, [PROMPT], seed=1))
+    first = growth.ask(command.Grow(ROOT, until="step", fork=Fork(2, "stems")))
+    second = growth.ask(command.Grow(ROOT, until="step", fork=0))
+    growth.grow(first, replace(grown_step(MDP.of("binary3"), "1", "1"), notes={KEPT: 0.5}))
+    kept = growth.end(first, Done()).nodes[0]
+    growth.grow(second, grown_step(MDP.of("binary3"), "000", "000"))
+    growth.end(second, Done())
+    lost = growth.ask(command.Grow(kept, until="step"))
+    growth.grow(lost, Step((), "engine_error"))
+    growth.end(lost, Failure("http_500"))
+    assert forest_of(growth.tree).caveats == ("1 path(s) failed that a coin had let go on",)

@@ -116,6 +116,8 @@ class _Survey:
     """Why paths that ended, or did not, are left out."""
     num_unshared: int = 0
     post_hoc: Counter[str] = field(default_factory=Counter[str])
+    num_lost_survivors: int = 0
+    """Paths that a coin let go on, and that failed: one that it ended cannot fail."""
     num_missing: int = 0
     """Planned siblings that never came."""
 
@@ -126,6 +128,7 @@ class _Survey:
             if children[node]:
                 is_kept[node] = any(is_kept[child] for child in children[node])
         self.kept = [node for node in self.parent if is_kept[node]]
+        self.num_lost_survivors = sum(_has_coin(self.tree, node) for node in self.parent if not is_kept[node])
         for parent, siblings in children.items():
             if siblings:
                 self._share_out(siblings, [node for node in siblings if is_kept[node]], kept=self._kept(parent))
@@ -140,6 +143,8 @@ class _Survey:
         found = [f"{number} path(s) left out: {why}" for why, number in sorted(self.lost.items())]
         if self.num_unshared:
             found.append(f"{self.num_unshared} decision(s) whose shares do not sum to 1")
+        if self.num_lost_survivors:
+            found.append(f"{self.num_lost_survivors} path(s) failed that a coin had let go on")
         if self.num_missing:
             found.append(f"{self.num_missing} planned sibling(s) never came")
         if self.tree.is_broken:
