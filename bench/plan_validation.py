@@ -34,6 +34,8 @@ from ramify.runner.pilot import DECODE, fly
 BUDGET = 160
 NUM_RESAMPLES = 200
 CHAINS_A_PROBLEM = 24
+PILOT_PROBLEMS = 60
+PILOT_SEED = 1000
 FORKS: dict[str, tuple[tuple[float, ...], ...]] = {
     "countdown": ((1, 2), (1, 1, 3), (1, 1, 1, 2), (1, 2, 2, 2)),
     "hops": ((1, 3), (1, 1, 2), (1, 1, 1, 2), (1, 2, 2, 2), (1, 1, 4)),
@@ -76,8 +78,8 @@ def config(task: str, shape: Shape | None = None, *, seed: int = 0) -> RunConfig
 def shapes(task: str, pilot: Pilot) -> list[Shape]:
     """Five shapes, each with as many stems as the budget pays for."""
     made = plan(pilot, budget=BUDGET, rng=np.random.default_rng(0), aim="coverage").shape
-    others = (shape for shape in map(Shape, FORKS[task]) if shape.children[1:] != made.children[1:])
-    return [made, *(stemmed(shape, pilot) for shape in islice(others, NUM_SHAPES - 1))]
+    rest = (shape for shape in map(Shape, FORKS[task]) if shape.children[1:] != made.children[1:])
+    return [made, *(stemmed(shape, pilot) for shape in islice(rest, NUM_SHAPES - 1))]
 
 
 def stemmed(shape: Shape, pilot: Pilot) -> Shape:
@@ -100,9 +102,21 @@ def predicted(shape: Shape, pilot: Pilot, tokens: float) -> Estimate:
     return Estimate.of(np.array(gains))
 
 
-def pool_of(task: str, problems: list[Problem]) -> Pool:
+def flown(task: str) -> Pilot:
+    return fly(config(task, seed=PILOT_SEED), num_problems=PILOT_PROBLEMS, prices=DECODE, watch=unseen).pilot
+
+
+def others(task: str, number: int) -> list[Problem]:
+    """Held-out problems that the pilot did not see."""
+    built = api.build_task(config(task))
+    known = {problem.uid for problem in built.problems("heldout", PILOT_PROBLEMS, PILOT_SEED)}
+    drawn = built.problems("heldout", number + PILOT_PROBLEMS, 0)
+    return [problem for problem in drawn if problem.uid not in known][:number]
+
+
+def pool_of(task: str, problems: list[Problem], size: int = CHAINS_A_PROBLEM) -> Pool:
     made = config(task, seed=-1)
-    made = replace(made, strategy=StrategyConfig(name="chains", options={"n": CHAINS_A_PROBLEM}))
+    made = replace(made, strategy=StrategyConfig(name="chains", options={"n": size}))
     built = api.build_task(made)
     pool = Pool(built.is_same_answer)
 
@@ -114,8 +128,9 @@ def pool_of(task: str, problems: list[Problem]) -> Pool:
     return pool
 
 
-def grown(task: str, shape: Shape, problems: list[Problem], num_seeds: int) -> dict[str, list[TreeFigures]]:
-    built = api.build_task(config(task))
+def grown(run: RunConfig, problems: list[Problem], num_seeds: int) -> dict[str, list[TreeFigures]]:
+    """Problem -> its trees, one a seed."""
+    built = api.build_task(run)
     trees: dict[str, list[TreeFigures]] = {}
 
     def note(event: object) -> None:
@@ -124,7 +139,7 @@ def grown(task: str, shape: Shape, problems: list[Problem], num_seeds: int) -> d
             trees.setdefault(event.tree.problem.uid, []).append(found)
 
     for seed in range(num_seeds):
-        api.grow(config(task, shape, seed=seed), problems, observers=[note])
+        api.grow(replace(run, seed=seed), problems, observers=[note])
     return trees
 
 
@@ -134,16 +149,12 @@ def unseen(title: str, number: int):
 
 
 def points(task: str, num_problems: int, num_seeds: int) -> list[Point]:
-    flown = fly(config(task, seed=1000), num_problems=60, prices=DECODE, watch=unseen)
-    built = api.build_task(config(task))
-    known = {problem.uid for problem in built.problems("heldout", 60, 1000)}
-    drawn = built.problems("heldout", num_problems + 60, 0)
-    problems = [problem for problem in drawn if problem.uid not in known][:num_problems]
+    pilot, problems = flown(task), others(task, num_problems)
     pool = pool_of(task, problems)
     found: list[Point] = []
-    for shape in shapes(task, flown.pilot):
-        made = line(task, grown(task, shape, problems, num_seeds), pool, seconds=0.0)
-        gain = predicted(shape, flown.pilot, made.tokens)
+    for shape in shapes(task, pilot):
+        made = line(task, grown(config(task, shape), problems, num_seeds), pool, seconds=0.0)
+        gain = predicted(shape, pilot, made.tokens)
         found.append(Point(task, shape, gain, made.less_chains["solved"], made.tokens))
         show(found[-1], is_plan=len(found) == 1)
     return found

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from ramify.cli.main import main
-from ramify.cli.noise import settings_of
 
 FEW = ["--problems", "4", "--set", "task.options.num_numbers=3"]
 
@@ -60,12 +59,6 @@ def test_without_torch_the_error_is_the_line_that_installs_it(
         monkeypatch.delitem(sys.modules, f"ramify.{module}", raising=False)
     assert main(["noise", "--presets", "chains"]) == 2
     assert "pip install 'ramify[hf]'" in capsys.readouterr().err
-
-
-def test_a_setting_may_be_of_a_single_preset() -> None:
-    given = ["a.b=1", "offline:c.d=2", "task.name=file.py:Class"]
-    assert settings_of("offline", ["chains", "offline"], given) == ["a.b=1", "c.d=2", "task.name=file.py:Class"]
-    assert settings_of("chains", ["chains", "offline"], given) == ["a.b=1", "task.name=file.py:Class"]
 
 
 @pytest.mark.hf
@@ -151,6 +144,14 @@ def test_other_weights_than_those_that_sample_are_refused(capsys: pytest.Capture
     sampled_by = ["--set", "engine.name=builtin", "--set", "engine.options={}", "--set", f"engine.model={FOLDER}"]
     assert main(["noise", "--presets", "chains", *FEW, "--model", str(other), *sampled_by]) == 2
     assert "another policy's" in capsys.readouterr().err
+
+
+@pytest.mark.hf
+def test_a_task_with_a_model_of_its_own_is_measured_on_that_model(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="pip install 'ramify[hf]'")
+    arguments = ["noise", "--presets", "chains", "--task", "herds", "--problems", "2", "--seeds", "1", "--json"]
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["presets"][0]["tokens"] > 0
 
 
 @pytest.mark.hf

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from ramify.cli.arms import add_arm_flags, arm_config, arm_names, check_numbers
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal
-from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
@@ -47,13 +47,12 @@ class Arm:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--presets", required=True, metavar="A,B,…", help="presets; `ramify presets` lists them")
+    add_arm_flags(parser)
     parser.add_argument("--task", default="countdown", metavar="NAME", help="a built-in task or path/to/file.py:Class")
     parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="held-out problems of the task")
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS, metavar="N", help="trees of each problem and preset")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which problems, and the first of the seeds")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw solved problems over tokens (.svg, .png)")
-    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="a setting of all runs")
     add_json_flag(parser)
 
 
@@ -61,11 +60,11 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.runner import api
     from ramify.runner.compare import line
 
-    names = preset_names_of(options.presets)
+    names = arm_names(options.presets)
     check_numbers(options)
     draw = None if options.plot is None else _drawer()
-    arms = [Arm(name, _config(name, options)) for name in names]
-    chains = _config("chains", options)
+    arms = [Arm(name, _config(name, names, options)) for name in names]
+    chains = _config("chains", ["chains", *names], options)
     task = api.build_task(chains)
     problems = task.problems(chains.task.split, options.problems, options.seed)
     terminal.say(f"{len(problems)} problems of {options.task}, {options.seeds} trees of each a preset")
@@ -152,28 +151,9 @@ def _drawer() -> "Callable[..., None]":
     return draw
 
 
-def preset_names_of(text: str) -> list[str]:
-    """The presets of a comparison. Raises `ConfigError` where there is none, or one twice."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise ConfigError("--presets: name at least one preset; `ramify presets` lists them")
-    if len(set(names)) < len(names):
-        raise ConfigError(f"--presets: one is named twice: {','.join(names)}")
-    return names
-
-
-def check_numbers(options: argparse.Namespace) -> None:
-    """Refuse a comparison of nothing."""
-    for flag in ("problems", "seeds"):
-        if vars(options)[flag] < 1:
-            raise ConfigError(f"--{flag} {vars(options)[flag]!r}: at least 1 is needed")
-
-
-def _config(name: str, options: argparse.Namespace) -> "RunConfig":
-    from ramify.config.configure import resolve
-
+def _config(name: str, names: Sequence[str], options: argparse.Namespace) -> "RunConfig":
     flags = {"task.name": options.task, "prompts": options.problems, "seed": options.seed}
-    return resolve(preset=name, flags=flags, overrides=options.set).config
+    return arm_config(name, names, flags=flags, given=options.set)
 
 
 def _grows_alike(one: "RunConfig", other: "RunConfig") -> bool:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ramify.cli.compare import NUM_PROBLEMS, NUM_SEEDS, check_numbers, interval_text, preset_names_of
+from ramify.cli.arms import add_arm_flags, arm_config, arm_names, check_numbers
+from ramify.cli.compare import NUM_PROBLEMS, NUM_SEEDS, interval_text
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import BUDGETS, add_json_flag, amounts_of
 from ramify.cli.terminal import Terminal
@@ -27,7 +28,7 @@ SCHEMA = "ramify.eval/1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--presets", required=True, metavar="A,B,…", help="presets; differences are to the first")
+    add_arm_flags(parser, about="; differences are to the first")
     parser.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
     parser.add_argument("--data", metavar="FILE", help="questions and answers from a file or folder")
     parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="problems, held-out ones")
@@ -36,18 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", metavar="WHAT=N,N,…", help=f"budgets a problem: {', '.join(BUDGETS)}")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw right answers over tokens (.svg, .png)")
     parser.add_argument("-c", "--config", type=Path, action="append", default=[], metavar="FILE", help="a TOML file")
-    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="a setting of all runs")
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.runner import api
 
-    names = preset_names_of(options.presets)
+    names = arm_names(options.presets)
     check_numbers(options)
     kind, budgets = budgets_of(options.budget)
     draw = None if options.plot is None else _drawer()
-    configs = {name: _config(name, options) for name in names}
+    configs = {name: _config(name, names, options) for name in names}
     first = configs[names[0]]
     run = api.assemble(within(first, kind, budgets[0]))
     problems = run.problems
@@ -163,13 +163,11 @@ def _searched(name: str, config: "RunConfig", problems: "Sequence[Problem]", ter
         return loop.run(evaluated(config, problems, observers=[progress.observe]))
 
 
-def _config(name: str, options: argparse.Namespace) -> "RunConfig":
-    from ramify.config.configure import resolve
-
+def _config(name: str, names: Sequence[str], options: argparse.Namespace) -> "RunConfig":
     flags = {"prompts": options.problems, "seed": options.seed}
     flags |= {"task.name": options.task} if options.task else {}
     flags |= {"data.path": options.data} if options.data else {}
-    return resolve(preset=name, files=options.config, flags=flags, overrides=options.set).config
+    return arm_config(name, names, flags=flags, given=options.set, files=options.config)
 
 
 def _drawer() -> "Callable[..., None]":

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
-from ramify.cli.compare import check_numbers, preset_names_of
+from ramify.cli.arms import add_arm_flags, arm_config, arm_names, check_numbers
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal
-from ramify.core.errors import ConfigError, nearest
+from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
@@ -59,7 +59,7 @@ class Arm:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--presets", required=True, metavar="A,B,…", help="presets; ratios are to the first")
+    add_arm_flags(parser, about="; ratios are to the first")
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="a Hugging Face folder; default: the built-in one")
     parser.add_argument("--task", default="countdown", metavar="NAME", help="a built-in task or path/to/file.py:Class")
     parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="held-out problems of the task")
@@ -70,8 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--projection", type=int, default=PROJECTION, metavar="K", help=projected)
     which.add_argument("--layers", choices=("last",), help="gradients of the last layer alone, not projected")
     parser.add_argument("--winsorise", type=float, default=QUANTILE, metavar="Q", help="cap values at this quantile")
-    setting = "a setting of all runs, or of a single preset's"
-    parser.add_argument("--set", action="append", default=[], metavar="[PRESET:]PATH=VALUE", help=setting)
     add_json_flag(parser)
 
 
@@ -79,13 +77,13 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.runner import api
     from ramify.runner.noise import lines
 
-    names = preset_names_of(options.presets)
+    names = arm_names(options.presets)
     _check(options)
-    arms = [Arm(name, _config(name, settings_of(name, names, options.set), options)) for name in names]
+    arms = [Arm(name, _config(name, names, options)) for name in names]
     problems = api.problems_of(arms[0].config)
     if len(problems) < 2:
         raise ConfigError(f"task {options.task!r} has {len(problems)} problems; intervals are over problems: 2 or more")
-    policy = _policy(options)
+    policy = _policy(arms[0].config, options)
     terminal.say(f"{len(problems)} problems of {options.task}, {options.seeds} trees of each a preset")
     samples: dict[str, list[Sample]] = {}
     for arm in arms:
@@ -155,41 +153,25 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--winsorise {options.winsorise!r}: a quantile above 0 is needed, 1 caps nothing")
 
 
-def settings_of(name: str, names: Sequence[str], given: Sequence[str]) -> list[str]:
-    """Those of all runs and those of the preset `name`. Raises `ConfigError` for one of a preset that is not run."""
-    found: list[str] = []
-    for text in given:
-        owner, colon, setting = text.partition(":")
-        if not colon or "=" in owner:
-            found.append(text)
-        elif owner not in names:
-            raise ConfigError(f"--set {text!r}: there is no preset {owner!r} here; {nearest(owner, names)}")
-        elif owner == name:
-            found.append(setting)
-    return found
-
-
-def _config(name: str, settings: Sequence[str], options: argparse.Namespace) -> "RunConfig":
+def _config(name: str, names: Sequence[str], options: argparse.Namespace) -> "RunConfig":
     """The preset's run, sampled by the policy's weights; all rows are kept and each token counts once."""
-    from ramify.config.configure import resolve
-
     flags = {"task.name": options.task, "prompts": options.problems, "seed": options.seed, "credit": "auto"}
     if options.model is not None:
         flags |= {"engine.name": "local", "engine.model": str(options.model), "engine.options": {"dtype": "float32"}}
-    config = resolve(preset=name, flags=flags, overrides=settings).config
+    config = arm_config(name, names, flags=flags, given=options.set)
     return replace(config, rows=replace(config.rows, policy="once", leaves=None))
 
 
-def _policy(options: argparse.Namespace) -> "PolicyGradient":
-    """Made first, so that a missing library or folder is said before trees are grown. Raises `ConfigError`."""
+def _policy(config: "RunConfig", options: argparse.Namespace) -> "PolicyGradient":
+    """The network that samples, made before trees are grown: a missing library or folder is a `ConfigError`."""
     try:
         from ramify.train.policy_gradient import PolicyGradient
         from ramify.train.sketch import Sketch
     except ImportError as error:
         raise ConfigError(f"`ramify noise` needs torch and transformers: {INSTALL} ({error})") from error
-    from ramify.engines.builtin import FOLDER
+    from ramify.engines.shipped import folder_of
 
-    folder = options.model or FOLDER
+    folder = options.model or folder_of(config.engine.model or "builtin")
     if options.layers is not None:
         return PolicyGradient(folder, layers=options.layers)
     return PolicyGradient(folder, sketch=Sketch(options.projection))

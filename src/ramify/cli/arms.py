@@ -1,0 +1,64 @@
+"""Arms: what a command holds against each other, each a preset or a configuration file, with settings of its own."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ramify.core.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from ramify.config.run_config import RunConfig
+
+FILE: Final = ".toml"
+"""How the name of an arm ends that is a configuration file, such as `ramify plan --out` writes."""
+
+
+def add_arm_flags(parser: argparse.ArgumentParser, about: str = "") -> None:
+    presets = f"presets, or configuration files (*{FILE}); `ramify presets` lists presets{about}"
+    parser.add_argument("--presets", required=True, metavar="A,B,…", help=presets)
+    setting = "a setting of all runs, or of a single preset's"
+    parser.add_argument("--set", action="append", default=[], metavar="[PRESET:]PATH=VALUE", help=setting)
+
+
+def arm_names(text: str) -> list[str]:
+    """The arms that `--presets` names. Raises `ConfigError` where there is none, or one twice."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ConfigError("--presets: name at least one preset; `ramify presets` lists them")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"--presets: one is named twice: {','.join(names)}")
+    return names
+
+
+def arm_config(
+    name: str, names: Sequence[str], *, flags: Mapping[str, Any], given: Sequence[str], files: Sequence[Path] = ()
+) -> "RunConfig":
+    """The configuration of the arm `name`, one of `names`; `given` are the texts of `--set`. Raises `ConfigError`."""
+    from ramify.config.configure import resolve
+
+    settings = settings_of(name, names, given)
+    if name.endswith(FILE):
+        return resolve(files=[*files, Path(name)], flags=flags, overrides=settings).config
+    return resolve(preset=name, files=files, flags=flags, overrides=settings).config
+
+
+def settings_of(name: str, names: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Those of all arms and those of the arm `name`. Raises `ConfigError` for one of an arm that is not run."""
+    found: list[str] = []
+    for text in given:
+        owner, colon, setting = text.partition(":")
+        if not colon or "=" in owner:
+            found.append(text)
+        elif owner not in names:
+            raise ConfigError(f"--set {text!r}: there is no preset {owner!r} here; {nearest(owner, names)}")
+        elif owner == name:
+            found.append(setting)
+    return found
+
+
+def check_numbers(options: argparse.Namespace) -> None:
+    """Refuse a comparison of nothing."""
+    for flag in ("problems", "seeds"):
+        if vars(options)[flag] < 1:
+            raise ConfigError(f"--{flag} {vars(options)[flag]!r}: at least 1 is needed")
