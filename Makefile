@@ -19,6 +19,8 @@ VALUE_OUT ?= build/value
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get -qq
 PIP := pip --disable-pip-version-check --quiet --no-input
 comma := ,
+# A process a core of the smallest machine that they are meant for; tests measure seconds, so more are no better.
+IN_TWO := -n 2 --dist worksteal
 BENCHES := $(sort $(wildcard bench/*.py))
 
 # $(call environment,FOLDER,EXTRA): a virtual environment with the pinned versions and this checkout, editable.
@@ -35,10 +37,10 @@ demo: $(READY)
 	@$(BIN)/ramify demo
 
 test: $(READY) bubblewrap
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q $(IN_TWO)
 
 test-faults: $(READY) bubblewrap
-	@$(BIN)/python -m pytest -q -m slow
+	@$(BIN)/python -m pytest -q $(IN_TWO) -m slow
 
 test-hf: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m pytest -q -m hf
