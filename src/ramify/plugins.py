@@ -101,6 +101,7 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "uniform_with_replacement": "ramify.strategies.choose:uniform_with_replacement",
         },
         "prune": {
+            "judged_below": "ramify.strategies.prune:judged_below",
             "over_budget": "ramify.strategies.prune:over_budget",
             "repeated_call": "ramify.strategies.prune:repeated_call",
             "repetition": "ramify.strategies.prune:repetition",

@@ -214,6 +214,22 @@ BAD = {
         {"overrides": ["growth.prune=over_budget"]},
         ["growth.prune_options.tokens: the rule 'over_budget' needs it"],
     ),
+    "a prune rule without the judge it reads": (
+        {"overrides": ["growth.prune=judged_below"]},
+        ["growth.prune_judge: the rule 'judged_below' reads its value"],
+    ),
+    "a judge that a prune rule does not read": (
+        {"overrides": ["growth.prune=repeated_call", "growth.prune_judge=process"]},
+        ["growth.prune_judge: the rule 'repeated_call' reads no value of a judge"],
+    ),
+    "a judge that the task's prune rule does not read": (
+        {"overrides": ["growth.prune=task", "growth.prune_judge=process"]},
+        ["growth.prune_judge: the rule reads no value of a judge"],
+    ),
+    "the value of a prune rule": (
+        {"overrides": ["growth.prune=judged_below", "growth.prune_judge=process", "growth.prune_options.value=1"]},
+        ["growth.prune_options.value: it is what growth.prune_judge gives"],
+    ),
     "an unknown keyword of a prune rule": (
         {"overrides": ["growth.prune=over_budget", "growth.prune_options.token=3"]},
         ["growth.prune_options.token: unknown key 'token'; did you mean 'tokens'?"],

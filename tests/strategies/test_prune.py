@@ -4,7 +4,7 @@ from tests.strategies.world import CODEC
 
 from ramify.core.branch import Branch, Piece
 from ramify.core.segment import Segment, ToolCall, token_array
-from ramify.strategies.prune import over_budget, repeated_call, repetition
+from ramify.strategies.prune import judged_below, over_budget, repeated_call, repetition
 
 
 def branch_with_calls(*arguments: str) -> Branch:
@@ -45,6 +45,12 @@ def test_a_path_is_over_budget_when_it_has_sampled_more_tokens_and_given_ones_do
     branch = branch_that_says("one", "two", "three")
     assert over_budget(branch, tokens=11) is None
     assert over_budget(branch, tokens=10) == "11 tokens were sampled, more than 10"
+
+
+def test_a_path_may_be_given_up_by_what_a_judge_says() -> None:
+    branch = branch_that_says("one")
+    assert judged_below(branch, value=0.05) is None
+    assert judged_below(branch, value=0.3, below=0.4) == "judged 0.3, below 0.4"
 
 
 def test_what_was_said_before_an_observation_is_no_part_of_a_loop() -> None:

@@ -151,19 +151,32 @@ def _children(ratio: "Estimate") -> str:
 
 
 def configuration(made: "Plan", config: "RunConfig") -> str:
-    """The shape as a configuration file."""
+    """The task, its shape and the pruning as a configuration file."""
     from ramify.config.toml import toml_text
 
-    values: dict[str, Any] = {"strategy": {"name": "planned", "options": {"children": list(made.shape.children)}}}
+    task = {"name": config.task.name, **({"options": config.task.options} if config.task.options else {})}
+    strategy = {"name": "planned", "options": {"children": list(made.shape.children)}}
+    values = {"task": task, "strategy": strategy}
     if made.shape.keep is not None:
-        values["growth"] = {"prune": "task", "keep": made.shape.keep}
+        values |= _pruning(config, made.shape.keep)
     about = [f"planned for {config.task.name}, {made.aim}, from {made.num_problems} problems", *advice(made)]
     return "".join(f"# {line}\n" for line in about) + toml_text(values)
 
 
+def _pruning(config: "RunConfig", keep: float) -> dict[str, Any]:
+    """The run's prune rule, or else the task's, with the judge whose value it reads."""
+    growth, judge = config.growth, config.growth.prune_judge
+    rule: dict[str, Any] = {"prune": growth.prune or "task", "prune_judge": judge, "keep": keep}
+    if growth.prune_options:
+        rule["prune_options"] = growth.prune_options
+    if judge is None or judge not in config.judges:
+        return {"growth": rule}
+    return {"growth": rule, "judges": {judge: asdict(config.judges[judge])}}
+
+
 def _on_pruning(pruning: "Pruning", aim: str) -> str:
     seen = (
-        f"the task's prune rule fires on {pruning.fires:.0%} of the paths, which spend {pruning.saves:.0%} of the cost "
+        f"the prune rule fires on {pruning.fires:.0%} of the paths, which spend {pruning.saves:.0%} of the cost "
         f"behind it and bring {pruning.loses:.1%} of the return"
     )
     if pruning.keep == 1:

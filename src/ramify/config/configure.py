@@ -19,7 +19,7 @@ from ramify import plugins
 from ramify.config.decode import CLEARED, Fault, decode
 from ramify.config.judge_options import anchored_judge, judge_faults
 from ramify.config.layers import file_layers, flag_layers, merged, override_layers, preset_layers, source_of
-from ramify.config.run_config import EngineConfig, RunConfig, ToolConfig
+from ramify.config.run_config import EngineConfig, GrowthConfig, RunConfig, ToolConfig
 from ramify.config.toml import toml_text
 from ramify.config.tool_options import option_faults
 from ramify.core.errors import ConfigError, nearest
@@ -44,6 +44,8 @@ FORMAT_OPTIONS: Mapping[str, type[Any]] = {
 """Format -> what its options are decoded as."""
 RSTAR_PLUGINS: Mapping[str, plugins.Kind] = {"step_parser": "step_parser", "answer_equivalence": "equivalence"}
 """Options of `rstar` that name a function, and its kind."""
+VALUE = "value"
+"""Keyword of a prune rule that reads a judge."""
 TASK_PRUNE = "task"
 """The name of the running task's own prune rule."""
 
@@ -231,7 +233,7 @@ def _named_faults(config: RunConfig) -> list[Fault]:
     if config.credit not in NAMES:
         faults.append(Fault("credit", f"unknown credit {config.credit!r}; {nearest(config.credit, NAMES)}"))
     faults += _format_faults(config)
-    faults += _prune_faults(config.growth.prune, config.growth.prune_options)
+    faults += _prune_faults(config.growth)
     faults += _constructor_faults("task", config.task.name, config.task.options)
     for path, engine in {"engine": config.engine, **{f"engines.{n}": e for n, e in config.engines.items()}}.items():
         faults += _constructor_faults("engine", engine.name, engine.options, path=path)
@@ -242,17 +244,24 @@ def _named_faults(config: RunConfig) -> list[Fault]:
     return faults
 
 
-def _prune_faults(name: str | None, options: Mapping[str, Any]) -> list[Fault]:
-    """What is wrong with the prune rule and its keywords."""
-    path = "growth.prune_options"
+def _prune_faults(growth: GrowthConfig) -> list[Fault]:
+    """What is wrong with the prune rule, its keywords and the judge it reads."""
+    path, name, options, judge = "growth.prune_options", growth.prune, growth.prune_options, growth.prune_judge
     if name is None or name == TASK_PRUNE:
-        return [Fault(path, "they are of a rule that growth.prune names")] if options else []
+        own = [Fault(path, "they are of a rule that growth.prune names")] if options else []
+        return own + ([Fault("growth.prune_judge", "the rule reads no value of a judge")] if judge else [])
     try:
         rule = plugins.find("prune", name)
     except ConfigError as error:
         return [Fault("growth.prune", str(error))]
     unknown = plugins.unknown_keywords(rule, options)
-    missing = plugins.missing_keywords(rule, options)[1:]
+    missing = [key for key in plugins.missing_keywords(rule, options)[1:] if key != VALUE]
+    reads = not plugins.unknown_keywords(rule, {VALUE: None})
+    if VALUE in options:
+        return [Fault(f"{path}.{VALUE}", "it is what growth.prune_judge gives")]
+    if reads != (judge is not None):
+        said = f"the rule {name!r} reads {'its value' if reads else 'no value of a judge'}"
+        return [Fault("growth.prune_judge", said)]
     return [
         *(Fault(f"{path}.{key}", message) for key, message in unknown.items()),
         *(Fault(f"{path}.{key}", f"the rule {name!r} needs it") for key in missing),

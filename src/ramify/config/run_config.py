@@ -119,9 +119,12 @@ class GrowthConfig:
     """Rule that gives paths up: a built-in name or `file.py:function`."""
     prune_options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the rule, beside the branch."""
+    prune_judge: str | None = None
+    """Judge of steps, asked of every step, whose value the rule is given as `value`; None = the rule reads none."""
     keep: float = 0.0
     """Probability that a path goes on where the rule fires. 0: it ends, and is judged: the exact gradient of the task
-    so truncated. Above: what ends is worth 0 and what goes on counts 1 / keep, exact for the task as it is."""
+    so truncated. Above: what ends is worth 0 and what goes on counts 1 / keep, exact for the task as it is. 1: all go
+    on, and a note says where the rule fired."""
     stop_rule: StopRule = "corrected"
     """Which reading of a stop is used; the published ones are for comparison."""
 
@@ -129,19 +132,19 @@ class GrowthConfig:
         _positive("growth.max_response_tokens", self.max_response_tokens)
         _positive("growth.max_turns", self.max_turns)
         _positive("growth.max_observation_tokens", self.max_observation_tokens)
-        if not 0 <= self.keep < 1:
-            raise ConfigError(
-                f"growth.keep = {self.keep!r}: a probability below 1; without a prune rule all paths go on"
-            )
+        if not 0 <= self.keep <= 1:
+            raise ConfigError(f"growth.keep = {self.keep!r}: it is a probability, from 0 to 1")
         if self.keep and self.prune is None:
             raise ConfigError(f"growth.keep = {self.keep!r}: it is the coin of a prune rule; set growth.prune")
+        if self.prune_judge is not None and self.prune is None:
+            raise ConfigError(f"growth.prune_judge = {self.prune_judge!r}: it is of a prune rule; set growth.prune")
         if self.max_tool_calls < 0:
             raise ConfigError(f"growth.max_tool_calls = {self.max_tool_calls!r}: 0 or more calls are allowed")
 
     @property
     def without_coin(self) -> "GrowthConfig":
         """The same, but where a coin is thrown no path is given up: for evaluations, which count paths alike."""
-        return replace(self, prune=None, prune_options={}, keep=0.0) if self.keep else self
+        return replace(self, prune=None, prune_options={}, prune_judge=None, keep=0.0) if self.keep else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

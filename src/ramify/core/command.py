@@ -169,6 +169,8 @@ class Score:
     attempt: int = 0
     is_oracle: bool = False
     """Whether the judge saw the problem's secret."""
+    is_of_step: bool = False
+    """Whether it is what a prune rule was given about a path that had not ended: never a reward."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,10 +270,10 @@ class Tree:
 
     def reward_score(self, node: int) -> Score | None:
         """The score that is the reward of `node`: the last one of the judge that scored it last when it ended, whatever
-        others said of it later; of a node that nobody scored then, the last one of all. None = nobody did, or a coin
-        ended the path: what it would have been worth is not known."""
-        scores = self._scores.get(node)
-        if scores is None or self._stop[node] == ENDED_BY_COIN:
+        others said of it later; of a node that nobody scored then, the last one of all. None = nobody did, but for a
+        prune rule, or a coin ended the path: what it would have been worth is not known."""
+        scores = [score for score in self._scores.get(node, ()) if not score.is_of_step]
+        if not scores or self._stop[node] == ENDED_BY_COIN:
             return None
         judge = self._rewarded_by.get(node, scores[-1].judge)
         return next(score for score in reversed(scores) if score.judge == judge)
@@ -604,7 +604,8 @@ class Tree:
             column.append(value)
         if step.scores:
             self._scores[node] = step.scores
-            self._rewarded_by[node] = step.scores[-1].judge
+            if not step.scores[-1].is_of_step:
+                self._rewarded_by[node] = step.scores[-1].judge
         if step.notes:
             self._notes[node] = dict(step.notes)
         if step.stop is not None:

@@ -99,7 +99,8 @@ def _decision(tree: Tree, node: int) -> int:
 def _has_coin(tree: Tree, node: int) -> bool:
     """Whether a coin ended the path at `node`, or let it go on there or behind it."""
     fork = tree.fork(node)
-    return tree.stop(node) == ROULETTE or KEPT in tree.notes(node) or (fork is not None and fork.rule == ROULETTE)
+    is_forked = fork is not None and fork.rule == ROULETTE
+    return is_forked or tree.stop(node) == ROULETTE or tree.notes(node).get(KEPT, 1.0) < 1
 
 
 @dataclass(slots=True)

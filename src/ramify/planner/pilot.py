@@ -32,7 +32,7 @@ class PilotTree:
     cost: Floats_N
     """(N,) what the step of each node cost, in decode tokens or whatever prices them."""
     given_up: Bools_N
-    """(N,) whether the task's prune rule would end the path at this node."""
+    """(N,) whether the prune rule would end the path at this node."""
 
     def __post_init__(self) -> None:
         sizes = {len(self.parent), len(self.level), len(self.reward), len(self.cost), len(self.given_up)}

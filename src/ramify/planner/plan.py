@@ -77,7 +77,7 @@ class Depth:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """The advice on the task's prune rule."""
+    """The advice on the prune rule."""
 
     fires: float
     """Share of paths that it would end early."""

@@ -1,4 +1,4 @@
-"""Pruning: what a task's prune rule would have done to a pilot's paths, and how surely it should give them up.
+"""Pruning: what a prune rule would have done to a pilot's paths, and how surely it should give them up.
 
 The noise of a gradient is counted by tokens: each as often as paths sample it, with the mean square of its coefficient.
 Of the cost C of a path let D lie behind the rule, V be the variance of the return, S the part of E[R^2] that comes from

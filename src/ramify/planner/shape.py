@@ -29,7 +29,7 @@ class Shape:
     children: tuple[float, ...]
     """Expected numbers; 1 = paths go on."""
     keep: float | None = None
-    """Probability of going on where the task's prune rule fires: 0 = never; None = the rule is not used."""
+    """Probability of going on where the prune rule fires: 0 = never; None = the rule is not used."""
 
     def __post_init__(self) -> None:
         if not self.children or not all(1 <= k < math.inf for k in self.children):

@@ -48,15 +48,16 @@ class Allowance:
         is_step = command.until == "step"
         # A turn computes at most its whole context, and each call but the last is followed by another turn.
         num_turns = 1 if is_step else calls + 2
+        turns = 1 if is_step else self._turns(command.action, decode)
         return Spend(
             leaves=1,
             decode=decode,
             prefill_uncached=num_turns * (tree.length(place.parent) + self.config.max_response_tokens),
             picodollars=self._growth_cost(tree, command, place, decode=decode, num_turns=num_turns),
             engine_calls=min(decode, self._requests(command, decode, num_turns=num_turns)),
-            turns=1 if is_step else self._turns(command.action, decode),
+            turns=turns,
             tool_calls=min(1, calls) if is_step else calls,
-            judge_calls=self.num_leaf_judges,
+            judge_calls=self.num_leaf_judges + (0 if self.config.prune_judge is None else turns),
         )
 
     def _judgement(self, tree: Tree, command: Judge) -> Spend:

@@ -7,14 +7,13 @@ they do not cause is a `Failure`.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from ramify.config.run_config import GrowthConfig
 from ramify.core.action import ActionConfig
 from ramify.core.branch import Branch, estimated_tokens
-from ramify.core.command import Score
 from ramify.core.errors import EngineError, EnginesDown, ToolError
 from ramify.core.format import Action, Format, GivingUp, InvalidAction, MessageFormat, Span, ToolAction, span_ids
 from ramify.core.growth import Done, Ending, Failure
@@ -25,13 +24,13 @@ from ramify.core.stop import KEPT, ROULETTE, stop_word
 from ramify.core.tool import ToolResult
 from ramify.core.tree import Step
 from ramify.runner.judging import Judging
+from ramify.runner.pruning import Pruning
 from ramify.runner.sampler import Sampler
 from ramify.runner.stopping import STOP_POLICIES, Generated, Ruling, classify_failed_tool, classify_stop
 from ramify.runner.toolbox import Toolbox
 from ramify.runner.work import Path, Turn, behind_end, message_segments, prompt_segments
 from ramify.strategies.entropy import STEP_ENTROPY, step_entropy_topk
 
-Prune = Callable[[Branch], str | None]
 PRUNE_WORDS: Final = frozenset({"repetition", "no_valid_step", "tool_errors", "depth_limit"})
 """Stop words that a prune rule's reason may begin with, `word: …`; any other reason ends a path as `closed`."""
 LIMIT_WARNING: Final = "\nNo tool calls are left. Give the final answer now.\n"
@@ -51,7 +50,7 @@ class Grower:
         toolbox: Toolbox,
         judging: Judging,
         config: GrowthConfig,
-        prune: Prune | None = None,
+        pruning: Pruning | None = None,
     ) -> None:
         self._problem = problem
         self._sampler = sampler
@@ -60,7 +59,7 @@ class Grower:
         self._toolbox = toolbox
         self._judging = judging
         self._config = config
-        self._prune = prune
+        self._pruning = pruning
         self._policy = STOP_POLICIES[config.stop_rule]
         if config.stop_rule == "corrected":
             self._policy = replace(
@@ -113,7 +112,7 @@ class Grower:
                 turn.stop = turn.stop or "length"
             is_unfinished = turn.stop is None and is_to_act and await self._act(turn, path)
         if turn.stop is None and self._is_policy(path):
-            self._prune_at_end(turn)
+            await self._prune_at_end(turn)
         return await self._closed(turn, path)
 
     def _opened(self, path: Path) -> Turn:
@@ -262,13 +261,18 @@ class Grower:
         fitting = bisect_right(range(whole), limit, key=lambda n: size(written(n)))
         return written(max(0, fitting - 1))
 
-    def _prune_at_end(self, turn: Turn) -> None:
+    async def _prune_at_end(self, turn: Turn) -> None:
         """End the path where the format gives it up, or the prune rule, whose coin may let it go on."""
         reason = self._format.give_up(turn.branch) if isinstance(self._format, GivingUp) else None
         if reason is not None:
             _give_up(turn, reason, _word_of(reason))
-        elif self._prune is not None and (reason := self._prune(turn.branch)) is not None:
-            self._toss(turn, reason)
+        elif self._pruning is not None:
+            (asked,) = await self._pruning.ask([turn.branch], self._problem)
+            turn.scores = asked.scores
+            if asked.fault is not None:
+                turn.notes["judge"] = asked.fault
+            if asked.reason is not None:
+                self._toss(turn, asked.reason)
 
     def _toss(self, turn: Turn, reason: str) -> None:
         keep = self._config.keep
@@ -288,9 +292,10 @@ class Grower:
         """The finished step: measured, and judged if it is a leaf."""
         name = path.work.command.action
         action = self._actions[name]
-        scores: tuple[Score, ...] = ()
+        scores = turn.scores
         if self._is_to_judge(turn.stop) and action.role == "policy":
-            scores, fault = await self._judging.leaf_scores(turn.branch, self._problem)
+            of_leaf, fault = await self._judging.leaf_scores(turn.branch, self._problem)
+            scores += of_leaf
             if fault is not None:
                 turn.notes["judge"] = fault
         return Step(

@@ -11,11 +11,13 @@ from typing import Final
 
 import numpy as np
 
+from ramify.config.configure import TASK_PRUNE
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
 from ramify.core.prices import A_TOKEN, Prices
 from ramify.core.problem import Problem
+from ramify.core.stop import KEPT
 from ramify.core.tree import Tree
 from ramify.credit.grown import forest_of
 from ramify.planner.levels import levels
@@ -23,7 +25,6 @@ from ramify.planner.pilot import STEM, Pilot, PilotTree
 from ramify.runner import api
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.tools import tools_of
-from ramify.strategies.prune import Prune
 
 DECODE: Final = Prices(prompt=0.0, output=1.0)
 """A sampled token costs 1 and context nothing: costs are decode tokens."""
@@ -83,7 +84,7 @@ def fly(
         planned = StrategyConfig(name="planned", options={"children": list(scouted.children)})
         trees, more = _grown(config, planned, problems, observe)
     num_levels = len(scouted.children)
-    found = [pilot_tree(tree, task.prune, prices, num_levels=num_levels) for tree in trees]
+    found = [pilot_tree(tree, prices, num_levels=num_levels) for tree in trees]
     flown = [tree for tree in found if tree is not None]
     if len(flown) < 2:
         raise ConfigError(f"{len(flown)} of {number} problems gave two stems with a reward: a pilot needs two of them")
@@ -135,7 +136,7 @@ def _scouted(trees: Sequence[Tree]) -> _Scouted:
     return _Scouted((*tokens, float(np.mean([path[num_depths:].sum() for path in paths]))))
 
 
-def pilot_tree(tree: Tree, rule: Prune, prices: Prices, *, num_levels: int) -> PilotTree | None:
+def pilot_tree(tree: Tree, prices: Prices, *, num_levels: int) -> PilotTree | None:
     """What a plan reads of a tree; None where fewer than two stems ended with a reward."""
     forest = forest_of(tree, unjudged="drop")
     if len(forest.stems) < 2:
@@ -143,13 +144,13 @@ def pilot_tree(tree: Tree, rule: Prune, prices: Prices, *, num_levels: int) -> P
     level = np.zeros(len(forest), np.int32)
     for i, parent in enumerate(forest.parent.tolist()):
         level[i] = 0 if parent == STEM else min(level[parent] + 1, num_levels - 1)
-    is_leaf, nodes = forest.is_leaf, forest.nodes.tolist()
+    nodes = forest.nodes.tolist()
     return PilotTree(
         parent=forest.parent,
         level=level,
         reward=forest.reward,
         cost=np.array([_cost(tree, node, prices) for node in nodes]),
-        given_up=np.array([not is_leaf[i] and rule(tree.branch(n)) is not None for i, n in enumerate(nodes)], bool),
+        given_up=np.array([KEPT in tree.notes(node) for node in nodes]),
     )
 
 
@@ -160,8 +161,9 @@ def _cost(tree: Tree, node: int, prices: Prices) -> float:
 def _grown(
     config: RunConfig, strategy: StrategyConfig, problems: Sequence[Problem], observe: Observer
 ) -> tuple[list[Tree], int]:
-    """Trees of the run's own model, task and growth, without what a plan is to decide; and the tokens they took."""
-    growth, seed = replace(config.growth, prune=None, prune_options={}, keep=0.0), config.seed + SEED
+    """Trees of the run's own model, task and growth, without what a plan is to decide; and the tokens they took. Where
+    the prune rule fires, the run's or else the task's, paths go on and nodes are noted."""
+    growth, seed = replace(config.growth, prune=config.growth.prune or TASK_PRUNE, keep=1.0), config.seed + SEED
     own = replace(config, preset=None, strategy=strategy, growth=growth, credit="auto", seed=seed)
     trees: dict[int, Tree] = {}
 

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from ramify import plugins
-from ramify.config.configure import TASK_PRUNE
 from ramify.config.decode import decode
-from ramify.config.run_config import GrowthConfig, RunConfig
+from ramify.config.run_config import RunConfig
 from ramify.core.action import ActionConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine
@@ -35,9 +34,10 @@ from ramify.runner.deadline import finished
 from ramify.runner.driver import Driver
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.formats import build_format
-from ramify.runner.grower import Grower, Prune
+from ramify.runner.grower import Grower
 from ramify.runner.judges import check_strategy_judges, judge_actions, judges_of, sampling
 from ramify.runner.judging import Judging
+from ramify.runner.pruning import Pruning
 from ramify.runner.refusals import (
     check_actions,
     check_codecs,
@@ -117,7 +117,7 @@ class Run:
         self._voices = {judge.action: self._voice(judge.action) for judge in self._asking_judges.values()}
         asking = Asking(self._voices, config.actions) if self._voices else None
         self.judging = Judging(judges, leaf_judges, asking=asking)
-        self._prune = _prune_rule(config.growth, task)
+        self.pruning = Pruning.of(config.growth, task, self.judging)
         self._strategy: Any = strategy or plugins.find("strategy", config.strategy.name)
         self._options = _options(self._strategy, config)
         self._scheduler: Scheduler | None = None
@@ -310,7 +310,7 @@ class Run:
             toolbox=self.toolbox,
             judging=self.judging,
             config=self.config.growth,
-            prune=self._prune,
+            pruning=self.pruning,
         )
 
     def _voice(self, action: str) -> Voice:
@@ -415,10 +415,3 @@ def _options(strategy: Any, config: RunConfig) -> Any:
     if options is None:
         raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
     return options
-
-
-def _prune_rule(growth: GrowthConfig, task: Task) -> Prune | None:
-    """The rule that gives paths up, if the run names one."""
-    if growth.prune is None or growth.prune == TASK_PRUNE:
-        return task.prune if growth.prune else None
-    return partial(plugins.find("prune", growth.prune), **growth.prune_options)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ramify.core.branch import Branch, Piece
 from ramify.core.codec import Codec
-from ramify.core.command import Grow, Tokens
+from ramify.core.command import Grow, Score, Tokens
 from ramify.core.cut import is_unresolved
 from ramify.core.engine import Generation
 from ramify.core.format import Span, span_ids
@@ -113,6 +113,8 @@ class Turn:
     finish: Finish | None = None
     stop: str | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    scores: tuple[Score, ...] = ()
+    """Of a judge of steps that the prune rule reads."""
 
     def take(self, *segments: Segment) -> None:
         self.segments.extend(segments)

@@ -199,6 +199,7 @@ def _score_value(score: Score) -> ScoreValue:
         parts=_pack_terms(score.parts),
         attempt=operator.index(score.attempt),
         is_oracle=bool(score.is_oracle),
+        is_of_step=bool(score.is_of_step),
     )
 
 
@@ -369,6 +370,7 @@ def _score(value: ScoreValue) -> Score:
         parts=_unpack_terms(value.parts),
         attempt=value.attempt,
         is_oracle=value.is_oracle,
+        is_of_step=value.is_of_step,
     )
 
 

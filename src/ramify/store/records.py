@@ -84,6 +84,7 @@ class ScoreValue(Value, frozen=True):
     parts: tuple[tuple[str, Number], ...] = ()
     attempt: int = 0
     is_oracle: bool = False
+    is_of_step: bool = False
 
 
 class StepValue(Value, frozen=True):

@@ -2,8 +2,8 @@
 
 A path that is given up ends with the stop word `closed`, or the one its reason begins with (`repetition: …`), and the
 reason in its notes. It stays a leaf with its reward, which keeps the gradient exact for the task so truncated; with
-`growth.keep` a coin gives it up, exactly for the task as it is. A rule reads the branch alone, never a secret. What it
-needs besides are keywords, `growth.prune_options`.
+`growth.keep` a coin gives it up, exactly for the task as it is. A rule reads the branch, never a secret. What it needs
+besides are keywords, `growth.prune_options`; one named `value` is what the judge of steps `growth.prune_judge` gives.
 """
 
 from collections import Counter
@@ -12,8 +12,8 @@ from typing import Final
 
 from ramify.core.branch import Branch, estimated_tokens
 
-Prune = Callable[[Branch], str | None]
-"""Why to give the path up, or None to go on."""
+Prune = Callable[..., str | None]
+"""(branch, and what the rule needs besides) -> why to give the path up, or None to go on."""
 LOOP_CHARACTERS: Final = 32
 LOOP_COUNT: Final = 8
 """What TreePO calls a loop: so many characters, so often (`_has_repetition`)."""
@@ -24,6 +24,14 @@ def over_budget(branch: Branch, *, tokens: int) -> str | None:
     number = int(branch.is_sampled.sum())
     number = number if branch.codec.is_exact else estimated_tokens(number)
     return f"{number} tokens were sampled, more than {tokens}" if number > tokens else None
+
+
+def judged_below(branch: Branch, *, value: float, below: float = 0.05) -> str | None:
+    """Give up when the judge of steps finds the path worth less than `below`.
+
+    The default is what "reject by a learned value" in `docs/when-trees-pay.md` had.
+    """
+    return f"judged {value:.3g}, below {below:g}" if value < below else None
 
 
 def repeated_call(branch: Branch) -> str | None:

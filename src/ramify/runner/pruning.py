@@ -1,0 +1,79 @@
+"""Pruning: what the rule of a run says of paths, and the judge of steps whose value it reads, if it reads any."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ramify import plugins
+from ramify.config.configure import TASK_PRUNE
+from ramify.config.run_config import GrowthConfig
+from ramify.core.branch import Branch
+from ramify.core.command import Score
+from ramify.core.errors import ConfigError, JudgeError, nearest
+from ramify.core.judge import SamplingJudge
+from ramify.core.problem import Problem
+from ramify.core.task import Task
+from ramify.runner.judging import Judging
+from ramify.strategies.prune import Prune
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What came of asking about one path."""
+
+    reason: str | None
+    """Why to give it up; None = go on."""
+    scores: tuple[Score, ...] = ()
+    """What the judge gave, if there is one."""
+    fault: str | None = None
+    """Why it gave nothing: the path goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """A rule, asked of paths that have not ended."""
+
+    rule: Prune
+    judging: Judging
+    judge: str | None = None
+
+    @classmethod
+    def of(cls, growth: GrowthConfig, task: Task, judging: Judging) -> "Pruning | None":
+        """The pruning of a run, if it names a rule. Raises `ConfigError` for a judge that may not be asked."""
+        if growth.prune is None:
+            return None
+        if growth.prune_judge is not None:
+            _check(growth.prune_judge, judging)
+        found: Prune = task.prune if growth.prune == TASK_PRUNE else plugins.find("prune", growth.prune)
+        return cls(partial(found, **growth.prune_options), judging, growth.prune_judge)
+
+    async def ask(self, branches: Sequence[Branch], problem: Problem) -> list[Asked]:
+        """One a branch. A judge's fault is data: its score is None."""
+        if self.judge is None:
+            return [Asked(self.rule(branch)) for branch in branches]
+        try:
+            scores = await self.judging.scores(self.judge, branches, problem)
+        except JudgeError as error:
+            return [Asked(None, (Score(self.judge, None, is_of_step=True),), str(error))] * len(branches)
+        return [self._asked(branch, score) for branch, score in zip(branches, scores, strict=True)]
+
+    def _asked(self, branch: Branch, score: Score) -> Asked:
+        reason = None if score.value is None else self.rule(branch, value=score.value)
+        return Asked(reason, (replace(score, is_of_step=True),))
+
+
+def _check(name: str, judging: Judging) -> None:
+    """Refuse a judge that is not there, that saw the answer, or that samples."""
+    if name not in judging.judges:
+        raise ConfigError(
+            f"growth.prune_judge = {name!r}: the run has no such judge; {nearest(name, judging.judges)} Name one by "
+            f"judges.{name}.kind = ..."
+        )
+    judge = judging.judges[name]
+    if isinstance(judge, SamplingJudge):
+        raise ConfigError(
+            f"growth.prune_judge = {name!r}: it asks a model, which only a Judge command can pay for; a strategy that "
+            "judges steps gives up by it (`reject`)"
+        )
+    if judge.is_oracle:
+        raise ConfigError(f"growth.prune_judge = {name!r}: it knows the answer, and may not say which paths go on")
