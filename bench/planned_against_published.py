@@ -4,7 +4,7 @@ A pilot of 60 held-out problems a task plans, for coverage, a shape for the mean
 grown on 200 other held-out problems. What each solves is held against chains of its own tokens, and the two differences
 against each other, problem by problem: what is left of a difference in tokens cancels. One line a preset.
 
-Run: python bench/planned_against_published.py [--tasks countdown,hops,herds] [--problems 200] [--seeds 2]
+Run: python bench/planned_against_published.py [--tasks countdown,hops,herds] [--presets …] [--problems 200] [--seeds 2]
 """
 
 import argparse
@@ -65,10 +65,10 @@ def shape_text(shape: Shape) -> str:
     return f"{','.join(f'{k:g}' for k in shape.children)}{'' if shape.keep is None else ' prune'}"
 
 
-def compare(task: str, num_problems: int, num_seeds: int) -> None:
+def compare(task: str, presets: list[str], num_problems: int, num_seeds: int) -> None:
     pilot, problems = flown(task), others(task, num_problems)
     pool = pool_of(task, problems, CHAINS_A_PROBLEM)
-    for name in PRESETS:
+    for name in presets:
         preset = arm(published(name, task), problems, num_seeds, pool)
         shape = plan(pilot, budget=preset.tokens, rng=np.random.default_rng(0), aim="coverage").shape
         own = arm(config(task, shape), problems, num_seeds, pool)
@@ -82,6 +82,7 @@ def compare(task: str, num_problems: int, num_seeds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", default=",".join(FORKS))
+    parser.add_argument("--presets", default=",".join(PRESETS))
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args()
@@ -89,7 +90,7 @@ def main() -> None:
     print("| task | preset | tokens | less chains | the plan | tokens | less chains | plan less preset |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     for task in options.tasks.split(","):
-        compare(task, options.problems, options.seeds)
+        compare(task, options.presets.split(","), options.problems, options.seeds)
     print(f"\n{time.process_time() - began:.0f} CPU-seconds")
 
 

@@ -177,7 +177,7 @@ def _pruning(config: "RunConfig", keep: float) -> dict[str, Any]:
 def _on_pruning(pruning: "Pruning", aim: str) -> str:
     seen = (
         f"the prune rule fires on {pruning.fires:.0%} of the paths, which spend {pruning.saves:.0%} of the cost "
-        f"behind it and bring {pruning.loses:.1%} of the return"
+        f"behind it and bring {interval(pruning.loses, '.1%')} of the return"
     )
     if pruning.keep == 1:
         return f"{seen}; too much to give up"

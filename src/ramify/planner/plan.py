@@ -54,6 +54,11 @@ class Estimate:
         low, high = np.nanquantile(resamples, (tail, 1 - tail)) if not np.isnan(resamples).all() else (np.nan, np.nan)
         return cls(float(resamples[0]), float(low), float(high))
 
+    @classmethod
+    def between(cls, least: Array, most: Array) -> "Estimate":
+        """The figure and the lower end of `least`, (R,) as in `of`, with the upper end of `most`."""
+        return replace(cls.of(least), high=cls.of(most).high)
+
 
 @dataclass(frozen=True, slots=True)
 class Depth:
@@ -83,8 +88,8 @@ class Pruning:
     """Share of paths that it would end early."""
     saves: float
     """Share of the cost that these paths spend behind it."""
-    loses: float
-    """Share of the return that they bring in all the same."""
+    loses: Estimate
+    """Share of the return that they bring in all the same; exceptions are rare, and the upper end has one more."""
     keep: float
     gain: Estimate
     """As in `Plan`, of pruning alone."""
@@ -196,7 +201,7 @@ class _Outlook:
         return Pruning(
             fires=float(rule.fires[0]),
             saves=float(rule.cost[0]) / cost,
-            loses=float(rule.returns[0]) / mean if mean else 0.0,
+            loses=Estimate.between(rule.returns / mean, rule.most_returns / mean) if mean else Estimate(0.0, 0.0, 0.0),
             keep=keep,
             gain=self.gain(Shape((1.0,), keep if keep < 1 else None)),
         )

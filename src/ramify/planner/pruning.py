@@ -7,6 +7,7 @@ probability p makes the squares above it V + S (1/p - 1), those behind it M / p,
 (`docs/credit.md`). Giving up for good leaves (C - D) V, and is exact for the task so truncated alone.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,9 +33,11 @@ class Rule:
     """Behind the rule."""
     returns: Array
     """E[R] that comes from there."""
+    most_returns: Array
+    """The same with one more path of the largest return among the pilot's: a rule that met no exception in a few paths
+    may have one."""
     squares: Array
-    """E[R^2] that comes from there, with one more path of the largest return among the pilot's: a rule that met no
-    exception in a few paths may have one."""
+    """E[R^2] that comes from there, likewise with one more path."""
     spread: Array
     """E[(R - mean of the problem)^2] of the paths there."""
 
@@ -47,7 +50,7 @@ def rule_of(pilot: Pilot, picks: Array) -> Rule:
     num_paths = paths * len(pilot.trees)
     prior = np.divide(fires, num_paths + 1, out=np.zeros_like(fires), where=num_paths > 0)
     mean_spread = np.divide(spread, fires, out=np.zeros_like(fires), where=fires > 0)
-    return Rule(fires, cost, returns, squares + largest * prior, mean_spread)
+    return Rule(fires, cost, returns, returns + math.sqrt(largest) * prior, squares + largest * prior, mean_spread)
 
 
 def best_keep(rule: Rule, found: Levels) -> float:
