@@ -18,8 +18,6 @@ from ramify.planner.shape import Shape
 Array = npt.NDArray[np.float64]
 NUM_CHANCES: Final = 512
 """Chances at which the law of the problems is taken."""
-
-
 LEAST: Final = 1e-3
 """Problems differ by this share of the variance of success at least, and leave so much to chance."""
 
