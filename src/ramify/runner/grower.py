@@ -267,7 +267,7 @@ class Grower:
         if reason is not None:
             _give_up(turn, reason, _word_of(reason))
         elif self._pruning is not None:
-            (asked,) = await self._pruning.ask([turn.branch], self._problem)
+            asked = await self._pruning.ask(turn.branch, self._problem)
             turn.scores = asked.scores
             if asked.fault is not None:
                 turn.notes["judge"] = asked.fault

@@ -1,6 +1,5 @@
 """Pruning: what the rule of a run says of paths, and the judge of steps whose value it reads, if it reads any."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -47,17 +46,14 @@ class Pruning:
         found: Prune = task.prune if growth.prune == TASK_PRUNE else plugins.find("prune", growth.prune)
         return cls(partial(found, **growth.prune_options), judging, growth.prune_judge)
 
-    async def ask(self, branches: Sequence[Branch], problem: Problem) -> list[Asked]:
-        """One a branch. A judge's fault is data: its score is None."""
+    async def ask(self, branch: Branch, problem: Problem) -> Asked:
+        """Whether to give the path up. A judge's fault is data: its score is None."""
         if self.judge is None:
-            return [Asked(self.rule(branch)) for branch in branches]
+            return Asked(self.rule(branch))
         try:
-            scores = await self.judging.scores(self.judge, branches, problem)
+            (score,) = await self.judging.scores(self.judge, [branch], problem)
         except JudgeError as error:
-            return [Asked(None, (Score(self.judge, None, is_of_step=True),), str(error))] * len(branches)
-        return [self._asked(branch, score) for branch, score in zip(branches, scores, strict=True)]
-
-    def _asked(self, branch: Branch, score: Score) -> Asked:
+            return Asked(None, (Score(self.judge, None, is_of_step=True),), str(error))
         reason = None if score.value is None else self.rule(branch, value=score.value)
         return Asked(reason, (replace(score, is_of_step=True),))
 
