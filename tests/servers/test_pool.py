@@ -1,10 +1,9 @@
 import asyncio
 import json
-import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -247,7 +246,9 @@ async def test_pools_that_share_a_folder_share_no_log(tmp_path: Path):
 
 
 @pytest.mark.parametrize("num", [MAX_LOGS + 1, pytest.param(200, marks=pytest.mark.slow)])
-async def test_restarts_leave_neither_files_nor_processes_nor_logs_without_end(tmp_path: Path, num: int):
+async def test_restarts_leave_neither_files_nor_processes_nor_logs_without_end(
+    tmp_path: Path, num: int, begun: Callable[[], list[int]]
+):
     async with running(tmp_path, care=replace(QUICK, steady_s=0)) as (servers, told):
         before = len(names(Path("/proc/self/fd")))
         (tmp_path / "server-0.1.log.old").touch()
@@ -255,13 +256,15 @@ async def test_restarts_leave_neither_files_nor_processes_nor_logs_without_end(t
             await tell(servers.urls[0], "/die")
             await until(lambda number=number: len(told.of(Up)) == number + 2)
         assert sorted(names(tmp_path)) == sorted(f"server-0.{num + 1 - age}.log" for age in range(MAX_LOGS))
-        (guardian,) = children_of(os.getpid())
+        (guardian,) = begun()
         assert children_of(guardian) == [servers.pids[0]]
         await until(lambda: len(names(Path("/proc/self/fd"))) <= before)
 
 
 @pytest.mark.parametrize("moment", ["starting", "up", "stopping"])
-async def test_a_guardian_that_is_killed_at_any_moment_leaves_nothing(tmp_path: Path, moment: str):
+async def test_a_guardian_that_is_killed_at_any_moment_leaves_nothing(
+    tmp_path: Path, moment: str, begun: Callable[[], list[int]]
+):
     options = {"starting": {"html": True}, "up": {}, "stopping": {"deaf": True}}[moment]
     told = Told()
     command = program(mark=str(tmp_path), **options)
@@ -269,14 +272,14 @@ async def test_a_guardian_that_is_killed_at_any_moment_leaves_nothing(tmp_path: 
     starting = asyncio.create_task(servers.start())
     if moment == "starting":
         await until(lambda: len(marked(tmp_path)) == 2)
-        (guardian,) = children_of(os.getpid())
+        (guardian,) = begun()
         kill(guardian)
         with pytest.raises(EngineError, match=r"exit code -9 at its start|its guardian died"):
             await starting
     else:
         await starting
         stopping = asyncio.create_task(servers.stop()) if moment == "stopping" else None
-        (guardian,) = children_of(os.getpid())
+        (guardian,) = begun()
         kill(guardian)
         await (stopping or until(lambda: len(told.of(Up)) == 2))
     await servers.stop()

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from ramify.servers.process import Command, ServerProcess, tail
 
 PARENT = """
 import asyncio, json, sys, os
+from collections.abc import Callable
 from pathlib import Path
 from ramify.servers.process import Command, ServerProcess
 
@@ -117,14 +119,16 @@ async def test_a_stop_that_is_cancelled_kills_at_once(tmp_path: Path):
 
 
 @pytest.mark.parametrize("steps", range(0, 12, 2))
-async def test_a_start_that_is_cancelled_anywhere_leaves_nothing(tmp_path: Path, steps: int):
+async def test_a_start_that_is_cancelled_anywhere_leaves_nothing(
+    tmp_path: Path, steps: int, begun: Callable[[], list[int]]
+):
     starting = asyncio.create_task(ServerProcess.started(python("import time; time.sleep(60)"), log=tmp_path / "log"))
     for _ in range(steps):
         await asyncio.sleep(0)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert not children_of(os.getpid())
+    assert not begun()
 
 
 async def test_what_a_dead_server_leaves_behind_is_killed(tmp_path: Path):
