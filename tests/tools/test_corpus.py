@@ -219,12 +219,15 @@ def test_a_line_too_long_to_hold_is_a_bad_row_and_the_next_is_read(tmp_path: Pat
     assert [passage.text for passage in read(path, on_bad_row="skip")] == ["a", "b"]
 
 
+CUT_OFF = gzip.compress(b'{"text": "a"}\n' * 9, mtime=0)[:-9]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("corpus.csv", b"", "a corpus ends in .jsonl, .ndjson, .jsonl.gz, .ndjson.gz, .parquet, not '.csv'"),
         ("corpus.jsonl.gz", b"no gzip", "corpus.jsonl.gz cannot be read: Not a gzipped file"),
-        ("corpus.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 9)[:-9], "cannot be read: Compressed file ended before"),
+        ("corpus.jsonl.gz", CUT_OFF, "cannot be read: Compressed file ended before"),
         ("corpus.parquet", b"no parquet at all", "corpus.parquet cannot be read: Parquet magic bytes not found"),
         ("corpus.parquet", b"", "corpus.parquet cannot be read: "),
     ],
