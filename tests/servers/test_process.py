@@ -28,7 +28,6 @@ from ramify.servers.process import Command, ServerProcess, tail
 
 PARENT = """
 import asyncio, json, sys, os
-from collections.abc import Callable
 from pathlib import Path
 from ramify.servers.process import Command, ServerProcess
 
