@@ -119,5 +119,5 @@ def test_a_rule_that_loses_something_throws_a_coin_or_none():
         lucky = tree.is_behind & tree.is_leaf & (rng.random(len(tree.parent)) < 0.25)
         trees.append(replace(tree, reward=np.where(lucky, 1.0, tree.reward)))
     made = plan(Pilot(tuple(trees), 4), budget=200, rng=np.random.default_rng(0))
-    assert made.pruning is not None and made.pruning.loses.low > 0.02
+    assert made.pruning is not None and made.pruning.loses.value > 0.05
     assert made.pruning.keep > 0.3
