@@ -117,7 +117,7 @@ class Run:
         self._voices = {judge.action: self._voice(judge.action) for judge in self._asking_judges.values()}
         asking = Asking(self._voices, config.actions) if self._voices else None
         self.judging = Judging(judges, leaf_judges, asking=asking)
-        self.pruning = Pruning.of(config.growth, task, self.judging)
+        self._pruning = Pruning.of(config.growth, task, self.judging)
         self._strategy: Any = strategy or plugins.find("strategy", config.strategy.name)
         self._options = _options(self._strategy, config)
         self._scheduler: Scheduler | None = None
@@ -310,7 +310,7 @@ class Run:
             toolbox=self.toolbox,
             judging=self.judging,
             config=self.config.growth,
-            pruning=self.pruning,
+            pruning=self._pruning,
         )
 
     def _voice(self, action: str) -> Voice:
