@@ -57,7 +57,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        return f"{','.join(f'{k:g}' for k in self.shape.children)}{'' if self.shape.keep is None else ' prune'}"
+        return shape_text(self.shape)
 
     @property
     def agrees(self) -> str:
@@ -73,6 +73,10 @@ def config(task: str, shape: Shape | None = None, *, seed: int = 0) -> RunConfig
     growth = replace(made.growth, prune=None if shape.keep is None else "task", keep=shape.keep or 0.0)
     strategy = StrategyConfig(name="planned", options={"children": list(shape.children)})
     return replace(made, strategy=strategy, growth=growth, limits=replace(made.limits, decode=None))
+
+
+def shape_text(shape: Shape) -> str:
+    return f"{','.join(f'{k:g}' for k in shape.children)}{'' if shape.keep is None else ' prune'}"
 
 
 def shapes(task: str, pilot: Pilot) -> list[Shape]:

@@ -16,13 +16,12 @@ from statistics import fmean
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy is imported: see `engines.builtin`
 
 import numpy as np
-from plan_validation import FORKS, config, flown, grown, others, pool_of
+from plan_validation import FORKS, config, flown, grown, others, pool_of, shape_text
 
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.problem import Problem
 from ramify.planner.plan import plan
-from ramify.planner.shape import Shape
 from ramify.runner.compare import Pool
 from ramify.runner.paired import Difference, paired_difference
 
@@ -59,10 +58,6 @@ def published(name: str, task: str) -> RunConfig:
 def text(difference: Difference) -> str:
     mark = "**" if difference.word != "equal" else ""
     return f"{mark}{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]{mark}"
-
-
-def shape_text(shape: Shape) -> str:
-    return f"{','.join(f'{k:g}' for k in shape.children)}{'' if shape.keep is None else ' prune'}"
 
 
 def compare(task: str, presets: list[str], num_problems: int, num_seeds: int) -> None:
