@@ -32,7 +32,7 @@ from ramify.engines.scripted import Scripted
 from ramify.runner.api import rollout
 from ramify.runner.clock import run_virtual
 from ramify.runner.events import Event, Observer
-from ramify.service.telemetry import Telemetry
+from ramify.telemetry.telemetry import Telemetry
 
 NUM_TREES = 64
 NUM_RUNS = 15

@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 
 PURE = ("core", "credit", "formats", "planner", "strategies")
 EDGES = ("engines", "judges", "rows", "sandbox", "servers", "tasks", "tools")
-SHELL = ("config", "store", "runner", "service", "train", "view", "cli")
+SHELL = ("config", "store", "runner", "telemetry", "trackers", "service", "train", "view", "cli")
 """Innermost first: each may import those before it."""
 OUTERMOST = ("data",)
 """Scripts: they may import anything, and nothing imports them."""

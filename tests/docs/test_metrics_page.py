@@ -2,7 +2,7 @@
 
 from tests.docs.test_examples import table
 
-from ramify.service.metrics import ATTRIBUTES, METRICS
+from ramify.telemetry.metrics import ATTRIBUTES, METRICS
 
 
 def test_the_tables_of_metrics_are_the_code_s() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.service.exported import Exported
 from tests.service.services import config, served
+from tests.telemetry.exported import Exported
 
 from ramify.core.errors import ConfigError, ContractError
 from ramify.engines.faults import Fault

@@ -67,7 +67,7 @@ def measured(port: int | None, terminal: Terminal, *, agent: str) -> "Iterator[t
     if port is None:
         yield [], None
         return
-    from ramify.service.telemetry import Telemetry, TelemetryConfig
+    from ramify.telemetry.telemetry import Telemetry, TelemetryConfig
 
     with closing(Telemetry(TelemetryConfig(agent=agent))) as telemetry:
         terminal.say(f"metrics: {telemetry.serve_metrics(port)}")

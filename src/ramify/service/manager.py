@@ -41,12 +41,12 @@ from ramify.service.functions import Functions
 from ramify.service.producer import Producer
 from ramify.service.recall import Recalled, trees_again
 from ramify.service.reward import RewardFunction, WithReward
-from ramify.service.service_meter import ServiceMeter
 from ramify.service.source import SampleSource, Source
-from ramify.service.telemetry import Telemetry
 from ramify.store.records import Updated
 from ramify.tasks.data import read_problems
 from ramify.tasks.data_rows import RowFault
+from ramify.telemetry.service_meter import ServiceMeter
+from ramify.telemetry.telemetry import Telemetry
 
 UPDATE: Final = "update"
 OFFLOADED: Final = "offloaded"

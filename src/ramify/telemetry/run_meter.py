@@ -23,9 +23,9 @@ from ramify.runner.events import (
     TreeClosed,
     TreeOpened,
 )
-from ramify.service.meters import Meters, Series
-from ramify.service.shape import Shape, leaves_by_stop, shape_of
-from ramify.service.spans import OpenTree, Spans, error_of_call, error_type
+from ramify.telemetry.meters import Meters, Series
+from ramify.telemetry.spans import OpenTree, Spans, error_of_call, error_type
+from ramify.telemetry.tree_shape import Shape, leaves_by_stop, shape_of
 
 UNSAID: Final = ""
 """The phase of a tree before its first."""

@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 
-from ramify.service.metrics import ATTRIBUTES
-from ramify.service.telemetry import Telemetry, TelemetryConfig
+from ramify.telemetry.metrics import ATTRIBUTES
+from ramify.telemetry.telemetry import Telemetry, TelemetryConfig
 
 
 @dataclass

@@ -12,14 +12,14 @@ from urllib.request import urlopen
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
-from tests.service.exported import Exported, samples
+from tests.telemetry.exported import Exported, samples
 
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.stop import STOP_WORDS
-from ramify.service.meters import meters_of
-from ramify.service.metrics import ATTRIBUTES, METRICS, Metric, prometheus_name
-from ramify.service.prometheus import MetricsServer
-from ramify.service.telemetry import Telemetry
+from ramify.telemetry.meters import meters_of
+from ramify.telemetry.metrics import ATTRIBUTES, METRICS, Metric, prometheus_name
+from ramify.telemetry.prometheus import MetricsServer
+from ramify.telemetry.telemetry import Telemetry
 
 
 @pytest.fixture

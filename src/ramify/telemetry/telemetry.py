@@ -13,12 +13,12 @@ import ramify
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError
 from ramify.runner.events import Event, Observer
-from ramify.service.meters import meters_of
-from ramify.service.metrics import INSTALL, SCOPE
-from ramify.service.prometheus import MetricsServer
-from ramify.service.run_meter import Faults, RunMeter
-from ramify.service.spans import Spans
-from ramify.service.timed import Timed
+from ramify.telemetry.meters import meters_of
+from ramify.telemetry.metrics import INSTALL, SCOPE
+from ramify.telemetry.prometheus import MetricsServer
+from ramify.telemetry.run_meter import Faults, RunMeter
+from ramify.telemetry.spans import Spans
+from ramify.telemetry.timed import Timed
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

@@ -10,8 +10,8 @@ from contextlib import nullcontext
 from ramify.core.engine import Capabilities, Engine, Generation, Remote, Request
 from ramify.core.errors import EngineError
 from ramify.engines.in_front import InFront, innermost
-from ramify.service.meters import Meters
-from ramify.service.spans import Asked, Spans, error_type
+from ramify.telemetry.meters import Meters
+from ramify.telemetry.spans import Asked, Spans, error_type
 
 
 class Timed(InFront):

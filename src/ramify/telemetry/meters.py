@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import ramify
 from ramify.core.errors import ConfigError, ContractError
-from ramify.service.metrics import ATTRIBUTES, INSTALL, SCOPE, Kind, Metric, metric_of
+from ramify.telemetry.metrics import ATTRIBUTES, INSTALL, SCOPE, Kind, Metric, metric_of
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation

@@ -9,8 +9,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ramify.core.errors import ConfigError
-from ramify.service.meters import Meters, Series
-from ramify.service.metrics import INSTALL, METRICS, label, prometheus_name
+from ramify.telemetry.meters import Meters, Series
+from ramify.telemetry.metrics import INSTALL, METRICS, label, prometheus_name
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ramify.rows.sample import Sample
-from ramify.service.telemetry import Telemetry
+from ramify.telemetry.telemetry import Telemetry
 
 DROPPED = "dropped/"
 """How the counts of a buffer name those that were dropped, by reason."""

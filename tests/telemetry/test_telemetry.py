@@ -17,8 +17,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.cli.commands import SCRIPTED, ramify
 from tests.engines.breakable import Breakable
 from tests.runner.parts import OneChain, Plan, Small, echo, problems, small_with, tip
-from tests.service.exported import Exported, attributes_of, samples
 from tests.service.services import config, served
+from tests.telemetry.exported import Exported, attributes_of, samples
 
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.action import ActionConfig
@@ -35,9 +35,9 @@ from ramify.runner.api import Rollout, rollout
 from ramify.runner.clock import run_virtual
 from ramify.runner.events import Observer, StepGrown, TreeClosed, TreeOpened
 from ramify.service.manager import RolloutManager
-from ramify.service.metrics import METRICS, prometheus_name
-from ramify.service.spans import OTHER, error_type
-from ramify.service.telemetry import Telemetry, TelemetryConfig
+from ramify.telemetry.metrics import METRICS, prometheus_name
+from ramify.telemetry.spans import OTHER, error_type
+from ramify.telemetry.telemetry import Telemetry, TelemetryConfig
 
 OFFLINE = StrategyConfig(name="offline", options={"initial_rollouts": 2, "expansion_iterations": 3})
 CRITIQUE = ActionConfig(edge="quotes", role="critique", template="{question} said {0}. critique:")
@@ -570,7 +570,7 @@ import ramify
 from ramify.core.errors import ConfigError
 from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
-from ramify.service.telemetry import Telemetry, TelemetryConfig
+from ramify.telemetry.telemetry import Telemetry, TelemetryConfig
 
 telemetry = Telemetry()
 with trace.get_tracer("theirs").start_as_current_span("training") as training:
