@@ -8,7 +8,7 @@ from ramify.config.service_config import ServiceConfig
 from ramify.rows.sample import Sample
 from ramify.service.eval_results import EvalResult
 from ramify.service.evaluate import EVAL_STEP, ROLLOUT_STEP, StepRule, eval_metrics, rollout_metrics, table
-from ramify.service.trackers import Trackers, trackers_of
+from ramify.trackers.trackers import Trackers, trackers_of
 
 
 class Figures:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ramify.config.tracker_config import TrackerConfig
-from ramify.service.trackers import in_json
+from ramify.trackers.tracker import in_json
 
 FILE: Final = "metrics.jsonl"
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ramify.config.tracker_config import TrackerConfig
 from ramify.core.errors import ConfigError
-from ramify.service.trackers import in_json
+from ramify.trackers.tracker import in_json
 
 INSTALL: Final = "pip install 'ramify[trackio]'"
 

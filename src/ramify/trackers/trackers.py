@@ -1,30 +1,16 @@
 """Trackers: where the figures of a service are kept: a file of JSON lines, W&B, TensorBoard or trackio.
 
-Owns what all have in common: one small interface, the fault that does not stop training, and the rule for numbers that
-are not finite: they are passed on, for a figure that ran away must be seen; where a number must be JSON they are the
-words "NaN", "Infinity" and "-Infinity". Steps may go back, as after a resume: whatever is logged is added, in order,
-and nothing replaces what was logged before. Nothing here touches the network unless `mode = "online"` says so.
+Owns how trackers are opened, and that a tracker that fails does not stop training. Steps may go back, as after a
+resume: whatever is logged is added in order and replaces nothing. Nothing here touches the network unless
+`mode = "online"` says so.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from ramify.config.tracker_config import TrackerConfig
 from ramify.core.errors import ConfigError
-
-
-class Tracker(Protocol):
-    """Keeps figures. Both methods may raise anything; `Trackers` deals with that."""
-
-    def log(self, metrics: Mapping[str, float], *, step_key: str, step: int) -> None:
-        """Keep `metrics` at `step` of the axis `step_key`, such as `eval/step`."""
-        ...
-
-    def close(self) -> None:
-        """Write what is still to be written. Nothing is logged afterwards."""
-        ...
+from ramify.trackers.tracker import Tracker
 
 
 def tracker_of(config: TrackerConfig) -> Tracker:
@@ -52,19 +38,19 @@ def trackers_of(configs: Mapping[str, TrackerConfig], *, warn: Callable[[str], N
 def _opened(config: TrackerConfig) -> Tracker:
     match config.kind:
         case "jsonl":
-            from ramify.service.jsonl_tracker import JsonlTracker
+            from ramify.trackers.jsonl import JsonlTracker
 
             return JsonlTracker(config)
         case "wandb":
-            from ramify.service.wandb_tracker import WandbTracker
+            from ramify.trackers.wandb import WandbTracker
 
             return WandbTracker(config)
         case "tensorboard":
-            from ramify.service.tensorboard_tracker import TensorboardTracker
+            from ramify.trackers.tensorboard import TensorboardTracker
 
             return TensorboardTracker(config)
         case "trackio":
-            from ramify.service.trackio_tracker import TrackioTracker
+            from ramify.trackers.trackio import TrackioTracker
 
             return TrackioTracker(config)
 
@@ -133,15 +119,6 @@ class Trackers:
         if kept.num_failed_now:
             self._warn(f"tracker {name} works again; it did not take {kept.num_failed_now} logs")
             kept.num_failed_now = 0
-
-
-def in_json(metrics: Mapping[str, float]) -> dict[str, float | str]:
-    """`metrics` as JSON has them: numbers that are not finite are words. Raises `TypeError` for what is no number."""
-    return {name: float(value) if math.isfinite(value) else _word(value) for name, value in metrics.items()}
-
-
-def _word(value: float) -> str:
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _said(error: Exception) -> str:

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Mapping
 
 import pytest
-from tests.service import tracked
+from tests.trackers import tracked
 
 from ramify.config.tracker_config import TrackerConfig
 from ramify.core.errors import ConfigError
-from ramify.service.trackers import Trackers, in_json, tracker_of, trackers_of
-from ramify.service.wandb_tracker import options
+from ramify.trackers.tracker import in_json
+from ramify.trackers.trackers import Trackers, tracker_of, trackers_of
+from ramify.trackers.wandb import options
 
 EVAL = "eval/step"
 
@@ -139,7 +140,7 @@ def test_numbers_that_are_not_finite_are_words_in_json(tmp_path):
 CUT_SHORT = """
 import resource, sys
 from ramify.config.tracker_config import TrackerConfig
-from ramify.service.trackers import Trackers, tracker_of
+from ramify.trackers.trackers import Trackers, tracker_of
 kind, folder = sys.argv[1:]
 kept = Trackers({kind: tracker_of(TrackerConfig(kind=kind, folder=folder))}, warn=lambda line: print(line))
 for step, most in enumerate([4096, 300, 4096]):
@@ -268,7 +269,7 @@ def test_tensorboard_joins_a_folder_and_replaces_nothing(tmp_path):
 ROWS = """
 import sys
 from ramify.config.tracker_config import TrackerConfig
-from ramify.service.trackers import tracker_of
+from ramify.trackers.trackers import tracker_of
 tracker = tracker_of(TrackerConfig(kind="wandb", project="p", group="g", name="n", folder=sys.argv[1]))
 tracker.log({"eval/aime": 0.5}, step_key="eval/step", step=3)
 tracker.log({"eval/aime": float("nan")}, step_key="eval/step", step=4)
@@ -279,7 +280,7 @@ tracker.close()
 JOINS = """
 import sys
 from ramify.config.tracker_config import TrackerConfig
-from ramify.service.trackers import tracker_of
+from ramify.trackers.trackers import tracker_of
 tracker = tracker_of(TrackerConfig(kind="wandb", project="p", run_id="abc", folder=sys.argv[1]))
 tracker.log({"eval/aime": 0.5}, step_key="eval/step", step=3)
 tracker.close()
@@ -354,7 +355,7 @@ def hook(event, arguments):
         reached.append((event, arguments[1:]))
 sys.addaudithook(hook)
 from ramify.config.tracker_config import TrackerConfig
-from ramify.service.trackers import trackers_of
+from ramify.trackers.trackers import trackers_of
 configs = {kind: TrackerConfig(kind=kind, project="p", name="n", folder=folder or None) for kind, _, folder in
            (each.partition("=") for each in sys.argv[1:])}
 trackers = trackers_of(configs, warn=lambda line: reached.append(line))
@@ -384,7 +385,7 @@ print(json.dumps([SQLiteStorage.get_runs("p"), rows]))
 """
 NOT_FINITE = """
 from ramify.config.tracker_config import TrackerConfig
-from ramify.service.trackers import tracker_of
+from ramify.trackers.trackers import tracker_of
 tracker = tracker_of(TrackerConfig(kind="trackio", project="p", name="n"))
 tracker.log({"eval/aime": float("nan")}, step_key="eval/step", step=9)
 """
@@ -409,5 +410,5 @@ def test_a_project_that_trackio_refuses_is_refused():
 
 
 def test_a_tracker_needs_no_library_of_another():
-    imported = told("import sys; import ramify.service.trackers, ramify.service.wandb_tracker; print(*sys.modules)")
+    imported = told("import sys; import ramify.trackers.trackers, ramify.trackers.wandb; print(*sys.modules)")
     assert not {"wandb", "tensorboardX", "trackio", "google"} & set(imported.split())
