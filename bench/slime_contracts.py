@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 HERE = Path(__file__).resolve()
-OURS = "ramify.service.slime"
+OURS = "ramify.integrations.slime"
 HOOKS = {
     "rollout": {"ROLLOUT_FUNCTION": "generate_rollout"},
     "generate": {},
@@ -194,7 +194,7 @@ def made(folder: Path, **given: Any) -> tuple[Namespace, Any, list[Any]]:
     from slime.observability.rollout_data_utils import validate_rollout_id_annotated
     from slime.rollout.base_types import RolloutFnTrainOutput, call_rollout_fn
 
-    from ramify.service.slime import generate_rollout
+    from ramify.integrations.slime import generate_rollout
 
     args = arguments(folder, **given)
     output = call_rollout_fn(generate_rollout, args, 0, Source(args), evaluation=False)
@@ -237,7 +237,7 @@ def slimes_data(args: Namespace, batch: list[Any]) -> dict[str, Any]:
 
 def default_converter(folder: Path) -> str:
     """slime's converter reads our samples, and ours says the same but for the rewards"""
-    from ramify.service.slime import convert_samples_to_train_data, post_process_rewards
+    from ramify.integrations.slime import convert_samples_to_train_data, post_process_rewards
 
     args, _, batch = made(folder, ramify_mean="rollouts")
     theirs, ours = slimes_data(args, batch), convert_samples_to_train_data(args, batch)
@@ -256,7 +256,7 @@ def default_converter(folder: Path) -> str:
 
 def own_converter(folder: Path) -> str:
     """per-token advantages stand in `rewards`, R numbers a row, and one number a row in `raw_reward`"""
-    from ramify.service.slime import convert_samples_to_train_data
+    from ramify.integrations.slime import convert_samples_to_train_data
 
     args, _, batch = made(folder)
     data = convert_samples_to_train_data(args, batch)
@@ -283,7 +283,7 @@ def shards(args: Namespace, data: dict[str, Any], num_ranks: int) -> list[dict[s
 
 def schedule(folder: Path) -> str:
     """slime's schedule places every sample once, and its splitter hands the advantages on"""
-    from ramify.service.slime import convert_samples_to_train_data
+    from ramify.integrations.slime import convert_samples_to_train_data
 
     args, _, batch = made(folder)
     data = convert_samples_to_train_data(args, batch)
@@ -307,7 +307,7 @@ def trained(args: Namespace, shard: dict[str, Any]) -> dict[str, Any]:
 
 def whole_way(folder: Path) -> str:
     """slime's `compute_advantages_and_returns` has the tree's credit token by token, and its log can sum `rewards`"""
-    from ramify.service.slime import convert_samples_to_train_data
+    from ramify.integrations.slime import convert_samples_to_train_data
 
     args, _, batch = made(folder)
     (shard,) = shards(args, convert_samples_to_train_data(args, batch), num_ranks=1)
@@ -321,7 +321,7 @@ def whole_way(folder: Path) -> str:
 
 def context_parallel(folder: Path) -> str:
     """under context parallelism each rank has the advantages of its own tokens, and together all of them"""
-    from ramify.service.slime import convert_samples_to_train_data
+    from ramify.integrations.slime import convert_samples_to_train_data
 
     args, _, batch = made(folder)
     (shard,) = shards(args, convert_samples_to_train_data(args, batch), num_ranks=1)
@@ -343,7 +343,7 @@ def gradient(folder: Path) -> str:
     import torch
     from slime.backends.megatron_utils.cp_utils import get_sum_of_sample_mean
 
-    from ramify.service.slime import convert_samples_to_train_data
+    from ramify.integrations.slime import convert_samples_to_train_data
 
     args, _, batch = made(folder)
     found = {}
@@ -366,7 +366,7 @@ def gradient(folder: Path) -> str:
 
 def tree_as_one_rollout(folder: Path) -> str:
     """all leaves of a tree are one rollout of slime's, and a step of one a tree is scheduled"""
-    from ramify.service.slime import convert_samples_to_train_data
+    from ramify.integrations.slime import convert_samples_to_train_data
 
     args, output, batch = made(folder, ramify_rollouts="tree", global_batch_size=3)
     data = convert_samples_to_train_data(args, batch)
@@ -407,7 +407,7 @@ def evaluation(folder: Path) -> str:
     from slime.rollout.base_types import RolloutFnEvalOutput, call_rollout_fn
     from slime.utils.eval_config import build_eval_dataset_configs
 
-    from ramify.service.slime import generate_rollout
+    from ramify.integrations.slime import generate_rollout
 
     lines = [f'{{"text": "make {n + 2} from 1 2", "answer": "3", "metadata": {{"level": {n}}}}}' for n in range(5)]
     (folder / "eval.jsonl").write_text("\n".join(lines), "utf-8")
@@ -425,7 +425,7 @@ def evaluation(folder: Path) -> str:
 
 def groups_go_back(folder: Path) -> str:
     """surplus groups go back to slime's buffer whole, and are drawn first"""
-    from ramify.service.slime import generate_rollout
+    from ramify.integrations.slime import generate_rollout
 
     args = arguments(folder, over_sampling_batch_size=5)
     source = Source(args)

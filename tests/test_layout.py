@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 
 PURE = ("core", "credit", "formats", "planner", "strategies")
 EDGES = ("engines", "judges", "rows", "sandbox", "servers", "tasks", "tools")
-SHELL = ("config", "store", "runner", "telemetry", "trackers", "service", "train", "view", "cli")
+SHELL = ("config", "store", "runner", "telemetry", "trackers", "service", "integrations", "train", "view", "cli")
 """Innermost first: each may import those before it."""
 OUTERMOST = ("data",)
 """Scripts: they may import anything, and nothing imports them."""
@@ -82,6 +82,10 @@ def purity_faults(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, f"a pure file calls {name}"
 
 
+ALIASES = frozenset({"service/slime.py"})
+"""Old places that import the new ones, for one version."""
+
+
 def faults(path: Path) -> list[str]:
     tree = ast.parse(path.read_text("utf-8"))
     parts = path.relative_to(SOURCE / "ramify").with_suffix("").parts
@@ -96,7 +100,8 @@ def test_every_ring_is_known():
 
 
 def test_imports_point_inward_and_pure_rings_are_pure():
-    found = [line for path in sorted((SOURCE / "ramify").rglob("*.py")) for line in faults(path)]
+    paths = sorted((SOURCE / "ramify").rglob("*.py"))
+    found = [line for p in paths if str(p.relative_to(SOURCE / "ramify")) not in ALIASES for line in faults(p)]
     assert not found, "\n".join(found)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ramify.service.slime_batch import Batch
+from ramify.integrations.slime.batch import Batch
 
 PREFIX: Final = "rollout/ramify/"
 DROPPED: Final = "rollout/dynamic_filter/drop_"

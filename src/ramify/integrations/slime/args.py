@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 
 from ramify import plugins
 from ramify.core.errors import ConfigError
+from ramify.integrations.slime.background import trainer
 from ramify.rows.slime import Rollouts
-from ramify.service.background import trainer
 
 Mean = Literal["tokens", "rollouts"]
 """What the loss is averaged over. tokens: all trained tokens of a batch alike, so that its gradient is the credit's;

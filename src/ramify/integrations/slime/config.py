@@ -14,7 +14,7 @@ from ramify.config.run_config import RowsConfig, RunConfig, StrategyConfig
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
 from ramify.core.segment import Sampling
-from ramify.service.slime_args import SlimeArgs, said_of
+from ramify.integrations.slime.args import SlimeArgs, said_of
 
 TEMPERATURE: Final = "actions.policy.sampling.temperature"
 MAX_RESPONSE: Final = "growth.max_response_tokens"

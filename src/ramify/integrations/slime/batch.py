@@ -18,16 +18,16 @@ from typing import Any, Final
 
 from ramify.core.errors import ConfigError, ExportError, RamifyError
 from ramify.core.tree import Tree
+from ramify.integrations.slime.args import SlimeArgs, checked_size, loaded
+from ramify.integrations.slime.config import training_config
+from ramify.integrations.slime.runs import standing_run
+from ramify.integrations.slime.samples import Group, fill, group_of
 from ramify.rows.row import Row
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, TreeClosed
 from ramify.runner.report import RunReport
 from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run, Seedling
-from ramify.service.slime_args import SlimeArgs, checked_size, loaded
-from ramify.service.slime_config import training_config
-from ramify.service.slime_runs import standing_run
-from ramify.service.slime_samples import Group, fill, group_of
 
 FEWEST_FAULTS: Final = 4
 """So many groups may fail in a batch, however small it is."""

@@ -12,16 +12,16 @@ from typing import Any
 
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ExportError
+from ramify.integrations.slime.args import SlimeArgs, checked_size, said_of
+from ramify.integrations.slime.background import trainer
+from ramify.integrations.slime.batch import GroupsFailed, rows_for
+from ramify.integrations.slime.config import EvalLaw, evaluation_config, training_config
+from ramify.integrations.slime.runs import standing_run
+from ramify.integrations.slime.samples import Group, fill, group_of
 from ramify.judges.exact import ANSWER
 from ramify.rows.sample import Sample
 from ramify.runner.events import Event, TreeClosed
 from ramify.runner.run import Run, Seedling
-from ramify.service.background import trainer
-from ramify.service.slime_args import SlimeArgs, checked_size, said_of
-from ramify.service.slime_batch import GroupsFailed, rows_for
-from ramify.service.slime_config import EvalLaw, evaluation_config, training_config
-from ramify.service.slime_runs import standing_run
-from ramify.service.slime_samples import Group, fill, group_of
 from ramify.tasks.data import DataConfig, read_problems
 
 OF_SOURCE = "data_source"

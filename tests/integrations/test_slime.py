@@ -18,23 +18,23 @@ from tests.service.trainer import TREES, Source, arguments, flat
 
 from ramify.core.errors import ConfigError, ContractError, ExportError
 from ramify.engines.builtin import FOLDER
-from ramify.rows import rows_of
-from ramify.rows.sample import Sample, SampleStatus
-from ramify.rows.slime import samples, train_data
-from ramify.runner.scheduler import TooManyFailures
-from ramify.service.background import background_loop, run_in_background
-from ramify.service.slime import (
+from ramify.integrations.slime import (
     advantages,
     convert_samples_to_train_data,
     generate_rollout,
     post_process_rewards,
 )
-from ramify.service.slime_args import SlimeArgs, loaded
-from ramify.service.slime_batch import GroupsFailed, drawn_batch
-from ramify.service.slime_config import EvalLaw, evaluation_config, training_config
-from ramify.service.slime_metrics import batch_metrics
-from ramify.service.slime_runs import close_runs
-from ramify.service.slime_samples import question_of
+from ramify.integrations.slime.args import SlimeArgs, loaded
+from ramify.integrations.slime.background import background_loop, run_in_background
+from ramify.integrations.slime.batch import GroupsFailed, drawn_batch
+from ramify.integrations.slime.config import EvalLaw, evaluation_config, training_config
+from ramify.integrations.slime.metrics import batch_metrics
+from ramify.integrations.slime.runs import close_runs
+from ramify.integrations.slime.samples import question_of
+from ramify.rows import rows_of
+from ramify.rows.sample import Sample, SampleStatus
+from ramify.rows.slime import samples, train_data
+from ramify.runner.scheduler import TooManyFailures
 
 HERE = "tests.service.trainer"
 

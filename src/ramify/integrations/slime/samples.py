@@ -11,11 +11,11 @@ from typing import Any, Final
 from ramify.core.codec import Codec
 from ramify.core.errors import ConfigError, ExportError
 from ramify.core.problem import Problem
+from ramify.integrations.slime.rewards import ASKED, Asked
 from ramify.judges.exact import ANSWER
 from ramify.rows.row import Row
 from ramify.rows.sample import Sample
 from ramify.rows.slime import Rollouts, samples, was_ended_by_coin
-from ramify.service.slime_rewards import ASKED, Asked
 
 FILLED: Final = (
     "tokens", "response", "response_length", "loss_mask", "rollout_log_probs", "weight_versions", "train_metadata"

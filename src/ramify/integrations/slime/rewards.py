@@ -19,10 +19,10 @@ from ramify.core.errors import ConfigError, JudgeError
 from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.task import Task
+from ramify.integrations.slime.args import SlimeArgs, loaded
+from ramify.integrations.slime.background import trainer
 from ramify.judges.function import side_by_side
-from ramify.service.background import trainer
 from ramify.service.reward import WithReward
-from ramify.service.slime_args import SlimeArgs, loaded
 
 ASKED: Final = "slime"
 """Key of the `Asked` among a problem's secrets."""

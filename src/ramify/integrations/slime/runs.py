@@ -15,11 +15,11 @@ from ramify.config.configure import to_toml
 from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.core.engine import Engine
 from ramify.core.task import Task
+from ramify.integrations.slime.args import SlimeArgs
+from ramify.integrations.slime.background import background_loop
+from ramify.integrations.slime.rewards import rewarded
 from ramify.runner.api import build_engine, build_task
 from ramify.runner.run import Run
-from ramify.service.background import background_loop
-from ramify.service.slime_args import SlimeArgs
-from ramify.service.slime_rewards import rewarded
 from ramify.tasks.data import DataFile
 
 LABEL: Final = "label"

@@ -1,0 +1,156 @@
+"""Slime: functions that slime (THUDM/slime) loads by their dotted paths, so that it trains on trees. See docs/slime.md.
+
+Their names, parameters and results are slime's. They hold no state but the runs that stand ready between calls
+(`runs.py`); what they refuse of slime's arguments is listed in `args.py`. torch is needed on the train side
+only, by `advantages`.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+from ramify.core.errors import ConfigError, ExportError
+from ramify.credit.group import Kind
+from ramify.integrations.slime.args import SlimeArgs, loaded, mean_of, said_of
+from ramify.integrations.slime.background import run_in_background, trainer
+from ramify.integrations.slime.batch import drawn_batch
+from ramify.integrations.slime.eval import evaluated
+from ramify.integrations.slime.metrics import batch_metrics
+from ramify.integrations.slime.samples import plain_samples
+from ramify.rows.sample import Sample
+from ramify.rows.slime import normalised, train_data
+
+NORMALISING = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
+"""Estimators of slime whose rewards are compared within a group."""
+
+
+def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
+    """`--rollout-function-path`, `--eval-function-path`: groups of filled samples, one tree a group; or what evaluation
+    sets came to.
+
+    Fills the data source's own samples. Slime's output with metrics where slime runs, the bare groups or sets
+    otherwise. Raises `ConfigError` before anything is drawn; `GroupsFailed`, `EnginesDown`, `TooManyFailures` where too
+    much broke, with all that was drawn back in the data source.
+    """
+    if evaluation:
+        data, metrics = run_in_background(evaluated(args, rollout_id, data_source))
+        return _output("RolloutFnEvalOutput", data=data, metrics=metrics)
+    said = SlimeArgs.of(args)
+    batch, num_lost = run_in_background(drawn_batch(args, rollout_id, data_source))
+    groups = [group.samples for group in batch.kept]
+    if said.sample_filter_path is not None:
+        loaded(said.sample_filter_path)(args, groups)
+    if said.all_samples_path is not None:
+        every = sorted([*batch.kept, *batch.dropped], key=lambda group: group.number)
+        loaded(said.all_samples_path)(args, [group.samples for group in every], data_source)
+    return _output("RolloutFnTrainOutput", samples=groups, metrics=batch_metrics(batch, num_lost=num_lost))
+
+
+def convert_samples_to_train_data(args: Any, samples: Sequence[Any]) -> dict[str, list[Any]]:
+    """`--custom-convert-samples-to-train-data-path`: the keys of slime's default converter.
+
+    `rewards` holds each row's per-token advantages where all samples have them, R numbers each, for `advantages` to
+    read; otherwise rewards normalised by `group_index`. `rollout_mask_sums`, by which slime divides a rollout's loss,
+    is then the mean number of trained tokens of a rollout, so that every token weighs the same; slime's own sums with
+    `ramify_mean: rollouts`. Raises `ExportError`.
+    """
+    batch = plain_samples(samples)
+    reward_key = said_of(args, "reward_key")
+    data = train_data(batch, reward_key=reward_key)
+    data.pop("metadata", None)  # Slime drops it on its way to the trainer, and it is as large as `rewards`.
+    if not data["rewards"] or not isinstance(data["rewards"][0], list):
+        return {**data, "rewards": _scalar_rewards(args, batch)}
+    if trainer() == "miles":
+        raise ConfigError("miles packs rewards as one float each, and has no custom advantage function")
+    if mean_of(args) == "tokens":
+        data["rollout_mask_sums"] = _even_sums(data)
+    return data
+
+
+def advantages(args: Any, rollout_data: dict[str, Any]) -> None:
+    """`--custom-advantage-function-path`: sets `advantages` and `returns`, lists of float32 tensors, from the per-token
+    numbers in `rewards`, and puts one reward a row in their place, which slime's log sums.
+
+    Under context parallelism each tensor is this rank's slice, by slime's own function. Raises `ExportError` where
+    `rewards` holds no per-token numbers, or not R of a row.
+    """
+    import torch  # pyright: ignore[reportMissingImports] - the trainer has it
+
+    rewards, lengths = rollout_data["rewards"], rollout_data["response_lengths"]
+    _refuse_other_lengths(rewards, lengths)
+    totals = rollout_data.get("total_lengths", lengths)
+    cut, rows = _context_slice(), zip(rewards, totals, lengths, strict=True)
+    made = [cut(torch.tensor(values, dtype=torch.float32), *of) for values, *of in rows]
+    if like := rollout_data.get("kl"):
+        made = [values.to(other.device) for values, other in zip(made, like, strict=True)]
+        _refuse_other_slices(made, like)
+    rollout_data["advantages"] = made
+    rollout_data["returns"] = list(made)
+    rollout_data["rewards"] = rollout_data.get("local_raw_reward", [0.0] * len(made))
+
+
+def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
+    """`--custom-reward-post-process-path`: (raw rewards, rewards normalised within their groups), for plain GRPO on the
+    leaves of trees. Groups go by `group_index`, whatever their sizes; where no sample has one, by position.
+
+    Raises `ExportError` where some samples have none.
+    """
+    batch = _grouped(plain_samples(samples), said_of(args, "n_samples_per_prompt"))
+    has_std = said_of(args, "grpo_std_normalization") is not False
+    is_baseline = said_of(args, "advantage_estimator") == "reinforce_plus_plus_baseline"
+    kind: Kind = "grpo" if has_std and not is_baseline else "dr_grpo"
+    return normalised(batch, kind=kind, reward_key=said_of(args, "reward_key"))
+
+
+def _output(kind: str, **fields: Any) -> Any:
+    """The trainer's own output; without a trainer what it would be made of, without the metrics."""
+    package = trainer()
+    if package is None:
+        return next(iter(fields.values()))
+    return getattr(import_module(f"{package}.rollout.base_types"), kind)(**fields)
+
+
+def _scalar_rewards(args: Any, batch: Sequence[Sample]) -> list[float]:
+    """Rewards as slime would train them, but grouped by `group_index`."""
+    estimator = said_of(args, "advantage_estimator")
+    if said_of(args, "rewards_normalization") and estimator in NORMALISING:
+        return post_process_rewards(args, batch)[1]
+    return [sample.reward_value(said_of(args, "reward_key")) for sample in batch]
+
+
+def _even_sums(data: dict[str, list[Any]]) -> list[float]:
+    """The mean number of trained tokens of a rollout, for every row."""
+    num_tokens = sum(map(sum, data["loss_masks"]))
+    mean = num_tokens / len(set(data["rollout_ids"]))
+    return [mean] * len(data["rollout_ids"])
+
+
+def _grouped(batch: list[Sample], num_samples: int | None) -> list[Sample]:
+    """The batch, its groups told apart by position where no sample says its own; one group without a size."""
+    if any(sample.group_index is not None for sample in batch):
+        return batch
+    size = num_samples if num_samples and len(batch) % num_samples == 0 else len(batch)
+    return [Sample.from_dict({**s.to_dict(), "group_index": i // size}) for i, s in enumerate(batch)]
+
+
+def _context_slice() -> Callable[[Any, int, int], Any]:
+    """What this rank has of R numbers: slime's own rule, which is all of them without context parallelism."""
+    found = sys.modules.get("slime.backends.megatron_utils.cp_utils")
+    return (lambda values, total, length: values) if found is None else found.slice_log_prob_with_cp
+
+
+def _refuse_other_lengths(rewards: Sequence[Any], lengths: Sequence[int]) -> None:
+    for row, (values, length) in enumerate(zip(rewards, lengths, strict=True)):
+        if not isinstance(values, list) or len(values) != length:
+            raise ExportError(
+                f"row {row} has {values!r:.60} for its {length} response tokens; per-token advantages come from "
+                "--custom-convert-samples-to-train-data-path ramify.integrations.slime.convert_samples_to_train_data"
+            )
+
+
+def _refuse_other_slices(made: Sequence[Any], like: Sequence[Any]) -> None:
+    """Refuse advantages of other tokens than the logprobs': under context parallelism that slime's rule is not."""
+    for row, (values, other) in enumerate(zip(made, like, strict=True)):
+        if len(values) != len(other):
+            raise ExportError(f"row {row} has {len(values)} advantages here, and {len(other)} logprobs")
