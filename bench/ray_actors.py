@@ -31,8 +31,8 @@ from ramify.config.run_config import RunConfig
 from ramify.core.shard import Portion, shards_of
 from ramify.runner import loop
 from ramify.runner.api import Saved, begin
-from ramify.runner.shards import grow_shard, prepared
-from ramify.service import ray
+from ramify.sharded import ray
+from ramify.sharded.grow import grow_shard, prepared
 from ramify.store.shards import ShardedFolder
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

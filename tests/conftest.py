@@ -1,7 +1,9 @@
 """Settings of all tests. No deadline a case: a busy machine is no fault of the code."""
 
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("ramify", deadline=None)
@@ -9,3 +11,14 @@ settings.load_profile("ramify")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Begun in the background of a script: Ctrl-C would be ignored here, and by every process that tests begin.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
+    """The address of a Ray cluster that this process is connected to: one for all tests that are marked `ray`."""
+    ray = pytest.importorskip("ray", reason="needs the extra `ray`")
+
+    from ramify.edge.ray_cluster import joined
+
+    with joined(None, 3):
+        yield ray.get_runtime_context().gcs_address

@@ -18,8 +18,20 @@ import ramify
 SOURCE = Path(__file__).parent.parent / "src"
 
 PURE = ("core", "credit", "formats", "planner", "strategies")
-EDGES = ("engines", "judges", "rows", "sandbox", "servers", "tasks", "tools")
-SHELL = ("config", "store", "runner", "telemetry", "trackers", "service", "integrations", "train", "view", "cli")
+EDGES = ("edge", "engines", "judges", "rows", "sandbox", "servers", "tasks", "tools")
+SHELL = (
+    "config",
+    "store",
+    "runner",
+    "sharded",
+    "telemetry",
+    "trackers",
+    "service",
+    "integrations",
+    "train",
+    "view",
+    "cli",
+)
 """Innermost first: each may import those before it."""
 OUTERMOST = ("data",)
 """Scripts: they may import anything, and nothing imports them."""

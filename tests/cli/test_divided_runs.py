@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import SCRIPTED, ramify
-from tests.service.divided import config, divided
+from tests.sharded.divided import config, divided
 
 from ramify.core.shard import Shard
 from ramify.runner import loop
 from ramify.runner.api import begin
-from ramify.runner.shards import grow_shard
+from ramify.sharded.grow import grow_shard
 from ramify.store.layout import shard_path
 
 without_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")

@@ -9,16 +9,16 @@ import pytest
 from bench.real_replicas import PYTHON
 from tests.servers.programs import kill, marked, until
 
-from ramify.config.pool_config import PoolConfig
 from ramify.engines.http import Http
 from ramify.servers.launch import Launch
 from ramify.servers.member import Care
-from ramify.servers.pool import Event, ServerPool, Up
+from ramify.servers.pool.config import PoolConfig
+from ramify.servers.pool.engines import free_here
+from ramify.servers.pool.member_process import MemberProcess
+from ramify.servers.pool.multi_node import Spread
+from ramify.servers.pool.plan import EnginePlan, Member, Node, plan
 from ramify.servers.server_config import ServerConfig
-from ramify.service.engines import free_here
-from ramify.service.member_process import MemberProcess
-from ramify.service.pool import EnginePlan, Member, Node, plan
-from ramify.service.spread import Spread
+from ramify.servers.server_pool import Event, ServerPool, Up
 
 pytestmark = pytest.mark.engines
 BODY = {"model": "builtin", "prompt": "make 8 from 7 1", "max_tokens": 4, "ignore_eos": True}

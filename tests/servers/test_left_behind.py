@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.servers.engine_folders import ROOT
 from tests.servers.programs import PROBE, QUICK, program, tell, until
 from ramify.servers.home import Here, Home
-from ramify.servers.pool import ServerPool, Up
+from ramify.servers.server_pool import ServerPool, Up
 
 async def main(folder):
     while True:

@@ -28,9 +28,9 @@ from tests.servers.programs import (
 from ramify.core.errors import ConfigError, EngineError
 from ramify.servers.attached import attach
 from ramify.servers.home import MAX_LOGS, Here, Home, log_folder
-from ramify.servers.pool import Down, Event, GivenUp, ServerPool, Up
 from ramify.servers.ports import Address, listeners
 from ramify.servers.process import Command
+from ramify.servers.server_pool import Down, Event, GivenUp, ServerPool, Up
 
 
 class Told:

@@ -12,11 +12,11 @@ from ramify.core.errors import EngineError
 from ramify.servers.attached import attach
 from ramify.servers.home import Here, Home
 from ramify.servers.launch import RouterLaunch
-from ramify.servers.pool import Down, Event, ServerPool, Up
 from ramify.servers.ports import Address
 from ramify.servers.process import Command
 from ramify.servers.router import PROBE as ROUTER_PROBE
 from ramify.servers.router import Router
+from ramify.servers.server_pool import Down, Event, ServerPool, Up
 from ramify.servers.site import Site
 
 

@@ -16,8 +16,8 @@ from ramify.engines.http import Http
 from ramify.engines.replicas import Replicas
 from ramify.servers.home import Here, Home
 from ramify.servers.member import Care
-from ramify.servers.pool import ServerPool
 from ramify.servers.self_served import NOWHERE, SelfServed
+from ramify.servers.server_pool import ServerPool
 
 CONTEXT = np.array([1, 2], np.int32)
 

@@ -22,11 +22,11 @@ from ramify.config.run_config import RunConfig
 from ramify.core.errors import EngineError
 from ramify.engines import replicas
 from ramify.servers.home import Here, Home
-from ramify.servers.pool import Event, ServerPool
 from ramify.servers.ports import Address
 from ramify.servers.probe import Probe
 from ramify.servers.process import Command
 from ramify.servers.self_served import SelfServed
+from ramify.servers.server_pool import Event, ServerPool
 from ramify.service.manager import RolloutManager
 from ramify.store.records import Grew, Handed, RunRecord
 from ramify.store.store import FolderStore, stream

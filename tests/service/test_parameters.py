@@ -6,9 +6,9 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from ramify.config.configure import resolve
-from ramify.config.pool_config import PoolConfig
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError
+from ramify.servers.pool.config import PoolConfig
 from ramify.service.parameters import GROUPS, PARAMETERS, settings_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "pool.md"

@@ -43,7 +43,7 @@ def _grow(run: Path, where: RayFlags | None, progress: "RunProgress") -> "RunRep
         from ramify.runner import api
 
         return api.resume(run, observers=[progress.observe])
-    from ramify.service import ray
+    from ramify.sharded import ray
     from ramify.store.layout import is_sharded
 
     if not is_sharded(run):

@@ -62,7 +62,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 
 def _divided(config: "RunConfig", out: Path, where: RayFlags, progress: "RunProgress") -> "RunReport":
     """Grow a run by Ray actors."""
-    from ramify.service import ray
+    from ramify.sharded import ray
 
     shown = {"show": progress.show, "say": progress.say}
     return ray.rollout(config, out, num_workers=where.num_workers, address=where.address, **shown)

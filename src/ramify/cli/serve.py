@@ -21,10 +21,10 @@ from ramify.cli.terminal import Terminal, visible
 from ramify.servers.home import Here, Home, log_folder
 from ramify.servers.launch import Kind, Launch, Policy, RouterLaunch, command
 from ramify.servers.member import Care, cancelled
-from ramify.servers.pool import Event, ServerPool
 from ramify.servers.router import CARE as ROUTER_CARE
 from ramify.servers.router import Router
 from ramify.servers.server_config import Device, ServerConfig
+from ramify.servers.server_pool import Event, ServerPool
 from ramify.servers.site import Site
 
 TEXT_ONLY: Final = (

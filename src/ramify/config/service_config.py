@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from ramify.config.pool_config import PoolConfig
 from ramify.config.tracker_config import TrackerConfig
 from ramify.core.errors import ConfigError
+from ramify.servers.pool.config import PoolConfig
 from ramify.tasks.data import DataConfig
 
 OnUpdate = Literal["finish", "keep", "abort"]

@@ -312,7 +312,7 @@ def resume(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
     """Go on with a run that was killed or interrupted; nothing acknowledged is generated again. A divided run is grown
     on by this process alone."""
     if is_sharded(path):
-        from ramify.runner.shards import grow_here
+        from ramify.sharded.grow import grow_here
 
         return loop.run(grow_here(path, observers=observers))
     return loop.run(grow_on(path, observers))

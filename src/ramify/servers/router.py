@@ -19,10 +19,10 @@ from ramify.servers.attached import attach
 from ramify.servers.home import Here, Home
 from ramify.servers.launch import RouterLaunch, router_command
 from ramify.servers.member import Care
-from ramify.servers.pool import Event, ServerPool
 from ramify.servers.ports import Address
 from ramify.servers.probe import POLL_S, Probe
 from ramify.servers.process import Command
+from ramify.servers.server_pool import Event, ServerPool
 
 PROBE: Final = Probe(health="/liveness", ready="/readiness")
 """Ready once a worker is healthy. One whose workers are all down is no worse for that, and waits for them."""

@@ -22,7 +22,7 @@ from ramify.servers.home import Here, Home, log_folder
 from ramify.servers.installed import settled
 from ramify.servers.launch import Launch, command
 from ramify.servers.member import Care, cancelled
-from ramify.servers.pool import Down, Event, GivenUp, ServerPool, Up
+from ramify.servers.server_pool import Down, Event, GivenUp, ServerPool, Up
 
 NOWHERE: Final = "http://127.0.0.1:9"
 """The port of the discard service: an address for an engine that has no server yet."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from ramify.core.errors import RamifyError
 from ramify.servers.member import cancelled
-from ramify.servers.pool import Down, Event, GivenUp, ServerPool, Up
 from ramify.servers.router import ForeignRouter, Router
+from ramify.servers.server_pool import Down, Event, GivenUp, ServerPool, Up
 
 Say = Callable[[str], None]
 

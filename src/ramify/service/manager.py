@@ -34,10 +34,10 @@ from ramify.runner.run import Run
 from ramify.service.arguments import arguments, group_size
 from ramify.service.book import Book
 from ramify.service.controller import Batch, RolloutController
-from ramify.service.engines import pooled
 from ramify.service.exam import answered
 from ramify.service.figures import Figures
 from ramify.service.functions import Functions
+from ramify.service.pooled import pooled
 from ramify.service.producer import Producer
 from ramify.service.recall import Recalled, trees_again
 from ramify.service.reward import RewardFunction, WithReward

@@ -1,4 +1,4 @@
-"""Spread: an engine whose members are processes on several nodes, as one server of a pool.
+"""Multi-node: an engine whose members are processes on several nodes, as one server of a pool.
 
 Owns that they live and die together: the engine has ended when any of its members has, and the others are stopped then,
 since what they would wait for in a collective never comes. Whether it is ready, and when it is started again, is for
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ramify.core.errors import EngineError
 from ramify.servers.member import cancelled
+from ramify.servers.pool.member_process import MemberLost, RemoteMember
+from ramify.servers.pool.plan import EnginePlan, Member, Plan
 from ramify.servers.ports import Address
 from ramify.servers.process import GUARDIAN_S
-from ramify.service.member_process import MemberLost, RemoteMember
-from ramify.service.pool import EnginePlan, Member, Plan
 
 
 class Spread:

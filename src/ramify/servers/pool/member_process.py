@@ -14,10 +14,10 @@ from ramify.core.errors import ConfigError
 from ramify.servers.guardian import KILL_S
 from ramify.servers.home import Logs
 from ramify.servers.launch import Launch
+from ramify.servers.pool.members import member_command
+from ramify.servers.pool.plan import EnginePlan, Member
 from ramify.servers.ports import Ports
 from ramify.servers.process import ServerProcess
-from ramify.service.members import member_command
-from ramify.service.pool import EnginePlan, Member
 
 LOOK_S: Final = 0.1
 

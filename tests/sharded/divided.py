@@ -11,7 +11,7 @@ from ramify.core.problem import Problem
 from ramify.rows.jsonl import write
 from ramify.runner import loop
 from ramify.runner.api import Saved
-from ramify.runner.shards import prepared
+from ramify.sharded.grow import prepared
 from ramify.store.shards import ShardedFolder
 
 

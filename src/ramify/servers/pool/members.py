@@ -11,9 +11,9 @@ from typing import Final, assert_never
 
 from ramify.core.errors import ConfigError
 from ramify.servers.launch import Kind, Launch, command, flag_of
+from ramify.servers.pool.plan import EnginePlan, Member
 from ramify.servers.ports import BLOCK, Address
 from ramify.servers.process import Command
-from ramify.service.pool import EnginePlan, Member
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 ACTOR_ENVIRONMENT: Final[Mapping[str, str]] = dict.fromkeys(

@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.config.pool_config import PoolConfig
 from ramify.core.errors import ConfigError, ContractError
 from ramify.servers.launch import Launch
-from ramify.servers.ports import BLOCK
-from ramify.servers.server_config import ServerConfig
-from ramify.service.members import ACTOR_ENVIRONMENT, member_command
-from ramify.service.pool import (
+from ramify.servers.pool.config import PoolConfig
+from ramify.servers.pool.members import ACTOR_ENVIRONMENT, member_command
+from ramify.servers.pool.plan import (
     EnginePlan,
     Node,
     Plan,
@@ -22,6 +20,8 @@ from ramify.service.pool import (
     nodes_of,
     plan,
 )
+from ramify.servers.ports import BLOCK
+from ramify.servers.server_config import ServerConfig
 
 HOSTS = tuple(f"10.0.0.{number}" for number in range(1, 17))
 VLLM = Launch(model="Qwen/Qwen3-0.6B", config=ServerConfig(python="/engine/bin/python", device="gpu"))

@@ -17,8 +17,8 @@ from ramify.core.shard import Portion
 from ramify.runner.deadline import finished
 from ramify.runner.loop import collecting_rarely
 from ramify.runner.report import RunReport
-from ramify.runner.shards import grow_shard
 from ramify.runner.tally import Tally, Tallying
+from ramify.sharded.grow import grow_shard
 from ramify.store.layout import SHARDS
 
 

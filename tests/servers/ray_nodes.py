@@ -1,6 +1,6 @@
 """A script: an engine on the two nodes of a Ray cluster of its own, at two addresses of this machine.
 
-`python -m tests.service.ray_nodes FOLDER` has its members die in every way, and checks what comes of it; with `--stay`
+`python -m tests.servers.ray_nodes FOLDER` has its members die in every way, and checks what comes of it; with `--stay`
 it writes FOLDER/up when the engine is up, and waits to be killed.
 """
 
@@ -22,13 +22,13 @@ from tests.servers.engine_folders import engine_python
 from tests.servers.programs import QUICK, ask, is_alive, kill, marked, until, wait_until
 from tests.service.weighted import Weighted, is_in_service
 
-from ramify.config.pool_config import PoolConfig
 from ramify.core.engine import Request
 from ramify.core.errors import ConfigError
 from ramify.servers.launch import Launch
+from ramify.servers.pool.cluster import Cluster, clustered
+from ramify.servers.pool.config import PoolConfig
 from ramify.servers.self_served import SelfServed
 from ramify.servers.server_config import ServerConfig
-from ramify.service.cluster import Cluster, clustered
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 TWO_NODES = PoolConfig(num_gpus=2, num_gpus_per_engine=2, num_gpus_per_node=1)

@@ -1,6 +1,6 @@
 """Cluster: the engines of a pool on the nodes of a Ray cluster, an actor a member, each in its bundle.
 
-Places and forwards; what is done is done by `member_process.py` and `spread.py`, which know no Ray. Ray restarts no
+Places and forwards; what is done is done by `member_process.py` and `multi_node.py`, which know no Ray. Ray restarts no
 actor: the one that follows a lost one is another, in the same bundle. What this process began on the cluster ends with
 it; a placement group that a trainer made stays.
 """
@@ -12,22 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from ramify.config.pool_config import PoolConfig
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError, EngineError
+from ramify.edge.ray_cluster import ROOM_S, joined, library
 from ramify.engines.patience import PATIENCE, Patience
 from ramify.engines.placement import PlacementName
 from ramify.engines.shipped import MODELS
 from ramify.servers.home import log_folder
 from ramify.servers.launch import Launch
 from ramify.servers.member import Care
-from ramify.servers.pool import Event, ServerPool
-from ramify.servers.process import GUARDIAN_S
-from ramify.servers.self_served import SelfServed
-from ramify.service.engines import free_here
-from ramify.service.member_process import MemberLost, MemberProcess
-from ramify.service.members import ACTOR_ENVIRONMENT
-from ramify.service.pool import (
+from ramify.servers.pool.config import PoolConfig
+from ramify.servers.pool.engines import free_here
+from ramify.servers.pool.member_process import MemberLost, MemberProcess
+from ramify.servers.pool.members import ACTOR_ENVIRONMENT
+from ramify.servers.pool.multi_node import Spread
+from ramify.servers.pool.plan import (
     STRATEGY,
     EnginePlan,
     Landed,
@@ -38,8 +37,9 @@ from ramify.service.pool import (
     nodes_of,
     plan,
 )
-from ramify.service.ray import ROOM_S, joined, library
-from ramify.service.spread import Spread
+from ramify.servers.process import GUARDIAN_S
+from ramify.servers.self_served import SelfServed
+from ramify.servers.server_pool import Event, ServerPool
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Pool: the plan by which engines are started: cards, nodes, ports, and whom requests go to.
+"""Plan: how the engines of a pool are started: cards, nodes, ports, and whom requests go to.
 
 Values in, values out. No socket is opened and no cluster asked: which ports are free and where the bundles of a
 placement group came to lie is handed in, so that the same inputs give the same plan. Carrying one out is for
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ramify.config.pool_config import PoolConfig
 from ramify.core.errors import ConfigError, ContractError
+from ramify.servers.pool.config import PoolConfig
 from ramify.servers.ports import BLOCK, Address
 
 STRATEGY: Final = "PACK"

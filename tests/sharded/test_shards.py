@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.dying import died
-from tests.service.divided import config, divided, exported, is_locked
+from tests.sharded.divided import config, divided, exported, is_locked
 
 from ramify.cli.exit_codes import ExitCode, code_of_error
 from ramify.config.configure import from_toml
@@ -21,10 +21,10 @@ from ramify.runner import loop
 from ramify.runner.api import Saved, begin, resume
 from ramify.runner.events import Resumed
 from ramify.runner.report import RunReport
-from ramify.runner.shards import dealt, grow_shard
 from ramify.runner.tally import Tally
-from ramify.service.shards import Patience, ShardedRun
-from ramify.service.workers import ShardEnd, ShardWorker, Sight, Worker, WorkerDied
+from ramify.sharded.grow import dealt, grow_shard
+from ramify.sharded.run import Patience, ShardedRun
+from ramify.sharded.workers import ShardEnd, ShardWorker, Sight, Worker, WorkerDied
 from ramify.store.layout import SHARDS, shard_path
 from ramify.store.shards import ShardedFolder
 from ramify.store.store import header_and_config

@@ -1,8 +1,8 @@
 """Engines: a plan carried out on this machine, by servers that are started, waited for, kept up and stopped.
 
-Owns nothing that a pool of servers does not (`servers/pool.py`): a server that dies is started again with its own cards
+Owns nothing that a pool of servers does not (`servers/server_pool.py`): a server that dies is started again with its own cards
 at its own port, and the engine in front of it is given the weights that the others have before it is asked anything
-(`engines/replicas.py`). Refuses plans of several nodes, which are for `cluster.py`.
+(`engines/fleet/replicas.py`). Refuses plans of several nodes, which are for `cluster.py`.
 """
 
 import os
@@ -13,25 +13,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ramify.config.pool_config import PoolConfig
-from ramify.config.run_config import EngineConfig
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError
 from ramify.engines.patience import PATIENCE, Patience
 from ramify.engines.placement import PlacementName
-from ramify.runner.api import client_of, logged
 from ramify.servers.home import Here, Home, log_folder
 from ramify.servers.launch import Launch, RouterLaunch
 from ramify.servers.member import Care
-from ramify.servers.pool import Event, ServerPool
+from ramify.servers.pool.config import PoolConfig
+from ramify.servers.pool.members import VISIBLE, member_command
+from ramify.servers.pool.plan import Node, Plan
 from ramify.servers.ports import Address
 from ramify.servers.process import Command
 from ramify.servers.router import CARE as ROUTER_CARE
 from ramify.servers.router import ForeignRouter, Router
 from ramify.servers.self_served import SelfServed
+from ramify.servers.server_pool import Event, ServerPool
 from ramify.servers.site import Say, Site
-from ramify.service.members import VISIBLE, member_command
-from ramify.service.pool import Node, Plan, plan
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -107,32 +105,6 @@ def engine_of(
         )
 
     return SelfServed(build, pool, placement=placement, patience=patience)
-
-
-def pooled(config: EngineConfig, pool: PoolConfig) -> Engine:
-    """The engines of a pool as one engine: on this machine, or on a Ray cluster, which is joined when it connects.
-    Raises `ConfigError` where they do not fit on this machine, where the configuration names servers already, and for a
-    router, behind which nobody knows which engine is asked."""
-    if config.replicas or config.base_url is not None:
-        raise ConfigError(
-            f"service.pool starts the engines, and engine.replicas = {config.replicas!r}, engine.base_url = "
-            f"{config.base_url!r} name others: leave one of them out"
-        )
-    if pool.router != "none":
-        raise ConfigError(
-            f"service.pool.router = {pool.router!r}: a service places its requests itself, on the engines that have "
-            "their contexts; leave it out, or name the router as engine.base_url"
-        )
-    launch = Launch.for_engine(config.name, config.model, config.server)
-    build, placement, patience = client_of(config), config.placement, config.retry.patience
-    if pool.is_on_cluster:
-        from ramify.service.cluster import clustered
-
-        engine = clustered(build, pool, launch, placement=placement, patience=patience)
-    else:
-        planned = plan(pool, [this_machine(pool, ours=os.environ)], free=free_here)
-        engine = engine_of(build, planned, launch, placement=placement, patience=patience)
-    return logged(engine, config)
 
 
 def site_of(

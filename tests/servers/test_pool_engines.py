@@ -12,15 +12,15 @@ from tests.servers.engine_folders import engine_python
 from tests.servers.programs import QUICK, ask, is_alive, kill, tell, until
 from tests.service.weighted import Weighted
 
-from ramify.config.pool_config import PoolConfig
 from ramify.core.engine import Request
 from ramify.core.errors import ConfigError, EngineError
 from ramify.servers.launch import Launch, RouterLaunch
-from ramify.servers.pool import Event, Up
+from ramify.servers.pool.config import PoolConfig
+from ramify.servers.pool.engines import engine_of, free_here, servers_of, site_of, this_machine
+from ramify.servers.pool.plan import Node, Plan, plan
 from ramify.servers.process import Command, ServerProcess
 from ramify.servers.server_config import ServerConfig
-from ramify.service.engines import engine_of, free_here, servers_of, site_of, this_machine
-from ramify.service.pool import Node, Plan, plan
+from ramify.servers.server_pool import Event, Up
 
 CONTEXT = np.array([1, 2], np.int32)
 

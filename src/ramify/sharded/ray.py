@@ -6,46 +6,30 @@ and nothing else does.
 """
 
 import asyncio
-import os
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from ramify.config.configure import from_toml
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError
 from ramify.core.shard import Portion
+from ramify.edge.ray_cluster import ROOM_S, joined, library, num_cpus
 from ramify.runner import loop
 from ramify.runner.api import problems_of
 from ramify.runner.report import RunReport
-from ramify.runner.shards import prepared
 from ramify.runner.tally import Tally
-from ramify.service.shards import PATIENCE, Patience, ShardedRun
-from ramify.service.sharing import check_shareable
-from ramify.service.workers import ShardEnd, ShardWorker, Sight, Worker, WorkerDied
+from ramify.sharded.grow import prepared
+from ramify.sharded.run import PATIENCE, Patience, ShardedRun
+from ramify.sharded.shareable import check_shareable
+from ramify.sharded.workers import ShardEnd, ShardWorker, Sight, Worker, WorkerDied
 from ramify.store.shards import ShardedFolder
 from ramify.store.store import refuse_occupied
 
 T = TypeVar("T")
 Show = Callable[[Tally], object]
 Say = Callable[[str], object]
-
-OBJECT_STORE_BYTES: Final = 80 * 2**20
-"""Of a cluster begun here: about the least that Ray takes. Only counts and reports go through it."""
-ANSWER_S: Final = 10.0
-"""Longest that a cluster takes to accept a connection."""
-MAX_PORT: Final = 65535
-ROOM_S: Final = 120.0
-"""Longest that a cluster takes to make room for the workers."""
-SETTINGS: Final = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
-}
-"""Nothing is reported to anybody, a worker sees the devices that this process would see, and what Ray's daemons say of
-dead workers is not printed on stdout. Ray reads them when it is imported."""
 
 
 def rollout(
@@ -94,66 +78,7 @@ def resume(
             return loop.run(run.grow())
 
 
-# -- the cluster ------------------------------------------------------------------------------------------------------
-
-
-def library() -> Any:
-    """The library. Raises `ConfigError` with the install line where it is missing."""
-    os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
-    try:
-        import ray  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ConfigError("actors need Ray: pip install 'ramify[ray]'") from error
-    return ray
-
-
-@contextmanager
-def joined(address: str | None, num_workers: int | None) -> Iterator[None]:
-    """Be connected to a cluster: the one at `address`, one that somebody connected this process to, or one begun here
-    with room for the workers, which ends with the context."""
-    ray = library()
-    if ray.is_initialized():
-        yield
-        return
-    quiet = {"log_to_driver": False, "logging_level": "CRITICAL", "include_dashboard": False}
-    try:
-        if address is None:
-            ray.init("local", num_cpus=num_workers or _own_cpus(), object_store_memory=OBJECT_STORE_BYTES, **quiet)
-        else:
-            _check_address(address)
-            ray.init(address, **quiet)
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        ray.shutdown()
-        where = "cannot be begun here" if address is None else f"at {address!r} cannot be joined"
-        raise ConfigError(f"a Ray cluster {where}: {error}") from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _check_address(address: str) -> None:
-    """Raise `ConfigError` for what is no address, and `OSError` where nobody listens: Ray tries that for minutes."""
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal() or int(port) > MAX_PORT:
-        raise ConfigError(
-            f"Ray at {address!r}: the address of the cluster itself is needed, as in 10.0.0.7:6379, or auto"
-        )
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
-    except OSError as error:
-        raise ConnectionError(f"nobody answers there: {error}") from error
-
-
-def num_cpus() -> int:
-    """Of the cluster that this process is connected to; at least 1."""
-    return max(1, int(library().cluster_resources().get("CPU", 1)))
-
-
-def _own_cpus() -> int:
-    return len(os.sched_getaffinity(0))
+# -- workers ----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -178,9 +103,6 @@ def reserved(number: int) -> Iterator["RayPlaces"]:
         yield RayPlaces(ray, group)
     finally:
         remove_placement_group(group)
-
-
-# -- workers ----------------------------------------------------------------------------------------------------------
 
 
 class RayPlaces:

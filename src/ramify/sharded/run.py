@@ -1,7 +1,7 @@
 """ShardedRun: a divided run, grown by workers that may die.
 
 Owns which shard has a worker, what becomes of a shard whose worker died, and the report of them all. Where workers run
-is a `Places`' business: Ray's (`ramify.service.ray`), or anybody's. No state is kept that is not in the journals: a
+is a `Places`' business: Ray's (`ramify.sharded.ray`), or anybody's. No state is kept that is not in the journals: a
 worker that died is followed by another that goes on from its shard's journal: no finished node and no budget is lost.
 The invariant: a shard has at most one worker here, and its journal's lock keeps any other from writing.
 """
@@ -19,7 +19,7 @@ from ramify.core.shard import Shard
 from ramify.runner.deadline import finished
 from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally
-from ramify.service.workers import Places, Sight, Worker, WorkerDied
+from ramify.sharded.workers import Places, Sight, Worker, WorkerDied
 from ramify.store.journal import file_paths, store_errors
 from ramify.store.layout import JOURNAL, SHARDS, shard_path
 from ramify.store.shards import ShardedFolder

@@ -18,20 +18,21 @@ from tests.servers.engine_folders import engine_python
 from tests.servers.programs import QUICK, ask, is_alive, kill, marked, until
 from tests.service.weighted import Weighted, is_in_service
 
-from ramify.config.pool_config import PoolConfig
 from ramify.config.run_config import EngineConfig
 from ramify.core.engine import Remote, Request
 from ramify.core.errors import ConfigError, EngineError
 from ramify.servers.launch import Launch
 from ramify.servers.member import Care
-from ramify.servers.pool import Down, Event, ServerPool, Up
+from ramify.servers.pool import member_process
+from ramify.servers.pool.config import PoolConfig
+from ramify.servers.pool.engines import free_here
+from ramify.servers.pool.member_process import MemberLost, MemberProcess
+from ramify.servers.pool.multi_node import Spread
+from ramify.servers.pool.plan import EnginePlan, Member, Node, Plan, plan
 from ramify.servers.self_served import SelfServed
 from ramify.servers.server_config import ServerConfig
-from ramify.service import member_process
-from ramify.service.engines import free_here, pooled
-from ramify.service.member_process import MemberLost, MemberProcess
-from ramify.service.pool import EnginePlan, Member, Node, Plan, plan
-from ramify.service.spread import Spread
+from ramify.servers.server_pool import Down, Event, ServerPool, Up
+from ramify.service.pooled import pooled
 
 T = TypeVar("T")
 

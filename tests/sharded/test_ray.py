@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.service.divided import config, exported
+from tests.sharded.divided import config, exported
 
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError, FolderBusy
 from ramify.runner.api import begin
 from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally
-from ramify.service import ray as service
+from ramify.sharded import ray as sharded
 from ramify.store.layout import shard_path
 from ramify.store.shards import ShardedFolder
 
@@ -67,7 +67,7 @@ def test_actors_grow_the_trees_of_one_process(tmp_path: Path, cluster: str) -> N
     settings = config("arpo")
     whole = begin(settings, tmp_path / "whole")
     seen = Seen()
-    report = service.rollout(settings, tmp_path / "run", num_workers=3, show=seen.show, say=seen.lines.append)
+    report = sharded.rollout(settings, tmp_path / "run", num_workers=3, show=seen.show, say=seen.lines.append)
     assert exported(tmp_path / "run") == exported(tmp_path / "whole")
     assert (report.trees, report.leaves, report.decode_tokens) == (whole.trees, whole.leaves, whole.decode_tokens)
     assert seen.lines == []
@@ -78,7 +78,7 @@ def test_actors_grow_the_trees_of_one_process(tmp_path: Path, cluster: str) -> N
 def test_every_actor_has_a_model_of_its_own(tmp_path: Path, cluster: str) -> None:
     settings = config("chains", prompts=4, **{"engine.name": "builtin", "growth.max_response_tokens": 60})
     begin(settings, tmp_path / "whole")
-    service.rollout(settings, tmp_path / "run", num_workers=2)
+    sharded.rollout(settings, tmp_path / "run", num_workers=2)
     assert exported(tmp_path / "run") == exported(tmp_path / "whole")
 
 
@@ -87,7 +87,7 @@ def test_an_actor_that_is_killed_loses_nothing(tmp_path: Path, cluster: str, slo
     begin(slow, tmp_path / "whole")
     victim = shard_path(tmp_path / "run", 1) / "journal" / "lock"
     seen = Seen(lambda: os.kill(int(victim.read_text()), signal.SIGKILL))
-    report = service.rollout(slow, tmp_path / "run", num_workers=2, show=seen.show, say=seen.lines.append)
+    report = sharded.rollout(slow, tmp_path / "run", num_workers=2, show=seen.show, say=seen.lines.append)
     assert len(seen.lines) == 1 and "shard 1 died" in seen.lines[0]
     assert exported(tmp_path / "run") == exported(tmp_path / "whole")
     assert (report.trees, report.decode_tokens <= 3001) == (12, True)
@@ -98,12 +98,12 @@ def test_an_interrupted_run_is_resumed_on_fewer_actors(tmp_path: Path, cluster: 
     begin(slow, tmp_path / "whole")
     seen = Seen(lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        service.rollout(slow, tmp_path / "run", num_workers=3, show=seen.show)
+        sharded.rollout(slow, tmp_path / "run", num_workers=3, show=seen.show)
     for index in range(3):
         last = (shard_path(tmp_path / "run", index) / "journal" / "000000.jsonl").read_bytes().splitlines()[-1]
         assert b'"record":"sealed"' in last
     again = Seen()
-    assert service.resume(tmp_path / "run", num_workers=2, show=again.show).trees == 12
+    assert sharded.resume(tmp_path / "run", num_workers=2, show=again.show).trees == 12
     assert exported(tmp_path / "run") == exported(tmp_path / "whole")
 
 
@@ -116,13 +116,13 @@ def test_a_second_driver_is_refused(tmp_path: Path, cluster: str, slow: RunConfi
         refused.append(str(caught.value))
 
     seen = Seen(second)
-    service.rollout(slow, tmp_path / "run", num_workers=2, show=seen.show)
+    sharded.rollout(slow, tmp_path / "run", num_workers=2, show=seen.show)
     assert len(refused) == 1 and f"process {os.getpid()}" in refused[0]
 
 
 def test_more_workers_than_the_cluster_has_room_for_are_refused(tmp_path: Path, cluster: str) -> None:
     with pytest.raises(ConfigError, match="4 workers need a CPU each and the cluster has 3"):
-        service.rollout(config(), tmp_path / "run", num_workers=4)
+        sharded.rollout(config(), tmp_path / "run", num_workers=4)
     assert not (tmp_path / "run").exists()
 
 
@@ -214,7 +214,7 @@ def test_a_driver_that_was_killed_is_followed_by_another(tmp_path: Path, cluster
     wait_for(process, tmp_path / "run")
     process.kill()
     process.communicate()
-    report: RunReport = service.resume(tmp_path / "run", num_workers=2)
+    report: RunReport = sharded.resume(tmp_path / "run", num_workers=2)
     assert report.trees == 12
     assert exported(tmp_path / "run") == exported(tmp_path / "whole")
 
@@ -235,5 +235,5 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, address: str, mess
 
 
 def test_nothing_is_held_on_the_cluster_behind_a_run(cluster: str) -> None:
-    with service.reserved(3):
+    with sharded.reserved(3):
         assert ray.is_initialized()

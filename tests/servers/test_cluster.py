@@ -17,7 +17,7 @@ TIMEOUT_S = 180.0
 
 def script(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.service.ray_nodes", str(folder), *arguments],
+        [sys.executable, "-m", "tests.servers.ray_nodes", str(folder), *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         stdout=subprocess.PIPE,

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.divided import config
+from tests.sharded.divided import config
 
 from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.core.errors import ConfigError
-from ramify.service.sharing import check_shareable, faults
+from ramify.sharded.shareable import check_shareable, faults
 
 
 @pytest.fixture(autouse=True)
