@@ -25,12 +25,12 @@ from ramify import ROOT
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.tree import Tree
+from ramify.experiments.compare import Pool, chains_of
+from ramify.experiments.paired import paired_difference
+from ramify.experiments.pilot import DECODE, fly
 from ramify.planner.levels import levels, resampled
 from ramify.planner.shape import best_ratio
-from ramify.runner.compare import Pool, chains_of
 from ramify.runner.events import Observer
-from ramify.runner.paired import paired_difference
-from ramify.runner.pilot import DECODE, fly
 
 POOL = 24
 """Chains of each problem that forks are held against."""

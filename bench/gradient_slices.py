@@ -19,9 +19,9 @@ import numpy as np
 
 from ramify.config.configure import resolve
 from ramify.engines.builtin import FOLDER
+from ramify.experiments.noise import Sample, lines, sample
 from ramify.rows import Row
 from ramify.runner import api
-from ramify.runner.noise import Sample, lines, sample
 from ramify.runner.rows import tree_rows
 
 try:

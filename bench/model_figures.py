@@ -10,7 +10,7 @@ from collections import defaultdict
 import numpy as np
 
 import ramify
-from ramify.runner.proportions import pass_at_k
+from ramify.experiments.proportions import pass_at_k
 
 NUM_CHAINS = 16
 

@@ -20,16 +20,16 @@ import numpy as np
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.problem import Problem
+from ramify.experiments.compare import Pool, TreeFigures, chains_of, figures, line
+from ramify.experiments.paired import Difference
+from ramify.experiments.pilot import DECODE, fly
 from ramify.planner.coverage import Successes, coverage
 from ramify.planner.levels import levels, resampled
 from ramify.planner.pilot import Pilot
 from ramify.planner.plan import Estimate, plan
 from ramify.planner.shape import Shape
 from ramify.runner import api
-from ramify.runner.compare import Pool, TreeFigures, chains_of, figures, line
 from ramify.runner.events import TreeClosed
-from ramify.runner.paired import Difference
-from ramify.runner.pilot import DECODE, fly
 
 BUDGET = 160
 NUM_RESAMPLES = 200

@@ -21,9 +21,9 @@ from plan_validation import FORKS, config, flown, grown, others, pool_of, shape_
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.problem import Problem
+from ramify.experiments.compare import Pool
+from ramify.experiments.paired import Difference, paired_difference
 from ramify.planner.plan import plan
-from ramify.runner.compare import Pool
-from ramify.runner.paired import Difference, paired_difference
 
 PRESETS = ("tree_grpo", "at2po", "arpo", "aepo", "offline", "treepo", "spo", "treerl")
 CHAINS_A_PROBLEM = 40

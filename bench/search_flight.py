@@ -23,11 +23,11 @@ from ramify.core.problem import Problem
 from ramify.engines.faults import Delay
 from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
+from ramify.experiments.evaluation import evaluated
+from ramify.experiments.paired import paired_difference
 from ramify.runner import loop
 from ramify.runner.api import assemble, build_task
 from ramify.runner.clock import run_virtual
-from ramify.runner.evaluation import evaluated
-from ramify.runner.paired import paired_difference
 
 SEGMENTS = 128
 FLIGHTS = (1, 16)

@@ -9,7 +9,7 @@ from tests.servers.engine_folders import engine_python
 
 from ramify.cli import doctor
 from ramify.config.presets import preset_names
-from ramify.runner.paired import paired_difference
+from ramify.experiments.paired import paired_difference
 
 
 def test_presets_say_what_they_cite_and_whether_credit_is_exact(capsys: pytest.CaptureFixture[str]):

@@ -4,7 +4,7 @@ import pytest
 from bench.real_replicas import Served
 from tests.runner.test_whole_searches import CODE, SEARCHES, check_answers, check_code, searched
 
-from ramify.runner.check import tree_faults
+from ramify.store.check import tree_faults
 
 pytestmark = pytest.mark.engines
 

@@ -61,10 +61,10 @@ from ramify.formats.arpo import ARPO, arpo
 from ramify.rows.jsonl import write
 from ramify.rows.row import Row
 from ramify.runner.api import Rollout, Saved, assemble, begin, header_of, resume, rollout
-from ramify.runner.check import ledger_faults, row_faults, tree_faults
 from ramify.runner.clock import run_virtual
 from ramify.runner.recorder import Recorder
 from ramify.runner.scheduler import TooManyFailures
+from ramify.store.check import ledger_faults, row_faults, tree_faults
 from ramify.store.commit import Writing
 from ramify.store.replay import replay
 from ramify.store.store import FolderStore, load

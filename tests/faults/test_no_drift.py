@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.experiments.test_log_check import changed, compared
 from tests.runner.parts import grown, problems
-from tests.runner.test_against import changed, compared
 
 from ramify import plugins
 from ramify.config.run_config import RunConfig, StrategyConfig

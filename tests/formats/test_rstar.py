@@ -28,7 +28,7 @@ from ramify.formats.rstar import AS_PUBLISHED, OpenBlock, RStar, RStarOptions
 from ramify.formats.steps import PARSERS, StepTags, last_step, published, tagged
 from ramify.judges.exact import ANSWER, Exact
 from ramify.runner.api import Rollout, rollout_sync
-from ramify.runner.check import tree_faults
+from ramify.store.check import tree_faults
 from ramify.tools.python import Python
 
 CODEC = ByteCodec()

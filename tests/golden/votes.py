@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ramify.experiments.proportions import mcnemar, pass_at_k, value_at_budget, wilson
 from ramify.runner import votes
-from ramify.runner.proportions import mcnemar, pass_at_k, value_at_budget, wilson
 
 Input = Mapping[str, Any]
 

@@ -24,9 +24,9 @@ from ramify.engines.tries import RetryPolicy
 from ramify.judges.llm import LlmJudge
 from ramify.judges.prompts import Mode
 from ramify.runner.api import rollout
-from ramify.runner.check import tree_faults
 from ramify.runner.clock import run_virtual
 from ramify.runner.scheduler import TooManyFailures
+from ramify.store.check import tree_faults
 
 SELF = {"mode": "self_reward"}
 

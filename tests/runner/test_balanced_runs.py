@@ -8,7 +8,7 @@ from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ContractError
 from ramify.runner.api import Rollout, Saved, begin, rollout_sync
-from ramify.runner.check import row_faults
+from ramify.store.check import row_faults
 
 PRESETS = {
     "tree_grpo": ("credit=balanced_split_tree_loo",),

@@ -26,8 +26,8 @@ from ramify.core.tree import ROOT, Tree
 from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
 from ramify.runner.api import Saved, begin, resume, rollout
-from ramify.runner.check import ledger_faults
 from ramify.runner.clock import run_virtual
+from ramify.store.check import ledger_faults
 from ramify.tasks.countdown import Countdown
 
 PRICES = Prices(prompt=2.0, cached=0.5, output=8.0)

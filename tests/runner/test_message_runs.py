@@ -31,7 +31,7 @@ from ramify.formats.arpo import arpo
 from ramify.formats.messages import ONE_CALL, Messages
 from ramify.rows import sft
 from ramify.runner.api import Rollout, Saved, begin, resume, rollout_sync
-from ramify.runner.check import ledger_faults, tree_faults
+from ramify.store.check import ledger_faults, tree_faults
 from ramify.tools.function import FunctionTool
 
 KEY = "sk-secret-0123456789abcdef"

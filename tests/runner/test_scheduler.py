@@ -22,11 +22,11 @@ from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import ScriptedTurn
 from ramify.formats.tags import TagFormat
 from ramify.runner.api import Rollout, rollout
-from ramify.runner.check import tree_faults
 from ramify.runner.clock import VirtualLoop, run_virtual
 from ramify.runner.driver import Delivery
 from ramify.runner.events import Event, OutcomeTold, TreeClosed, TreeOpened
 from ramify.runner.scheduler import TooManyFailures
+from ramify.store.check import tree_faults
 
 OFFLINE = StrategyConfig(name="offline", options={"initial_rollouts": 2, "expansion_iterations": 3})
 

@@ -4,11 +4,11 @@ import pytest
 from tests.credit.trees import bare, end, fork
 
 from ramify.core.tree import ROOT
+from ramify.experiments.compare import figures
+from ramify.experiments.proportions import holm, majority_at_k, mcnemar, pass_at_k, value_at_budget, wilson
 from ramify.runner import votes
 from ramify.runner.answers import Answering
-from ramify.runner.compare import figures
 from ramify.runner.events import TreeClosed
-from ramify.runner.proportions import holm, majority_at_k, mcnemar, pass_at_k, value_at_budget, wilson
 
 
 def test_answers_that_mean_the_same_are_one_class() -> None:

@@ -11,7 +11,7 @@ from ramify.config.presets import preset
 from ramify.core.format import Action, AnswerAction
 from ramify.formats.steps import Step, tagged
 from ramify.runner.api import Rollout, rollout_sync
-from ramify.runner.check import tree_faults
+from ramify.store.check import tree_faults
 
 AGAIN: Final = {"edge": "quotes", "template": "<|user|>{question}<|end|><|assistant|>"}
 """Another answer in a context of its own."""

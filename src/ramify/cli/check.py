@@ -15,7 +15,7 @@ from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import ExportError, StoreError
 
 if TYPE_CHECKING:
-    from ramify.runner.against import Compared
+    from ramify.experiments.log_check import Compared
     from ramify.runner.api import Saved
     from ramify.store.replay import Replayed
 
@@ -57,7 +57,7 @@ def checked_run(path: Path, log: Path | None = None) -> Checked:
     Raises `StoreError` only if there is no run, or no log, at all.
     """
     from ramify.engines.logged import read_log
-    from ramify.runner.against import Compared, Log
+    from ramify.experiments.log_check import Compared, Log
     from ramify.runner.api import Saved
     from ramify.store.replay import replay_each
     from ramify.store.store import stream
@@ -80,7 +80,7 @@ def checked_run(path: Path, log: Path | None = None) -> Checked:
 
 def _check_tree(replayed: "Replayed", saved: "Saved", checked: Checked) -> None:
     """Check one tree. Mutates `checked`."""
-    from ramify.runner.check import ledger_faults, tree_faults
+    from ramify.store.check import ledger_faults, tree_faults
 
     tree = replayed.tree
     checked.trees += 1
@@ -94,8 +94,8 @@ def _check_tree(replayed: "Replayed", saved: "Saved", checked: Checked) -> None:
 
 
 def _row_faults(replayed: "Replayed", saved: "Saved", checked: Checked) -> Iterator[str]:
-    from ramify.runner.check import row_faults
     from ramify.runner.rows import tree_rows
+    from ramify.store.check import row_faults
 
     try:
         rows = tree_rows(replayed.tree, saved.config, saved.unpredictable, post_hoc=saved.post_hoc)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.problem import Problem
     from ramify.core.task import Task
-    from ramify.runner.compare import Line, Pool, TreeFigures
-    from ramify.runner.paired import Difference
+    from ramify.experiments.compare import Line, Pool, TreeFigures
+    from ramify.experiments.paired import Difference
 
 NUM_PROBLEMS = 200
 NUM_SEEDS = 3
@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    from ramify.experiments.compare import line
     from ramify.runner import api
-    from ramify.runner.compare import line
 
     names = arm_names(options.presets)
     check_numbers(options)
@@ -166,8 +166,8 @@ def _grow(
 ) -> None:
     """Grow the trees of all seeds. Mutates `arm`."""
     from ramify.cli.progress import RunProgress
+    from ramify.experiments.compare import figures
     from ramify.runner import api
-    from ramify.runner.compare import figures
     from ramify.runner.events import Event, TreeClosed
 
     def note(event: Event) -> None:
@@ -186,7 +186,7 @@ def _pool(
     config: "RunConfig", arms: Sequence[Arm], problems: "Sequence[Problem]", task: "Task", terminal: Terminal
 ) -> "Pool":
     """Chains enough for the tokens of the dearest arm: a few to know their length, then the rest."""
-    from ramify.runner.compare import Pool
+    from ramify.experiments.compare import Pool
 
     pool = Pool(task.is_same_answer)
     dearest = max(_mean_tokens(arm) for arm in arms)
@@ -210,8 +210,8 @@ def _add_chains(
     from ramify.cli.progress import RunProgress
     from ramify.config.run_config import StrategyConfig
     from ramify.core.limits import Limits
+    from ramify.experiments.compare import chains_of
     from ramify.runner import api
-    from ramify.runner.compare import chains_of
     from ramify.runner.events import Event, TreeClosed
 
     def note(event: Event) -> None:

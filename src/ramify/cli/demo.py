@@ -19,7 +19,7 @@ from ramify.cli.terminal import Terminal
 if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.tree import Tree
-    from ramify.runner.paired import Difference
+    from ramify.experiments.paired import Difference
     from ramify.runner.report import RunReport
 
 NUM_PROBLEMS = 100
@@ -145,7 +145,7 @@ def findings(results: list[Result]) -> list[str]:
 
 def less(result: Result, baseline: Result) -> "Difference":
     """Solved problems of `result` less those of `baseline`, paired by problem."""
-    from ramify.runner.paired import paired_difference
+    from ramify.experiments.paired import paired_difference
 
     uids = sorted(baseline.solved)
     return paired_difference([result.solved.get(uid, 0.0) for uid in uids], [baseline.solved[uid] for uid in uids])

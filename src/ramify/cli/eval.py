@@ -22,7 +22,7 @@ from ramify.cli.terminal import Terminal
 if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.problem import Problem
-    from ramify.runner.evaluation import EvalLine, Graded
+    from ramify.experiments.evaluation import EvalLine, Graded
 
 SCHEMA = "ramify.eval/1"
 
@@ -141,7 +141,7 @@ def _lines(
     terminal: Terminal,
 ) -> "list[EvalLine]":
     """The lines of all presets at one budget: what is limited, and to how much."""
-    from ramify.runner.evaluation import eval_line
+    from ramify.experiments.evaluation import eval_line
 
     found: list[EvalLine] = []
     first: list[dict[str, Graded]] | None = None
@@ -156,8 +156,8 @@ def _lines(
 
 def _searched(name: str, config: "RunConfig", problems: "Sequence[Problem]", terminal: Terminal) -> "dict[str, Graded]":
     from ramify.cli.progress import RunProgress
+    from ramify.experiments.evaluation import evaluated
     from ramify.runner import loop
-    from ramify.runner.evaluation import evaluated
 
     with RunProgress(terminal, title=name, num_trees=len(problems)) as progress:
         return loop.run(evaluated(config, problems, observers=[progress.observe]))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.problem import Problem
     from ramify.core.tree import Tree
+    from ramify.experiments.noise import Figure, Interval, Line, Sample
     from ramify.rows.row import Row
-    from ramify.runner.noise import Figure, Interval, Line, Sample
     from ramify.train.policy_gradient import PolicyGradient
 
 INSTALL: Final = "pip install 'ramify[hf]'"
@@ -74,8 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    from ramify.experiments.noise import lines
     from ramify.runner import api
-    from ramify.runner.noise import lines
 
     names = arm_names(options.presets)
     _check(options)
@@ -199,7 +199,7 @@ def _num_decoded(tree: "Tree") -> int:
 
 def _samples(arm: Arm, policy: "PolicyGradient") -> "list[Sample]":
     """Of each problem, in order of their names."""
-    from ramify.runner.noise import sample
+    from ramify.experiments.noise import sample
 
     return [sample([policy.of(rows) for rows in arm.rows[uid]], arm.tokens[uid]) for uid in sorted(arm.rows)]
 

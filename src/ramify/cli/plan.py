@@ -21,9 +21,9 @@ from ramify.core.errors import ConfigError
 if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.prices import Prices
+    from ramify.experiments.pilot import Flown
     from ramify.planner.plan import Aim, Estimate, Plan, Pruning
     from ramify.runner.events import Observer
-    from ramify.runner.pilot import Flown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,8 +87,8 @@ def planned(
     import numpy as np
 
     from ramify.cli.progress import RunProgress
+    from ramify.experiments.pilot import DECODE, fly
     from ramify.planner.plan import plan
-    from ramify.runner.pilot import DECODE, fly
 
     @contextmanager
     def watched(title: str, number: int) -> "Iterator[Observer]":
@@ -203,10 +203,10 @@ def _gain_in_words(gain: "Estimate", aim: str) -> str:
 
 
 def _prices(name: str | None, config: "RunConfig") -> "Prices":
-    from ramify.runner.pilot import DECODE
+    from ramify.experiments.pilot import DECODE
 
     if name == "measured":
-        from ramify.runner.measured_prices import measured_prices
+        from ramify.experiments.measured_prices import measured_prices
 
         return measured_prices(config)
     known = config.engine.prices

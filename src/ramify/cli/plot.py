@@ -15,8 +15,8 @@ except ImportError as error:
     raise ConfigError("--plot needs matplotlib: pip install 'ramify[plot]'") from error
 
 if TYPE_CHECKING:
-    from ramify.runner.compare import Line, Pool
-    from ramify.runner.evaluation import EvalLine
+    from ramify.experiments.compare import Line, Pool
+    from ramify.experiments.evaluation import EvalLine
 
 POINTS = 60
 """Of the curve of chains."""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ramify.data.exams import Agent, Exam, countdown_exam, hops_exam
 from ramify.engines.tokenizer import TokenizerFile
-from ramify.runner.proportions import pass_at_k
+from ramify.experiments.proportions import pass_at_k
 
 _BATCH_ROWS = 256
 

@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ramify.core.errors import ConfigError, ContractError
+from ramify.experiments.evaluation import RIGHT
+from ramify.experiments.proportions import pass_at_k
 from ramify.rows.sample import Sample, SampleStatus
 from ramify.rows.slime import was_ended_by_coin
-from ramify.runner.evaluation import RIGHT
-from ramify.runner.proportions import pass_at_k
 from ramify.service.eval_results import EvalResult, grouped, groups_of, number, reward_of
 
 EVAL_STEP: Final = "eval/step"

@@ -1,8 +1,8 @@
 """Engines: a plan carried out on this machine, by servers that are started, waited for, kept up and stopped.
 
-Owns nothing that a pool of servers does not (`servers/server_pool.py`): a server that dies is started again with its own cards
-at its own port, and the engine in front of it is given the weights that the others have before it is asked anything
-(`engines/fleet/replicas.py`). Refuses plans of several nodes, which are for `cluster.py`.
+Owns nothing that a pool of servers does not (`servers/server_pool.py`): a server that dies is started again with its
+own cards at its own port, and the engine in front of it is given the weights that the others have before it is asked
+anything (`engines/fleet/replicas.py`). Refuses plans of several nodes, which are for `cluster.py`.
 """
 
 import os

@@ -7,7 +7,7 @@ from ramify.config.configure import resolve
 from ramify.core.engine import Generation
 from ramify.core.errors import ConfigError
 from ramify.core.segment import Finish, token_array
-from ramify.runner.measured_prices import Timed, measured_prices, prices_of
+from ramify.experiments.measured_prices import Timed, measured_prices, prices_of
 
 
 def timed(new: int, cached: int, sampled: int, seconds: float) -> Timed:

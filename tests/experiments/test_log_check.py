@@ -22,7 +22,7 @@ from ramify.core.tree import ROOT, Step, Tree
 from ramify.engines.logged import Entry, Logged, read_log
 from ramify.engines.policies import chains
 from ramify.engines.scripted import Scripted
-from ramify.runner.against import Compared, Log
+from ramify.experiments.log_check import Compared, Log
 from ramify.runner.clock import run_virtual
 from ramify.runner.sampler import request_id
 

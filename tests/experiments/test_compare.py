@@ -11,7 +11,7 @@ from tests.runner.parts import Small, grown
 
 from ramify.config.run_config import StrategyConfig
 from ramify.core.ledger import Spend
-from ramify.runner.compare import Chain, Pool, TreeFigures, chains_of, line
+from ramify.experiments.compare import Chain, Pool, TreeFigures, chains_of, line
 
 ANSWERS = st.sampled_from([None, "0", "1", "2", "3"])
 CHAINS = st.lists(st.builds(Chain, st.sampled_from([0.0, 0.5, 1.0]), ANSWERS, st.just(10)), min_size=2, max_size=7)

@@ -1,5 +1,5 @@
 from ramify.config.configure import resolve
-from ramify.runner.estimate import bounds
+from ramify.experiments.estimate import bounds
 
 
 def bound(*overrides: str, preset: str | None = None) -> tuple[int | None, ...]:

@@ -16,9 +16,9 @@ from ramify.core.format import IsSame
 from ramify.core.ledger import Spend
 from ramify.core.stop import ROULETTE
 from ramify.core.tree import Tree
+from ramify.experiments.paired import Difference, paired_difference
 from ramify.runner.answers import ReadAnswer
 from ramify.runner.events import TreeClosed
-from ramify.runner.paired import Difference, paired_difference
 from ramify.runner.votes import classes_of
 
 

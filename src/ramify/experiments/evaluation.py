@@ -16,12 +16,12 @@ from ramify.core.ledger import Spend
 from ramify.core.problem import Problem
 from ramify.core.strategy import Vote
 from ramify.core.tree import Tree
+from ramify.experiments.paired import Difference, paired_difference
+from ramify.experiments.proportions import wilson
 from ramify.runner.answers import Answers
 from ramify.runner.api import assemble
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, Observer, TreeClosed
-from ramify.runner.paired import Difference, paired_difference
-from ramify.runner.proportions import wilson
 from ramify.runner.run import Run
 from ramify.strategies.steering import REWARD
 

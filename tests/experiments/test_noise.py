@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.runner.noise import Line, Sample, cap_of, lines, sample
+from ramify.experiments.noise import Line, Sample, cap_of, lines, sample
 
 VECTORS = st.lists(st.lists(st.floats(-9, 9, width=32), min_size=3, max_size=3), min_size=2, max_size=5)
 

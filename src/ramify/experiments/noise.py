@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ramify.runner.paired import resamples
+from ramify.experiments.paired import resamples
 
 Doubles_P = npt.NDArray[np.float64]
 TAILS = (0.025, 0.975)
