@@ -19,18 +19,8 @@ SOURCE = Path(__file__).parent.parent / "src"
 
 PURE = ("core", "credit", "formats", "planner", "strategies")
 EDGES = ("edge", "engines", "judges", "rows", "sandbox", "servers", "tasks", "tools")
-SHELL = (
-    "config",
-    "store",
-    "runner",
-    "sharded",
-    "telemetry",
-    "trackers",
-    "service",
-    "integrations",
-    "train",
-    "view",
-    "cli",
+SHELL = tuple(
+    "config store runner experiments sharded telemetry trackers service integrations train view cli".split()
 )
 """Innermost first: each may import those before it."""
 OUTERMOST = ("data",)
