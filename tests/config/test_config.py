@@ -13,8 +13,8 @@ from ramify.core.action import ActionConfig
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
 from ramify.core.segment import Sampling
-from ramify.engines.patience import Patience
-from ramify.engines.tries import RetryPolicy
+from ramify.edge.patience import Patience
+from ramify.edge.retries import RetryPolicy
 
 STRATEGY = """
 from dataclasses import dataclass

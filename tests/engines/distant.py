@@ -15,8 +15,8 @@ from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import EngineError
 from ramify.core.segment import Finish, Sampling, token_array
-from ramify.engines.http import Http, HttpLimits
-from ramify.engines.patience import Patience
+from ramify.edge.http import Http, HttpLimits
+from ramify.edge.patience import Patience
 from ramify.engines.scripted import SCRIPTED, Scripted
 
 LIMITS: Final = HttpLimits()

@@ -20,9 +20,9 @@ from tests.engines.fault_server import FaultServer, Hang, always
 from ramify.core.engine import Generation, Request, checked
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.segment import Finish, Sampling, token_array
+from ramify.edge.patience import Patience
 from ramify.engines.openai import OpenAI
 from ramify.engines.openai_answer import generation_of
-from ramify.engines.patience import Patience
 from ramify.engines.retrying import Retrying
 from ramify.store.packing import pack_data
 

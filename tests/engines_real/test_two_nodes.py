@@ -9,7 +9,7 @@ import pytest
 from bench.real_replicas import PYTHON
 from tests.servers.programs import kill, marked, until
 
-from ramify.engines.http import Http
+from ramify.edge.http import Http
 from ramify.servers.launch import Launch
 from ramify.servers.member import Care
 from ramify.servers.pool.config import PoolConfig

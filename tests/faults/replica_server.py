@@ -22,8 +22,8 @@ from aiohttp import web
 from ramify.core.codec import ByteCodec, Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.segment import Finish, Sampling, token_array
+from ramify.edge.http import Http
 from ramify.engines.faults import Delay
-from ramify.engines.http import Http
 from ramify.engines.scripted import SCRIPTED, Scripted
 
 ROOT: Final = Path(__file__).parents[2]

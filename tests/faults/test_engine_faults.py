@@ -23,10 +23,10 @@ from ramify.core.engine import Request
 from ramify.core.errors import EngineError, EnginesDown
 from ramify.core.limits import Limits
 from ramify.core.segment import token_array
+from ramify.edge.http import HttpLimits
+from ramify.edge.patience import Patience
 from ramify.engines.builtin import FOLDER, Builtin
 from ramify.engines.faults import Delay
-from ramify.engines.http import HttpLimits
-from ramify.engines.patience import Patience
 from ramify.engines.replicas import Replicas
 from ramify.engines.retrying import Retrying, RetryPolicy
 from ramify.engines.scripted import Scripted

@@ -19,7 +19,7 @@ from tests.engines.endpoint import Endpoint, said
 from tests.engines.fault_server import Chunked, Fault, FaultServer, Garbage, Late, Status, always, message
 
 from ramify.core.errors import EngineError
-from ramify.engines.http import Http, HttpLimits
+from ramify.edge.http import Http, HttpLimits
 
 BODY = b'{"ids": [1, 2, 3]}'
 SMALL = HttpLimits(max_body_bytes=100_000, connect_s=0.3)

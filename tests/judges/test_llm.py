@@ -18,9 +18,9 @@ from ramify.core.errors import ConfigError, EngineError
 from ramify.core.limits import Limits
 from ramify.core.segment import Sampling
 from ramify.core.tree import ROOT, Tree
+from ramify.edge.retries import RetryPolicy
 from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import ScriptedTurn
-from ramify.engines.tries import RetryPolicy
 from ramify.judges.llm import LlmJudge
 from ramify.judges.prompts import Mode
 from ramify.runner.api import rollout

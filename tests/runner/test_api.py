@@ -18,8 +18,8 @@ from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.core.command import Command, Grow
 from ramify.core.errors import ConfigError, ContractError, EngineError, StoreError
 from ramify.core.tree import ROOT, Tree
+from ramify.edge.patience import Patience
 from ramify.engines.faults import Delay, Fault
-from ramify.engines.patience import Patience
 from ramify.engines.policies import chains
 from ramify.engines.replicas import Replicas
 from ramify.engines.scripted import Scripted
@@ -319,7 +319,7 @@ def test_the_retry_policy_of_the_configuration_is_the_run_s() -> None:
 
 PATIENT = """
 import asyncio
-from ramify.engines.patience import Patience
+from ramify.edge.patience import Patience
 from ramify.engines.scripted import Scripted
 
 

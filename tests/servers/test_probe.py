@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.engines.http import Http
+from ramify.edge.http import Http
 from ramify.servers.probe import Probe
 
 PROBE = Probe(path="/generate", body={"text": "a"}, key="choices")

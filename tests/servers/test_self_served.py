@@ -12,7 +12,7 @@ from ramify.core.codec import ByteCodec, Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import ContractError, EngineError
 from ramify.core.segment import Finish
-from ramify.engines.http import Http
+from ramify.edge.http import Http
 from ramify.engines.replicas import Replicas
 from ramify.servers.home import Here, Home
 from ramify.servers.member import Care

@@ -5,7 +5,7 @@ import numpy as np
 from ramify.core.codec import ByteCodec, Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.segment import Finish
-from ramify.engines.http import Http
+from ramify.edge.http import Http
 from ramify.engines.replicas import Replicas
 from ramify.servers.self_served import SelfServed
 

@@ -11,8 +11,9 @@ import ramify
 from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
+from ramify.edge.daemon_threads import DaemonThreads
 from ramify.runner.clock import run_virtual
-from ramify.tools.function import DaemonThreads, FunctionTool, tool
+from ramify.tools.function import FunctionTool, tool
 
 PROBLEM = Problem("p", "q")
 

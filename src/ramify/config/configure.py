@@ -24,7 +24,7 @@ from ramify.config.toml import toml_text
 from ramify.config.tool_options import option_faults
 from ramify.core.errors import ConfigError, nearest
 from ramify.credit import NAMES
-from ramify.engines.patience import Patience
+from ramify.edge.patience import Patience
 from ramify.formats import refine
 from ramify.formats.chat import ChatOptions
 from ramify.formats.messages import MessagesOptions

@@ -14,8 +14,8 @@ from ramify.core.action import ActionConfig
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
 from ramify.core.prices import UNPRICED, Prices
+from ramify.edge.retries import POLICY, RetryPolicy
 from ramify.engines.shipped import MODEL_OF_TASK
-from ramify.engines.tries import POLICY, RetryPolicy
 from ramify.servers.server_config import ServerConfig
 from ramify.tasks.data import DataConfig
 

@@ -12,11 +12,11 @@ from typing import Final
 
 from ramify.core.engine import Engine
 from ramify.core.errors import EngineError, RamifyError
+from ramify.edge.patience import Patience
+from ramify.edge.retries import MAX_PAUSE_S, doubled_s
 from ramify.engines.fitness import STALE, Fitness
-from ramify.engines.patience import Patience
 from ramify.engines.placement import Load
 from ramify.engines.replica import Replica, ReplicaStats, State, Weights, each
-from ramify.engines.tries import MAX_PAUSE_S, doubled_s
 
 SICK: Final = frozenset({"unreachable", "disconnected", "timeout", "engine_silent", "engine_hang", "closed"})
 """Failures that say more about the replica than about what was asked."""

@@ -19,9 +19,9 @@ import msgspec
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import ConfigError, EngineError, nearest
-from ramify.engines.http import Http, HttpLimits
+from ramify.edge.http import Http, HttpLimits
+from ramify.edge.patience import PATIENCE, Patience
 from ramify.engines.openai_answer import CODEC, generation_of
-from ramify.engines.patience import PATIENCE, Patience
 from ramify.formats.messages import FILE
 
 BASE_URL: Final = "https://api.openai.com/v1"

@@ -13,8 +13,8 @@ from typing import Final, Literal, TypeVar
 from ramify.core.engine import Abortable, Engine, EngineControl, Generation, Remote, Request, checked
 from ramify.core.errors import ConfigError, EngineError, RamifyError
 from ramify.core.segment import token_array
+from ramify.edge.patience import PATIENCE, Patience
 from ramify.engines.in_front import nothing
-from ramify.engines.patience import PATIENCE, Patience
 
 T = TypeVar("T")
 State = Literal["ready", "busy", "suspect", "stale", "draining"]

@@ -17,9 +17,9 @@ import numpy as np
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine, Generation, Request
 from ramify.core.errors import ConfigError, EngineError
+from ramify.edge.patience import PATIENCE, Patience
 from ramify.engines.fitness import STALE
 from ramify.engines.fleet import SICK, Fleet
-from ramify.engines.patience import PATIENCE, Patience
 from ramify.engines.placement import (
     BLOCK_SIZE,
     CACHE_TOKENS,

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from ramify.core.engine import Abortable, Engine, Generation, Request, checked
 from ramify.core.errors import EngineError, EnginesDown, RamifyError
+from ramify.edge.retries import POLICY, RetryBudget, RetryPolicy, Tries, too_many_retries
 from ramify.engines.in_front import InFront, nothing
-from ramify.engines.tries import POLICY, RetryBudget, RetryPolicy, Tries, too_many_retries
 
 SILENT = frozenset({"unreachable", "timeout", "engine_hang", "closed"})
 """Reasons that do not show that there is anything at the other end."""

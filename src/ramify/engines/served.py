@@ -19,9 +19,9 @@ from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.segment import LogprobKind, Sampling
-from ramify.engines.http import Http, HttpLimits
+from ramify.edge.http import Http, HttpLimits
+from ramify.edge.patience import PATIENCE, Patience
 from ramify.engines.inquiry import Inquiry
-from ramify.engines.patience import PATIENCE, Patience
 from ramify.engines.progress import Progress, counted
 from ramify.engines.served_control import ServedControl
 from ramify.engines.served_exchange import Dialect, Exchange, Terms

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.engines.http import Http, HttpLimits
+from ramify.edge.http import Http, HttpLimits
 
 CONTROL_S: Final = 30.0
 """Time for a question about the server, or an order to it that moves no weights."""

@@ -17,8 +17,8 @@ from typing import Final, Protocol
 from ramify.core.engine import Capabilities, Generation, Request, room_for
 from ramify.core.errors import EngineError
 from ramify.core.segment import Finish, Sampling
-from ramify.engines.http import Http
-from ramify.engines.patience import Patience
+from ramify.edge.http import Http
+from ramify.edge.patience import Patience
 from ramify.engines.progress import Flight, Progress
 from ramify.engines.served_control import CONTROL_S, AbortRoute, ServedControl
 from ramify.engines.served_model import ServedModel

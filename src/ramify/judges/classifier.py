@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ramify.core.errors import ConfigError, JudgeError
-from ramify.tools.function import DaemonThreads
-from ramify.tools.output import told
+from ramify.edge.daemon_threads import DaemonThreads
+from ramify.edge.error_text import error_text
 
 INSTALL: Final = "pip install 'ramify[hf]'"
 
@@ -43,7 +43,7 @@ class Classifier:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._computed, list(texts))
         except Exception as error:
-            raise JudgeError(f"the model in {str(self._folder)!r} gave no score: {told(error)}") from error
+            raise JudgeError(f"the model in {str(self._folder)!r} gave no score: {error_text(error)}") from error
 
     async def close(self) -> None:
         """The weights stay: another run may ask again."""

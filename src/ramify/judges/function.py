@@ -18,8 +18,9 @@ from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError, JudgeError
 from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
-from ramify.tools.function import DaemonThreads, contained
-from ramify.tools.output import told
+from ramify.edge.daemon_threads import DaemonThreads
+from ramify.edge.error_text import error_text
+from ramify.tools.function import contained
 
 
 class FunctionJudge:
@@ -59,7 +60,7 @@ class FunctionJudge:
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 raise JudgeError(f"judge {self.name!r} gave nothing in {self.deadline_s:g} s") from None
-            raise JudgeError(f"judge {self.name!r} raised {told(error)}") from error
+            raise JudgeError(f"judge {self.name!r} raised {error_text(error)}") from error
         return self._read(said)
 
     async def _said(self, node: Branch | str, problem: Problem) -> Any:

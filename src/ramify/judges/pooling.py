@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from ramify.core.errors import EngineError, JudgeError
-from ramify.engines.http import Http
-from ramify.engines.tries import RetryPolicy, Tries
+from ramify.edge.http import Http
+from ramify.edge.retries import RetryPolicy, Tries
 
 CALL_S: Final = 60.0
 """Of one request of a batch."""

@@ -28,8 +28,9 @@ from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
+from ramify.edge.error_text import error_text
+from ramify.edge.patience import Patience
 from ramify.engines.logged import Logged
-from ramify.engines.patience import Patience
 from ramify.engines.replicas import Replicas
 from ramify.rows.row import Row
 from ramify.runner import loop
@@ -48,7 +49,6 @@ from ramify.store.records import Header, ShardValue, Weights
 from ramify.store.replay import Replayed, replay, replay_each
 from ramify.store.store import FolderStore, header_and_config, refuse_occupied
 from ramify.tasks.data import DataFile
-from ramify.tools.output import told
 
 Measured = Callable[[Engine, str], Engine]
 """Puts something between an engine, whose server calls its model so, and what tries its requests again: an engine that
@@ -133,7 +133,7 @@ def _problems_of(task: Task, config: RunConfig) -> Sequence[Problem]:
     except RamifyError:
         raise
     except Exception as error:
-        raise ConfigError(f"task {config.task.name!r} has no problems to give: {told(error)}") from error
+        raise ConfigError(f"task {config.task.name!r} has no problems to give: {error_text(error)}") from error
 
 
 def build_task(config: RunConfig) -> Task:

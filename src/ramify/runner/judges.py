@@ -17,10 +17,10 @@ from ramify.core.errors import ConfigError, nearest
 from ramify.core.format import Equating, Format
 from ramify.core.judge import Judge, SamplingJudge
 from ramify.core.task import Task
+from ramify.edge.error_text import error_text
 from ramify.formats.tags import TagFormat
 from ramify.judges.exact import Exact
 from ramify.strategies.steering import REWARD
-from ramify.tools.output import told
 
 Judges = Mapping[str, Judge | SamplingJudge]
 WANTED: Final = ("name", "is_oracle", "judge")
@@ -94,7 +94,7 @@ def _built(name: str, entry: JudgeConfig, format: Format) -> Judge | SamplingJud
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"judges.{name} cannot be made with {dict(entry.options)!r}: {told(error)}") from error
+        raise ConfigError(f"judges.{name} cannot be made with {dict(entry.options)!r}: {error_text(error)}") from error
     lacking = [each for each in WANTED if each not in dir(judge)]
     if lacking and not isinstance(judge, SamplingJudge):
         raise ConfigError(f"judges.{name}: {type(judge).__name__} is no judge: it lacks {', '.join(lacking)}")

@@ -13,9 +13,9 @@ from ramify.core.command import Score
 from ramify.core.errors import ContractError, EnginesDown, JudgeError, nearest
 from ramify.core.judge import Closable, Judge, Punctual, SamplingJudge, Verdict
 from ramify.core.problem import Problem
+from ramify.edge.error_text import error_text
 from ramify.runner.asking import Asking, Questions
 from ramify.runner.deadline import is_being_cancelled
-from ramify.tools.output import told
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Judging:
         except Exception as error:
             if scope.expired():
                 raise JudgeError(f"judge {name!r} gave nothing in {deadline_s or 0:g} s") from None
-            raise JudgeError(f"judge {name!r} raised {told(error)}") from error
+            raise JudgeError(f"judge {name!r} raised {error_text(error)}") from error
 
 
 def _scores(judge: Judge | SamplingJudge, verdicts: object, num_nodes: int, *, attempt: int) -> tuple[Score, ...]:

@@ -26,6 +26,7 @@ from ramify.core.shard import WHOLE, Portion
 from ramify.core.strategy import SearchStrategy, Strategy, Vote
 from ramify.core.task import Task
 from ramify.core.tree import Tree
+from ramify.edge.error_text import error_text
 from ramify.engines.retrying import retrying
 from ramify.runner.allowance import Allowance
 from ramify.runner.answers import Answering
@@ -59,7 +60,6 @@ from ramify.runner.work import prompt_segments
 from ramify.store.replay import Replayed
 from ramify.strategies.post_hoc import post_hoc_rule
 from ramify.strategies.topped_up import ToppedUp
-from ramify.tools.output import told
 
 MAX_CHARACTER_BYTES = 4
 """Of UTF-8. A token may be a single byte, so a word or a character takes at most as many tokens as it has bytes."""
@@ -353,7 +353,7 @@ class Run:
         except RamifyError:
             raise
         except Exception as error:
-            raise ConfigError(f"strategy {self.config.strategy.name!r} cannot be made: {told(error)}") from error
+            raise ConfigError(f"strategy {self.config.strategy.name!r} cannot be made: {error_text(error)}") from error
 
     def _check(self) -> None:
         """Refuse what the engines, the tools, the actions or the problems cannot do."""

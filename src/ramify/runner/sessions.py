@@ -22,8 +22,9 @@ from ramify.core.errors import ContractError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall
 from ramify.core.tool import STATEFUL, Tool, ToolSession, called_by, state_of
+from ramify.edge.error_text import error_text
 from ramify.runner.deadline import Deadlines, GaveUp, OutOfTime, Work, contained
-from ramify.tools.output import made_safe, told
+from ramify.tools.output import made_safe
 
 T = TypeVar("T")
 
@@ -253,7 +254,7 @@ class Sessions:
         except ToolError:
             raise
         except Exception as error:
-            raise ToolError("tool_crashed", told(error)) from error
+            raise ToolError("tool_crashed", error_text(error)) from error
 
     # -- slots --------------------------------------------------------------------------------------------------------
 

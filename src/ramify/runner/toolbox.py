@@ -18,12 +18,13 @@ from ramify.core.format import ToolAction
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall, ToolStatus
 from ramify.core.tool import STATEFUL, Lasting, Sandboxed, Tool, ToolResult, ToolSession, called_by
-from ramify.engines.tries import backoff_s
+from ramify.edge.error_text import error_text
+from ramify.edge.retries import backoff_s
 from ramify.runner.deadline import OutOfTime
 from ramify.runner.sessions import Refused, Sessions, Start, acting
 from ramify.runner.tool_metrics import ToolMetrics
 from ramify.tools.arguments import Faults, faults_of
-from ramify.tools.output import made_safe, told, valid
+from ramify.tools.output import made_safe, valid
 
 BACKOFF_BASE_S, BACKOFF_CAP_S = 0.5, 30.0
 """Longest pause before the first retry, which doubles each time, and its limit."""
@@ -112,7 +113,7 @@ class Toolbox:
             except ToolError as error:
                 if error.reason == "replay_diverged":
                     raise
-                result, session = self._safe(ToolResult(told(error), "crashed")), None
+                result, session = self._safe(ToolResult(error_text(error), "crashed")), None
                 if not self._may_retry(start, error, num_retries):
                     break
             num_retries += 1
@@ -161,7 +162,7 @@ class Toolbox:
         except ToolError:
             raise
         except Exception as error:  # noqa: BLE001 - the boundary
-            result = self._safe(ToolResult(told(error), "crashed"))
+            result = self._safe(ToolResult(error_text(error), "crashed"))
         finally:
             if not is_known:
                 self._sessions.discard(start, session)

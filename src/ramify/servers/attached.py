@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.engines.http import Http
+from ramify.edge.http import Http
 from ramify.servers.member import CARE, Care
 from ramify.servers.probe import Probe
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.engines.http import Http
-from ramify.engines.tries import doubled_s
+from ramify.edge.http import Http
+from ramify.edge.retries import doubled_s
 from ramify.servers.place import Place, Server
 from ramify.servers.ports import Address
 from ramify.servers.probe import POLL_S, Probe

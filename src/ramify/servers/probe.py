@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.engines.http import MAX_TOLD_CHARS, Http
+from ramify.edge.http import MAX_TOLD_CHARS, Http
 
 POLL_S: Final = 0.25
 """How often a server that is starting is asked; they take seconds to minutes."""

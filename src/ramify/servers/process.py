@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.engines.http import MIN_SECRET_CHARS
+from ramify.edge.http import MIN_SECRET_CHARS
 from ramify.servers.environment import is_key
 from ramify.servers.guardian import KILL_S, descendants, kill, processes
 from ramify.servers.ports import listeners

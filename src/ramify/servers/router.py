@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ramify.core.errors import EngineError
-from ramify.engines.http import Http
+from ramify.edge.http import Http
 from ramify.servers.attached import attach
 from ramify.servers.home import Here, Home
 from ramify.servers.launch import RouterLaunch, router_command

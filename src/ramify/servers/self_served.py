@@ -14,8 +14,8 @@ from typing import Final
 
 from ramify.core.engine import Engine, Generation, Request
 from ramify.core.errors import ContractError
+from ramify.edge.patience import PATIENCE, Patience
 from ramify.engines.in_front import InFront
-from ramify.engines.patience import PATIENCE, Patience
 from ramify.engines.placement import PlacementName
 from ramify.engines.replicas import Replicas
 from ramify.servers.home import Here, Home, log_folder

@@ -15,8 +15,9 @@ from typing import Any, Final
 from ramify import plugins
 from ramify.config.service_config import MIXED, ServiceConfig
 from ramify.core.errors import ConfigError, ContractError, RamifyError
-from ramify.tools.function import DaemonThreads, contained
-from ramify.tools.output import told
+from ramify.edge.daemon_threads import DaemonThreads
+from ramify.edge.error_text import error_text
+from ramify.tools.function import contained
 
 MAX_THREADS: Final = 16
 
@@ -41,7 +42,7 @@ class Function:
                 raise self.fault(f"gave nothing in {deadline_s:g} s") from None
             if isinstance(error, RamifyError):
                 raise
-            raise self.fault(f"raised {told(error)}") from error
+            raise self.fault(f"raised {error_text(error)}") from error
 
     @property
     def called(self) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ramify.core.errors import ToolError
 from ramify.core.segment import ToolStatus
 from ramify.core.tool import ToolResult
 
@@ -60,15 +59,6 @@ def capped(text: str, max_bytes: int) -> str:
     note = f"\n[… {len(data)} bytes in all, cut to {max_bytes} …]\n"
     half = (max_bytes - len(note.encode())) // 2
     return data[:half].decode(errors="ignore") + note + data[-half:].decode(errors="ignore")
-
-
-def told(error: BaseException) -> str:
-    """Kind and message of an exception, whose `__str__` may itself be broken; a `ToolError` is its own message."""
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001 - boundary to plug-in code: its exceptions are code too
-        message = ""
-    return message if isinstance(error, ToolError) else f"{type(error).__name__}: {message}"
 
 
 def _junk(reason: str) -> ToolResult:

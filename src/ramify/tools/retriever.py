@@ -15,7 +15,7 @@ import msgspec
 from ramify.core.errors import ConfigError, EngineError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.tool import Branching, ToolResult, text_schema
-from ramify.engines.http import Http, HttpLimits
+from ramify.edge.http import Http, HttpLimits
 from ramify.tools.output import valid
 from ramify.tools.passages import Hit, Passage
 from ramify.tools.search import PageStyle, checked_page, page_of

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ramify.core.errors import ConfigError
-from ramify.engines.http import INSTALL
-from ramify.tools.function import DaemonThreads
-from ramify.tools.output import told, valid
+from ramify.edge.daemon_threads import DaemonThreads
+from ramify.edge.error_text import error_text
+from ramify.edge.http import INSTALL
+from ramify.tools.output import valid
 from ramify.tools.passages import MAX_PARALLEL, MAX_TOP_K, Hit, Index, Passage
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class RetrieverServer:
             known = "POST /retrieve and GET /health are served"
             return self._refused(error.status, f"{request.method} {request.path}: {error.reason}; {known}")
         except Exception as error:  # noqa: BLE001 - boundary to the index: what it raises is the answer to one request
-            return self._refused(500, f"the index could not be searched: {told(error)}")
+            return self._refused(500, f"the index could not be searched: {error_text(error)}")
 
     async def _health(self, request: "web.Request") -> "web.Response":
         return self._said({"status": "ok", "passages": self._index.num_passages})

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from ramify.core.errors import ConfigError, nearest
 from ramify.core.problem import Problem
 from ramify.core.tool import Branching, ToolResult, text_schema
-from ramify.tools.function import DaemonThreads
+from ramify.edge.daemon_threads import DaemonThreads
 from ramify.tools.passages import MAX_PARALLEL, MAX_TOP_K, Hit, Index
 from ramify.tools.search_index import open_index
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError
-from ramify.engines.patience import PATIENCE, Patience
+from ramify.edge.patience import PATIENCE, Patience
 from ramify.engines.placement import PlacementName
 from ramify.servers.home import Here, Home, log_folder
 from ramify.servers.launch import Launch, RouterLaunch

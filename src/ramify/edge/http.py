@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.engines.places import Places
+from ramify.edge.concurrency import Places
 
 if TYPE_CHECKING:
     import aiohttp

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.engines.places import Places
+from ramify.edge.concurrency import Places
 from ramify.runner.clock import run_virtual
 
 

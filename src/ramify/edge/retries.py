@@ -12,7 +12,7 @@ from typing import Final
 
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.seeds import child_seed
-from ramify.engines.patience import PATIENCE, Patience
+from ramify.edge.patience import PATIENCE, Patience
 
 JITTER_DRAW = (1 << 40) + 2
 MAX_PAUSE_S: Final = 60.0

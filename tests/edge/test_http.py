@@ -31,7 +31,7 @@ from tests.engines.fault_server import (
 )
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.engines.http import MAX_REFUSAL_BYTES, Http, HttpLimits
+from ramify.edge.http import MAX_REFUSAL_BYTES, Http, HttpLimits
 
 BODY = b'{"ids": [1, 2, 3]}'
 KEY = "sk-very-secret-0123456789"
