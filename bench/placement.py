@@ -35,9 +35,9 @@ from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.problem import Problem
 from ramify.core.segment import Ids_T
-from ramify.engines.placement import Load, Placement, PrefixPlacement, RoundRobin, Seat
+from ramify.engines.fleet.placement import Load, Placement, PrefixPlacement, RoundRobin, Seat
+from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.prefixes import KnownPrefixes
-from ramify.engines.replicas import Replicas
 from ramify.engines.simulated import BLOCK_SIZE, Simulated
 from ramify.runner.api import rollout
 from ramify.runner.clock import run_virtual

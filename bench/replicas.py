@@ -31,13 +31,13 @@ from real_replicas import BLOCK, PYTHON, Served, served
 
 from ramify.core.engine import Request
 from ramify.core.segment import Ids_T
-from ramify.engines.placement import PlacementName
+from ramify.engines.fleet.placement import PlacementName
+from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.prefixes import KnownPrefixes
-from ramify.engines.replicas import Replicas
 from ramify.engines.retrying import Retrying
-from ramify.engines.served_turn import Ask
-from ramify.engines.vllm import Vllm
-from ramify.engines.vllm_wire import Completions
+from ramify.engines.served.turn import Ask
+from ramify.engines.served.vllm import Vllm
+from ramify.engines.served.vllm_wire import Completions
 from ramify.runner import loop
 
 PREAMBLE, OWN, WRITTEN, SAMPLED = 512, 200, 96, 24

@@ -66,9 +66,9 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "local": "ramify.engines.local:Local",
             "openai": "ramify.engines.openai:OpenAI",
             "scripted": "ramify.engines.scripted:Scripted",
-            "sglang": "ramify.engines.sglang:Sglang",
+            "sglang": "ramify.engines.served.sglang:Sglang",
             "simulated": "ramify.engines.simulated:Simulated",
-            "vllm": "ramify.engines.vllm:Vllm",
+            "vllm": "ramify.engines.served.vllm:Vllm",
         },
         "format": {
             "arpo": "ramify.formats.arpo:ARPO",

@@ -13,9 +13,9 @@ from ramify.core.engine import Abortable, Engine, Generation, Remote, Request, c
 from ramify.core.errors import EngineError
 from ramify.core.segment import Sampling, token_array
 from ramify.engines.builtin import FOLDER, Builtin
+from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.local import Local
 from ramify.engines.policies import chains
-from ramify.engines.replicas import Replicas
 from ramify.engines.retrying import Retrying
 from ramify.engines.scripted import Scripted
 from ramify.engines.simulated import Simulated

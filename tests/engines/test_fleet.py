@@ -14,7 +14,7 @@ from ramify.core.engine import Generation
 from ramify.core.errors import ConfigError, EngineError
 from ramify.edge.patience import Patience
 from ramify.engines.faults import Delay, Fault
-from ramify.engines.replicas import Replicas
+from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.retrying import Retrying
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ramify.core.errors import EngineError
-from ramify.engines.inquiry import Inquiry
+from ramify.engines.served.inquiry import Inquiry
 
 
 class Server:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ramify.core.errors import ConfigError
 from ramify.core.segment import Ids_T
-from ramify.engines.block_keys import BlockKeys
-from ramify.engines.placement import Load, PrefixPlacement, RoundRobin, Seat, placement_of
+from ramify.engines.fleet.block_keys import BlockKeys
+from ramify.engines.fleet.placement import Load, PrefixPlacement, RoundRobin, Seat, placement_of
 
 BLOCK = 4
 

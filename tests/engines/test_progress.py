@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ramify.core.errors import EngineError
-from ramify.engines.progress import PROBE_S, Progress, counted
+from ramify.engines.served.progress import PROBE_S, Progress, counted
 from ramify.runner.clock import run_virtual
 
 

@@ -15,8 +15,8 @@ from ramify.core.errors import ConfigError, EngineError, EnginesDown
 from ramify.core.segment import token_array
 from ramify.engines.builtin import FOLDER, Builtin
 from ramify.engines.faults import Delay, Fault
-from ramify.engines.placement import RoundRobin
-from ramify.engines.replicas import Replicas
+from ramify.engines.fleet.placement import RoundRobin
+from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.retrying import Retrying
 from ramify.engines.scripted import SCRIPTED, Scripted
 from ramify.engines.tokenizer import TokenizerFile

@@ -23,10 +23,10 @@ from tests.engines.token_servers import (
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.segment import Finish
 from ramify.engines.builtin import FOLDER
-from ramify.engines.replicas import Replicas
-from ramify.engines.served import Served
-from ramify.engines.sglang import Sglang
-from ramify.engines.vllm import Vllm
+from ramify.engines.fleet.replicas import Replicas
+from ramify.engines.served.engine import Served
+from ramify.engines.served.sglang import Sglang
+from ramify.engines.served.vllm import Vllm
 
 
 @dataclass

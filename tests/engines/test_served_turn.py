@@ -11,7 +11,7 @@ from ramify.core.codec import ByteCodec
 from ramify.core.engine import Generation, Request
 from ramify.core.errors import EngineError
 from ramify.core.segment import Finish, token_array
-from ramify.engines.served_turn import Sampled, Turn, completions, first_of, merged
+from ramify.engines.served.turn import Sampled, Turn, completions, first_of, merged
 from ramify.engines.stop_watch import StopWatch
 
 CODEC = ByteCodec()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.engines.served_turn import Sampled
-from ramify.engines.served_weights import RESTART_S, ServedWeights
+from ramify.engines.served.turn import Sampled
+from ramify.engines.served.weights import RESTART_S, ServedWeights
 from ramify.runner.clock import run_virtual
 
 TOKENS = Sampled([1, 2, 3], "stop")

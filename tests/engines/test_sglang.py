@@ -14,7 +14,7 @@ from ramify.core.engine import Abortable, EngineControl, Remote, checked
 from ramify.core.errors import ConfigError
 from ramify.core.segment import Finish, Sampling
 from ramify.engines.builtin import FOLDER
-from ramify.engines.sglang import Sglang
+from ramify.engines.served.sglang import Sglang
 
 GENERATE_FIELDS = frozenset(
     "rid text input_ids stream sampling_params return_logprob logprob_start_len top_logprobs_num token_ids_logprob "

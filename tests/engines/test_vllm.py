@@ -15,7 +15,7 @@ from ramify.core.engine import Abortable, EngineControl, Remote, checked
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.segment import Finish, Sampling, token_array
 from ramify.engines.builtin import FOLDER
-from ramify.engines.vllm import Vllm
+from ramify.engines.served.vllm import Vllm
 
 
 def engine(fake: FakeVllm, **options: Any) -> AbstractAsyncContextManager[Vllm]:

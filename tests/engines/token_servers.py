@@ -19,7 +19,7 @@ from ramify.core.engine import Engine, Generation, Request
 from ramify.core.errors import EngineError
 from ramify.core.segment import token_array
 from ramify.engines.builtin import FOLDER
-from ramify.engines.served import Served
+from ramify.engines.served.engine import Served
 from ramify.engines.tokenizer import TokenizerFile
 
 E = TypeVar("E", bound=Served)

@@ -19,8 +19,8 @@ from ramify.core.engine import Engine
 from ramify.core.errors import ExportError
 from ramify.core.segment import Floats_T
 from ramify.core.tree import Tree
-from ramify.engines.replicas import Replicas
-from ramify.engines.vllm import Vllm
+from ramify.engines.fleet.replicas import Replicas
+from ramify.engines.served.vllm import Vllm
 from ramify.runner.api import Rollout, begin, rollout_sync
 
 pytestmark = pytest.mark.engines

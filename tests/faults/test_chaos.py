@@ -17,7 +17,7 @@ from tests.faults.weather import TROUBLES, Weather
 
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
-from ramify.engines.replicas import Replicas
+from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import ScriptedTurn
 from ramify.formats.arpo import arpo

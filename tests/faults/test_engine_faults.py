@@ -27,7 +27,7 @@ from ramify.edge.http import HttpLimits
 from ramify.edge.patience import Patience
 from ramify.engines.builtin import FOLDER, Builtin
 from ramify.engines.faults import Delay
-from ramify.engines.replicas import Replicas
+from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.retrying import Retrying, RetryPolicy
 from ramify.engines.scripted import Scripted
 from ramify.rows.jsonl import lines

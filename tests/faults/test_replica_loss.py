@@ -15,8 +15,8 @@ from ramify.config.run_config import RunConfig
 from ramify.core.engine import Engine
 from ramify.core.tree import Tree
 from ramify.engines.faults import Delay
+from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.policies import RandomAgent
-from ramify.engines.replicas import Replicas
 from ramify.engines.scripted import Scripted
 from ramify.runner.api import assemble
 from ramify.runner.clock import run_virtual

@@ -16,7 +16,7 @@ from tests.engines.breakable import Breakable
 from tests.faults.chaos import Chaos
 
 from ramify.core.errors import EngineError
-from ramify.engines.replicas import Replicas
+from ramify.engines.fleet.replicas import Replicas
 
 Trouble = Literal["unreachable", "disconnected", "timeout", "stale", "silent", "busy"]
 TROUBLES: Final[tuple[Trouble, ...]] = ("unreachable", "disconnected", "timeout", "stale", "silent", "busy")

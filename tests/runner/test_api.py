@@ -20,8 +20,8 @@ from ramify.core.errors import ConfigError, ContractError, EngineError, StoreErr
 from ramify.core.tree import ROOT, Tree
 from ramify.edge.patience import Patience
 from ramify.engines.faults import Delay, Fault
+from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.policies import chains
-from ramify.engines.replicas import Replicas
 from ramify.engines.scripted import Scripted
 from ramify.rows.jsonl import write
 from ramify.runner.api import Saved, Watched, begin, build_engine, resume, rollout, rollout_sync, steps

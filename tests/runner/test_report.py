@@ -13,9 +13,9 @@ from ramify.core.action import ActionConfig
 from ramify.core.limits import Limits
 from ramify.core.tree import Tree
 from ramify.engines.faults import Fault
+from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.logged import Logged
 from ramify.engines.policies import chains
-from ramify.engines.replicas import Replicas
 from ramify.engines.scripted import Scripted
 from ramify.engines.scripts import ScriptedTurn
 from ramify.runner.clock import run_virtual

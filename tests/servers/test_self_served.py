@@ -13,7 +13,7 @@ from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import ContractError, EngineError
 from ramify.core.segment import Finish
 from ramify.edge.http import Http
-from ramify.engines.replicas import Replicas
+from ramify.engines.fleet.replicas import Replicas
 from ramify.servers.home import Here, Home
 from ramify.servers.member import Care
 from ramify.servers.self_served import NOWHERE, SelfServed

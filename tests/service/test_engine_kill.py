@@ -20,7 +20,7 @@ from tests.service.services import config, entries, train
 
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import EngineError
-from ramify.engines import replicas
+from ramify.engines.fleet import replicas
 from ramify.servers.home import Here, Home
 from ramify.servers.ports import Address
 from ramify.servers.probe import Probe

@@ -10,7 +10,7 @@ from tests.service.services import config, digest, plain, served
 from ramify.core.engine import Generation, Request
 from ramify.core.errors import ConfigError, ContractError, EngineError, StoreError
 from ramify.engines.faults import Delay
-from ramify.engines.replicas import Replicas
+from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.scripted import Scripted
 from ramify.plugins import located
 from ramify.rows.sample import Sample

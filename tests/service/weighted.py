@@ -6,7 +6,7 @@ from ramify.core.codec import ByteCodec, Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.segment import Finish
 from ramify.edge.http import Http
-from ramify.engines.replicas import Replicas
+from ramify.engines.fleet.replicas import Replicas
 from ramify.servers.self_served import SelfServed
 
 

@@ -9,7 +9,7 @@ from ramify.cli.exit_codes import ExitCode, code_of_error, code_of_report
 from ramify.cli.progress import RunProgress
 from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import RamifyError
-from ramify.engines.replica import ReplicaStats
+from ramify.engines.fleet.replica import ReplicaStats
 from ramify.runner.report import EngineReport, RunReport
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Retrying: the one place where generations are tried again.
 
 It looks at every generation with `core.engine.checked` before anybody else does, gives a call up that takes longer than
-its size can explain, and tries again where that may help (`tries.py`), under the same request id. Tries of one request
+its size can explain, and tries again where that may help (`edge/retries.py`), under the same request id. Tries of one request
 never overlap, so the first complete answer is the only one there is. A generation that came out unsound is not tried
 again: the same request would give the same one.
 

@@ -30,8 +30,8 @@ from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
 from ramify.edge.error_text import error_text
 from ramify.edge.patience import Patience
+from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.logged import Logged
-from ramify.engines.replicas import Replicas
 from ramify.rows.row import Row
 from ramify.runner import loop
 from ramify.runner.answers import Answering, Answers

@@ -9,9 +9,9 @@ from ramify.core.action import ActionConfig
 from ramify.core.ledger import Spend
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import Tree
+from ramify.engines.fleet.replica import ReplicaStats
+from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.in_front import innermost
-from ramify.engines.replica import ReplicaStats
-from ramify.engines.replicas import Replicas
 from ramify.engines.retrying import Retrying
 from ramify.runner.events import Event, TreeClosed
 from ramify.runner.tool_metrics import merged_figures

@@ -3,7 +3,7 @@
 Its servers start when it connects and stop when it closes, however a run ends. Before that it is an engine of no
 server, so that a run can be checked, and a saved one read, without any. A server that goes down is out of service at
 once; when it was started again, wherever, it is put in the place of the old one, and is looked at before it is given
-requests (`engines/replicas.py`). Invariant: no request is answered by a server that began anew and was not looked at.
+requests (`engines/fleet/replicas.py`). Invariant: no request is answered by a server that began anew and was not looked at.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from typing import Final
 from ramify.core.engine import Engine, Generation, Request
 from ramify.core.errors import ContractError
 from ramify.edge.patience import PATIENCE, Patience
+from ramify.engines.fleet.placement import PlacementName
+from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.in_front import InFront
-from ramify.engines.placement import PlacementName
-from ramify.engines.replicas import Replicas
 from ramify.servers.home import Here, Home, log_folder
 from ramify.servers.installed import settled
 from ramify.servers.launch import Launch, command

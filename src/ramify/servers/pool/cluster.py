@@ -16,7 +16,7 @@ from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError, EngineError
 from ramify.edge.patience import PATIENCE, Patience
 from ramify.edge.ray_cluster import ROOM_S, joined, library
-from ramify.engines.placement import PlacementName
+from ramify.engines.fleet.placement import PlacementName
 from ramify.engines.shipped import MODELS
 from ramify.servers.home import log_folder
 from ramify.servers.launch import Launch

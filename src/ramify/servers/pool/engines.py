@@ -16,7 +16,7 @@ from typing import Final
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError
 from ramify.edge.patience import PATIENCE, Patience
-from ramify.engines.placement import PlacementName
+from ramify.engines.fleet.placement import PlacementName
 from ramify.servers.home import Here, Home, log_folder
 from ramify.servers.launch import Launch, RouterLaunch
 from ramify.servers.member import Care

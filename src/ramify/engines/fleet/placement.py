@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from ramify.core.errors import ConfigError
 from ramify.core.segment import Ids_T
-from ramify.engines.block_keys import BlockKeys
+from ramify.engines.fleet.block_keys import BlockKeys
 
 PlacementName = Literal["prefix", "round_robin"]
 

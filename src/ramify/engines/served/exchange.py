@@ -19,11 +19,11 @@ from ramify.core.errors import EngineError
 from ramify.core.segment import Finish, Sampling
 from ramify.edge.http import Http
 from ramify.edge.patience import Patience
-from ramify.engines.progress import Flight, Progress
-from ramify.engines.served_control import CONTROL_S, AbortRoute, ServedControl
-from ramify.engines.served_model import ServedModel
-from ramify.engines.served_turn import Ask, Sampled, Turn
-from ramify.engines.served_weights import Known, Naming, ServedWeights
+from ramify.engines.served.control import CONTROL_S, AbortRoute, ServedControl
+from ramify.engines.served.model import ServedModel
+from ramify.engines.served.progress import Flight, Progress
+from ramify.engines.served.turn import Ask, Sampled, Turn
+from ramify.engines.served.weights import Known, Naming, ServedWeights
 
 ABORT_S: Final = 5.0
 """Time an aborted request has to come back with what it had, before its connection is closed."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.engines.inquiry import Inquiry
-from ramify.engines.served_turn import Sampled
+from ramify.engines.served.inquiry import Inquiry
+from ramify.engines.served.turn import Sampled
 
 RESTART_S: Final = 5.0
 """No server is back sooner behind its end: what it said of its weights this long ago is asked again."""

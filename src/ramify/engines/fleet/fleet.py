@@ -14,9 +14,9 @@ from ramify.core.engine import Engine
 from ramify.core.errors import EngineError, RamifyError
 from ramify.edge.patience import Patience
 from ramify.edge.retries import MAX_PAUSE_S, doubled_s
-from ramify.engines.fitness import STALE, Fitness
-from ramify.engines.placement import Load
-from ramify.engines.replica import Replica, ReplicaStats, State, Weights, each
+from ramify.engines.fleet.fitness import STALE, Fitness
+from ramify.engines.fleet.placement import Load
+from ramify.engines.fleet.replica import Replica, ReplicaStats, State, Weights, each
 
 SICK: Final = frozenset({"unreachable", "disconnected", "timeout", "engine_silent", "engine_hang", "closed"})
 """Failures that say more about the replica than about what was asked."""

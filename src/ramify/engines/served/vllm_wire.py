@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from ramify.core.errors import EngineError
-from ramify.engines.served_answer import Span, decoded, version_spans
-from ramify.engines.served_turn import CLAMPED_LOGPROB, Ask, Sampled
+from ramify.engines.served.answer import Span, decoded, version_spans
+from ramify.engines.served.turn import CLAMPED_LOGPROB, Ask, Sampled
 
 
 class _Cached(msgspec.Struct):

@@ -21,12 +21,12 @@ from ramify.core.errors import ConfigError, EngineError
 from ramify.core.segment import LogprobKind, Sampling
 from ramify.edge.http import Http, HttpLimits
 from ramify.edge.patience import PATIENCE, Patience
-from ramify.engines.inquiry import Inquiry
-from ramify.engines.progress import Progress, counted
-from ramify.engines.served_control import ServedControl
-from ramify.engines.served_exchange import Dialect, Exchange, Terms
-from ramify.engines.served_model import ServedModel
-from ramify.engines.served_weights import ServedWeights
+from ramify.engines.served.control import ServedControl
+from ramify.engines.served.exchange import Dialect, Exchange, Terms
+from ramify.engines.served.inquiry import Inquiry
+from ramify.engines.served.model import ServedModel
+from ramify.engines.served.progress import Progress, counted
+from ramify.engines.served.weights import ServedWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

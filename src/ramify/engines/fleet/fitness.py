@@ -9,8 +9,8 @@ from typing import Final
 
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError, EngineError, RamifyError
-from ramify.engines.identity import Identity
-from ramify.engines.replica import Replica, Weights
+from ramify.engines.fleet.identity import Identity
+from ramify.engines.fleet.replica import Replica, Weights
 
 STALE: Final = "stale_weights"
 """What an answer by older weights than the acknowledged ones is, whoever finds out."""

@@ -15,12 +15,12 @@ import msgspec
 from ramify.core.engine import Capabilities
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.segment import LogprobKind, Sampling
-from ramify.engines.served import Kind, Served
-from ramify.engines.served_answer import decoded, version_number
-from ramify.engines.served_control import LOAD_S, AbortRoute
-from ramify.engines.served_exchange import Terms
-from ramify.engines.served_turn import Sampled
-from ramify.engines.sglang_wire import Native
+from ramify.engines.served.answer import decoded, version_number
+from ramify.engines.served.control import LOAD_S, AbortRoute
+from ramify.engines.served.engine import Kind, Served
+from ramify.engines.served.exchange import Terms
+from ramify.engines.served.sglang_wire import Native
+from ramify.engines.served.turn import Sampled
 
 PauseMode = Literal["retract", "in_place", "abort"]
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from ramify.core.errors import EngineError
-from ramify.engines.served_answer import Span, decoded, version_number, version_spans
-from ramify.engines.served_turn import Ask, Sampled
+from ramify.engines.served.answer import Span, decoded, version_number, version_spans
+from ramify.engines.served.turn import Ask, Sampled
 
 MAX_STOPS: Final = 32
 """SGLang's own limit on stop texts of a request (MAX_STOP_COUNT); words beyond it are found in what comes back."""

@@ -14,12 +14,12 @@ import msgspec
 from ramify.core.engine import Capabilities
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.segment import LogprobKind, Sampling
-from ramify.engines.served import Kind, Served
-from ramify.engines.served_answer import decoded, version_number
-from ramify.engines.served_control import CONTROL_S, LOAD_S, REFUSALS, AbortRoute
-from ramify.engines.served_exchange import Terms
-from ramify.engines.served_turn import Sampled
-from ramify.engines.vllm_wire import Completions, Generate
+from ramify.engines.served.answer import decoded, version_number
+from ramify.engines.served.control import CONTROL_S, LOAD_S, REFUSALS, AbortRoute
+from ramify.engines.served.engine import Kind, Served
+from ramify.engines.served.exchange import Terms
+from ramify.engines.served.turn import Sampled
+from ramify.engines.served.vllm_wire import Completions, Generate
 
 Api = Literal["auto", "generate", "completions"]
 PauseMode = Literal["keep", "abort", "wait"]

@@ -18,9 +18,9 @@ from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine, Generation, Request
 from ramify.core.errors import ConfigError, EngineError
 from ramify.edge.patience import PATIENCE, Patience
-from ramify.engines.fitness import STALE
-from ramify.engines.fleet import SICK, Fleet
-from ramify.engines.placement import (
+from ramify.engines.fleet.fitness import STALE
+from ramify.engines.fleet.fleet import SICK, Fleet
+from ramify.engines.fleet.placement import (
     BLOCK_SIZE,
     CACHE_TOKENS,
     MAX_IN_FLIGHT,
@@ -31,7 +31,7 @@ from ramify.engines.placement import (
     Seat,
     placement_of,
 )
-from ramify.engines.replica import Replica, ReplicaStats, Weights, oldest
+from ramify.engines.fleet.replica import Replica, ReplicaStats, Weights, oldest
 
 MAX_IN_A_ROW: Final = 3
 """Failures of any kind with no good answer in between that make a replica suspect: one that fails at once would be the
