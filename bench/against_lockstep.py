@@ -45,13 +45,13 @@ from ramify.core.problem import Problem
 from ramify.core.seeds import tree_seed
 from ramify.core.tool import Branching, Tool, ToolResult, ToolSession
 from ramify.engines.builtin import Builtin
-from ramify.engines.scripts import ScriptedTurn
-from ramify.engines.simulated import Simulated
 from ramify.formats.arpo import arpo
 from ramify.runner import loop
 from ramify.runner.api import assemble, rollout
-from ramify.runner.clock import run_virtual
 from ramify.tasks.countdown import Countdown
+from ramify.testing.clock import run_virtual
+from ramify.testing.scripts import ScriptedTurn
+from ramify.testing.simulated import Simulated
 from ramify.tools.calculator import Calculator
 from ramify.tools.function import FunctionTool
 

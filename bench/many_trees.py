@@ -31,16 +31,16 @@ from ramify.config.run_config import GrowthConfig, RunConfig, StrategyConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine, Generation, Request
 from ramify.core.problem import Problem
-from ramify.engines.faults import Delay
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
 from ramify.runner import loop
 from ramify.runner.api import assemble, header_of
-from ramify.runner.clock import run_virtual
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.recorder import Recorder
 from ramify.runner.report import RunReport
 from ramify.store.store import FolderStore
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Delay
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 
 IN_FLIGHT = 512
 NUM_RUNS = 5

@@ -38,11 +38,11 @@ from ramify.config.run_config import RunConfig
 from ramify.engines.builtin import FOLDER
 from ramify.engines.logged import Entry, read_log
 from ramify.runner.api import assemble, begin, header_of, resume
-from ramify.runner.clock import run_virtual
 from ramify.runner.recorder import Recorder
 from ramify.store.commit import Writing
 from ramify.store.records import Shut
 from ramify.store.store import FolderStore, stream
+from ramify.testing.clock import run_virtual
 
 TURNS = 100_000
 REAL_TURNS = 10_000

@@ -33,12 +33,12 @@ from ramify.core.engine import Request
 from ramify.core.segment import Ids_T
 from ramify.engines.fleet.placement import PlacementName
 from ramify.engines.fleet.replicas import Replicas
-from ramify.engines.prefixes import KnownPrefixes
 from ramify.engines.retrying import Retrying
 from ramify.engines.served.turn import Ask
 from ramify.engines.served.vllm import Vllm
 from ramify.engines.served.vllm_wire import Completions
 from ramify.runner import loop
+from ramify.testing.prefixes import KnownPrefixes
 
 PREAMBLE, OWN, WRITTEN, SAMPLED = 512, 200, 96, 24
 NUM_TREES, DEPTH = 24, 4

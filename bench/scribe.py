@@ -18,10 +18,10 @@ from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
 from ramify.edge.retries import POLICY
 from ramify.engines.builtin import FOLDER
-from ramify.engines.faults import Delay, Fault, FaultKind
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import Probabilities_V, ScriptedTurn
 from ramify.engines.tokenizer import TokenizerFile
+from ramify.testing.planned_faults import Delay, Fault, FaultKind
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import Probabilities_V, ScriptedTurn
 
 CODEC = TokenizerFile(FOLDER / "tokenizer.json")
 TOKENS = [CODEC.token_bytes(i) for i in range(CODEC.vocab_size)]

@@ -20,14 +20,14 @@ from ramify.config.run_config import RunConfig
 from ramify.core.branch import Branch
 from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
-from ramify.engines.faults import Delay
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
 from ramify.experiments.evaluation import evaluated
 from ramify.experiments.paired import paired_difference
 from ramify.runner import loop
 from ramify.runner.api import assemble, build_task
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Delay
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 
 SEGMENTS = 128
 FLIGHTS = (1, 16)

@@ -19,12 +19,12 @@ from pathlib import Path
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.engine import Generation, Request
-from ramify.engines.faults import Delay
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
 from ramify.runner import loop
 from ramify.runner.events import Event, StepGrown, TreeOpened
 from ramify.service.manager import RolloutManager
+from ramify.testing.planned_faults import Delay
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 
 RULE = chains(3, 4, 5)
 NUM_CHAINS = 8

@@ -1,6 +1,6 @@
 """What running ahead of the trainer is worth: trained tokens a second, with staleness 0, 1 and 4, plain and long-tail.
 
-A simulated server (`ramify.engines.server.Costs`: a 7 B model on one card, 256 sequences at once) grows groups of eight
+A simulated server (`ramify.testing.simulated_server.Costs`: a 7 B model on one card, 256 sequences at once) grows groups of eight
 chains whose lengths are lognormal, median 120 tokens, cut at 1,024; a trainer takes a batch of 32 groups, trains on it
 for a while, and loads weights behind every batch or behind every fourth. All in virtual time, so that the figures are
 exact and the same on every machine.
@@ -29,12 +29,12 @@ from real_replicas import Served, served
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.engine import Engine
-from ramify.engines.scripts import ScriptedTurn
-from ramify.engines.simulated import Simulated
-from ramify.runner.clock import run_virtual
 from ramify.runner.events import Event, StepGrown
 from ramify.service.controller import Batch
 from ramify.service.manager import RolloutManager
+from ramify.testing.clock import run_virtual
+from ramify.testing.scripts import ScriptedTurn
+from ramify.testing.simulated import Simulated
 
 MEDIAN, SIGMA, MAX_TOKENS = 120, 0.8, 1024
 MODES = [(staleness, over) for staleness in (0, 1, 4) for over in (0, 16)]

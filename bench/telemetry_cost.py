@@ -27,12 +27,12 @@ from ramify.core.codec import ByteCodec, Codec
 from ramify.core.engine import Capabilities, Engine, Generation, Request
 from ramify.core.problem import Problem
 from ramify.core.segment import Finish
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
 from ramify.runner.api import rollout
-from ramify.runner.clock import run_virtual
 from ramify.runner.events import Event, Observer
 from ramify.telemetry.telemetry import Telemetry
+from ramify.testing.clock import run_virtual
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 
 NUM_TREES = 64
 NUM_RUNS = 15

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import ramify
-from ramify.core.cost import decode_if_chains, modelled_spend
 from ramify.core.tree import ROOT, Tree
 from ramify.engines.builtin import Builtin
+from ramify.testing.prefill_cost import decode_if_chains, modelled_spend
 
 PRESETS = (
     "chains",

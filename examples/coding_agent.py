@@ -17,10 +17,10 @@ from rich.console import Console
 
 import ramify
 from ramify.cli.draw import tree_view
-from ramify.engines.scripted import SCRIPTED, Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.formats.arpo import arpo
 from ramify.judges.exact import Exact
+from ramify.testing.scripted import SCRIPTED, Scripted
+from ramify.testing.scripts import ScriptedTurn
 from ramify.tools.python import Python
 
 DRAFT = """\

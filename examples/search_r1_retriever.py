@@ -16,8 +16,8 @@ from rich.console import Console
 
 import ramify
 from ramify.cli.draw import tree_view
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
 from ramify.tools.corpus import Corpus
 from ramify.tools.retriever_server import RetrieverServer
 from ramify.tools.search_index import build_index, open_index

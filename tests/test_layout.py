@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 
 PURE = ("core", "credit", "formats", "planner", "strategies")
 EDGES = ("edge", "engines", "judges", "rows", "sandbox", "servers", "tasks", "tools")
-SHELL = tuple("config store runner experiments sharded telemetry trackers service integrations train view cli".split())
+SHELL = tuple("config store runner testing experiments sharded telemetry trackers service integrations train view cli".split())
 """Innermost first: each may import those before it."""
 OUTERMOST = ("data",)
 """Scripts: they may import anything, and nothing imports them."""
@@ -113,7 +113,7 @@ def test_imports_point_inward_and_pure_rings_are_pure():
         ("core", "from ramify import plugins"),
         ("strategies", "def f():\n    import time"),
         ("strategies", "import random"),
-        ("credit", "from ramify.engines.scripted import Scripted"),
+        ("credit", "from ramify.testing.scripted import Scripted"),
         ("credit", "import logging"),
         ("formats", "from pathlib import Path"),
         ("formats", "import msgspec"),

@@ -131,7 +131,7 @@ def test_keywords_without_a_default_that_nobody_gave_are_missing():
 
 
 def test_an_object_is_taken_as_it_is(tmp_path: Path):
-    (tmp_path / "mine.py").write_text("from ramify.engines.scripted import Scripted\nENGINE = Scripted()\n", "utf-8")
+    (tmp_path / "mine.py").write_text("from ramify.testing.scripted import Scripted\nENGINE = Scripted()\n", "utf-8")
     name = f"{tmp_path / 'mine.py'}:ENGINE"
     assert resolve(flags={"engine.name": name}).config.engine.name == name
     with pytest.raises(ConfigError, match="unknown key 'size'; it is no class"):

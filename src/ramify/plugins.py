@@ -65,9 +65,9 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "builtin": "ramify.engines.builtin:Builtin",
             "local": "ramify.engines.local:Local",
             "openai": "ramify.engines.openai:OpenAI",
-            "scripted": "ramify.engines.scripted:Scripted",
+            "scripted": "ramify.testing.scripted:Scripted",
             "sglang": "ramify.engines.served.sglang:Sglang",
-            "simulated": "ramify.engines.simulated:Simulated",
+            "simulated": "ramify.testing.simulated:Simulated",
             "vllm": "ramify.engines.served.vllm:Vllm",
         },
         "format": {

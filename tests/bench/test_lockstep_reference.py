@@ -14,14 +14,14 @@ from ramify.core.errors import ConfigError
 from ramify.core.segment import Segment
 from ramify.core.tree import ROOT, Tree
 from ramify.engines.builtin import Builtin
-from ramify.engines.faults import Delay
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
-from ramify.engines.simulated import Simulated
 from ramify.runner.api import assemble, rollout
-from ramify.runner.clock import run_virtual
 from ramify.tasks.countdown import Countdown
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Delay
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
+from ramify.testing.simulated import Simulated
 
 Form = tuple[Any, ...]
 STRATEGIES = [

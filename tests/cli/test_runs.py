@@ -315,7 +315,7 @@ def test_a_run_whose_server_is_down_at_its_start_leaves_no_folder(
 
 HANGS = """
 import asyncio
-from ramify.engines.scripted import Scripted
+from ramify.testing.scripted import Scripted
 
 
 class Mine(Scripted):

@@ -8,11 +8,11 @@ import pytest
 
 from ramify.cli.main import main
 from ramify.config.configure import resolve
-from ramify.engines.faults import Delay
-from ramify.engines.scripted import Scripted
 from ramify.runner.answers import Answering
 from ramify.runner.api import Saved, resume, rollout, rollout_sync
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Delay
+from ramify.testing.scripted import Scripted
 
 QUESTION = "make 24 from 4 6 8 2"
 
@@ -227,7 +227,7 @@ def test_a_comparison_of_nothing_is_refused(
 
 
 CRITIC = """
-from ramify.engines.scripted import Scripted
+from ramify.testing.scripted import Scripted
 
 def said(turn):
     if "Grade the answer" in turn.context:

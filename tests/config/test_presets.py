@@ -9,9 +9,9 @@ from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
 from ramify.core.strategy import SearchStrategy
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.runner.api import rollout_sync
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
 
 ENDS_EARLY = ("deepsearch", "planned", "segments")
 """Strategies whose trees have fewer leaves than they may where paths end within the first steps, as here they do."""

@@ -15,10 +15,10 @@ from ramify.core.segment import Sampling, token_array
 from ramify.engines.builtin import FOLDER, Builtin
 from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.local import Local
-from ramify.engines.policies import chains
 from ramify.engines.retrying import Retrying
-from ramify.engines.scripted import Scripted
-from ramify.engines.simulated import Simulated
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
+from ramify.testing.simulated import Simulated
 
 T = TypeVar("T")
 

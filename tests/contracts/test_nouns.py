@@ -15,14 +15,14 @@ from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.segment import Sampling
 from ramify.core.tree import ROOT, Tree
-from ramify.engines.faults import Delay, Fault
-from ramify.engines.policies import chains
-from ramify.engines.scripted import SCRIPTED, Scripted
-from ramify.engines.scripts import ScriptedTurn, Speech
 from ramify.runner.api import rollout
-from ramify.runner.clock import run_virtual
 from ramify.tasks.hops import Hops
 from ramify.tasks.hops_world import PERSON_RELATIONS
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Delay, Fault
+from ramify.testing.policies import chains
+from ramify.testing.scripted import SCRIPTED, Scripted
+from ramify.testing.scripts import ScriptedTurn, Speech
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from ramify.core.format import ToolAction
 from ramify.core.problem import Problem
 from ramify.core.segment import Segment, ToolCall, token_array
 from ramify.core.tool import Lasting, Tool, ToolResult
-from ramify.runner.clock import run_virtual
 from ramify.runner.toolbox import Toolbox
+from ramify.testing.clock import run_virtual
+from ramify.testing.notebook import Notebook
 from ramify.tools.calculator import Calculator
 from ramify.tools.function import FunctionTool, tool
 from ramify.tools.mcp import Mcp
-from ramify.tools.notebook import Notebook
 from ramify.tools.passages import Passage
 from ramify.tools.search import Search
 from ramify.tools.search_index import build_index

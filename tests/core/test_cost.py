@@ -3,12 +3,12 @@
 from tests.strategies.world import CODEC
 
 from ramify.core.command import Grow
-from ramify.core.cost import decode_if_chains, modelled_spend
 from ramify.core.growth import Done, Growth, GrowthRules
 from ramify.core.ledger import Spend
 from ramify.core.problem import Problem
 from ramify.core.segment import Segment, token_array
 from ramify.core.tree import ROOT, Step, Tree
+from ramify.testing.prefill_cost import decode_if_chains, modelled_spend
 
 
 def planted() -> Growth:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.edge.concurrency import Places
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
 
 
 async def taken(places: Places, number: int) -> list[int]:

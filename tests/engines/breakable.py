@@ -6,7 +6,7 @@ from typing import Any
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import EngineError
-from ramify.engines.scripted import Scripted
+from ramify.testing.scripted import Scripted
 
 
 class Breakable:

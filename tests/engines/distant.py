@@ -17,7 +17,7 @@ from ramify.core.errors import EngineError
 from ramify.core.segment import Finish, Sampling, token_array
 from ramify.edge.http import Http, HttpLimits
 from ramify.edge.patience import Patience
-from ramify.engines.scripted import SCRIPTED, Scripted
+from ramify.testing.scripted import SCRIPTED, Scripted
 
 LIMITS: Final = HttpLimits()
 PATIENCE: Final = Patience(start_s=5.0)

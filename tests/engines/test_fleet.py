@@ -13,9 +13,9 @@ from tests.engines.test_replicas import LONG, SECOND, ask, failure, now, states,
 from ramify.core.engine import Generation
 from ramify.core.errors import ConfigError, EngineError
 from ramify.edge.patience import Patience
-from ramify.engines.faults import Delay, Fault
 from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.retrying import Retrying
+from ramify.testing.planned_faults import Delay, Fault
 
 
 class Ordered(Breakable):

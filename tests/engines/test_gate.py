@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from ramify.core.engine import Generation, Request
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.segment import token_array
-from ramify.engines.faults import Delay
 from ramify.engines.gate import Gate, OnHold
-from ramify.engines.policies import table
 from ramify.engines.retrying import Retrying
-from ramify.engines.scripted import SCRIPTED, Scripted
-from ramify.engines.simulated import Simulated
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Delay
+from ramify.testing.policies import table
+from ramify.testing.scripted import SCRIPTED, Scripted
+from ramify.testing.simulated import Simulated
 
 LINE = "the quick brown fox jumps over the lazy dog"
 TOKEN_S = 0.1

@@ -8,7 +8,7 @@ import pytest
 
 from ramify.core.errors import EngineError
 from ramify.engines.served.progress import PROBE_S, Progress, counted
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
 
 
 class Suspect:

@@ -14,13 +14,13 @@ from ramify.core.engine import Abortable, EngineControl, Generation, Remote, Req
 from ramify.core.errors import ConfigError, EngineError, EnginesDown
 from ramify.core.segment import token_array
 from ramify.engines.builtin import FOLDER, Builtin
-from ramify.engines.faults import Delay, Fault
 from ramify.engines.fleet.placement import RoundRobin
 from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.retrying import Retrying
-from ramify.engines.scripted import SCRIPTED, Scripted
 from ramify.engines.tokenizer import TokenizerFile
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Delay, Fault
+from ramify.testing.scripted import SCRIPTED, Scripted
 
 T = TypeVar("T")
 

@@ -12,14 +12,14 @@ from ramify.core.segment import token_array
 from ramify.edge.patience import Patience
 from ramify.edge.retries import backoff_s
 from ramify.engines.builtin import FOLDER, Builtin
-from ramify.engines.faults import Delay, Fault
 from ramify.engines.in_front import InFront
 from ramify.engines.logged import Logged
 from ramify.engines.retrying import Retrying, RetryPolicy
 from ramify.engines.retrying import retrying as retrying_of
-from ramify.engines.scripted import SCRIPTED, Scripted
-from ramify.engines.scripts import ScriptedTurn
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Delay, Fault
+from ramify.testing.scripted import SCRIPTED, Scripted
+from ramify.testing.scripts import ScriptedTurn
 
 REQUEST = Request(token_array(list(b"q")), max_tokens=10, seed=5)
 POLICY = RetryPolicy()

@@ -10,7 +10,7 @@ import pytest
 from ramify.core.errors import ConfigError, EngineError
 from ramify.engines.served.turn import Sampled
 from ramify.engines.served.weights import RESTART_S, ServedWeights
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
 
 TOKENS = Sampled([1, 2, 3], "stop")
 

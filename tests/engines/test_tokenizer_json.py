@@ -16,10 +16,10 @@ import ramify
 from ramify.core.codec import joined_bytes
 from ramify.core.errors import ConfigError
 from ramify.engines.builtin import FOLDER
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.engines.tokenizer_json import TokenizerJson
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 
 TAGS = ("<calc>", "</calc>", "<result>", "</result>", "<answer>", "</answer>")
 CORPUS = ["make 42 from 1 2 3", "the answer is in the box", "search results: é 漢 and so on", *("a <b> c </b>",) * 3]

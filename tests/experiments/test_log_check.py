@@ -20,11 +20,11 @@ from ramify.core.errors import ConfigError, EngineError, StoreError
 from ramify.core.segment import Segment, token_array
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.engines.logged import Entry, Logged, read_log
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
 from ramify.experiments.log_check import Compared, Log
-from ramify.runner.clock import run_virtual
 from ramify.runner.sampler import request_id
+from ramify.testing.clock import run_virtual
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 
 ONLINE = StrategyConfig(name="online", options={"n": 6, "initial_rollouts": 3})
 

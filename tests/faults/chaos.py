@@ -20,8 +20,8 @@ from ramify.core.problem import Problem
 from ramify.core.seeds import child_seed
 from ramify.core.tool import Branching, ToolResult
 from ramify.core.tree import Tree
-from ramify.engines.faults import Delay, Fault, FaultKind
-from ramify.engines.scripts import ScriptedTurn
+from ramify.testing.planned_faults import Delay, Fault, FaultKind
+from ramify.testing.scripts import ScriptedTurn
 from ramify.tools.calculator import CalculatorSession, CalculatorState
 
 T = TypeVar("T")

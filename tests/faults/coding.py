@@ -22,8 +22,8 @@ from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall, ToolStatus
 from ramify.core.tool import Branching, ToolResult
-from ramify.engines.scripts import Rule, ScriptedTurn
 from ramify.sandbox.session import Session
+from ramify.testing.scripts import Rule, ScriptedTurn
 from ramify.tools.python import Python
 
 NUM_STEPS: Final = 4

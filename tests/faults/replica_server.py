@@ -23,8 +23,8 @@ from ramify.core.codec import ByteCodec, Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.segment import Finish, Sampling, token_array
 from ramify.edge.http import Http
-from ramify.engines.faults import Delay
-from ramify.engines.scripted import SCRIPTED, Scripted
+from ramify.testing.planned_faults import Delay
+from ramify.testing.scripted import SCRIPTED, Scripted
 
 ROOT: Final = Path(__file__).parents[2]
 ANSWER_S: Final = 0.02

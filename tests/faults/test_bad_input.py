@@ -54,20 +54,20 @@ from ramify.core.limits import Limits
 from ramify.core.problem import Problem
 from ramify.core.tool import Branching, ToolResult
 from ramify.core.tree import Tree
-from ramify.engines.faults import Fault, FaultKind
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
 from ramify.formats.arpo import ARPO, arpo
 from ramify.rows.jsonl import write
 from ramify.rows.row import Row
 from ramify.runner.api import Rollout, Saved, assemble, begin, header_of, resume, rollout
-from ramify.runner.clock import run_virtual
 from ramify.runner.recorder import Recorder
 from ramify.runner.scheduler import TooManyFailures
 from ramify.store.check import ledger_faults, row_faults, tree_faults
 from ramify.store.commit import Writing
 from ramify.store.replay import replay
 from ramify.store.store import FolderStore, load
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Fault, FaultKind
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 
 ROOT = Path(__file__).parents[2]
 FOUR = StrategyConfig(name="chains", options={"n": 4})
@@ -237,8 +237,8 @@ def test_a_branch_whose_engine_fails_is_masked_and_the_others_go_on(
 ENGINE = """
 from pathlib import Path
 
-from ramify.engines.faults import Fault
-from ramify.engines.scripted import Scripted
+from ramify.testing.planned_faults import Fault
+from ramify.testing.scripted import Scripted
 
 
 class Flaky(Scripted):
@@ -476,9 +476,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ramify import Problem, Verdict
-from ramify.engines.faults import Delay
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
+from ramify.testing.planned_faults import Delay
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 from ramify.formats.arpo import arpo
 from ramify.tools.function import FunctionTool
 

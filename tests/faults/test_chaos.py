@@ -18,12 +18,12 @@ from tests.faults.weather import TROUBLES, Weather
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.engines.fleet.replicas import Replicas
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.formats.arpo import arpo
-from ramify.runner.clock import run_virtual
 from ramify.store.replay import Replayed, replay
 from ramify.tasks.countdown import Countdown, CountdownJudge
+from ramify.testing.clock import run_virtual
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
 
 NUM_TREES = 500
 NUM_TREES_CUT = 60

@@ -21,10 +21,10 @@ from tests.runner.parts import Small
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.problem import Problem
-from ramify.engines.faults import FaultKind
-from ramify.engines.scripted import Scripted
 from ramify.formats.arpo import arpo
 from ramify.store.replay import Replayed, replay
+from ramify.testing.planned_faults import FaultKind
+from ramify.testing.scripted import Scripted
 from ramify.tools.python import Python
 
 IN_TIME: tuple[FaultKind, ...] = tuple(kind for kind in KINDS if kind != "hang")

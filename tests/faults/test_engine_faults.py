@@ -26,13 +26,13 @@ from ramify.core.segment import token_array
 from ramify.edge.http import HttpLimits
 from ramify.edge.patience import Patience
 from ramify.engines.builtin import FOLDER, Builtin
-from ramify.engines.faults import Delay
 from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.retrying import Retrying, RetryPolicy
-from ramify.engines.scripted import Scripted
 from ramify.rows.jsonl import lines
 from ramify.runner import api
 from ramify.runner.api import Rollout, rollout
+from ramify.testing.planned_faults import Delay
+from ramify.testing.scripted import Scripted
 
 QUICK = RetryPolicy(base_s=0.01, cap_s=0.05, max_down_s=30.0, abort_grace_s=1.0)
 """The policy as it is, with pauses of another scale."""

@@ -16,7 +16,7 @@ from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine, Generation, Request
 from ramify.core.segment import Ids_T, token_array
 from ramify.engines.logged import Logged
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
 
 FOLDER = Path(__file__).parents[2] / "bench"
 

@@ -7,12 +7,12 @@ import pytest
 
 from ramify.config.configure import resolve
 from ramify.core.limits import Limits
-from ramify.engines.faults import Delay
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.rows.jsonl import write
 from ramify.runner.api import Rollout, rollout
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Delay
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
 
 PRESETS = ("chains", "offline", "offline_as_published", "arpo", "aepo")
 LIMITS = {"none": Limits(), "decode": Limits(decode=900), "leaves": Limits(leaves=5), "calls": Limits(tool_calls=6)}

@@ -14,13 +14,13 @@ from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.engine import Engine
 from ramify.core.tree import Tree
-from ramify.engines.faults import Delay
 from ramify.engines.fleet.replicas import Replicas
-from ramify.engines.policies import RandomAgent
-from ramify.engines.scripted import Scripted
 from ramify.runner.api import assemble
-from ramify.runner.clock import run_virtual
 from ramify.runner.events import Event, TreeClosed
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Delay
+from ramify.testing.policies import RandomAgent
+from ramify.testing.scripted import Scripted
 
 NUM_TREES = 8
 PRESETS = ("offline", *(pytest.param(preset, marks=pytest.mark.slow) for preset in ("chains", "arpo")))

@@ -22,11 +22,11 @@ from ramify.core.format import AnswerAction, MessageFormat, Span, span_ids
 from ramify.core.problem import Problem
 from ramify.core.segment import Segment, token_array
 from ramify.core.tree import Tree
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.formats.boxed import boxed
 from ramify.formats.refine import ACTIONS, NEEDS, Refine
 from ramify.runner.api import rollout_sync
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
 
 GOLDEN = Path(__file__).parent / "refine"
 PROBLEM = Problem("p", "What is {x} in 2 * {x} = 6? <|end|>")

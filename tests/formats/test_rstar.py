@@ -22,13 +22,13 @@ from ramify.core.problem import Problem
 from ramify.core.segment import Segment, ToolCall, ToolStatus, token_array
 from ramify.core.tool import ToolResult
 from ramify.core.tree import ROOT, Tree
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.formats.rstar import AS_PUBLISHED, OpenBlock, RStar, RStarOptions
 from ramify.formats.steps import PARSERS, StepTags, last_step, published, tagged
 from ramify.judges.exact import ANSWER, Exact
 from ramify.runner.api import Rollout, rollout_sync
 from ramify.store.check import tree_faults
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
 from ramify.tools.python import Python
 
 CODEC = ByteCodec()

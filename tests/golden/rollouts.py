@@ -11,7 +11,6 @@ import numpy as np
 from tests.strategies.world import CODEC, ListDraws, journey, sampled_step
 
 from ramify.core.command import Grow
-from ramify.core.cost import decode_if_chains, modelled_spend
 from ramify.core.format import ToolAction
 from ramify.core.growth import Asked, Done, Growth
 from ramify.core.problem import Problem
@@ -33,6 +32,7 @@ from ramify.strategies.entropy import mean_surprisal, renormalised_topk_entropy,
 from ramify.strategies.offline import AS_PUBLISHED as OFFLINE_AS_PUBLISHED
 from ramify.strategies.offline import OfflineConfig
 from ramify.strategies.online import ARPO_AS_PUBLISHED, OnlineConfig
+from ramify.testing.prefill_cost import decode_if_chains, modelled_spend
 
 Input = Mapping[str, Any]
 CLIPPING: dict[str | None, Clipping] = {"as_published": "score", "corrected": "probability", None: "score"}

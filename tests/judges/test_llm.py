@@ -19,14 +19,14 @@ from ramify.core.limits import Limits
 from ramify.core.segment import Sampling
 from ramify.core.tree import ROOT, Tree
 from ramify.edge.retries import RetryPolicy
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.judges.llm import LlmJudge
 from ramify.judges.prompts import Mode
 from ramify.runner.api import rollout
-from ramify.runner.clock import run_virtual
 from ramify.runner.scheduler import TooManyFailures
 from ramify.store.check import tree_faults
+from ramify.testing.clock import run_virtual
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
 
 SELF = {"mode": "self_reward"}
 

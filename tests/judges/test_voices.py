@@ -17,10 +17,10 @@ from ramify.core.action import ActionConfig
 from ramify.core.errors import ConfigError, StoreError
 from ramify.core.tree import Tree
 from ramify.engines.builtin import FOLDER
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.runner.api import Saved, begin, resume, rollout_sync
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
 from ramify.view.valued import valued
 
 CODEC = TokenizerFile(FOLDER / "tokenizer.json")

@@ -17,11 +17,11 @@ from ramify.core.problem import Problem
 from ramify.core.strategy import Phase
 from ramify.core.tool import Tool
 from ramify.core.tree import ROOT, Tree
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
 from ramify.formats.arpo import arpo
 from ramify.runner.api import Rollout, rollout
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 from ramify.tools.calculator import Calculator
 from ramify.tools.function import FunctionTool
 

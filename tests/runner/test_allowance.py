@@ -14,12 +14,12 @@ from ramify.core.ledger import Spend
 from ramify.core.limits import COUNTED_LIMITS
 from ramify.core.segment import Segment, ToolCall, token_array
 from ramify.core.tree import ROOT, Step, Tree
-from ramify.engines.scripted import Scripted
 from ramify.runner.allowance import Allowance
 from ramify.runner.api import rollout
-from ramify.runner.clock import run_virtual
 from ramify.runner.driver import spend_of
 from ramify.tasks.countdown import Countdown
+from ramify.testing.clock import run_virtual
+from ramify.testing.scripted import Scripted
 
 CODEC = ByteCodec(is_exact=True)
 ACTIONS = {

@@ -19,17 +19,17 @@ from ramify.core.command import Command, Grow
 from ramify.core.errors import ConfigError, ContractError, EngineError, StoreError
 from ramify.core.tree import ROOT, Tree
 from ramify.edge.patience import Patience
-from ramify.engines.faults import Delay, Fault
 from ramify.engines.fleet.replicas import Replicas
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
 from ramify.rows.jsonl import write
 from ramify.runner.api import Saved, Watched, begin, build_engine, resume, rollout, rollout_sync, steps
-from ramify.runner.clock import run_virtual
 from ramify.runner.driver import Delivery
 from ramify.runner.events import CommandsAsked, Event, OutcomeTold, StepGrown, TreeClosed, TreeOpened
 from ramify.runner.run import Run
 from ramify.runner.scheduler import TooManyFailures
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Delay, Fault
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 
 # -- rollout ----------------------------------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ def test_the_retry_policy_of_the_configuration_is_the_run_s() -> None:
 PATIENT = """
 import asyncio
 from ramify.edge.patience import Patience
-from ramify.engines.scripted import Scripted
+from ramify.testing.scripted import Scripted
 
 
 class Mine(Scripted):
@@ -347,7 +347,7 @@ def test_engines_and_replicas_are_handed_the_patience_of_the_retry_policy(tmp_pa
 
 ABSENT = """
 from ramify.core.errors import ConfigError, EngineError
-from ramify.engines.scripted import Scripted
+from ramify.testing.scripted import Scripted
 
 
 class Mine(Scripted):
@@ -430,7 +430,7 @@ def test_engines_are_asked_once() -> None:
 ENGINE = """
 from dataclasses import replace
 
-from ramify.engines.scripted import SCRIPTED, Scripted
+from ramify.testing.scripted import SCRIPTED, Scripted
 
 
 class Mine(Scripted):

@@ -16,11 +16,11 @@ from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
 from ramify.core.tool import schema_of, text_schema
 from ramify.core.tree import Tree
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.rows import rows_of
 from ramify.runner.api import Rollout, Saved, begin, rollout_sync
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
 from ramify.tools.calculator import Calculator
 from ramify.tools.function import FunctionTool
 

@@ -3,8 +3,8 @@ from contextlib import suppress
 
 import pytest
 
-from ramify.runner.clock import run_virtual
 from ramify.runner.deadline import GRACE_S, Deadlines, GaveUp, OutOfTime, finished
+from ramify.testing.clock import run_virtual
 
 
 async def late(seconds: float) -> str:

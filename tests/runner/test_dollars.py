@@ -23,12 +23,12 @@ from ramify.core.limits import Limits
 from ramify.core.prices import Prices
 from ramify.core.segment import Usage
 from ramify.core.tree import ROOT, Tree
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
 from ramify.runner.api import Saved, begin, resume, rollout
-from ramify.runner.clock import run_virtual
 from ramify.store.check import ledger_faults
 from ramify.tasks.countdown import Countdown
+from ramify.testing.clock import run_virtual
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 
 PRICES = Prices(prompt=2.0, cached=0.5, output=8.0)
 PRICED = EngineConfig(prices=PRICES)

@@ -18,13 +18,13 @@ from ramify.core.segment import Finish
 from ramify.core.tool import ToolResult
 from ramify.core.tree import ROOT, Tree
 from ramify.credit import forest_of
-from ramify.engines.faults import Delay, Fault
-from ramify.engines.policies import chains
-from ramify.engines.scripted import SCRIPTED, Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.formats.tags import TagFormat
 from ramify.runner.api import Rollout, rollout
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Delay, Fault
+from ramify.testing.policies import chains
+from ramify.testing.scripted import SCRIPTED, Scripted
+from ramify.testing.scripts import ScriptedTurn
 
 PROMPT = len("<|user|>make 3 from 1 2<|end|><|assistant|>")
 OBSERVED = " <result>\n{}\n</result>"

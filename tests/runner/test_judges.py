@@ -13,13 +13,13 @@ from ramify.config.run_config import JudgeConfig, RunConfig, StrategyConfig
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.judges.exact import Exact
 from ramify.judges.function import FunctionJudge
 from ramify.judges.llm import LlmJudge
 from ramify.runner.api import assemble, begin, resume, rollout_sync
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
 
 MINE = """
 from ramify.core.judge import Verdict

@@ -16,10 +16,10 @@ from ramify.core.errors import ContractError, EngineError, JudgeError
 from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.tree import ROOT, Tree
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
-from ramify.runner.clock import run_virtual
 from ramify.runner.judging import Judging
+from ramify.testing.clock import run_virtual
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 
 PROBLEM = Problem("p", "how many?", {"level": 1}, {"gold": "42"})
 BRANCH = Branch(ByteCodec(), 1, ())

@@ -12,13 +12,13 @@ from tests.runner.parts import OneChain, Plan, Small, problems
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.errors import StoreError
 from ramify.core.tree import Tree
-from ramify.engines.faults import Fault
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
 from ramify.runner.api import rollout
-from ramify.runner.clock import run_virtual
 from ramify.runner.events import Observer, PhaseBegan, TreeClosed
 from ramify.runner.log import RunLog
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Fault
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 
 OFFLINE = StrategyConfig(name="offline", options={"initial_rollouts": 3, "expansion_iterations": 2})
 ONLINE = StrategyConfig(name="online", options={"n": 6, "initial_rollouts": 2})

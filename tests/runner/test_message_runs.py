@@ -26,12 +26,12 @@ from ramify.core.segment import Finish
 from ramify.core.strategy import Strategy
 from ramify.core.tool import ToolResult
 from ramify.core.tree import ROOT, Tree
-from ramify.engines.scripted import Scripted
 from ramify.formats.arpo import arpo
 from ramify.formats.messages import ONE_CALL, Messages
 from ramify.rows import sft
 from ramify.runner.api import Rollout, Saved, begin, resume, rollout_sync
 from ramify.store.check import ledger_faults, tree_faults
+from ramify.testing.scripted import Scripted
 from ramify.tools.function import FunctionTool
 
 KEY = "sk-secret-0123456789abcdef"

@@ -12,15 +12,15 @@ from ramify.config.run_config import EngineConfig, StrategyConfig
 from ramify.core.action import ActionConfig
 from ramify.core.limits import Limits
 from ramify.core.tree import Tree
-from ramify.engines.faults import Fault
 from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.logged import Logged
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
-from ramify.runner.clock import run_virtual
 from ramify.runner.events import TreeClosed
 from ramify.runner.report import RunReport
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Fault
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
 
 
 def four_chains(**options: object) -> StrategyConfig:

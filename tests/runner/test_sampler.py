@@ -15,12 +15,12 @@ from ramify.core.engine import Engine, Request
 from ramify.core.limits import Limits
 from ramify.core.segment import Finish, Sampling
 from ramify.core.tree import ROOT, Tree
-from ramify.engines.faults import Delay, Fault
-from ramify.engines.policies import chains
-from ramify.engines.scripted import SCRIPTED, Scripted
-from ramify.engines.scripts import Speech
 from ramify.runner.sampler import affinity
 from ramify.strategies.entropy import STEP_ENTROPY, step_entropy_topk
+from ramify.testing.planned_faults import Delay, Fault
+from ramify.testing.policies import chains
+from ramify.testing.scripted import SCRIPTED, Scripted
+from ramify.testing.scripts import Speech
 
 PROMPT = len("<|user|>make 3 from 1 2<|end|><|assistant|>")
 

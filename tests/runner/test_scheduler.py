@@ -16,17 +16,17 @@ from ramify.core.limits import Limits
 from ramify.core.problem import Problem
 from ramify.core.tool import Branching, ToolResult
 from ramify.core.tree import ROOT, Tree
-from ramify.engines.faults import Delay, Fault
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.formats.tags import TagFormat
 from ramify.runner.api import Rollout, rollout
-from ramify.runner.clock import VirtualLoop, run_virtual
 from ramify.runner.driver import Delivery
 from ramify.runner.events import Event, OutcomeTold, TreeClosed, TreeOpened
 from ramify.runner.scheduler import TooManyFailures
 from ramify.store.check import tree_faults
+from ramify.testing.clock import VirtualLoop, run_virtual
+from ramify.testing.planned_faults import Delay, Fault
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
 
 OFFLINE = StrategyConfig(name="offline", options={"initial_rollouts": 2, "expansion_iterations": 3})
 

@@ -10,12 +10,12 @@ from ramify.config.presets import preset
 from ramify.config.run_config import GrowthConfig, StrategyConfig
 from ramify.core.action import ActionConfig
 from ramify.core.tree import Tree
-from ramify.engines.scripted import SCRIPTED, Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.formats.search_r1 import SEARCH_R1, SINGLE_TURN
 from ramify.rows import rows_of
 from ramify.runner.api import Rollout
 from ramify.runner.stopping import STOP_POLICIES
+from ramify.testing.scripted import SCRIPTED, Scripted
+from ramify.testing.scripts import ScriptedTurn
 from ramify.tools.function import FunctionTool
 
 PASSAGES = "Doc 1(Title: A) one\nDoc 2(Title: B) two\n"

@@ -14,11 +14,11 @@ from ramify.core.format import ToolAction
 from ramify.core.problem import Problem
 from ramify.core.segment import Segment, ToolCall, token_array
 from ramify.core.tool import Branching, Tool, ToolResult
-from ramify.runner.clock import run_virtual
 from ramify.runner.toolbox import Toolbox
+from ramify.testing.clock import run_virtual
+from ramify.testing.notebook import Notebook
 from ramify.tools.calculator import Calculator
 from ramify.tools.function import FunctionTool
-from ramify.tools.notebook import Notebook
 
 T = TypeVar("T")
 PROBLEM = Problem("p", "make 99 from 13 7 1 5", secret={"answer": "hidden"})

@@ -17,8 +17,6 @@ from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall
 from ramify.core.tree import Tree
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.rows import rows_of
 from ramify.rows.records import record
@@ -26,6 +24,8 @@ from ramify.rows.sft import examples
 from ramify.rows.sft import record as example_record
 from ramify.runner.api import Saved, begin, rollout_sync
 from ramify.runner.tools import isolation_of, listed, tools_of
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
 from ramify.tools.calculator import Calculator
 
 BUILTIN = Path(next(iter(ramify.data.__path__))) / "builtin"
@@ -392,7 +392,7 @@ def test_they_are_in_the_journal_and_in_the_tree_that_is_read_back(tmp_path: Pat
 
 
 SCRIPT_FILE = """
-from ramify.engines.scripted import Scripted
+from ramify.testing.scripted import Scripted
 
 
 class Speaker(Scripted):

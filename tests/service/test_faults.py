@@ -11,8 +11,8 @@ from tests.service.services import config, digest, served
 
 from ramify.core.engine import Generation, Request
 from ramify.core.errors import ConfigError, StoreError
-from ramify.engines.scripted import Scripted
 from ramify.service.manager import RolloutManager
+from ramify.testing.scripted import Scripted
 
 SAID_SO = 7
 

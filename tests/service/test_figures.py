@@ -12,11 +12,11 @@ from tests.service.services import config, served
 from tests.telemetry.exported import Exported
 
 from ramify.core.errors import ConfigError, ContractError
-from ramify.engines.faults import Fault
-from ramify.engines.scripted import Scripted
 from ramify.rows.slime import read
 from ramify.service.controller import Batch
 from ramify.service.manager import RolloutManager
+from ramify.testing.planned_faults import Fault
+from ramify.testing.scripted import Scripted
 
 EVAL = {"service__eval__held.prompts": 3, "service__eval__held.repeats": 2}
 

@@ -9,15 +9,15 @@ from tests.service.services import config, digest, plain, served
 
 from ramify.core.engine import Generation, Request
 from ramify.core.errors import ConfigError, ContractError, EngineError, StoreError
-from ramify.engines.faults import Delay
 from ramify.engines.fleet.replicas import Replicas
-from ramify.engines.scripted import Scripted
 from ramify.plugins import located
 from ramify.rows.sample import Sample
 from ramify.runner import api
 from ramify.runner.scheduler import TooManyFailures
 from ramify.service.controller import Batch
 from ramify.service.manager import RolloutManager
+from ramify.testing.planned_faults import Delay
+from ramify.testing.scripted import Scripted
 
 
 @pytest.mark.covers("S3.1", "S3.4")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.problem import Problem
-from ramify.engines.faults import Fault
-from ramify.engines.scripted import Scripted
 from ramify.rows.sample import Sample
+from ramify.testing.planned_faults import Fault
+from ramify.testing.scripted import Scripted
 
 TREES = """
 [task]

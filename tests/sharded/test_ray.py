@@ -30,8 +30,8 @@ pytestmark = pytest.mark.ray
 
 TIMEOUT_S = 120.0
 SLOW = """
-from ramify.engines.faults import Delay
-from ramify.engines.scripted import Scripted
+from ramify.testing.planned_faults import Delay
+from ramify.testing.scripted import Scripted
 
 
 class Slow(Scripted):

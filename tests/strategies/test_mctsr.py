@@ -19,13 +19,13 @@ from ramify.core.command import Command, Grow, Judge, Score
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.limits import Limits
 from ramify.core.tree import NONE, ROOT, Tree
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
 from ramify.runner.driver import Asked
 from ramify.strategies.draws import Draws
 from ramify.strategies.mctsr import MCTSr
 from ramify.strategies.mctsr_config import AS_PUBLISHED, MATHBLACKBOX, MCTSrConfig
 from ramify.strategies.mctsr_tree import Answer, AnswerTree
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
 
 GREEDY = MCTSrConfig(selection="greedy")
 

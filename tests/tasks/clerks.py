@@ -2,7 +2,7 @@
 
 import re
 
-from ramify.engines.scripts import ScriptedTurn
+from ramify.testing.scripts import ScriptedTurn
 
 ORDER = re.compile(r"order \d+ of \d+: ([a-z0-9 ]+)")
 CLOSED = re.compile(r"the book is closed: answer ([a-z0-9+* ]+)")

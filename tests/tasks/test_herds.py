@@ -11,8 +11,6 @@ from tests.runner.parts import OneChain, grown, only_leaf
 from ramify.config.run_config import GrowthConfig
 from ramify.core.errors import ConfigError, ToolError
 from ramify.core.problem import Problem
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import Rule, ScriptedTurn
 from ramify.runner.api import Rollout
 from ramify.tasks.herds import (
     HELDOUT_PERCENT,
@@ -36,6 +34,8 @@ from ramify.tasks.herds import (
     solutions,
     split_of,
 )
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import Rule, ScriptedTurn
 from ramify.tools.calculator import value_of
 
 PROBLEM = HerdsProblem(20, "norford", ("cat", "owl", "bee", "pig", "ant"), (13, 7, 2, 10, 5))

@@ -14,14 +14,14 @@ from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError, ToolError
 from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
-from ramify.engines.scripted import SCRIPTED, Scripted
-from ramify.engines.scripts import Rule, ScriptedTurn
 from ramify.judges.exact import ANSWER
 from ramify.runner.api import Rollout
 from ramify.runner.api import rollout as run_rollout
-from ramify.runner.clock import run_virtual
 from ramify.tasks.hops import MAX_HOPS, TOP_K, Hops, HopsProblem, draw_problem, generate, index_of, search_tool
 from ramify.tasks.hops_world import RELATIONS, SPLITS, Split, split_of, world, world_name
+from ramify.testing.clock import run_virtual
+from ramify.testing.scripted import SCRIPTED, Scripted
+from ramify.testing.scripts import Rule, ScriptedTurn
 
 QUESTION = re.compile(r"what is (?P<subject>\w+ \w+) 's (?P<relations>.*) \?")
 WIDE = Hops(tools=(search_tool(top_k=3),))

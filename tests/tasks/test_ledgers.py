@@ -14,8 +14,6 @@ from ramify.core.errors import ConfigError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.tool import Branching, Sandboxed, Tool, ToolResult, ToolSession
 from ramify.core.tree import Tree
-from ramify.engines.scripted import SCRIPTED, Scripted
-from ramify.engines.scripts import Rule
 from ramify.judges.exact import ANSWER
 from ramify.runner.api import Rollout, rollout
 from ramify.runner.formats import in_messages
@@ -23,6 +21,8 @@ from ramify.sandbox.session import Answer
 from ramify.tasks.ledgers import FORMAT, Ledgers, question
 from ramify.tasks.ledgers_book import Book
 from ramify.tasks.ledgers_python import LedgerPython
+from ramify.testing.scripted import SCRIPTED, Scripted
+from ramify.testing.scripts import Rule
 from ramify.tools.python import Python
 
 BOOK = Book((("ann", 12), ("bob", 40), ("eve", 7)), 3)

@@ -28,16 +28,16 @@ from ramify.core.errors import ConfigError, ContractError, EngineError
 from ramify.core.problem import Problem
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import ROOT, Tree
-from ramify.engines.faults import Delay, Fault
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
 from ramify.runner.api import Rollout, rollout
-from ramify.runner.clock import run_virtual
 from ramify.runner.events import Observer, StepGrown, TreeClosed, TreeOpened
 from ramify.service.manager import RolloutManager
 from ramify.telemetry.metrics import METRICS, prometheus_name
 from ramify.telemetry.spans import OTHER, error_type
 from ramify.telemetry.telemetry import Telemetry, TelemetryConfig
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Delay, Fault
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 
 OFFLINE = StrategyConfig(name="offline", options={"initial_rollouts": 2, "expansion_iterations": 3})
 CRITIQUE = ActionConfig(edge="quotes", role="critique", template="{question} said {0}. critique:")
@@ -568,8 +568,8 @@ metrics.set_meter_provider(MeterProvider(metric_readers=[reader]))
 from pathlib import Path
 import ramify
 from ramify.core.errors import ConfigError
-from ramify.engines.policies import chains
-from ramify.engines.scripted import Scripted
+from ramify.testing.policies import chains
+from ramify.testing.scripted import Scripted
 from ramify.telemetry.telemetry import Telemetry, TelemetryConfig
 
 telemetry = Telemetry()

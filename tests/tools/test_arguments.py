@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from ramify.core.problem import Problem
 from ramify.core.tool import Tool, text_schema
+from ramify.testing.notebook import Notebook
 from ramify.tools.arguments import faults_of, object_in, read_arguments
 from ramify.tools.calculator import Calculator
-from ramify.tools.notebook import Notebook
 
 ONE_TEXT = text_schema("look", parameter="thing")["parameters"]
 CITY = {

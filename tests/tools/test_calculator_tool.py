@@ -3,7 +3,7 @@ import pytest
 from ramify.core.errors import ToolError
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
 from ramify.tools.calculator import Calculator
 
 

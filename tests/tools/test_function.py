@@ -12,7 +12,7 @@ from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
 from ramify.edge.daemon_threads import DaemonThreads
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
 from ramify.tools.function import FunctionTool, tool
 
 PROBLEM = Problem("p", "q")

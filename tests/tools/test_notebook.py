@@ -1,7 +1,7 @@
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
-from ramify.runner.clock import run_virtual
-from ramify.tools.notebook import MAX_NOTES, USAGE, Notebook
+from ramify.testing.clock import run_virtual
+from ramify.testing.notebook import MAX_NOTES, USAGE, Notebook
 
 
 def said(*calls: str) -> list[ToolResult]:

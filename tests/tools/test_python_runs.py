@@ -14,10 +14,10 @@ from ramify.core.branch import Branch
 from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.tree import Tree
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import Rule, ScriptedTurn
 from ramify.formats.arpo import arpo
 from ramify.runner.api import Rollout, rollout
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import Rule, ScriptedTurn
 from ramify.tools.python import Python
 
 GROWTH = GrowthConfig(max_response_tokens=4000, max_tool_calls=8)
@@ -26,7 +26,7 @@ TREES = StrategyConfig(name="tree_grpo", options={"num_trees": 2, "num_nodes": 3
 ENGINE_FILE = """
 from dataclasses import replace
 
-from ramify.engines.scripted import SCRIPTED, Scripted
+from ramify.testing.scripted import SCRIPTED, Scripted
 
 
 def say(turn):

@@ -12,7 +12,7 @@ from ramify import plugins
 from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
 from ramify.tools.output import made_safe
 from ramify.tools.passages import Hit, Index, Passage
 from ramify.tools.search import PAGES, Search, joined_page, numbered_page

@@ -24,7 +24,7 @@ QUESTIONS = [
     {"question": "Who is her father?", "gold": "Zeus"},
 ]
 READER = '''
-from ramify.engines.scripted import Scripted
+from ramify.testing.scripted import Scripted
 
 
 def rule(turn):

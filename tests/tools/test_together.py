@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ramify.core.errors import ToolError
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
 from ramify.tools.together import Together
 
 WINDOW_S = 0.005

@@ -1,9 +1,9 @@
 """Retrying: the one place where generations are tried again.
 
 It looks at every generation with `core.engine.checked` before anybody else does, gives a call up that takes longer than
-its size can explain, and tries again where that may help (`edge/retries.py`), under the same request id. Tries of one request
-never overlap, so the first complete answer is the only one there is. A generation that came out unsound is not tried
-again: the same request would give the same one.
+its size can explain, and tries again where that may help (`edge/retries.py`), under the same request id. Tries of one
+request never overlap, so the first complete answer is the only one there is. A generation that came out unsound is not
+tried again: the same request would give the same one.
 
 Life of a request: tried; if that fails, a pause and another try; returned whole, or, at its deadline or when it is
 aborted, with what it has where the engine can tell (`Abortable`), else failed; aborted in a pause, with nothing. An

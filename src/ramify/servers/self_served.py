@@ -3,7 +3,8 @@
 Its servers start when it connects and stop when it closes, however a run ends. Before that it is an engine of no
 server, so that a run can be checked, and a saved one read, without any. A server that goes down is out of service at
 once; when it was started again, wherever, it is put in the place of the old one, and is looked at before it is given
-requests (`engines/fleet/replicas.py`). Invariant: no request is answered by a server that began anew and was not looked at.
+requests (`engines/fleet/replicas.py`). Invariant: no request is answered by a server that began anew and was not looked
+at.
 """
 
 import asyncio

@@ -10,11 +10,11 @@ from ramify.core.codec import ByteCodec
 from ramify.core.engine import Generation, Request, checked
 from ramify.core.errors import ContractError, EngineError
 from ramify.core.segment import Sampling, token_array
-from ramify.engines.faults import Delay, Fault
-from ramify.engines.policies import RandomAgent, chains, table
-from ramify.engines.scripted import SCRIPTED, Scripted
-from ramify.engines.scripts import Law, Rule, ScriptedTurn, Speech, tempered
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
+from ramify.testing.planned_faults import Delay, Fault
+from ramify.testing.policies import RandomAgent, chains, table
+from ramify.testing.scripted import SCRIPTED, Scripted
+from ramify.testing.scripts import Law, Rule, ScriptedTurn, Speech, tempered
 
 CODEC = ByteCodec(is_exact=True)
 STOPS = ("</calc>", "</answer>")

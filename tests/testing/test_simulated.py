@@ -9,11 +9,11 @@ import pytest
 from ramify.core.engine import Generation, Request
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.segment import token_array
-from ramify.engines.scripted import Scripted
-from ramify.engines.scripts import ScriptedTurn
-from ramify.engines.simulated import Simulated
 from ramify.plugins import build
-from ramify.runner.clock import run_virtual
+from ramify.testing.clock import run_virtual
+from ramify.testing.scripted import Scripted
+from ramify.testing.scripts import ScriptedTurn
+from ramify.testing.simulated import Simulated
 
 
 def ten(turn: ScriptedTurn) -> str:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ramify.core.errors import ConfigError
 from ramify.core.segment import token_array
-from ramify.engines.prefixes import KnownPrefixes
-from ramify.engines.server import Costs, Job, Server
+from ramify.testing.prefixes import KnownPrefixes
+from ramify.testing.simulated_server import Costs, Job, Server
 
 COSTS = Costs(step_s=1.0, sequence_s=0.1, kv_token_s=0.001, prefill_token_s=0.01)
 

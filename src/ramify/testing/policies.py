@@ -9,7 +9,7 @@ import numpy as np
 
 from ramify.core.errors import ContractError
 from ramify.core.segment import Ids_T
-from ramify.engines.scripts import Probabilities_V, Rule, ScriptedTurn
+from ramify.testing.scripts import Probabilities_V, Rule, ScriptedTurn
 
 END = 256
 """End of the sequence in the byte codec."""

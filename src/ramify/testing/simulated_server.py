@@ -21,7 +21,7 @@ import numpy as np
 
 from ramify.core.errors import ConfigError
 from ramify.core.segment import Ids_T
-from ramify.engines.prefixes import KnownPrefixes
+from ramify.testing.prefixes import KnownPrefixes
 
 
 @dataclass(frozen=True, slots=True)

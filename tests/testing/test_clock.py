@@ -6,7 +6,7 @@ import time
 import pytest
 
 from ramify.core.errors import ContractError
-from ramify.runner.clock import Deadlock, run_virtual
+from ramify.testing.clock import Deadlock, run_virtual
 
 
 def test_a_day_passes_at_once_and_exactly() -> None:

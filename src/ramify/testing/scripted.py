@@ -22,10 +22,10 @@ from ramify.core.cut import first_stop
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import EngineError
 from ramify.core.segment import Finish, Ids_T, token_array
-from ramify.engines.faults import Delay, DelayRule, Fault, first_tokens, spoilt
-from ramify.engines.policies import RandomAgent
-from ramify.engines.prefixes import KnownPrefixes
-from ramify.engines.scripts import Draft, Law, Rule, ScriptedTurn, drawn, spoken
+from ramify.testing.planned_faults import Delay, DelayRule, Fault, first_tokens, spoilt
+from ramify.testing.policies import RandomAgent
+from ramify.testing.prefixes import KnownPrefixes
+from ramify.testing.scripts import Draft, Law, Rule, ScriptedTurn, drawn, spoken
 
 SCRIPTED: Final = Capabilities(
     name="scripted",

@@ -10,7 +10,7 @@ from ramify.core.engine import Generation
 from ramify.core.errors import ContractError
 from ramify.core.seeds import child_seed
 from ramify.core.segment import Finish
-from ramify.engines.scripts import ScriptedTurn
+from ramify.testing.scripts import ScriptedTurn
 
 FaultKind = Literal["error", "hang", "abort", "nan_logprobs", "wrong_length", "bad_ids", "no_tokens", "too_many_tokens"]
 FAULT_DRAW = (1 << 40) + 1

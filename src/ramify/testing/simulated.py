@@ -1,7 +1,7 @@
 """Simulated: what a model server would take, without one.
 
 What is said comes from a script, exactly as `scripted` says it; when it has been said comes from the clockwork of one
-server that batches continuously (`server.py`). So schedulers are compared on the same tokens, to the microsecond, under
+server that batches continuously (`simulated_server.py`). So schedulers are compared on the same tokens, to the microsecond, under
 `run_virtual` at once and elsewhere in real time. Tokens never depend on time: the same requests give the same bits
 whatever runs beside them.
 
@@ -16,10 +16,10 @@ from typing import Final
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import EngineError
-from ramify.engines.prefixes import KnownPrefixes
-from ramify.engines.scripted import SCRIPTED, Scripted, aborted
-from ramify.engines.scripts import Law, Rule
-from ramify.engines.server import Costs, Job, Server, ServerStats
+from ramify.testing.prefixes import KnownPrefixes
+from ramify.testing.scripted import SCRIPTED, Scripted, aborted
+from ramify.testing.scripts import Law, Rule
+from ramify.testing.simulated_server import Costs, Job, Server, ServerStats
 
 SIMULATED: Final = replace(SCRIPTED, name="simulated")
 COSTS: Final = Costs()
