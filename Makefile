@@ -69,13 +69,13 @@ bench: $(READY)
 	@set -e; for script in $(BENCHES); do echo "== $$script"; $(BIN)/python $$script; done
 
 model: $(MODEL_READY)
-	@$(MODEL_BIN)/python -m ramify.data.train --out $(MODEL_OUT)
+	@$(MODEL_BIN)/python -m models.train --out $(MODEL_OUT)
 
 herds: $(MODEL_READY)
-	@$(MODEL_BIN)/python -m ramify.data.train_herds --out $(HERDS_OUT)
+	@$(MODEL_BIN)/python -m models.train_herds --out $(HERDS_OUT)
 
 value: $(MODEL_READY)
-	@$(MODEL_BIN)/python -m ramify.data.train_value --out $(VALUE_OUT)
+	@$(MODEL_BIN)/python -m models.train_value --out $(VALUE_OUT)
 
 setup: $(READY) bubblewrap
 

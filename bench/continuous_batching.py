@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from models.countdown_episodes import result_text
+from models.pieces import prompt_piece
 
 from ramify.core.engine import Request
-from ramify.data.countdown_episodes import result_text
-from ramify.data.pieces import prompt_piece
 from ramify.engines.batching import BatchingLoop
 from ramify.engines.builtin import FOLDER, Builtin
 from ramify.engines.numpy_model import NumpyModel

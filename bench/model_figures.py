@@ -1,6 +1,6 @@
 """The built-in model on held-out problems of both tasks through ramify's own engine: pass@1, pass@4, pass@16.
 
-The shipped report was made by an independent sampler (`ramify.data.evaluate`); these figures must agree with it.
+The shipped report was made by an independent sampler (`models.evaluate`); these figures must agree with it.
 pass@k is the unbiased estimator over 16 independent chains a problem.
 """
 

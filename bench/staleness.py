@@ -1,9 +1,9 @@
 """What running ahead of the trainer is worth: trained tokens a second, with staleness 0, 1 and 4, plain and long-tail.
 
-A simulated server (`ramify.testing.simulated_server.Costs`: a 7 B model on one card, 256 sequences at once) grows groups of eight
-chains whose lengths are lognormal, median 120 tokens, cut at 1,024; a trainer takes a batch of 32 groups, trains on it
-for a while, and loads weights behind every batch or behind every fourth. All in virtual time, so that the figures are
-exact and the same on every machine.
+A simulated server (`ramify.testing.simulated_server.Costs`: a 7 B model on one card, 256 sequences at once) grows
+groups of eight chains whose lengths are lognormal, median 120 tokens, cut at 1,024; a trainer takes a batch of 32
+groups, trains on it for a while, and loads weights behind every batch or behind every fourth. All in virtual time, so
+that the figures are exact and the same on every machine.
 
 Columns: trained tokens a virtual second; their share of the work bound, which is what could be trained if the server's
 every step were full and it never waited for the trainer, nor the trainer for it; how many updates a trained token lies

@@ -19,7 +19,9 @@ SOURCE = Path(__file__).parent.parent / "src"
 
 PURE = ("core", "credit", "formats", "planner", "strategies")
 EDGES = ("edge", "engines", "judges", "rows", "sandbox", "servers", "tasks", "tools")
-SHELL = tuple("config store runner testing experiments sharded telemetry trackers service integrations train view cli".split())
+SHELL = tuple(
+    "config store runner testing experiments sharded telemetry trackers service integrations train view cli".split()
+)
 """Innermost first: each may import those before it."""
 OUTERMOST = ("data",)
 """Scripts: they may import anything, and nothing imports them."""

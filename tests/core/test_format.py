@@ -1,14 +1,12 @@
-from pathlib import Path
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ramify.data
 from ramify.core.codec import ByteCodec
 from ramify.core.format import Span, controls, span_ids
+from ramify.engines.shipped import DATA
 from ramify.engines.tokenizer import TokenizerFile
 
-BUILTIN = TokenizerFile(Path(next(iter(ramify.data.__path__))) / "builtin" / "tokenizer.json")
+BUILTIN = TokenizerFile(DATA / "builtin" / "tokenizer.json")
 CONTROLS = ("<|user|>", "<|end|>", "<|assistant|>")
 
 plain = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

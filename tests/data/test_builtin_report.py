@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from models.report import report_markdown
 
-from ramify.data.report import report_markdown
 from ramify.engines.builtin import FOLDER
 from ramify.engines.tokenizer import TokenizerFile
 

@@ -3,8 +3,9 @@ import re
 from itertools import islice
 from pathlib import Path
 
-from ramify.data.countdown_episodes import demonstration, draw_demonstrations
-from ramify.data.pieces import encode_pieces
+from models.countdown_episodes import demonstration, draw_demonstrations
+from models.pieces import encode_pieces
+
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.tasks.countdown import MAX_CALLS, CountdownProblem, score, split_of
 

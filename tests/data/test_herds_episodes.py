@@ -6,11 +6,11 @@ from itertools import islice
 from random import Random
 
 import pytest
+from models.herds_episodes import ANSWER_LOSS, QUERY_STYLES, draw_demonstrations, search_page
+from models.hops_episodes import observation_text
+from models.pieces import Piece, encode_pieces
 
 from ramify.core.format import AnswerAction, ToolAction
-from ramify.data.herds_episodes import ANSWER_LOSS, QUERY_STYLES, draw_demonstrations, search_page
-from ramify.data.hops_episodes import observation_text
-from ramify.data.pieces import Piece, encode_pieces
 from ramify.engines.shipped import MODELS
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.tasks.herds import (

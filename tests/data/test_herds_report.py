@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from models.report import herds_markdown
 
-from ramify.data.report import herds_markdown
 from ramify.engines.shipped import MODELS
 from ramify.engines.tokenizer import TokenizerFile
 

@@ -8,9 +8,7 @@ from itertools import islice
 from random import Random
 
 import pytest
-
-from ramify.core.format import AnswerAction, InvalidAction, ToolAction
-from ramify.data.hops_episodes import (
+from models.hops_episodes import (
     MAX_SEARCHES,
     QUERY_STYLES,
     TOOL_LOSS,
@@ -19,7 +17,9 @@ from ramify.data.hops_episodes import (
     observation_text,
     search_page,
 )
-from ramify.data.pieces import Piece
+from models.pieces import Piece
+
+from ramify.core.format import AnswerAction, InvalidAction, ToolAction
 from ramify.tasks.hops import FORMAT, MAX_HOPS, TOP_K, HopsProblem
 from ramify.tasks.hops_world import SPLITS, Split, split_of, world, world_name
 

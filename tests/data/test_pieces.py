@@ -2,9 +2,9 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+from models.pieces import Piece, encode_pieces, prompt_piece
 
 from ramify.core.problem import Problem
-from ramify.data.pieces import Piece, encode_pieces, prompt_piece
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.formats.arpo import arpo
 from ramify.formats.search_r1 import SEARCH_R1

@@ -2,13 +2,9 @@ import random
 from itertools import islice
 
 import pytest
-from tests.data.test_countdown_episodes import TOKENIZER
-
-from ramify.config.presets import preset
-from ramify.core.format import span_ids
-from ramify.data.countdown_episodes import demonstration
-from ramify.data.pieces import encode_pieces
-from ramify.data.refine_episodes import (
+from models.countdown_episodes import demonstration
+from models.pieces import encode_pieces
+from models.refine_episodes import (
     KINDS,
     SHORT_WEIGHT,
     Attempt,
@@ -22,6 +18,10 @@ from ramify.data.refine_episodes import (
     templates,
     transcript,
 )
+from tests.data.test_countdown_episodes import TOKENIZER
+
+from ramify.config.presets import preset
+from ramify.core.format import span_ids
 from ramify.formats.tags import spans_of
 from ramify.tasks.countdown import CountdownProblem, generate, score
 from ramify.tools.calculator import CalculatorState, apply

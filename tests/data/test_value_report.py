@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from models.value_data import auc_within, paths_of
 from tests.rows.test_preference import TREE, grown
 
-from ramify.data.value_data import auc_within, paths_of
 from ramify.engines import builtin
 from ramify.engines.value_model import FOLDER
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-import ramify.data
 from ramify.core.errors import ConfigError
 from ramify.engines.chat_template import ChatTemplate, load_template, special_tokens
+from ramify.engines.shipped import DATA
 
-BUILTIN = Path(next(iter(ramify.data.__path__))) / "builtin"
+BUILTIN = DATA / "builtin"
 FIXTURES = Path(__file__).parents[1] / "formats" / "chat_templates"
 ASKED = [{"role": "user", "content": "q"}]
 TOOLS = [{"type": "function", "function": {"name": "f", "description": "a < b & é", "parameters": {}}}]

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
-
-from ramify.data.make_tokenizer import (
+from models.make_tokenizer import (
     CONTROL_TOKENS,
     FIRST_NAMES,
     LAST_NAMES,
@@ -18,6 +16,8 @@ from ramify.data.make_tokenizer import (
     tokenizer_config_json,
     tokenizer_json,
 )
+from tokenizers import Tokenizer
+
 from ramify.engines.tokenizer import TokenizerFile
 
 FOLDER = Path(__file__).parents[2] / "src" / "ramify" / "data" / "builtin"

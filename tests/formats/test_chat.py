@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import ramify.data
 from ramify.core.branch import Branch, Piece
 from ramify.core.codec import ByteCodec, Codec
 from ramify.core.errors import ConfigError
@@ -17,13 +16,14 @@ from ramify.core.problem import Problem
 from ramify.core.segment import Segment, ToolStatus, token_array
 from ramify.core.tool import ToolResult, text_schema
 from ramify.engines.chat_template import ChatTemplate
+from ramify.engines.shipped import DATA
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.formats.calls import CALL_END
 from ramify.formats.chat import Chat, ChatOptions
 from ramify.formats.chat_probe import Message
 
 TEMPLATES = Path(__file__).parent / "chat_templates"
-FOLDER = Path(next(iter(ramify.data.__path__))) / "builtin"
+FOLDER = DATA / "builtin"
 BUILTIN = TokenizerFile(FOLDER / "tokenizer.json")
 BYTES = ByteCodec(is_exact=True)
 

@@ -1,13 +1,11 @@
 import tomllib
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ramify.data
 from ramify.core.branch import Branch, Piece
 from ramify.core.codec import ByteCodec, Codec
 from ramify.core.errors import ConfigError
@@ -15,12 +13,13 @@ from ramify.core.format import Action, AnswerAction, InvalidAction, Span, ToolAc
 from ramify.core.problem import Problem
 from ramify.core.segment import Origin, Segment, ToolStatus, token_array
 from ramify.core.tool import ToolResult
+from ramify.engines.shipped import DATA
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.formats.arpo import ARPO, arpo
 from ramify.formats.tags import TagFormat, check_quote
 
 BYTES = ByteCodec(is_exact=True)
-BUILTIN = TokenizerFile(Path(next(iter(ramify.data.__path__))) / "builtin" / "tokenizer.json")
+BUILTIN = TokenizerFile(DATA / "builtin" / "tokenizer.json")
 CALC = arpo({"calculator": "calc"})
 PROBLEM = Problem("p", "make 9 from 4 5")
 

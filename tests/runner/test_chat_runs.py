@@ -9,13 +9,13 @@ import pytest
 from tests.engines.models import write_model
 from tests.runner.parts import Listening, OneChain, Small, grown, only_leaf
 
-import ramify.data
 from ramify.config.configure import from_toml, resolve, to_toml
 from ramify.config.run_config import EngineConfig, GrowthConfig
 from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
 from ramify.core.tool import schema_of, text_schema
 from ramify.core.tree import Tree
+from ramify.engines.shipped import DATA
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.rows import rows_of
 from ramify.runner.api import Rollout, Saved, begin, rollout_sync
@@ -24,7 +24,7 @@ from ramify.testing.scripts import ScriptedTurn
 from ramify.tools.calculator import Calculator
 from ramify.tools.function import FunctionTool
 
-BUILTIN = Path(next(iter(ramify.data.__path__))) / "builtin"
+BUILTIN = DATA / "builtin"
 TOKENIZER = TokenizerFile(BUILTIN / "tokenizer.json")
 TEMPLATES = Path(__file__).parents[1] / "formats" / "chat_templates"
 QWEN = str(TEMPLATES / "drops_thinking.jinja")

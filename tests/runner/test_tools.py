@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from tests.runner.parts import Listening, OneChain, Small, only_leaf
 
-import ramify.data
 from ramify.config.configure import from_toml, resolve, to_toml
-from ramify.config.run_config import GrowthConfig, RunConfig, ToolConfig, ToolsConfig
+from ramify.config.run_config import EngineConfig, GrowthConfig, RunConfig, ToolConfig, ToolsConfig
 from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall
 from ramify.core.tree import Tree
+from ramify.engines.shipped import DATA
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.rows import rows_of
 from ramify.rows.records import record
@@ -28,7 +28,7 @@ from ramify.testing.scripted import Scripted
 from ramify.testing.scripts import ScriptedTurn
 from ramify.tools.calculator import Calculator
 
-BUILTIN = Path(next(iter(ramify.data.__path__))) / "builtin"
+BUILTIN = DATA / "builtin"
 MCP_SERVER = str(Path(__file__).parents[1] / "tools" / "mcp_server.py")
 GROWTH = GrowthConfig(max_response_tokens=4000)
 
@@ -302,7 +302,7 @@ def test_a_finished_run_is_read_without_its_server(tmp_path: Path) -> None:
     options = {"command": sys.executable, "args": [str(script)], "only": ["add"]}
     config = RunConfig(
         prompts=1,
-        engine=ramify.config.run_config.EngineConfig(name="scripted"),
+        engine=EngineConfig(name="scripted"),
         tools=ToolsConfig(use={"notes": ToolConfig(kind="mcp", options=options)}),
     )
     begin(config, tmp_path / "run")

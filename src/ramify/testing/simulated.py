@@ -1,9 +1,9 @@
 """Simulated: what a model server would take, without one.
 
 What is said comes from a script, exactly as `scripted` says it; when it has been said comes from the clockwork of one
-server that batches continuously (`simulated_server.py`). So schedulers are compared on the same tokens, to the microsecond, under
-`run_virtual` at once and elsewhere in real time. Tokens never depend on time: the same requests give the same bits
-whatever runs beside them.
+server that batches continuously (`simulated_server.py`). So schedulers are compared on the same tokens, to the
+microsecond, under `run_virtual` at once and elsewhere in real time. Tokens never depend on time: the same requests give
+the same bits whatever runs beside them.
 
 Life of a request: its tokens are known when it arrives; it waits for room in the batch; its context is looked up in the
 prefix cache and the rest computed; it samples one token a step and is answered when the last one's step is over.

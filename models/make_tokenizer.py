@@ -7,13 +7,14 @@ tokens, tags and words as added tokens, cut leftmost-longest. No normaliser and 
 Frozen: ids are positions in these lists and shipped weights depend on them. Anything that changes the file voids the
 weights; the test of its hash says so.
 
-`python -m ramify.data.make_tokenizer [DIR]` writes DIR (default: the `builtin` folder beside this file).
+`python -m models.make_tokenizer [DIR]` writes DIR (default: the folder of the built-in model).
 """
 
 import json
 import sys
 from pathlib import Path
 
+from ramify.engines.shipped import DATA
 from ramify.tasks.hops_world import FIRST_NAMES, LAST_NAMES, PETS, RELATIONS, TOWNS
 
 CONTROL_TOKENS = ("<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|pad|>")
@@ -133,4 +134,4 @@ def write_tokenizer(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_tokenizer(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "builtin")
+    write_tokenizer(Path(sys.argv[1]) if len(sys.argv) > 1 else DATA / "builtin")

@@ -10,8 +10,9 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ramify.data.hops_episodes import observation_text
-from ramify.data.pieces import Piece, prompt_piece
+from models.hops_episodes import observation_text
+from models.pieces import Piece, prompt_piece
+
 from ramify.tasks.herds import (
     MAX_CALLS,
     NUM_HERDS,

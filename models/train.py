@@ -1,6 +1,6 @@
 """Trains the built-in model from nothing, on one CPU thread, by imitation of random demonstrations of both tasks.
 
-`python -m ramify.data.train --out DIR --minutes M --seed S` writes a Hugging Face folder (Qwen3 architecture, bf16)
+`python -m models.train --out DIR --minutes M --seed S` writes a Hugging Face folder (Qwen3 architecture, bf16)
 with its tokenizer and a report of what was measured on held-out problems. Owns the recipe: the network, the optimiser,
 the curriculum. It takes one thread: two threads train no faster, and two torch processes on two cores slow each other
 down. The learning rate follows the share of the CPU time used, so another machine takes another number of steps and
@@ -21,18 +21,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from models import countdown_episodes, hops_episodes, refine_episodes
+from models.attempts import own_attempts
+from models.evaluate import evaluate_both
+from models.evaluate_refine import evaluate_refinement
+from models.hops_episodes import HopsMix
+from models.make_tokenizer import write_tokenizer
+from models.pieces import Piece, encode_pieces
+from models.refine_episodes import Attempt
+from models.report import report_markdown
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ramify.data import countdown_episodes, hops_episodes, refine_episodes
-from ramify.data.attempts import own_attempts
-from ramify.data.evaluate import evaluate_both
-from ramify.data.evaluate_refine import evaluate_refinement
-from ramify.data.hops_episodes import HopsMix
-from ramify.data.make_tokenizer import write_tokenizer
-from ramify.data.pieces import Piece, encode_pieces
-from ramify.data.refine_episodes import Attempt
-from ramify.data.report import report_markdown
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.tasks.countdown import DEFAULT_DISTRIBUTION, CountdownDistribution
 from ramify.tasks.hops import TOP_K

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from ramify.data.evaluate import sample
-from ramify.data.exams import countdown_exam
-from ramify.data.refine_episodes import Attempt
+from models.evaluate import sample
+from models.exams import countdown_exam
+from models.refine_episodes import Attempt
+
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.tasks.countdown import Split, parse_question
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from models.pieces import Piece, prompt_piece
+
 from ramify.core.format import AnswerAction, ToolAction
 from ramify.core.segment import ToolStatus
 from ramify.core.tool import ToolResult
-from ramify.data.pieces import Piece, prompt_piece
 from ramify.tasks.hops import FORMAT, PROBLEMS_A_WORLD, TOP_K, HopsProblem, draw_problem, index_of
 from ramify.tasks.hops_world import Split, world, world_name
 from ramify.tools.search import joined_page

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from models.exams import Agent, Exam, countdown_exam, hops_exam
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ramify.data.exams import Agent, Exam, countdown_exam, hops_exam
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.experiments.proportions import pass_at_k
 

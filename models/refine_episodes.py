@@ -14,9 +14,10 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Final, Literal
 
+from models.countdown_episodes import demonstration
+from models.pieces import Piece
+
 from ramify.config.presets import preset
-from ramify.data.countdown_episodes import demonstration
-from ramify.data.pieces import Piece
 from ramify.tasks.countdown import DEFAULT_DISTRIBUTION, CountdownProblem, operators_of, score
 from ramify.tools.calculator import CalculatorState, apply, value_of
 

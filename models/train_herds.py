@@ -1,6 +1,6 @@
 """Trains the model of the task `herds` from the weights of the built-in one, on one CPU thread.
 
-`python -m ramify.data.train_herds --out DIR --minutes M --seed S` writes a folder like that of the built-in model, with
+`python -m models.train_herds --out DIR --minutes M --seed S` writes a folder like that of the built-in model, with
 the same tokenizer and network, and a report of what was measured on held-out problems. The model knows herds alone:
 what it has learnt of other tasks fades. Owns this recipe; the optimiser and the network are those of `train`.
 """
@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from ramify.data import herds_episodes
-from ramify.data.evaluate import evaluate
-from ramify.data.exams import herds_exam
-from ramify.data.make_tokenizer import write_tokenizer
-from ramify.data.pieces import encode_pieces
-from ramify.data.report import herds_markdown
-from ramify.data.train import (
+from models import herds_episodes
+from models.evaluate import evaluate
+from models.exams import herds_exam
+from models.make_tokenizer import write_tokenizer
+from models.pieces import encode_pieces
+from models.report import herds_markdown
+from models.train import (
     Begun,
     Episode,
     ModelShape,
@@ -33,6 +32,7 @@ from ramify.data.train import (
     keep_freed_memory,
     save_model,
 )
+
 from ramify.engines.builtin import FOLDER
 from ramify.engines.tokenizer import TokenizerFile
 

@@ -7,7 +7,8 @@ made wrong on purpose. Pure: randomness comes from the generator handed in.
 import random
 from collections.abc import Iterator
 
-from ramify.data.pieces import Piece, prompt_piece
+from models.pieces import Piece, prompt_piece
+
 from ramify.tasks.countdown import (
     DEFAULT_DISTRIBUTION,
     CountdownDistribution,

@@ -1,6 +1,6 @@
 """Trains the built-in step scorer: how likely a path that has come this far is to end well.
 
-`python -m ramify.data.train_value --out DIR` searches training problems of both tasks with the built-in model and their
+`python -m models.train_value --out DIR` searches training problems of both tasks with the built-in model and their
 answers (rStar's first round: `rstar_mcts` without a judge of steps, `oracle = "declared"`), takes the q value of every
 step from the trees, and trains the built-in network with one output more on these, on one thread.
 It writes a Hugging Face folder (Qwen3ForSequenceClassification, bf16) with a report of what was measured on held-out
@@ -21,11 +21,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 import torch.nn.functional as F
+from models.train import ModelShape, Parameters, hidden_states, keep_freed_memory
+from models.value_data import Path, auc_within, paths_of
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ramify.data.train import ModelShape, Parameters, hidden_states, keep_freed_memory
-from ramify.data.value_data import Path, auc_within, paths_of
 from ramify.engines.builtin import FOLDER
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.runner.api import rollout_sync

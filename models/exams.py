@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from ramify.data import herds_episodes
-from ramify.data.countdown_episodes import result_text
-from ramify.data.hops_episodes import observation_text, search_page
-from ramify.data.pieces import prompt_piece
-from ramify.data.refine_episodes import Attempt, Kind, prompt_of, templates
+from models import herds_episodes
+from models.countdown_episodes import result_text
+from models.hops_episodes import observation_text, search_page
+from models.pieces import prompt_piece
+from models.refine_episodes import Attempt, Kind, prompt_of, templates
+
 from ramify.tasks import countdown, herds, hops
 from ramify.tasks.countdown import CountdownProblem, Split
 from ramify.tasks.herds import HerdsProblem

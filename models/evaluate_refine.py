@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from models.attempts import own_attempts
+from models.evaluate import sample
+from models.exams import refine_exam
+from models.refine_episodes import Attempt, Kind, critique
+from models.value_data import auc_within
 
-from ramify.data.attempts import own_attempts
-from ramify.data.evaluate import sample
-from ramify.data.exams import refine_exam
-from ramify.data.refine_episodes import Attempt, Kind, critique
-from ramify.data.value_data import auc_within
 from ramify.engines.tokenizer import TokenizerFile
 
 _INTEGER = re.compile(r"-?[0-9]{1,3}")
