@@ -17,8 +17,8 @@ from ramify.core.command import Command, Grow, Grown, Judged, Outcome, Score
 from ramify.core.problem import Problem
 from ramify.core.segment import Segment
 from ramify.core.tree import Tree
-from ramify.strategies.ab_mcts import ABMCTS, ABMCTSConfig, Family, Pending
-from ramify.strategies.posteriors import Variates
+from ramify.strategies.ab_mcts.a import ABMCTS, ABMCTSConfig, Family, Pending
+from ramify.strategies.parts.posteriors import Variates
 
 MARKS = (900, 1_000, 9_900, 10_000)
 RUNS = 5

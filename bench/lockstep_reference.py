@@ -31,11 +31,11 @@ from ramify.runner.run import Run
 from ramify.runner.sampler import ENTROPY_TOKENS, ENTROPY_TOPK
 from ramify.runner.stopping import STOP_POLICIES, Generated, Ruling, classify_stop
 from ramify.runner.work import extended, prompt_segments, sampled_segments
-from ramify.strategies.branching import ForkRule
-from ramify.strategies.draws import Draws, without_replacement
-from ramify.strategies.entropy import step_entropy_topk
 from ramify.strategies.offline import OfflineConfig
 from ramify.strategies.online import OnlineConfig
+from ramify.strategies.parts.branching import ForkRule
+from ramify.strategies.parts.draws import Draws, without_replacement
+from ramify.strategies.parts.entropy import step_entropy_topk
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -29,11 +29,11 @@ from ramify.core.segment import Segment, Usage
 from ramify.core.strategy import Phase, Strategy
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Driver, Start
-from ramify.strategies.ab_mcts import ABMCTS, ABMCTSConfig
+from ramify.strategies.ab_mcts.a import ABMCTS, ABMCTSConfig
 from ramify.strategies.best_first import BestFirst, BestFirstConfig
-from ramify.strategies.mcts import MCTS
-from ramify.strategies.mcts_config import TREEQUEST, MCTSConfig
-from ramify.strategies.priors import Prior
+from ramify.strategies.mcts.config import TREEQUEST, MCTSConfig
+from ramify.strategies.mcts.priors import Prior
+from ramify.strategies.mcts.search import MCTS
 from ramify.strategies.rstar_mcts import AS_PUBLISHED as RSTAR_AS_PUBLISHED
 from ramify.strategies.rstar_mcts import RStarMCTS, RStarMCTSConfig
 

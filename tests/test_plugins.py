@@ -6,7 +6,7 @@ import pytest
 from ramify import plugins
 from ramify.config.configure import resolve
 from ramify.core.errors import ConfigError
-from ramify.strategies import choose, sample
+from ramify.strategies.parts import choose, sample
 
 MINE = """
 import math
@@ -65,7 +65,9 @@ def test_a_class_of_a_file_is_found_once_and_pickles(tmp_path: Path):
 
 
 def test_an_attribute_of_a_module_is_found():
-    assert plugins.find("prune", "ramify.strategies.prune:repeated_call") is plugins.find("prune", "repeated_call")
+    assert plugins.find("prune", "ramify.strategies.parts.prune:repeated_call") is plugins.find(
+        "prune", "repeated_call"
+    )
 
 
 def test_a_class_is_built_with_options_and_an_instance_is_taken_as_it_is(tmp_path: Path):

@@ -25,8 +25,8 @@ from ramify.formats.tags import TagFormat
 from ramify.rows.arrays import padded
 from ramify.runner.api import Rollout, begin, rollout
 from ramify.runner.events import CommandsAsked, Event
-from ramify.strategies.branching import arpo_probability, dynamic_initial_rollouts
-from ramify.strategies.entropy import STEP_ENTROPY, step_entropy_topk
+from ramify.strategies.parts.branching import arpo_probability, dynamic_initial_rollouts
+from ramify.strategies.parts.entropy import STEP_ENTROPY, step_entropy_topk
 from ramify.tasks.countdown import Countdown
 from ramify.testing.clock import run_virtual
 from ramify.tools.calculator import Calculator, CalculatorSession

@@ -17,13 +17,13 @@ from ramify.core.strategy import Phase, SearchStrategy, Strategy
 from ramify.core.tree import Tree
 from ramify.credit import forest_of
 from ramify.runner.driver import Asked, Delivered
-from ramify.strategies.draws import Draws
-from ramify.strategies.frontier import FrontierWeights
-from ramify.strategies.mcts_config import FirstPlay, Widening
-from ramify.strategies.mcts_node import Counting
-from ramify.strategies.priors import Prior
-from ramify.strategies.tot_bfs import LevelRules
-from ramify.strategies.tot_dfs import DepthRules
+from ramify.strategies.mcts.config import FirstPlay, Widening
+from ramify.strategies.mcts.node import Counting
+from ramify.strategies.mcts.priors import Prior
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.frontier import FrontierWeights
+from ramify.strategies.tot.bfs import LevelRules
+from ramify.strategies.tot.dfs import DepthRules
 
 TWO_WAYS: dict[str, object] = {"first_actions": ("policy", "policy"), "actions": ("refine", "rewrite")}
 CONFIGURATIONS: dict[str, list[dict[str, object]]] = {

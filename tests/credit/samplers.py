@@ -21,7 +21,7 @@ from ramify.core.segment import Segment, token_array
 from ramify.core.stems import joining
 from ramify.core.stop import KEPT, ROULETTE
 from ramify.core.tree import ROOT, Step, Tree
-from ramify.strategies.post_hoc import LeastLikely, UniformNode
+from ramify.strategies.parts.post_hoc import LeastLikely, UniformNode
 from ramify.strategies.treerl import TreeRLConfig
 
 CODEC = ByteCodec(is_exact=True)

@@ -39,12 +39,11 @@ from ramify.credit.balance import shares_of
 from ramify.credit.forest import STEM, Array_N
 from ramify.rows import rows_of
 from ramify.runner.driver import Start
-from ramify.strategies import Offline, TreeGRPO, TreeRL
-from ramify.strategies.offline import OfflineConfig
-from ramify.strategies.post_hoc import LeastLikely, UniformNode, post_hoc_rule
-from ramify.strategies.topped_up import ToppedUp
-from ramify.strategies.tree_grpo import TreeGRPOConfig
-from ramify.strategies.treerl import TreeRLConfig
+from ramify.strategies.offline import Offline, OfflineConfig
+from ramify.strategies.parts.post_hoc import LeastLikely, UniformNode, post_hoc_rule
+from ramify.strategies.parts.topped_up import ToppedUp
+from ramify.strategies.tree_grpo import TreeGRPO, TreeGRPOConfig
+from ramify.strategies.treerl import TreeRL, TreeRLConfig
 
 # -- the goldens' samplers ---------------------------------------------------------------------------------------------
 

@@ -45,8 +45,7 @@ from ramify.credit import (
     vine,
 )
 from ramify.runner.driver import Start
-from ramify.strategies import Planned
-from ramify.strategies.planned import PlannedConfig
+from ramify.strategies.planned import Planned, PlannedConfig
 
 EXACT: Mapping[str, Credit] = {
     each.__name__: each

@@ -23,9 +23,8 @@ from ramify.credit.spo import is_kept, spo, spo_as_published
 from ramify.credit.treerpo import treerpo
 from ramify.rows.row import rows_of
 from ramify.runner.driver import Start
-from ramify.strategies import DeepSearch, Segments
-from ramify.strategies.deepsearch import DeepSearchConfig
-from ramify.strategies.segments import SegmentsConfig
+from ramify.strategies.deepsearch import DeepSearch, DeepSearchConfig
+from ramify.strategies.segments import Segments, SegmentsConfig
 
 HALF = 0.5
 NESTED = Forest.of_arrays([-1, -1, 0, 0, 0], [HALF, HALF, 1 / 3, 1 / 3, 1 / 3], [None, 1.0, 1.0, 0.0, 0.0])

@@ -24,7 +24,7 @@ from ramify.core.action import ActionConfig
 from ramify.core.limits import Limits
 from ramify.core.stop import STOP_WORDS
 from ramify.credit import NAMES
-from ramify.strategies import choose
+from ramify.strategies.parts import choose
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])

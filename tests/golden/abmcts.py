@@ -10,9 +10,9 @@ from ramify.core.command import Grow, Judge
 from ramify.core.growth import GrowthRules
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Asked, Start
-from ramify.strategies.ab_mcts import ABMCTS, AS_PUBLISHED, ABMCTSConfig
-from ramify.strategies.ab_mcts_m import Repeats
-from ramify.strategies.posteriors import BetaPrior, GaussianPrior, Running, ucb1
+from ramify.strategies.ab_mcts.a import ABMCTS, AS_PUBLISHED, ABMCTSConfig
+from ramify.strategies.ab_mcts.m import Repeats
+from ramify.strategies.parts.posteriors import BetaPrior, GaussianPrior, Running, ucb1
 
 Input = Mapping[str, Any]
 

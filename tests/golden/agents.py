@@ -13,7 +13,7 @@ from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Start
 from ramify.strategies.lats import AS_PUBLISHED as LATS_AS_PUBLISHED
 from ramify.strategies.lats import LATSConfig
-from ramify.strategies.lats_state import State, back_up, bound
+from ramify.strategies.parts.lats_state import State, back_up, bound
 from ramify.strategies.rap import AS_PUBLISHED, RAP
 
 Input = Mapping[str, Any]

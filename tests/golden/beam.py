@@ -13,14 +13,14 @@ from ramify.core.growth import Scored
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Delivered, Start
 from ramify.strategies.beam import AS_PUBLISHED, ITS_AS_PUBLISHED, Beam, BeamConfig
-from ramify.strategies.draws import Draws
 from ramify.strategies.dvts import AS_PUBLISHED as DVTS_AS_PUBLISHED
 from ramify.strategies.dvts import DVTS, DVTSConfig
-from ramify.strategies.levels import LOOKAHEAD, Level, Levels
 from ramify.strategies.particle_filter import AS_PUBLISHED as PARTICLES_AS_PUBLISHED
 from ramify.strategies.particle_filter import ParticleFilter, ParticleFilterConfig, log_odds
-from ramify.strategies.paths import Path
-from ramify.strategies.survivors import tiled
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.levels import LOOKAHEAD, Level, Levels
+from ramify.strategies.parts.paths import Path
+from ramify.strategies.parts.survivors import tiled
 
 Input = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from ramify.runner.driver import Asked, Start
 from ramify.strategies.beam import AS_PUBLISHED, RSTAR, Beam
 from ramify.strategies.best_of_n import BestOfN, BestOfNConfig
 from ramify.strategies.dvts import DVTS, DVTSConfig
-from ramify.strategies.tot import ToT, ToTConfig
+from ramify.strategies.tot.search import ToT, ToTConfig
 
 Input = Mapping[str, Any]
 

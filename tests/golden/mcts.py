@@ -11,13 +11,13 @@ from tests.strategies.world import Journey, path_text, text_step
 from ramify.core.command import Grow, Judge, Score
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Asked, Start
-from ramify.strategies.mcts import MCTS
-from ramify.strategies.mcts_config import TREEQUEST, MCTSConfig, Widening
-from ramify.strategies.mcts_node import Counting, Node
-from ramify.strategies.priors import Prior
+from ramify.strategies.mcts.config import TREEQUEST, MCTSConfig, Widening
+from ramify.strategies.mcts.node import Counting, Node
+from ramify.strategies.mcts.priors import Prior
+from ramify.strategies.mcts.search import MCTS
+from ramify.strategies.parts.steering import REWARD
 from ramify.strategies.rstar_mcts import AS_PUBLISHED as RSTAR_AS_PUBLISHED
 from ramify.strategies.rstar_mcts import RStarMCTS, State
-from ramify.strategies.steering import REWARD
 
 Input = Mapping[str, Any]
 

@@ -11,9 +11,9 @@ from ramify.core.command import Command, Grow, Judge
 from ramify.core.growth import GrowthRules
 from ramify.core.tree import NONE, Step, Tree
 from ramify.runner.driver import Start
-from ramify.strategies.mctsr import MCTSr
-from ramify.strategies.mctsr_config import AS_PUBLISHED, MATHBLACKBOX, MCTSrConfig
-from ramify.strategies.mctsr_scores import (
+from ramify.strategies.mctsr.answers import AnswerTree
+from ramify.strategies.mctsr.config import AS_PUBLISHED, MATHBLACKBOX, MCTSrConfig
+from ramify.strategies.mctsr.scores import (
     importance_weights,
     is_distribution,
     pairwise_weights,
@@ -21,7 +21,7 @@ from ramify.strategies.mctsr_scores import (
     rescored,
     uct,
 )
-from ramify.strategies.mctsr_tree import AnswerTree
+from ramify.strategies.mctsr.search import MCTSr
 
 Input = Mapping[str, Any]
 RULES = GrowthRules(quoting=frozenset({"critique", "rewrite"}))

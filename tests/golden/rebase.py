@@ -9,8 +9,8 @@ from tests.strategies.world import Journey, ListDraws, text_step
 from ramify.core.command import Judge
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Start
-from ramify.strategies.levels import Level
-from ramify.strategies.paths import Path
+from ramify.strategies.parts.levels import Level
+from ramify.strategies.parts.paths import Path
 from ramify.strategies.rebase import AS_PUBLISHED, Rebase, RebaseConfig
 
 Input = Mapping[str, Any]

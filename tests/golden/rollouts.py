@@ -18,8 +18,11 @@ from ramify.core.segment import Segment, ToolCall, token_array
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Start
 from ramify.runner.stopping import STOP_POLICIES, Generated, classify_stop
-from ramify.strategies import Offline, Online, choose
-from ramify.strategies.branching import (
+from ramify.strategies.offline import AS_PUBLISHED as OFFLINE_AS_PUBLISHED
+from ramify.strategies.offline import Offline, OfflineConfig
+from ramify.strategies.online import ARPO_AS_PUBLISHED, Online, OnlineConfig
+from ramify.strategies.parts import choose
+from ramify.strategies.parts.branching import (
     Clipping,
     aepo_decision,
     aepo_probability,
@@ -27,11 +30,8 @@ from ramify.strategies.branching import (
     arpo_probability,
     dynamic_initial_rollouts,
 )
-from ramify.strategies.draws import Draws
-from ramify.strategies.entropy import mean_surprisal, renormalised_topk_entropy, step_entropy_topk
-from ramify.strategies.offline import AS_PUBLISHED as OFFLINE_AS_PUBLISHED
-from ramify.strategies.offline import OfflineConfig
-from ramify.strategies.online import ARPO_AS_PUBLISHED, OnlineConfig
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.entropy import mean_surprisal, renormalised_topk_entropy, step_entropy_topk
 from ramify.testing.prefill_cost import decode_if_chains, modelled_spend
 
 Input = Mapping[str, Any]

@@ -12,7 +12,7 @@ from ramify.core.segment import Segment, ToolCall, token_array
 from ramify.core.tree import Step, Tree
 from ramify.rows import Row, rows_of
 from ramify.rows.weights import path_means
-from ramify.strategies import sample
+from ramify.strategies.parts import sample
 
 Input = Mapping[str, Any]
 

@@ -12,8 +12,8 @@ from ramify.core.growth import Scored
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Delivered, Start
 from ramify.strategies.beam import RSTAR, RSTAR_AS_PUBLISHED, Beam, BeamConfig
-from ramify.strategies.levels import Level
-from ramify.strategies.paths import Path
+from ramify.strategies.parts.levels import Level
+from ramify.strategies.parts.paths import Path
 
 Input = Mapping[str, Any]
 CONFIGS: Final = {"as_published": RSTAR_AS_PUBLISHED, "corrected": RSTAR}

@@ -11,9 +11,9 @@ from ramify.credit.segments import child_values
 from ramify.credit.spo import advantages as spo_advantages
 from ramify.credit.spo import is_kept
 from ramify.credit.treerpo import advantages as treerpo_advantages
-from ramify.strategies.frontier import FrontierWeights, frontier_score
+from ramify.strategies.parts.frontier import FrontierWeights, frontier_score
+from ramify.strategies.parts.ucb import uct
 from ramify.strategies.segments import full_size
-from ramify.strategies.ucb import uct
 
 Input = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from ramify.credit.forest import STEM
 from ramify.credit.treepo import published_advantages
 from ramify.rows import rows_of
 from ramify.rows.batch import whitened
-from ramify.strategies import allotment
+from ramify.strategies.parts import allotment
 
 Input = Mapping[str, Any]
 

@@ -11,9 +11,8 @@ from ramify.core.tree import ROOT
 from ramify.credit import Forest
 from ramify.credit.forest import STEM
 from ramify.credit.treerl import leaf_means, leave_one_out, process_rewards, published_rewards, published_values
-from ramify.strategies import TreeRL
-from ramify.strategies.surprise import fork_positions
-from ramify.strategies.treerl import TreeRLConfig
+from ramify.strategies.parts.surprise import fork_positions
+from ramify.strategies.treerl import TreeRL, TreeRLConfig
 
 Input = Mapping[str, Any]
 

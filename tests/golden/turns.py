@@ -18,11 +18,11 @@ from ramify.credit.at2po import turn_advantages, turn_values
 from ramify.credit.forest import STEM
 from ramify.credit.grown import MEAN_SURPRISAL
 from ramify.credit.tree_grpo import tree_advantages
-from ramify.strategies import AT2PO, TreeGRPO
 from ramify.strategies.at2po import AS_PUBLISHED as AT2PO_AS_PUBLISHED
-from ramify.strategies.resample import highest, scores
-from ramify.strategies.sample import per_tree
-from ramify.strategies.tree_grpo import TreeGRPOConfig, expansion_candidates
+from ramify.strategies.at2po import AT2PO
+from ramify.strategies.parts.resample import highest, scores
+from ramify.strategies.parts.sample import per_tree
+from ramify.strategies.tree_grpo import TreeGRPO, TreeGRPOConfig, expansion_candidates
 
 Input = Mapping[str, Any]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ramify.strategies.ucb import (
+from ramify.strategies.parts.ucb import (
     growing_exploration,
     max_children,
     puct,

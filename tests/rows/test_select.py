@@ -7,7 +7,7 @@ from tests.credit.trees import bare, end, fork, nested
 from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT
 from ramify.rows import kept_leaves, mark_not_selected, rows_of, select_leaves
-from ramify.strategies.sample import as_planned, correct_first
+from ramify.strategies.parts.sample import as_planned, correct_first
 
 
 @pytest.mark.covers("S0.7", "S0.10")

@@ -16,7 +16,7 @@ from ramify.core.limits import Limits
 from ramify.core.segment import Finish, Sampling
 from ramify.core.tree import ROOT, Tree
 from ramify.runner.sampler import affinity
-from ramify.strategies.entropy import STEP_ENTROPY, step_entropy_topk
+from ramify.strategies.parts.entropy import STEP_ENTROPY, step_entropy_topk
 from ramify.testing.planned_faults import Delay, Fault
 from ramify.testing.policies import chains
 from ramify.testing.scripted import SCRIPTED, Scripted

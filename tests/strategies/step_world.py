@@ -8,7 +8,7 @@ from tests.strategies.world import Journey, path_text, text_step
 from ramify.core.command import Grow, Judge
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Asked, Start
-from ramify.strategies.levels import LOOKAHEAD
+from ramify.strategies.parts.levels import LOOKAHEAD
 
 STOPS = {".": "answer", "!": "length"}
 

@@ -17,9 +17,9 @@ from ramify.core.growth import GrowthRules
 from ramify.core.limits import Limits
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Asked, Start
-from ramify.strategies import ABMCTS
-from ramify.strategies.ab_mcts import AS_PUBLISHED, ABMCTSConfig
-from ramify.strategies.posteriors import BetaPrior
+from ramify.strategies.ab_mcts import ABMCTS
+from ramify.strategies.ab_mcts.a import AS_PUBLISHED, ABMCTSConfig
+from ramify.strategies.parts.posteriors import BetaPrior
 
 DEFAULT = ABMCTSConfig()
 TWO = ABMCTSConfig(first_actions=("small", "large"), actions=("refine", "rewrite"), num_answers=40)

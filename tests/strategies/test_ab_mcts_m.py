@@ -13,10 +13,9 @@ from ramify.core.command import Grow
 from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT, Tree
 from ramify.runner.driver import Asked
-from ramify.strategies import ABMCTSM
-from ramify.strategies.ab_mcts_m import ABMCTSMConfig, Repeats
-from ramify.strategies.hierarchy import LEAST_SIGMA_Y, Group, draw_prior, fitted
-from ramify.strategies.posteriors import Running
+from ramify.strategies.ab_mcts.hierarchy import LEAST_SIGMA_Y, Group, draw_prior, fitted
+from ramify.strategies.ab_mcts.m import ABMCTSM, ABMCTSMConfig, Repeats
+from ramify.strategies.parts.posteriors import Running
 
 BOUNDS = np.array([0.0, 0.2, 0.4, 0.5, 0.6, 0.8, 1.0])
 TWO = ABMCTSMConfig(first_actions=("small", "large"), actions=("refine", "rewrite"), num_answers=40)

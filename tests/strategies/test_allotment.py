@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.core.errors import ConfigError
-from ramify.strategies.allotment import even_allotment, fallback_index, softmax, total_allotment, weighted_allotment
+from ramify.strategies.parts.allotment import (
+    even_allotment,
+    fallback_index,
+    softmax,
+    total_allotment,
+    weighted_allotment,
+)
 
 WEIGHTS = st.lists(st.floats(0, 9), min_size=1, max_size=6).filter(lambda weights: sum(weights) > 0)
 

@@ -11,11 +11,10 @@ from tests.strategies.world import SeededWorld, bare_tree, journey, sampled_step
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Start
-from ramify.strategies import AT2PO, Offline
-from ramify.strategies.at2po import AS_PUBLISHED, AT2POConfig
-from ramify.strategies.offline import OfflineConfig
-from ramify.strategies.resample import Penalty, highest, step_surprisal
-from ramify.strategies.sample import copies_of_last
+from ramify.strategies.at2po import AS_PUBLISHED, AT2PO, AT2POConfig
+from ramify.strategies.offline import Offline, OfflineConfig
+from ramify.strategies.parts.resample import Penalty, highest, step_surprisal
+from ramify.strategies.parts.sample import copies_of_last
 
 
 def with_surprisal(step: Step, surprisal: float) -> Step:

@@ -10,9 +10,9 @@ from ramify.core.command import Grow
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Tree
 from ramify.strategies.beam import AS_PUBLISHED, ITS_AS_PUBLISHED, RSTAR, RSTAR_AS_PUBLISHED, Beam, BeamConfig
-from ramify.strategies.levels import Level
-from ramify.strategies.paths import Path
-from ramify.strategies.survivors import all_with_places, best_with_places, ranked, tiled
+from ramify.strategies.parts.levels import Level
+from ramify.strategies.parts.paths import Path
+from ramify.strategies.parts.survivors import all_with_places, best_with_places, ranked, tiled
 
 Said = Mapping[str, Sequence[str]]
 

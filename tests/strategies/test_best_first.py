@@ -10,9 +10,8 @@ from ramify.core.command import Grow
 from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT, Tree
 from ramify.runner.driver import Asked
-from ramify.strategies import BestFirst
-from ramify.strategies.best_first import AS_PUBLISHED, BestFirstConfig
-from ramify.strategies.draws import Draws
+from ramify.strategies.best_first import AS_PUBLISHED, BestFirst, BestFirstConfig
+from ramify.strategies.parts.draws import Draws
 
 
 class NoDraws(Draws):

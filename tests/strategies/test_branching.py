@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.strategies.branching import Clipping, ForkRule, dynamic_initial_rollouts
+from ramify.strategies.parts.branching import Clipping, ForkRule, dynamic_initial_rollouts
 
 RULES = st.builds(
     ForkRule,

@@ -8,8 +8,7 @@ from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Start
-from ramify.strategies import Chains
-from ramify.strategies.chains import ChainsConfig
+from ramify.strategies.chains import Chains, ChainsConfig
 
 
 def chains(**config: object) -> Chains:

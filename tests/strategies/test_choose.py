@@ -10,11 +10,11 @@ from tests.strategies.world import ListDraws, bare_tree, journey
 
 from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies import Chains, Offline, choose, sample
-from ramify.strategies.chains import ChainsConfig
-from ramify.strategies.draws import Draws, without_replacement
-from ramify.strategies.entropy import step_entropy
-from ramify.strategies.offline import OfflineConfig
+from ramify.strategies.chains import Chains, ChainsConfig
+from ramify.strategies.offline import Offline, OfflineConfig
+from ramify.strategies.parts import choose, sample
+from ramify.strategies.parts.draws import Draws, without_replacement
+from ramify.strategies.parts.entropy import step_entropy
 
 
 def grown() -> Tree:

@@ -19,8 +19,7 @@ from ramify.core.tree import Step, Tree
 from ramify.credit import forest_of
 from ramify.credit.deepsearch import Search
 from ramify.runner.driver import Asked, Start
-from ramify.strategies import DeepSearch
-from ramify.strategies.deepsearch import AS_PUBLISHED, DeepSearchConfig
+from ramify.strategies.deepsearch import AS_PUBLISHED, DeepSearch, DeepSearchConfig
 
 WRONG, RIGHT = End(0.0), End(1.0)
 BY_HAND: Mapping[Places, End] = {

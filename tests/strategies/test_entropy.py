@@ -7,7 +7,7 @@ import pytest
 from tests.strategies.world import bare_tree
 
 from ramify.core.errors import ContractError
-from ramify.strategies.entropy import (
+from ramify.strategies.parts.entropy import (
     mean_surprisal,
     renormalised_topk_entropy,
     step_entropy,

@@ -21,12 +21,11 @@ from ramify.core.segment import token_array
 from ramify.core.strategy import Strategy
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Start
-from ramify.strategies import Offline, Online, TreePO, TreeRL
-from ramify.strategies.draws import Draws
-from ramify.strategies.offline import OfflineConfig
-from ramify.strategies.online import OnlineConfig
-from ramify.strategies.treepo import TreePOConfig
-from ramify.strategies.treerl import TreeRLConfig
+from ramify.strategies.offline import Offline, OfflineConfig
+from ramify.strategies.online import Online, OnlineConfig
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.treepo import TreePO, TreePOConfig
+from ramify.strategies.treerl import TreeRL, TreeRLConfig
 
 Gradient = dict[tuple[str, int], Fraction]
 

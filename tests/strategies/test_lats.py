@@ -11,9 +11,8 @@ from ramify.core.command import Score
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Start
-from ramify.strategies import LATS
-from ramify.strategies.lats import AS_PUBLISHED, LATSConfig
-from ramify.strategies.lats_state import State, back_up, bound
+from ramify.strategies.lats import AS_PUBLISHED, LATS, LATSConfig
+from ramify.strategies.parts.lats_state import State, back_up, bound
 
 SMALL = LATSConfig(width=2, iterations=2, depth_limit=3, rollout_depth=3)
 

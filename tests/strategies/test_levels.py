@@ -15,8 +15,8 @@ from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Asked, Delivered, Driver, Start
 from ramify.strategies.beam import Beam, BeamConfig
 from ramify.strategies.dvts import DVTS, DVTSConfig
-from ramify.strategies.levels import LOOKAHEAD, LevelsConfig
-from ramify.strategies.paths import Aggregate, aggregate_scores
+from ramify.strategies.parts.levels import LOOKAHEAD, LevelsConfig
+from ramify.strategies.parts.paths import Aggregate, aggregate_scores
 
 
 def beam(**options: Any) -> Beam:

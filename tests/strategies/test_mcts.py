@@ -15,10 +15,10 @@ from ramify.core.errors import ConfigError, ContractError
 from ramify.core.strategy import SearchStrategy
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Asked, Start
-from ramify.strategies.mcts import MCTS
-from ramify.strategies.mcts_config import TREEQUEST, FirstPlay, MCTSConfig, Widening
-from ramify.strategies.mcts_node import Counting, Node
-from ramify.strategies.priors import Prior
+from ramify.strategies.mcts.config import TREEQUEST, FirstPlay, MCTSConfig, Widening
+from ramify.strategies.mcts.node import Counting, Node
+from ramify.strategies.mcts.priors import Prior
+from ramify.strategies.mcts.search import MCTS
 from ramify.strategies.rstar_mcts import AS_PUBLISHED, RStarMCTS, RStarMCTSConfig
 
 UNIFORM = Prior(evidence="uniform")

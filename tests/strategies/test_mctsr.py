@@ -20,10 +20,10 @@ from ramify.core.errors import ConfigError, ContractError
 from ramify.core.limits import Limits
 from ramify.core.tree import NONE, ROOT, Tree
 from ramify.runner.driver import Asked
-from ramify.strategies.draws import Draws
-from ramify.strategies.mctsr import MCTSr
-from ramify.strategies.mctsr_config import AS_PUBLISHED, MATHBLACKBOX, MCTSrConfig
-from ramify.strategies.mctsr_tree import Answer, AnswerTree
+from ramify.strategies.mctsr.answers import Answer, AnswerTree
+from ramify.strategies.mctsr.config import AS_PUBLISHED, MATHBLACKBOX, MCTSrConfig
+from ramify.strategies.mctsr.search import MCTSr
+from ramify.strategies.parts.draws import Draws
 from ramify.testing.scripted import Scripted
 from ramify.testing.scripts import ScriptedTurn
 

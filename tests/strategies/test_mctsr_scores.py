@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.strategies.mctsr_scores import (
+from ramify.strategies.mctsr.scores import (
     Penalty,
     importance_weights,
     is_distribution,

@@ -12,8 +12,7 @@ from ramify.core.errors import ConfigError
 from ramify.core.growth import Done
 from ramify.core.tree import ROOT, Tree
 from ramify.runner.driver import Driver
-from ramify.strategies import Offline
-from ramify.strategies.offline import AS_PUBLISHED, OfflineConfig
+from ramify.strategies.offline import AS_PUBLISHED, Offline, OfflineConfig
 
 
 def offline(seed: int = 0, **config: object) -> Offline:

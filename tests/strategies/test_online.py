@@ -12,8 +12,7 @@ from tests.strategies.world import Journey, ListDraws, SeededWorld, bare_tree, j
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Asked, Start
-from ramify.strategies import Online
-from ramify.strategies.online import AEPO_AS_PUBLISHED, ARPO_AS_PUBLISHED, OnlineConfig
+from ramify.strategies.online import AEPO_AS_PUBLISHED, ARPO_AS_PUBLISHED, Online, OnlineConfig
 
 CONFIGS = st.builds(
     OnlineConfig,

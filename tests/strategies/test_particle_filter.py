@@ -10,7 +10,6 @@ from tests.strategies.step_world import found, played
 from tests.strategies.world import ListDraws, path_text
 
 from ramify.core.errors import ConfigError
-from ramify.strategies.allotment import softmax
 from ramify.strategies.particle_filter import (
     AS_PUBLISHED,
     ParticleFilter,
@@ -19,6 +18,7 @@ from ramify.strategies.particle_filter import (
     log_odds,
     systematic,
 )
+from ramify.strategies.parts.allotment import softmax
 
 SAID = {"": ["a", "b", "c.", "d!"], "a": ["1.", "2."], "b": ["1.", "2."]}
 VALUES = {"a": 0.6, "b": 0.5, "c.": 0.5, "d!": 0.5, "a1.": 0.7, "a2.": 0.8, "b1.": 0.2, "b2.": 0.3}

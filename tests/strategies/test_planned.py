@@ -11,8 +11,7 @@ from tests.strategies.world import SeededWorld, journey, shape
 from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT, Tree
 from ramify.credit import credit, forest_of
-from ramify.strategies import Planned
-from ramify.strategies.planned import PlannedConfig
+from ramify.strategies.planned import Planned, PlannedConfig
 
 
 def planned(*children: float, seed: int = 0) -> Planned:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.golden.abmcts import beta_cdf, beta_quantile
 
 from ramify.core.errors import ConfigError
-from ramify.strategies.posteriors import Beta, BetaPrior, Gaussian, GaussianPrior, Running, ucb1
+from ramify.strategies.parts.posteriors import Beta, BetaPrior, Gaussian, GaussianPrior, Running, ucb1
 
 SCORES = st.lists(st.floats(0, 1), max_size=40)
 PRIORS = st.builds(

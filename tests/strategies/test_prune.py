@@ -4,7 +4,7 @@ from tests.strategies.world import CODEC
 
 from ramify.core.branch import Branch, Piece
 from ramify.core.segment import Segment, ToolCall, token_array
-from ramify.strategies.prune import judged_below, over_budget, repeated_call, repetition
+from ramify.strategies.parts.prune import judged_below, over_budget, repeated_call, repetition
 
 
 def branch_with_calls(*arguments: str) -> Branch:

@@ -9,8 +9,7 @@ from ramify.core.command import Judge
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Tree
 from ramify.runner.driver import Asked
-from ramify.strategies import RAP
-from ramify.strategies.rap import AS_PUBLISHED, RAPConfig
+from ramify.strategies.rap import AS_PUBLISHED, RAP, RAPConfig
 
 Table = dict[str, list[dict[str, object]]]
 

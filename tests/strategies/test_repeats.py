@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.core.errors import ConfigError
-from ramify.strategies.repeats import Repeats, repeats
+from ramify.strategies.parts.repeats import Repeats, repeats
 
 
 @pytest.mark.covers("S1.1")

@@ -16,8 +16,7 @@ from ramify.core.limits import Limits
 from ramify.core.tree import ROOT
 from ramify.credit import credit, forest_of
 from ramify.runner.driver import Asked
-from ramify.strategies import Segments
-from ramify.strategies.segments import SegmentsConfig, full_size
+from ramify.strategies.segments import Segments, SegmentsConfig, full_size
 
 
 def segments(*branching: int, tokens: int = 2) -> Segments:

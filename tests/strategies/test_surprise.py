@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.strategies.surprise import fork_positions, num_free
+from ramify.strategies.parts.surprise import fork_positions, num_free
 
 NAN = float("nan")
 SURPRISALS = st.lists(st.lists(st.sampled_from([0.5, 1.0, 2.0, NAN]), max_size=5).map(np.array), max_size=4)

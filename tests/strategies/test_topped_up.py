@@ -16,11 +16,10 @@ from ramify.core.strategy import Strategy
 from ramify.core.tree import Step, Tree
 from ramify.rows import rows_of
 from ramify.runner.driver import Start
-from ramify.strategies import Chains, Offline, Online
-from ramify.strategies.chains import ChainsConfig
-from ramify.strategies.offline import AS_PUBLISHED, OfflineConfig
-from ramify.strategies.online import OnlineConfig
-from ramify.strategies.topped_up import ToppedUp
+from ramify.strategies.chains import Chains, ChainsConfig
+from ramify.strategies.offline import AS_PUBLISHED, Offline, OfflineConfig
+from ramify.strategies.online import Online, OnlineConfig
+from ramify.strategies.parts.topped_up import ToppedUp
 
 
 def chains(n: int, min_leaves: int) -> ToppedUp:

@@ -15,9 +15,8 @@ from tests.strategies.world import Journey, ListDraws, bare_tree, journey, shape
 from ramify.core.errors import ConfigError
 from ramify.core.stems import tree_number
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies import TreeGRPO
-from ramify.strategies.sample import per_tree
-from ramify.strategies.tree_grpo import TreeGRPOConfig, expansion_candidates
+from ramify.strategies.parts.sample import per_tree
+from ramify.strategies.tree_grpo import TreeGRPO, TreeGRPOConfig, expansion_candidates
 
 
 def tree_grpo(seed: int = 0, **config: int) -> TreeGRPO:

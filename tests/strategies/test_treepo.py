@@ -14,8 +14,7 @@ from ramify.core.errors import ConfigError, ContractError
 from ramify.core.limits import Limits
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Asked, Start
-from ramify.strategies import TreePO
-from ramify.strategies.treepo import TreePOConfig
+from ramify.strategies.treepo import TreePO, TreePOConfig
 
 PROMPT = len(bare_tree().branch(ROOT))
 CONFIGS = st.builds(

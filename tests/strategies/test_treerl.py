@@ -13,8 +13,7 @@ from ramify.core.errors import ConfigError, ContractError
 from ramify.core.growth import GrowthRules
 from ramify.core.limits import Limits
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies import TreeRL
-from ramify.strategies.treerl import TreeRLConfig
+from ramify.strategies.treerl import TreeRL, TreeRLConfig
 
 PROMPT = len(bare_tree().branch(ROOT))
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.strategies.mcts_config import Widening
-from ramify.strategies.mcts_node import Counting, Node, soft_maximum
-from ramify.strategies.ucb import growing_exploration, max_children, puct, uct, with_virtual_loss, wu_uct
+from ramify.strategies.mcts.config import Widening
+from ramify.strategies.mcts.node import Counting, Node, soft_maximum
+from ramify.strategies.parts.ucb import growing_exploration, max_children, puct, uct, with_virtual_loss, wu_uct
 
 VISITS = st.integers(0, 50)
 

@@ -10,7 +10,7 @@ from tests.strategies.world import bare_tree
 
 from ramify import view
 from ramify.core.errors import ConfigError
-from ramify.strategies.mctsr_config import MATHBLACKBOX, MCTSrConfig
+from ramify.strategies.mctsr.config import MATHBLACKBOX, MCTSrConfig
 
 VECTORS = Path(__file__).parent.parent / "golden" / "vectors" / "search_mctsr.json"
 TRACES: list[Mapping[str, Any]] = [

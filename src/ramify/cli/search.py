@@ -81,7 +81,7 @@ def configured(options: argparse.Namespace) -> "RunConfig":
 def tracer(config: "RunConfig", *, has_trees: bool) -> "Callable[[Tree], dict[str, Any]]":
     """What else is told of each tree: the lists of its source, where the search is MCTSr, and its nodes if wanted."""
     from ramify.config.decode import decode
-    from ramify.strategies.mctsr_config import MCTSrConfig
+    from ramify.strategies.mctsr.config import MCTSrConfig
     from ramify.view import mctsr_trace, valued
 
     tellers: list[Callable[[Tree], dict[str, Any]]] = []

@@ -29,8 +29,8 @@ from ramify.formats import refine
 from ramify.formats.chat import ChatOptions
 from ramify.formats.messages import MessagesOptions
 from ramify.formats.rstar import RStarOptions
-from ramify.strategies import choose, sample
-from ramify.strategies.repeats import repeats
+from ramify.strategies.parts import choose, sample
+from ramify.strategies.parts.repeats import repeats
 
 BUILTIN = EngineConfig().name
 OWN_FORMAT = "task"

@@ -23,7 +23,7 @@ from ramify.runner.api import assemble
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.run import Run
-from ramify.strategies.steering import REWARD
+from ramify.strategies.parts.steering import REWARD
 
 RIGHT = 1.0
 """A reward of so much or more is a right answer."""

@@ -11,8 +11,8 @@ import numpy as np
 from ramify.core.tree import Tree
 from ramify.credit import forest_of
 from ramify.credit.grown import Unjudged
-from ramify.strategies import sample
-from ramify.strategies.draws import Draws
+from ramify.strategies.parts import sample
+from ramify.strategies.parts.draws import Draws
 
 STREAM: Final = 0x726F7773
 """Keeps the draws of a tree's rows apart from those of its strategy."""

@@ -29,7 +29,7 @@ from ramify.runner.sampler import Sampler
 from ramify.runner.stopping import STOP_POLICIES, Generated, Ruling, classify_failed_tool, classify_stop
 from ramify.runner.toolbox import Toolbox
 from ramify.runner.work import Path, Turn, behind_end, message_segments, prompt_segments
-from ramify.strategies.entropy import STEP_ENTROPY, step_entropy_topk
+from ramify.strategies.parts.entropy import STEP_ENTROPY, step_entropy_topk
 
 PRUNE_WORDS: Final = frozenset({"repetition", "no_valid_step", "tool_errors", "depth_limit"})
 """Stop words that a prune rule's reason may begin with, `word: …`; any other reason ends a path as `closed`."""

@@ -20,7 +20,7 @@ from ramify.core.task import Task
 from ramify.edge.error_text import error_text
 from ramify.formats.tags import TagFormat
 from ramify.judges.exact import Exact
-from ramify.strategies.steering import REWARD
+from ramify.strategies.parts.steering import REWARD
 
 Judges = Mapping[str, Judge | SamplingJudge]
 WANTED: Final = ("name", "is_oracle", "judge")

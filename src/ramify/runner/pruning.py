@@ -13,7 +13,7 @@ from ramify.core.judge import SamplingJudge
 from ramify.core.problem import Problem
 from ramify.core.task import Task
 from ramify.runner.judging import Judging
-from ramify.strategies.prune import Prune
+from ramify.strategies.parts.prune import Prune
 
 
 @dataclass(frozen=True, slots=True)

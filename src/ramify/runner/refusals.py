@@ -21,7 +21,7 @@ from ramify.formats.messages import Messages
 from ramify.formats.refine import Refine
 from ramify.formats.rstar import RStar
 from ramify.formats.tags import TagFormat, check_quote
-from ramify.strategies.entropy import LOGPROBS, STEP_ENTROPY
+from ramify.strategies.parts.entropy import LOGPROBS, STEP_ENTROPY
 
 
 def check_problems(problems: Sequence[Problem], config: RunConfig) -> None:

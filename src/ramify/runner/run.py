@@ -58,8 +58,8 @@ from ramify.runner.voices import Voice, format_for, is_spoken_to
 from ramify.runner.whole_turns import check_growths, check_messages, check_stops
 from ramify.runner.work import prompt_segments
 from ramify.store.replay import Replayed
-from ramify.strategies.post_hoc import post_hoc_rule
-from ramify.strategies.topped_up import ToppedUp
+from ramify.strategies.parts.post_hoc import post_hoc_rule
+from ramify.strategies.parts.topped_up import ToppedUp
 
 MAX_CHARACTER_BYTES = 4
 """Of UTF-8. A token may be a single byte, so a word or a character takes at most as many tokens as it has bytes."""

@@ -14,7 +14,7 @@ from ramify.core.errors import EngineError
 from ramify.core.prices import UNPRICED, Prices
 from ramify.core.segment import Origination
 from ramify.runner.work import Path, Turn, usage_of
-from ramify.strategies.entropy import STEP_ENTROPY
+from ramify.strategies.parts.entropy import STEP_ENTROPY
 
 CONTEXT_FULL: Final = "context_full"
 """The stop word, and the reason of an engine that only finds out by asking its server."""

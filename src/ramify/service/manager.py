@@ -44,7 +44,7 @@ from ramify.service.reward import RewardFunction, WithReward
 from ramify.service.source import SampleSource, Source
 from ramify.store.records import Updated
 from ramify.tasks.data import read_problems
-from ramify.tasks.data_rows import RowFault
+from ramify.tasks.data_row import RowFault
 from ramify.telemetry.service_meter import ServiceMeter
 from ramify.telemetry.telemetry import Telemetry
 

@@ -15,10 +15,10 @@ from typing import Literal
 from ramify.core.command import Candidate, Fork, Grow
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Tree
-from ramify.strategies.draws import Draws
-from ramify.strategies.entropy import LOGPROBS
-from ramify.strategies.resample import Penalty, TooFew, highest, origin, scores
-from ramify.strategies.rounds import Rounds
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.entropy import LOGPROBS
+from ramify.strategies.parts.resample import Penalty, TooFew, highest, origin, scores
+from ramify.strategies.parts.rounds import Rounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from typing import Final, Literal
 from ramify.core.command import Candidate
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Tree
-from ramify.strategies.draws import Draws
-from ramify.strategies.levels import Level, Levels, LevelsConfig
-from ramify.strategies.paths import Path, alive, answers
-from ramify.strategies.survivors import Ties, all_with_places, best_with_places, distinct, ranked, tiled
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.levels import Level, Levels, LevelsConfig
+from ramify.strategies.parts.paths import Path, alive, answers
+from ramify.strategies.parts.survivors import Ties, all_with_places, best_with_places, distinct, ranked, tiled
 
 Ended = Literal["leave", "stay", "place_if_best", "place_always"]
 

@@ -18,8 +18,8 @@ from ramify.core.command import Candidate, Command, Fork, Grow, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import Tree
-from ramify.strategies.drafts import START, Draft, Drafts, DraftsConfig
-from ramify.strategies.draws import Draws
+from ramify.strategies.parts.drafts import START, Draft, Drafts, DraftsConfig
+from ramify.strategies.parts.draws import Draws
 
 SHOWN: Final = 3
 """Candidates of a decision that the viewer is told: so many of a heap are among its first 7."""

@@ -13,7 +13,7 @@ from ramify.core.command import Fork, Grow, Grown, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.draws import Draws
+from ramify.strategies.parts.draws import Draws
 
 
 @dataclass(frozen=True, slots=True)

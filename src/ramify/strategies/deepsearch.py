@@ -21,12 +21,12 @@ from ramify.core.errors import ConfigError, ContractError
 from ramify.core.stop import STOP_WORDS
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.draws import Draws
-from ramify.strategies.entropy import LOGPROBS, mean_surprisal
-from ramify.strategies.flight import InFlight
-from ramify.strategies.frontier import Divisor, FrontierWeights, Segment, frontier_score
-from ramify.strategies.steering import REWARD, Oracle, steering_value
-from ramify.strategies.ucb import uct
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.entropy import LOGPROBS, mean_surprisal
+from ramify.strategies.parts.flight import InFlight
+from ramify.strategies.parts.frontier import Divisor, FrontierWeights, Segment, frontier_score
+from ramify.strategies.parts.steering import REWARD, Oracle, steering_value
+from ramify.strategies.parts.ucb import uct
 
 
 @dataclass(frozen=True, slots=True)

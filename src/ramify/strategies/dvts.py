@@ -12,10 +12,10 @@ from typing import Final, Literal
 from ramify.core.command import Candidate
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Tree
-from ramify.strategies.draws import Draws
-from ramify.strategies.levels import Level, Levels, LevelsConfig
-from ramify.strategies.paths import Path, alive, answers
-from ramify.strategies.survivors import ranked
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.levels import Level, Levels, LevelsConfig
+from ramify.strategies.parts.paths import Path, alive, answers
+from ramify.strategies.parts.survivors import ranked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,10 +23,10 @@ from ramify.core.command import SHOWN, Candidate, Command, Fork, Grow, Outcome, 
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.draws import Draws
-from ramify.strategies.expansion import Expansion, Expansions, finite_value
-from ramify.strategies.lats_state import EXPLORATION, MeanOf, State, Unvisited, back_up, bound
-from ramify.strategies.steering import REWARD, Oracle
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.expansion import Expansion, Expansions, finite_value
+from ramify.strategies.parts.lats_state import EXPLORATION, MeanOf, State, Unvisited, back_up, bound
+from ramify.strategies.parts.steering import REWARD, Oracle
 
 
 @dataclass(frozen=True, slots=True)

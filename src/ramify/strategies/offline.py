@@ -20,12 +20,12 @@ from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies import choose
-from ramify.strategies.branching import Rounding
-from ramify.strategies.draws import Draws
-from ramify.strategies.entropy import STEP_ENTROPY
-from ramify.strategies.flight import InFlight
-from ramify.strategies.initial import InitialRollouts, Number, Probes
+from ramify.strategies.parts import choose
+from ramify.strategies.parts.branching import Rounding
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.entropy import STEP_ENTROPY
+from ramify.strategies.parts.flight import InFlight
+from ramify.strategies.parts.initial import InitialRollouts, Number, Probes
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.branching import Clipping, ForkRule, Rounding
-from ramify.strategies.draws import Draws, without_replacement
-from ramify.strategies.entropy import STEP_ENTROPY, step_entropy
-from ramify.strategies.flight import InFlight
-from ramify.strategies.initial import InitialRollouts, Number, Probes
+from ramify.strategies.parts.branching import Clipping, ForkRule, Rounding
+from ramify.strategies.parts.draws import Draws, without_replacement
+from ramify.strategies.parts.entropy import STEP_ENTROPY, step_entropy
+from ramify.strategies.parts.flight import InFlight
+from ramify.strategies.parts.initial import InitialRollouts, Number, Probes
 
 
 @dataclass(frozen=True, slots=True)

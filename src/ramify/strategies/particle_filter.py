@@ -18,11 +18,11 @@ from typing import Final, Literal
 from ramify.core.command import Candidate
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Tree
-from ramify.strategies.allotment import softmax
-from ramify.strategies.draws import Draws
-from ramify.strategies.levels import Level, Levels, LevelsConfig
-from ramify.strategies.paths import Path, alive, answers
-from ramify.strategies.ucb import inverse_cdf
+from ramify.strategies.parts.allotment import softmax
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.levels import Level, Levels, LevelsConfig
+from ramify.strategies.parts.paths import Path, alive, answers
+from ramify.strategies.parts.ucb import inverse_cdf
 
 MARGIN: Final = 1e-7
 """Least distance of a probability from 0 and 1."""

@@ -19,8 +19,8 @@ from ramify.core.command import Close, Command, Fork, Grow, Grown, Outcome, Toke
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.draws import Draws
-from ramify.strategies.flight import InFlight
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.flight import InFlight
 
 MAX_LEAVES: Final = 4096
 """Of a tree: a slip of the keyboard is not grown."""

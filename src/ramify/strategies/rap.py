@@ -21,11 +21,11 @@ from ramify.core.command import SHOWN, Candidate, Command, Fork, Grow, Judge, Ou
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.draws import Draws
-from ramify.strategies.expansion import Expansion, Expansions, finite_value
-from ramify.strategies.rap_state import Aggregate, CalcQ, State, all_states, bound, log_visits
-from ramify.strategies.steering import REWARD, Oracle
-from ramify.strategies.tot_values import sampled
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.expansion import Expansion, Expansions, finite_value
+from ramify.strategies.parts.rap_state import Aggregate, CalcQ, State, all_states, bound, log_visits
+from ramify.strategies.parts.steering import REWARD, Oracle
+from ramify.strategies.tot.values import sampled
 
 Output = Literal["max_reward", "follow_max", "max_iter", "last_iter", "last_terminal_iter"]
 """The answer: any visited end, by its rewards; the end met by taking the best step of each state; the end of the

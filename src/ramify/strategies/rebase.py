@@ -19,10 +19,10 @@ from ramify.core.command import Candidate
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Vote
 from ramify.core.tree import Tree
-from ramify.strategies.draws import Draws
-from ramify.strategies.levels import Level, Levels, LevelsConfig
-from ramify.strategies.paths import Path, answers
-from ramify.strategies.survivors import Ties
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.levels import Level, Levels, LevelsConfig
+from ramify.strategies.parts.paths import Path, answers
+from ramify.strategies.parts.survivors import Ties
 
 Rounding = Literal["largest_remainder", "guarded_ceil", "ceil_float32", "ceil_float64"]
 """Largest remainder; or largest first, each the ceiling of its share of what is left: guarded against exceeding it and

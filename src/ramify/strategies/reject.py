@@ -18,9 +18,9 @@ from ramify.core.errors import ConfigError
 from ramify.core.stop import GIVEN_UP
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.draws import Draws
-from ramify.strategies.flight import InFlight
-from ramify.strategies.steering import REWARD, Oracle, steering_value
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.flight import InFlight
+from ramify.strategies.parts.steering import REWARD, Oracle, steering_value
 
 Stage = Literal["grow", "judge", "other"]
 

@@ -39,10 +39,10 @@ from ramify.core.errors import ConfigError
 from ramify.core.stop import ANSWERED, STOP_WORDS
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.draws import Draws
-from ramify.strategies.flight import InFlight
-from ramify.strategies.steering import REWARD, Oracle, allowed_value, steering_value
-from ramify.strategies.ucb import uct
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.flight import InFlight
+from ramify.strategies.parts.steering import REWARD, Oracle, allowed_value, steering_value
+from ramify.strategies.parts.ucb import uct
 
 TAG: Final = "answer"
 """Stop word of a path that ended with the tag of answers."""

@@ -18,8 +18,8 @@ from ramify.core.command import Fork, Grow, Grown, Outcome, Tokens
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.draws import Draws
-from ramify.strategies.flight import InFlight
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.flight import InFlight
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from ramify.core.command import Candidate, Fork, Grow
 from ramify.core.errors import ConfigError
 from ramify.core.stems import joining, tree_number
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.draws import Draws, with_replacement
-from ramify.strategies.rounds import Rounds
+from ramify.strategies.parts.draws import Draws, with_replacement
+from ramify.strategies.parts.rounds import Rounds
 
 RULE = "tree_grpo"
 

@@ -25,7 +25,7 @@ from ramify.core.errors import ConfigError, ContractError
 from ramify.core.stop import ANSWERED
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.allotment import (
+from ramify.strategies.parts.allotment import (
     Remainder,
     even_allotment,
     fallback_index,
@@ -33,9 +33,9 @@ from ramify.strategies.allotment import (
     total_allotment,
     weighted_allotment,
 )
-from ramify.strategies.draws import Draws, without_replacement
-from ramify.strategies.entropy import LOGPROBS
-from ramify.strategies.flight import InFlight
+from ramify.strategies.parts.draws import Draws, without_replacement
+from ramify.strategies.parts.entropy import LOGPROBS
+from ramify.strategies.parts.flight import InFlight
 
 
 @dataclass(frozen=True, slots=True)

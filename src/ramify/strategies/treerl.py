@@ -23,10 +23,10 @@ from ramify.core.errors import ConfigError
 from ramify.core.stems import joining
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.draws import Draws
-from ramify.strategies.entropy import LOGPROBS
-from ramify.strategies.flight import InFlight
-from ramify.strategies.surprise import Reading, Shortage, Surprisals, Ties, fork_positions, surprisals
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.entropy import LOGPROBS
+from ramify.strategies.parts.flight import InFlight
+from ramify.strategies.parts.surprise import Reading, Shortage, Surprisals, Ties, fork_positions, surprisals
 
 RULE = "surprise"
 

@@ -32,7 +32,8 @@ from ramify.tasks.data_columns import (
     without,
 )
 from ramify.tasks.data_folder import data_files
-from ramify.tasks.data_rows import Place, Row, RowFault, Wanted, rows
+from ramify.tasks.data_row import Row, RowFault, RowPlace, WantedColumns
+from ramify.tasks.data_rows import rows
 
 MAX_FAULTS_SHOWN = 10
 
@@ -129,7 +130,7 @@ def read_problems(data: DataConfig) -> tuple[list[Problem], list[RowFault]]:
         return [Problem(f"question-{number}", question) for number, question in enumerate(data.questions)], []
     path = Path(data.path)
     where = data_files(path, data.split)
-    wanted = Wanted(data.named(), has_others=data.public is None)
+    wanted = WantedColumns(data.named(), has_others=data.public is None)
     reading = _Reading(data, wanted, where.split)
     problems = list(reading.problems(row for file in where.files for row in rows(file, wanted)))
     if reading.unseen and reading.present:
@@ -144,10 +145,10 @@ def read_problems(data: DataConfig) -> tuple[list[Problem], list[RowFault]]:
 class _Reading:
     """Rows on their way to problems, and what was found out about them."""
 
-    def __init__(self, data: DataConfig, wanted: Wanted, split: str) -> None:
+    def __init__(self, data: DataConfig, wanted: WantedColumns, split: str) -> None:
         self._data = data
         self._split = split
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, RowPlace] = {}
         self.unseen = dict(wanted.named)
         """Setting -> column, of those that no row has had so far."""
         self.present: set[str] = set()
@@ -168,7 +169,7 @@ class _Reading:
                 self.faults.append(RowFault(place, str(bad)))
             number += 1
 
-    def _problem(self, row: Columns, place: Place, number: int) -> Problem:
+    def _problem(self, row: Columns, place: RowPlace, number: int) -> Problem:
         if self.unseen:
             self.present.update(names_in(row))
             self.unseen = {setting: name for setting, name in self.unseen.items() if found(row, name) is MISSING}

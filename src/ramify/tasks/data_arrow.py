@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from ramify.core.errors import ConfigError
-from ramify.tasks.data_rows import Place, Row, RowFault, Wanted
+from ramify.tasks.data_row import Row, RowFault, RowPlace, WantedColumns
 
 BATCH: Final = 1024
 """Rows held as Python values at a time."""
@@ -25,7 +25,7 @@ _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _JSON_TEXT = "arrow.json"
 
 
-def parquet_rows(path: Path, wanted: Wanted) -> Iterator[Row]:
+def parquet_rows(path: Path, wanted: WantedColumns) -> Iterator[Row]:
     """Every row of a Parquet file. Raises `ConfigError`."""
     arrow = _pyarrow()
     with _damage_named(path, arrow), arrow.parquet.ParquetFile(path) as file:
@@ -36,7 +36,7 @@ def parquet_rows(path: Path, wanted: Wanted) -> Iterator[Row]:
             number += batch.num_rows
 
 
-def arrow_rows(path: Path, wanted: Wanted) -> Iterator[Row]:
+def arrow_rows(path: Path, wanted: WantedColumns) -> Iterator[Row]:
     """Every row of an Arrow file. Raises `ConfigError`."""
     arrow = _pyarrow()
     with _damage_named(path, arrow), arrow.memory_map(str(path)) as source:
@@ -81,7 +81,7 @@ def _batches(path: Path, source: Any, arrow: Any) -> Iterator[Any]:
 class _Columns:
     """The columns of one file that are read."""
 
-    def __init__(self, arrow: Any, path: Path, wanted: Wanted, schema: Any) -> None:
+    def __init__(self, arrow: Any, path: Path, wanted: WantedColumns, schema: Any) -> None:
         self._arrow = arrow
         self._path = path
         if len(set(schema.names)) < len(schema.names):
@@ -102,7 +102,7 @@ class _Columns:
         # A Parquet file that is asked for `a` gives a column `a.b` besides.
         chosen = batch.select(self.names)
         for index, row in enumerate(self._values(chosen), start=number + 1):
-            place = Place(self._path, index, is_line=False)
+            place = RowPlace(self._path, index, is_line=False)
             yield RowFault(place, row) if isinstance(row, str) else self._with_texts(place, row)
 
     def _values(self, batch: Any) -> Iterator[dict[str, Any] | str]:
@@ -118,7 +118,7 @@ class _Columns:
                 except (ValueError, OverflowError) as error:
                     yield f"this cannot be read: {error}"
 
-    def _with_texts(self, place: Place, row: dict[str, Any]) -> Row:
+    def _with_texts(self, place: RowPlace, row: dict[str, Any]) -> Row:
         """The row with its columns of JSON text as what they say."""
         for name in self._texts:
             try:
@@ -129,7 +129,7 @@ class _Columns:
 
     # -- types --------------------------------------------------------------------------------------------------------
 
-    def _refuse(self, wanted: Wanted, schema: Any) -> None:
+    def _refuse(self, wanted: WantedColumns, schema: Any) -> None:
         """Raise `ConfigError` naming every mapped column that is not there or that JSON cannot hold."""
         types = {setting: self._type_at(schema, column) for setting, column in wanted.named.items()}
         missing = {setting: wanted.named[setting] for setting, found in types.items() if found is None}

@@ -5,74 +5,21 @@ A row that cannot be read is a fault in its place, and reading goes on behind it
 """
 
 import csv
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ramify.core.errors import ConfigError, nearest
-from ramify.tasks.data_columns import Columns
+from ramify.core.errors import ConfigError
+from ramify.tasks.data_arrow import arrow_rows, parquet_rows
 from ramify.tasks.data_folder import KINDS
+from ramify.tasks.data_row import Row, RowFault, RowPlace, WantedColumns
 
 BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a row stands."""
-
-    path: Path
-    number: int
-    """Of its line, or of its row in a file that has no lines; both from 1."""
-    is_line: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.number}" if self.is_line else f"{self.path} row {self.number}"
-
-    def beside(self, other: "Place") -> str:
-        """This place in a sentence about `other`."""
-        number = f"{'line' if self.is_line else 'row'} {self.number}"
-        return number if self.path == other.path else f"{number} of {self.path}"
-
-
-@dataclass(frozen=True, slots=True)
-class RowFault:
-    """What is wrong with one row."""
-
-    place: Place
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.message}"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is read of each row. Columns that nobody wants are not read, where a file allows that."""
-
-    named: Mapping[str, str]
-    """Setting -> the column it names, exactly or by a dotted path."""
-    has_others: bool
-    """Whether every other column that JSON can hold is read too."""
-
-    def heads(self) -> frozenset[str]:
-        """Columns that those named are or may stand in."""
-        return frozenset(name for column in self.named.values() for name in (column, column.partition(".")[0]))
-
-    def missing(self, settings: Mapping[str, str], present: set[str]) -> str:
-        """A sentence for each of `settings`, whose columns are not there."""
-        return "; ".join(
-            f"data.{setting} = {column!r}: the file has no such column; {nearest(column, present)}"
-            for setting, column in settings.items()
-        )
-
-
-Row = tuple[Place, Columns] | RowFault
-
-
-def rows(path: Path, wanted: Wanted) -> Iterator[Row]:
+def rows(path: Path, wanted: WantedColumns) -> Iterator[Row]:
     """Every row of a file in its order. Raises `ConfigError`."""
     match KINDS[path.suffix.lower()]:
         case "JSONL":
@@ -80,8 +27,6 @@ def rows(path: Path, wanted: Wanted) -> Iterator[Row]:
         case "CSV":
             return _csv_rows(path)
         case kind:
-            from ramify.tasks.data_arrow import arrow_rows, parquet_rows
-
             return parquet_rows(path, wanted) if kind == "Parquet" else arrow_rows(path, wanted)
 
 
@@ -90,12 +35,12 @@ def _json_rows(path: Path) -> Iterator[Row]:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line := line.removeprefix(BOM if number == 1 else b"").strip():
-                    yield _json_row(line, Place(path, number))
+                    yield _json_row(line, RowPlace(path, number))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _json_row(line: bytes, place: Place) -> Row:
+def _json_row(line: bytes, place: RowPlace) -> Row:
     try:
         return place, msgspec.json.decode(line.decode(), type=dict[str, Any])
     except UnicodeDecodeError as error:
@@ -113,7 +58,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
             reader = csv.reader(file, strict=True)
             try:
                 for cells in reader:
-                    place = Place(path, reader.line_num)
+                    place = RowPlace(path, reader.line_num)
                     if not any(cell.strip() for cell in cells):
                         continue
                     if not header:
@@ -123,14 +68,14 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                     else:
                         yield place, dict(zip(header, cells, strict=True))
             except csv.Error as error:
-                yield RowFault(Place(path, reader.line_num), f"this is no CSV, and the rest was not read: {error}")
+                yield RowFault(RowPlace(path, reader.line_num), f"this is no CSV, and the rest was not read: {error}")
     except UnicodeDecodeError as error:
         raise ConfigError(_no_utf8(path)) from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _header(cells: list[str], place: Place) -> list[str]:
+def _header(cells: list[str], place: RowPlace) -> list[str]:
     twice = [name for name in dict.fromkeys(cells) if cells.count(name) > 1]
     if twice:
         raise ConfigError(f"{place}: columns have one name, {twice!r:.80}; a column is found by its name")

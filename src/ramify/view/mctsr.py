@@ -17,8 +17,8 @@ from ramify.core.errors import ConfigError
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import ROOT, Tree
 from ramify.formats.tags import response_of
-from ramify.strategies.mctsr_config import MCTSrConfig
-from ramify.strategies.mctsr_scores import halfway, penalised, q_of
+from ramify.strategies.mctsr.config import MCTSrConfig
+from ramify.strategies.mctsr.scores import halfway, penalised, q_of
 
 CORRECTED: Final = MCTSrConfig()
 

@@ -20,8 +20,8 @@ from ramify.core.errors import ConfigError
 from ramify.core.stop import ANSWERED, GIVEN_UP, STOP_WORDS
 from ramify.core.tree import ROOT, Tree
 from ramify.formats.rstar import ErrorMatch, RStar, consecutive_errors
-from ramify.strategies.steering import REWARD
-from ramify.strategies.ucb import uct
+from ramify.strategies.parts.steering import REWARD
+from ramify.strategies.parts.ucb import uct
 
 ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
     {"no_valid_step": "no_valid_child", "depth_limit": "too_many_steps", "tool_errors": "too_many_code_errors"}

@@ -16,9 +16,9 @@ from ramify.config.run_config import StrategyConfig
 from ramify.core.command import Edge, Role, Score
 from ramify.core.tree import Tree
 from ramify.rows.values import below
-from ramify.strategies.mctsr_config import MCTSrConfig
+from ramify.strategies.mctsr.config import MCTSrConfig
+from ramify.strategies.parts.steering import REWARD
 from ramify.strategies.rstar_mcts import RStarMCTSConfig
-from ramify.strategies.steering import REWARD
 from ramify.view.mctsr import mctsr_nodes
 from ramify.view.rstar import RStarReading, statistics
 

@@ -1,0 +1,278 @@
+"""AB-MCTS-A: at every answer, draw whether to derive another from it or to go on to one derived already.
+
+A node of the search keeps a posterior of what new answers here score (GEN), of what answers further down score (CONT)
+and one for each answer derived here. A walk begins at the bare prompt: the larger of a draw of GEN and one of CONT says
+whether to stop here or to enter the answer of the largest draw. Each score is learnt by all choices that led to it.
+
+Several ways of answering, models or prompts, are a bandit over all scores of the tree, or (`stack`) are drawn first at
+each node, with choices of their own. In flight, each choice counts as many more scores as wait below it, equal to its
+mean, and none may have more than the square root of all that may be in flight; as published nothing is said of what is
+in flight, and randomness alone spreads it.
+
+Draws at ask, for every node of a walk: the ways (`stack`), GEN, CONT, then each answer derived here in the order they
+were scored; then the ways where it stops (bandit, if there are several). A Gaussian is a gamma and a normal.
+
+Source: SakanaAI/treequest src/treequest/algos/ab_mcts_a/{algo,prob_state}.py (arXiv 2503.04412).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from ramify.core.command import Candidate, Command, Fork, Grow, Outcome
+from ramify.core.errors import ConfigError
+from ramify.core.strategy import Phase, Vote
+from ramify.core.tree import Tree
+from ramify.strategies.parts.drafts import Draft, Drafts, DraftsConfig, Refill
+from ramify.strategies.parts.posteriors import (
+    Beta,
+    BetaPrior,
+    Gaussian,
+    GaussianPrior,
+    Posterior,
+    Running,
+    Variates,
+    ucb1,
+)
+
+Family = Literal["gaussian", "beta"]
+ModelSelection = Literal["multiarm_bandit_thompson", "multiarm_bandit_ucb", "stack"]
+"""Which way of answering: the largest draw of a posterior of all its scores, the largest upper bound, or drawn first at
+each node from the scores below that node."""
+Pending = Literal["none", "pessimistic"]
+DrawAll = Callable[[Sequence[Any], Variates], list[float]]
+"""One draw of each of some posteriors of one family, in order."""
+EXPLORATION: Final = math.sqrt(2)
+SHOWN: Final = 4
+"""Answers on the way to a decision that the viewer is told."""
+
+
+def check_adaptive(reward_average_priors: Sequence[float], num_ways: int, *, max_in_flight: int) -> None:
+    """What the options of both variants keep to. Raises `ConfigError`."""
+    if len(reward_average_priors) not in (0, 1, num_ways):
+        raise ConfigError(
+            f"reward_average_priors = {reward_average_priors!r}: one for each of the {num_ways} ways of answering, or "
+            "one for all"
+        )
+    if max_in_flight < 1:
+        raise ConfigError(f"max_in_flight = {max_in_flight!r} must be at least 1")
+
+
+def sibling_cap(in_flight: Pending, max_in_flight: int) -> float:
+    """The most that may be in flight below one choice."""
+    return math.inf if in_flight == "none" else math.ceil(math.sqrt(max_in_flight))
+
+
+@dataclass(frozen=True, slots=True)
+class ABMCTSConfig(DraftsConfig):
+    """Defaults are treequest's but for what is in flight."""
+
+    family: Family = "gaussian"
+    gaussian: GaussianPrior = GaussianPrior()  # noqa: RUF009 - frozen
+    beta: BetaPrior = BetaPrior()  # noqa: RUF009 - frozen
+    model_selection: ModelSelection = "multiarm_bandit_thompson"
+    reward_average_priors: tuple[float, ...] = ()
+    """Prior mean of each way of answering, or one for all, in place of the prior's own; of ways, never of answers."""
+    max_in_flight: int = 4
+    in_flight: Pending = "pessimistic"
+    refill: Refill = "each"
+
+    def __post_init__(self) -> None:
+        DraftsConfig.__post_init__(self)
+        check_adaptive(self.reward_average_priors, len(self.first_actions), max_in_flight=self.max_in_flight)
+        self.way_posteriors()
+
+    @property
+    def sibling_cap(self) -> float:
+        """The most drafts in flight below one choice."""
+        return math.inf if self.in_flight == "none" else math.ceil(math.sqrt(self.max_in_flight))
+
+    def posterior(self) -> Posterior:
+        """A posterior of GEN, CONT or an answer that has seen nothing."""
+        return (self.gaussian if self.family == "gaussian" else self.beta).posterior()
+
+    def way_posteriors(self) -> list[Posterior]:
+        """One posterior that has seen nothing for each way of answering."""
+        prior = self.gaussian if self.family == "gaussian" else self.beta
+        means = self.reward_average_priors
+        means = means * len(self.first_actions) if len(means) == 1 else means
+        if not means:
+            return [prior.posterior() for _ in self.first_actions]
+        return [prior.around(mean).posterior() for mean in means]
+
+
+AS_PUBLISHED: Final = ABMCTSConfig(max_in_flight=1, in_flight="none", refill="all")
+
+
+@dataclass(slots=True, eq=False)
+class Options:
+    """The choices at one node: a new answer, going on, and the answers to go on to. Of one way alone in `stack`."""
+
+    gen: Posterior
+    cont: Posterior
+    numbers: list[int] = field(default_factory=list[int])
+    posteriors: list[Posterior] = field(default_factory=list[Posterior])
+    """Of the answers of `numbers`."""
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """What the search knows at one answer that a walk has come to."""
+
+    options: list[Options]
+    """One shared by all ways, or one for each (`stack`)."""
+    ways: list[Posterior]
+    """Of each way below (`stack` only)."""
+
+
+@dataclass(slots=True, eq=False)
+class Walk(Draft):
+    """From the bare prompt down to where an answer is derived; `parent` is the answer it has come to."""
+
+    choices: list[Posterior] = field(default_factory=list[Posterior])
+    """All that led to the new answer, and that will learn its score."""
+    options: Options | None = None
+    """Of where it ended: the new answer will be one of them."""
+    drawn: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
+    """Each answer it came to and the draw it was chosen by, the last for what is derived from it."""
+
+
+class ABMCTS:
+    """Walk down by draws, derive one answer where the walk ends, let all choices on the way learn its score."""
+
+    Config = ABMCTSConfig
+    measures: frozenset[str] = frozenset()
+    unpredictable = "what is derived from which answer depends on the scores of others"
+
+    def __init__(self, config: ABMCTSConfig, rng: Variates) -> None:
+        self.config = config
+        self.vote: Vote = config.vote
+        self.is_order_free = config.max_in_flight == 1
+        self._rng = rng
+        self._draw_all: DrawAll = Gaussian.draw_all if config.family == "gaussian" else Beta.draw_all
+        self._drafts: Drafts[Walk] = Drafts(config)
+        self._places: dict[int, Place] = {}
+        """By number of the answer; flat, so that a deep search can still be pickled."""
+        self._ways = config.way_posteriors()
+        """Of each way of answering, over the whole tree."""
+        self._seen = [Running() for _ in self._ways]
+        self._is_stack = config.model_selection == "stack"
+        self._is_pessimistic = config.in_flight == "pessimistic"
+        self._cap = sibling_cap(config.in_flight, config.max_in_flight)
+
+    def ask(self, tree: Tree) -> Sequence[Command]:
+        walks: list[Walk] = []
+        grows: list[Grow] = []
+        for _ in range(self._drafts.room(self.config.max_in_flight, self.config.refill)):
+            walk = Walk()
+            if not self._go(walk):
+                break
+            tips = self._drafts.tips
+            why = tuple([Candidate(tips[number], drawn) for number, drawn in walk.drawn[-SHOWN:]])
+            grows.append(self._drafts.grow(walk, fork=Fork(1, "gen", score=why[-1].score), why=why))
+            walks.append(walk)
+            self._reserve(walk, 1)
+        return self._drafts.ask(walks, grows)
+
+    def tell(self, tree: Tree, outcome: Outcome) -> None:
+        walk = self._drafts.tell(tree, outcome)
+        if walk is None:
+            return
+        if walk.score is None:
+            self._reserve(walk, -1)
+        else:
+            self._learn(walk, walk.score)
+
+    def is_done(self, tree: Tree) -> bool:
+        return self._drafts.is_done
+
+    def phase(self, tree: Tree) -> Phase:
+        return self._drafts.phase()
+
+    def candidates(self, tree: Tree) -> Sequence[Candidate]:
+        return self._drafts.candidates()
+
+    def _go(self, walk: Walk) -> bool:
+        """Down from the bare prompt to where an answer is derived; False = too much waits on the way."""
+        while True:
+            place = self._places.get(walk.parent) or self._opened(walk.parent)
+            options = place.options[0]
+            if self._is_stack:
+                walk.way = self._largest(place.ways)
+                walk.choices.append(place.ways[walk.way])
+                options = place.options[walk.way]
+            gen, cont = self._draw_all((options.gen, options.cont), self._rng)
+            is_full = options.gen.pending >= self._cap
+            if (cont > gen or is_full) and self._enter(walk, options):
+                continue
+            if not is_full:
+                walk.drawn.append((walk.parent, gen))
+                self._end(walk, options)
+            return not is_full
+
+    def _end(self, walk: Walk, options: Options) -> None:
+        """A new answer is derived where the walk has come to."""
+        walk.options = options
+        walk.choices.append(options.gen)
+        if not self._is_stack:
+            walk.way = self._best_way()
+            walk.choices.append(self._ways[walk.way])
+
+    def _enter(self, walk: Walk, options: Options) -> bool:
+        """Go on to the answer of the largest draw; False = there is none, or too much waits below every one."""
+        if not options.posteriors:
+            return False
+        drawn = self._draw_all(options.posteriors, self._rng)
+        found = drawn.index(max(drawn))
+        if options.posteriors[found].pending >= self._cap:
+            free = [i for i, posterior in enumerate(options.posteriors) if posterior.pending < self._cap]
+            if not free:
+                return False
+            found = max(free, key=drawn.__getitem__)
+        walk.parent = options.numbers[found]
+        walk.choices += (options.posteriors[found], options.cont)
+        walk.drawn.append((walk.parent, drawn[found]))
+        return True
+
+    def _largest(self, posteriors: Sequence[Posterior]) -> int:
+        """Index of the largest draw, the first of equal ones."""
+        drawn = self._draw_all(posteriors, self._rng)
+        return drawn.index(max(drawn))
+
+    def _best_way(self) -> int:
+        """The way of answering that a bandit over the whole tree tries next; nothing is drawn where there is one."""
+        if len(self._ways) == 1:
+            return 0
+        if self.config.model_selection == "multiarm_bandit_thompson":
+            return self._largest(self._ways)
+        counts = [seen.count + way.pending for seen, way in zip(self._seen, self._ways, strict=True)]
+        rows = zip(self._seen, counts, strict=True)
+        bounds = [ucb1(seen.mean, n, sum(counts), exploration=EXPLORATION) for seen, n in rows]
+        return bounds.index(max(bounds))
+
+    def _opened(self, number: int) -> Place:
+        """The place of an answer that no walk has come to before."""
+        config = self.config
+        num_options = len(self._ways) if self._is_stack else 1
+        options = [Options(config.posterior(), config.posterior()) for _ in range(num_options)]
+        place = self._places[number] = Place(options, config.way_posteriors() if self._is_stack else [])
+        return place
+
+    def _reserve(self, walk: Walk, number: int) -> None:
+        """Count an answer on its way at all that led to it, or (-1) no longer."""
+        if self._is_pessimistic:
+            for posterior in walk.choices:
+                posterior.reserve(number)
+
+    def _learn(self, walk: Walk, score: float) -> None:
+        """A score came in: all that led to the answer learn it, and the answer may be entered from now on."""
+        num_answered = int(self._is_pessimistic)
+        for posterior in walk.choices:
+            posterior.observe(score, num_answered)
+        self._seen[walk.way].observe(score)
+        if self.config.actions and walk.options is not None:
+            own = self.config.posterior()
+            own.observe(score)
+            walk.options.numbers.append(walk.number)
+            walk.options.posteriors.append(own)

@@ -1,0 +1,282 @@
+"""Node: what a Monte Carlo tree search knows of one segment, and of the choice among the segments below it.
+
+The score of a child is q + factor x share: q and share are the child's own, the factor is the same for all siblings
+(what is known of their parent). So a choice is one pass over two lists, and a change of one child changes one entry.
+
+    rule    factor                              share
+    puct    c sqrt(sum of siblings' counts)     prior / (1 + count)
+    muzero  the same with MuZero's growing c    prior / (1 + count)
+    uct     c sqrt(ln(parent's count))          prior / sqrt(count)
+
+What counts is the search's way with requests in flight: a count is of visits, or of those and of what is in flight.
+Siblings arrive over time, so a prior is kept as an unnormalised weight, and their sum is part of the factor.
+
+Sources: AlphaZero (arXiv 1712.01815), MuZero (1911.08265), WU-UCT (1810.11755), treequest standard_mcts.py.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ramify.strategies.parts.ucb import growing_exploration, with_virtual_loss
+
+Rule = Literal["puct", "muzero", "uct"]
+Pending = Literal["counted", "virtual_loss", "ignored"]
+"""What a request in flight is to a choice: a visit that leaves q alone (WU-UCT), visits that lost, or nothing."""
+Backup = Literal["mean", "max", "softmax"]
+CLOSED: Final = -math.inf
+"""q of a child that is never chosen."""
+EMPTY: Final[list[float]] = []
+NOBODY: Final[list["Node"]] = []
+"""What is known of the children of a node that has none; never changed."""
+
+
+class Node:
+    """One segment of a search, with what was backed up through it. Mutated by the search alone.
+
+    Most nodes never have a child, so what is kept of children is empty until one comes, and then replaced.
+    """
+
+    __slots__ = (
+        "by_length", "children", "count", "depth", "has_answer", "in_flight", "is_closed", "is_ended", "num_barred",
+        "num_coming", "num_live", "num_pending", "num_unvisited", "parent", "place", "prior", "q", "qs", "said",
+        "shares", "sum_counts", "sum_weights", "tip", "top_evidence", "value", "value_sum", "visits", "weight",
+    )  # fmt: skip
+
+    def __init__(self, tip: int, parent: "Node | None" = None, *, is_ended: bool = False) -> None:
+        self.tip = tip
+        """Node of the tree it ends at."""
+        self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.place = -1
+        """Its number among its siblings; -1 = it is not among them yet."""
+        self.visits = 0
+        self.in_flight = 0
+        self.value_sum = 0.0
+        self.q = 0.0
+        """What the visits come to: their mean, their largest, or their soft maximum."""
+        self.value: float | None = None
+        """Its own, before anything below it was backed up; None = it has none yet."""
+        self.prior = 1.0
+        """Not normalised; what others that said the same had is added."""
+        self.weight = 1.0
+        """The prior, with noise where there is any."""
+        self.said: bytes | None = None
+        """What the model said in it; None = nobody had to know yet."""
+        self.is_ended = is_ended
+        """Whether its path has."""
+        self.is_closed = False
+        """Whether it is never chosen again."""
+        self.has_answer = False
+        """Whether a whole answer stands at its end or below."""
+        self.num_pending = 0
+        """Children on their way."""
+        self.num_coming = 0
+        """Children that came, those that said what another had said too, and those on their way."""
+        self.num_live = 0
+        """Children that may be chosen."""
+        self.num_barred = 0
+        """Of these, those that are passed over for the moment."""
+        self.num_unvisited = 0
+        """Children among those without a value."""
+        self.count: float = 0
+        """Visits as a choice counts them."""
+        self.sum_counts: float = 0
+        """Of the children."""
+        self.sum_weights = 1.0
+        """What the children's weights are divided by."""
+        self.top_evidence = -math.inf
+        """Of the children: what their priors are relative to."""
+        self.children: list[Node] = NOBODY
+        self.qs: list[float] = EMPTY
+        self.shares: list[float] = EMPTY
+        self.by_length: dict[int, list[Node]] | None = None
+        """Children by the length of their branch: those that may say the same."""
+
+    def adopt(self, child: "Node", q: float, share: float) -> None:
+        """Put `child` behind the other children."""
+        child.place = len(self.children)
+        if child.place:
+            self.children.append(child)
+            self.qs.append(q)
+            self.shares.append(share)
+        else:
+            self.children, self.qs, self.shares = [child], [q], [share]
+
+    def path(self) -> Iterator["Node"]:
+        """From here up to the root."""
+        node: Node | None = self
+        while node is not None:
+            yield node
+            node = node.parent
+
+    def below(self) -> Iterator["Node"]:
+        """Breadth first; itself left out."""
+        nodes = list(self.children)
+        for node in nodes:
+            yield node
+            nodes += node.children
+
+    def most_visited(self, allowed: Callable[["Node"], bool]) -> "Node":
+        """The end of the way down to the most visited child each time, of those allowed; ties by q."""
+        node = self
+        while children := [child for child in node.children if allowed(child)]:
+            node = max(children, key=lambda child: (child.visits, child.q))
+        return node
+
+    def mark_answer(self) -> None:
+        """A whole answer stands at its end: so it does below those above."""
+        for above in self.path():
+            if above.has_answer:
+                return
+            above.has_answer = True
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """How visits, values and requests in flight become what a choice goes by."""
+
+    rule: Rule = "puct"
+    exploration: float = 1.25
+    pending: Pending = "counted"
+    loss: float = 1.0
+    """What each request in flight takes off the sum of values (`virtual_loss`)."""
+    loss_visits: int = 1
+    """Visits that each request in flight is worth meanwhile (`virtual_loss`)."""
+    backup: Backup = "mean"
+    softness: float = 0.1
+    """Temperature of `softmax`: the mean as it grows, the largest as it falls to 0."""
+
+    def add(self, parent: Node, child: Node) -> None:
+        """Put `child`, whose weight has been set, below `parent`."""
+        parent.adopt(child, CLOSED if child.is_closed else child.q, self.share(child))
+        parent.sum_counts += child.count
+        parent.num_live += not child.is_closed
+        parent.num_unvisited += not child.visits
+
+    def close(self, node: Node) -> None:
+        """Never choose `node` again."""
+        if node.is_closed:
+            return
+        node.is_closed = True
+        if node.parent is not None and node.place >= 0:
+            node.parent.num_live -= 1
+            node.parent.qs[node.place] = CLOSED
+
+    def bar(self, node: Node) -> None:
+        """Do not choose `node` until `unbar`."""
+        if node.parent is not None:
+            node.parent.num_barred += 1
+            node.parent.qs[node.place] = CLOSED
+
+    def unbar(self, node: Node) -> None:
+        if node.parent is not None:
+            node.parent.num_barred -= 1
+            self._refresh(node)
+
+    def reweigh(self, parent: Node) -> None:
+        """The weights of all children have changed."""
+        parent.shares = [self.share(child) for child in parent.children]
+
+    def reserve(self, node: Node) -> None:
+        """A request below `node` is in flight."""
+        above: Node | None = node
+        while above is not None:
+            above.in_flight += 1
+            if self.pending != "ignored":
+                self._refresh(above)
+            above = above.parent
+
+    def release(self, node: Node) -> None:
+        """A request below `node` is no longer in flight, and brought nothing."""
+        above: Node | None = node
+        while above is not None:
+            above.in_flight -= 1
+            if self.pending != "ignored":
+                self._refresh(above)
+            above = above.parent
+
+    def visit(self, node: Node, value: float) -> None:
+        """Back `value` up from `node` to the root."""
+        above: Node | None = node
+        while above is not None:
+            self._take(above, value)
+            self._refresh(above)
+            above = above.parent
+
+    def arrive(self, node: Node, value: float) -> None:
+        """Back `value` up from `node` to the root, where a request was in flight that no longer is."""
+        above: Node | None = node
+        while above is not None:
+            above.in_flight -= 1
+            self._take(above, value)
+            parent = above.parent
+            if self.pending != "counted":
+                self._refresh(above)
+            elif parent is not None and not above.is_closed:
+                # What was in flight is a visit now: its count, and so its share, stay.
+                parent.qs[above.place] = above.q
+            above = parent
+
+    def factor(self, parent: Node) -> float:
+        """What multiplies the shares of the children of `parent`."""
+        if self.rule == "uct":
+            count = parent.visits + (parent.in_flight if self.pending == "counted" else 0)
+            return self.exploration * math.sqrt(math.log(count)) / parent.sum_weights if count > 1 else 0.0
+        total = parent.sum_counts
+        c = self.exploration if self.rule == "puct" else growing_exploration(self.exploration, total)
+        return c * math.sqrt(total) / parent.sum_weights
+
+    def share(self, node: Node) -> float:
+        """Of the factor; brings the node's count up to date."""
+        count = node.visits
+        if self.pending == "counted":
+            count += node.in_flight
+        elif self.pending == "virtual_loss":
+            count += self.loss_visits * node.in_flight
+        node.count = count
+        if self.rule == "uct":
+            return node.weight / math.sqrt(count) if count else math.inf
+        return node.weight / (1 + count)
+
+    def _refresh(self, node: Node) -> None:
+        """Bring what the parent keeps of `node` up to date."""
+        parent = node.parent
+        if parent is None or node.place < 0:
+            return
+        before = node.count
+        parent.shares[node.place] = self.share(node)
+        parent.sum_counts += node.count - before
+        if not node.is_closed:
+            parent.qs[node.place] = node.q if self.pending != "virtual_loss" else self._lost_q(node)
+
+    def _lost_q(self, node: Node) -> float:
+        if not node.in_flight:
+            return node.q
+        total, count = with_virtual_loss(
+            node.q * node.visits, node.visits, node.in_flight, loss=self.loss, weight=self.loss_visits
+        )
+        return total / count
+
+    def _take(self, node: Node, value: float) -> None:
+        """One more visit of `node` alone."""
+        node.visits += 1
+        node.value_sum += value
+        if self.backup == "mean":
+            node.q = node.value_sum / node.visits
+        elif self.backup == "max":
+            node.q = value if node.visits == 1 else max(node.q, value)
+        else:
+            node.q = soft_maximum(node.q, node.visits - 1, value, softness=self.softness)
+        if node.visits == 1 and node.parent is not None and node.place >= 0:
+            node.parent.num_unvisited -= 1
+
+
+def soft_maximum(q: float, visits: int, value: float, *, softness: float) -> float:
+    """softness ln(mean of exp(value / softness)) over the `visits` values that came to `q` and one more."""
+    if not visits:
+        return value
+    top = max(q, value)
+    total = visits * math.exp((q - top) / softness) + math.exp((value - top) / softness)
+    return top + softness * math.log(total / (visits + 1))

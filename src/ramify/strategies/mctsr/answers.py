@@ -1,0 +1,364 @@
+"""MCTSr's tree of answers: what each is worth, how often it was visited, and which is refined next.
+
+Answers are numbered in the order their first judgement came; one that never had a judgement is no part of the tree but
+as a root. Order among answers is breadth first, which decides ties.
+
+Cost: a rollout counts its visit on every answer of its path, and q changes upward until it stays the same. Choosing the
+best looks at a few: a heap holds for every open answer a bound its score does not exceed, so that only what may rise
+beyond its bound is written down at once. A visit lowers the bonus of the path and raises that of its siblings, whose
+bounds leave room for an eighth more visits of their parent. Drawing costs a scan of all.
+"""
+
+import math
+from bisect import insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, nlargest
+from typing import Final
+
+from ramify.core.tree import NONE
+from ramify.strategies.mctsr.config import MCTSrConfig
+from ramify.strategies.mctsr.scores import (
+    halfway,
+    importance_weights,
+    is_distribution,
+    pairwise_weights,
+    penalised,
+    q_of,
+    rescored,
+    uct,
+)
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.ucb import inverse_cdf
+
+ROOT_CONSTANT: Final = 10_000.0
+"""Score of a root in mcts-llm."""
+Order = tuple[int, tuple[int, ...], int]
+"""Depth, the way there, number: sorts breadth first."""
+Entry = tuple[float, int, tuple[int, ...], int]
+"""Minus a score or its bound, and the order."""
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """One answer. Mutated by its tree alone."""
+
+    number: int
+    node: int
+    """Node of the tree it ends at."""
+    parent: int
+    """Number of the answer it was made of; -1 = of none."""
+    depth: int
+    way: tuple[int, ...]
+    """Minus the depth and the place among siblings of every step that leads not to a first child."""
+    samples: list[float] = field(default_factory=list[float])
+    """Judgements after penalties."""
+    lowest: float = math.inf
+    total: float = 0.0
+    own_q: float = 0.0
+    """Of its samples alone; 0 without any."""
+    q: float = 0.0
+    children: list[int] = field(default_factory=list[int])
+    best_child: float = -math.inf
+    """Highest q of a child."""
+    num_refining: int = 0
+    """Rollouts in flight from here."""
+    bound: float | None = None
+    """What its score does not exceed, by which it is found in the heap; None = it is not there."""
+
+
+class AnswerTree:
+    """The answers of a search. Mutated by `add`, `learn`, `reserve`, `release` and `back_up`."""
+
+    def __init__(self, config: MCTSrConfig) -> None:
+        self.config = config
+        self.answers: list[Answer] = []
+        self.visits: list[int] = []
+        """By number, as are:"""
+        self._parents: list[int] = []
+        self._limits: list[float] = []
+        """Visits up to which the bounds of an answer's children hold; an only child loses by visits that pass it."""
+        self._roots: list[int] = []
+        self._order: list[Order] = []
+        self._heap: list[Entry] = []
+        self._scored: dict[int, float] = {}
+        """MathBlackBox's scores by number."""
+        self._scores: list[float | None] = []
+        """Scores of the open answers, as they stand; kept where answers are drawn."""
+        self._is_greedy = config.selection == "greedy"
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    # -- learning ---------------------------------------------------------------------------------------------------
+
+    def add(self, node: int, parent: int, value: float | None) -> Answer:
+        """A new answer with its first judgement; only a root may be without one."""
+        above = self.answers[parent] if parent != NONE else None
+        siblings, depth, way = (above.children, above.depth + 1, above.way) if above else (self._roots, 0, ())
+        if siblings:
+            way = (*way, -depth, len(siblings))
+        answer = Answer(len(self.answers), node, parent, depth, way)
+        self.answers.append(answer)
+        self.visits.append(0)
+        self._parents.append(parent)
+        self._limits.append(math.inf)
+        self._scores.append(None)
+        if above is not None and siblings:
+            self._limits[parent] = 0
+        siblings.append(answer.number)
+        insort(self._order, (depth, way, answer.number))
+        if value is None:
+            self._touch(answer)
+        else:
+            self.learn(answer, value)
+        if above is None and self.config.q_memory == "leaves":
+            self._rescore()
+        return answer
+
+    def learn(self, answer: Answer, value: float) -> None:
+        """One more judgement of an answer."""
+        config = self.config
+        sample = penalised(value, config.penalty, limit=config.reward_limit, excess=config.excess_penalty)
+        answer.samples.append(sample)
+        answer.lowest, answer.total = min(answer.lowest, sample), answer.total + sample
+        answer.own_q = q_of(answer.lowest, answer.total, len(answer.samples))
+        is_first = config.leaf_visits == "judged" and len(answer.samples) == 1
+        self.visits[answer.number] += config.leaf_visits == "judgements" or is_first
+        if config.leaf_visits == "judgements":
+            self._touch_all(answer.children)
+        if config.q_memory == "own_q":
+            self._follow_up(answer)
+            return
+        answer.q = answer.own_q
+        self._touch(answer)
+        above = self._above(answer)
+        if above is not None:
+            self._look_down(above)
+            self._touch(above)
+
+    def back_up(self, answer: Answer) -> None:
+        """A rollout from `answer` is over: visits, and published q, of all answers from it to its root."""
+        if self.config.q_memory == "assigned":
+            for current in self._path(answer):
+                if current.children:
+                    self._look_down(current)
+                    current.q = halfway(current.q, current.best_child)
+        self._visit(answer)
+        if self.config.q_memory == "assigned":
+            for current in self._path(answer):
+                self._touch(current)
+        if self.config.q_memory == "leaves":
+            self._rescore()
+
+    def count_failure(self, answer: Answer) -> None:
+        """A rollout from `answer` came to nothing: a visit all the same, or it might be chosen for ever."""
+        self._visit(answer)
+
+    def reserve(self, answer: Answer) -> None:
+        """A rollout from `answer` begins."""
+        answer.num_refining += 1
+        self._touch(answer)
+
+    def release(self, answer: Answer) -> None:
+        """A rollout from `answer` has ended, well or not."""
+        answer.num_refining -= 1
+        self._touch(answer)
+
+    # -- choosing ---------------------------------------------------------------------------------------------------
+
+    def open_answers(self) -> list[Answer]:
+        """Answers that may be refined now, breadth first. O(n)."""
+        return [self.answers[number] for _, _, number in self._order if self._is_open(self.answers[number])]
+
+    def breadth_first(self) -> list[Answer]:
+        return [self.answers[number] for _, _, number in self._order]
+
+    def choose(self, rng: Draws, *, shown: int) -> list[tuple[Answer, float]]:
+        """The answer to refine next with its score, by one draw unless greedy, then up to `shown - 1` of the others of
+        highest score; nothing where the published rule has no distribution."""
+        best = self._best() if self._is_greedy else None
+        if best is not None:
+            near = {entry[3] for entry in self._heap[: 2 * shown]} - {best.number}
+            others = [(self.score(a), -a.number, a) for number in near if self._is_open(a := self.answers[number])]
+            return [(best, self.score(best)), *((a, score) for score, _, a in nlargest(shown - 1, others))]
+        numbers, scores = self.candidates()
+        index = scores.index(max(scores)) if self._is_greedy else self._drawn(scores, rng)
+        if index is None:
+            return []
+        best_first = nlargest(shown, range(len(scores)), key=scores.__getitem__)
+        order = [index, *[i for i in best_first if i != index][: shown - 1]]
+        return [(self.answers[numbers[i]], scores[i]) for i in order]
+
+    def candidates(self) -> tuple[list[int], list[float]]:
+        """Numbers and scores of the answers to choose from, breadth first: open ones, or, without any, by the rule."""
+        if not self._is_greedy:
+            known = self._scores
+            numbers = [number for _, _, number in self._order if known[number] is not None]
+            if numbers:
+                return numbers, [score for number in numbers if (score := known[number]) is not None]
+        answers = self.open_answers() or self._when_all_are_expanded()
+        return [answer.number for answer in answers], [self.score(answer) for answer in answers]
+
+    def has_open(self) -> bool:
+        """Whether an answer may be refined now. O(log n), for draws O(n) at worst."""
+        if self._is_greedy:
+            return self._best() is not None
+        return any(score is not None for score in reversed(self._scores))
+
+    def _drawn(self, scores: Sequence[float], rng: Draws) -> int | None:
+        if self.config.selection == "pairwise":
+            weights, is_strict = pairwise_weights(scores), self.config.pairwise_single == "ends"
+        else:
+            weights = importance_weights(scores, self.config.importance_weights)
+            is_strict = self.config.importance_weights == "kept"
+        if is_strict and not sum(weights) > 0:
+            return None
+        if not is_strict and not is_distribution(weights):
+            weights = [1.0] * len(weights)
+        return inverse_cdf(weights, float(rng.random()))
+
+    def _when_all_are_expanded(self) -> list[Answer]:
+        return [self.answers[n] for n in self._roots] if self.config.all_expanded == "root" else self.breadth_first()
+
+    def _best(self) -> Answer | None:
+        """The open answer of highest score: the heap is looked through as long as a bound reaches the best found."""
+        heap, seen, best = self._heap, list[Entry](), None
+        while heap and (best is None or heap[0] < best):
+            bound, depth, way, number = heappop(heap)
+            answer = self.answers[number]
+            if answer.bound != -bound:
+                continue
+            answer.bound = self._bound(answer) if self._is_open(answer) else None
+            if answer.bound is not None:
+                seen.append((-answer.bound, depth, way, number))
+                entry = (-self.score(answer), depth, way, number)
+                best = entry if best is None else min(best, entry)
+        for entry in seen:
+            heappush(heap, entry)
+        return None if best is None else self.answers[best[3]]
+
+    # -- keeping in order -------------------------------------------------------------------------------------------
+
+    def _above(self, answer: Answer) -> Answer | None:
+        return self.answers[answer.parent] if answer.parent != NONE else None
+
+    def _look_down(self, answer: Answer) -> None:
+        answer.best_child = max([self.answers[child].q for child in answer.children])
+
+    def _follow_up(self, answer: Answer) -> None:
+        """q from own_q, from here upward until it stays the same."""
+        current: Answer | None = answer
+        while current is not None:
+            before = current.q, current.best_child
+            if current.children:
+                self._look_down(current)
+            current.q = halfway(current.own_q, current.best_child) if current.children else current.own_q
+            self._touch(current)
+            if current is not answer and before == (current.q, current.best_child):
+                return
+            current = self._above(current)
+
+    def _is_open(self, answer: Answer) -> bool:
+        """Whether it may have another child, those on their way counted."""
+        is_full = len(answer.children) + answer.num_refining >= self.config.max_children
+        if self.config.expanded == "either":
+            return not is_full and answer.best_child <= answer.q
+        return not is_full or answer.best_child < answer.own_q
+
+    def score(self, answer: Answer) -> float:
+        """Upper confidence bound as things stand."""
+        return self._score(answer, self.visits[answer.number if answer.parent == NONE else answer.parent])
+
+    def _bound(self, answer: Answer) -> float:
+        """What the score does not exceed before the parent's visits do its limit."""
+        if answer.parent == NONE:
+            return self.score(answer)
+        visits, limit = self.visits[answer.parent], self._limits[answer.parent]
+        return self._score(answer, int(limit) if visits < limit < math.inf else visits)
+
+    def _score(self, answer: Answer, parent_visits: int) -> float:
+        config = self.config
+        if config.q_memory == "leaves":
+            return self._scored.get(answer.number, 0.0)
+        if answer.parent == NONE and config.root_score != "own_visits":
+            if config.root_score == "constant":
+                return ROOT_CONSTANT
+            parent_visits = 0
+        return uct(
+            answer.q / config.scale,
+            self.visits[answer.number],
+            parent_visits,
+            exploration=config.exploration,
+            eps=config.eps,
+            log_form=config.log_form,
+        )
+
+    def _path(self, answer: Answer) -> Iterator[Answer]:
+        """From here up to the root."""
+        current = answer
+        while current.parent != NONE:
+            yield current
+            current = self.answers[current.parent]
+        yield current
+
+    def _visit(self, answer: Answer) -> None:
+        """Count a visit from here up to the root; siblings of the path may gain by it."""
+        if self.config.leaf_visits == "judgements":
+            return
+        visits, parents, limits, number, root = self.visits, self._parents, self._limits, answer.number, NONE
+        while number != NONE:
+            visits[number] += 1
+            if visits[number] > limits[number]:
+                self._raise_limit(number)
+            elif not self._is_greedy:
+                self._touch_all(self.answers[number].children)
+            root, number = number, parents[number]
+        self._touch_all([root, *answer.children])
+
+    def _raise_limit(self, number: int) -> None:
+        self._limits[number] = self.visits[number] + self.visits[number] // 8
+        self._touch_all(self.answers[number].children)
+
+    def _touch_all(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._touch(self.answers[number])
+
+    def _touch(self, answer: Answer) -> None:
+        """Something may have raised an answer's score or opened it; where answers are drawn, any other change too."""
+        is_open = self._is_open(answer)
+        if not self._is_greedy:
+            self._scores[answer.number] = self.score(answer) if is_open else None
+        if not self._is_greedy or not is_open:
+            return
+        bound = self._bound(answer)
+        if answer.bound is None or answer.bound < bound:
+            answer.bound = bound
+            heappush(self._heap, (-bound, answer.depth, answer.way, answer.number))
+            if len(self._heap) > 4 * len(self.answers) + 64:
+                self._tidy()
+
+    def _tidy(self) -> None:
+        """Leave one entry of every open answer in the heap."""
+        self._heap = []
+        for answer in self.answers:
+            answer.bound = self._bound(answer) if self._is_open(answer) else None
+            if answer.bound is not None:
+                self._heap.append((-answer.bound, answer.depth, answer.way, answer.number))
+        heapify(self._heap)
+
+    def _rescore(self) -> None:
+        """MathBlackBox's scores after a round. O(n)."""
+        judged = [answer for answer in self.answers if answer.samples]
+        place = {answer.number: i for i, answer in enumerate(judged)}
+        scores = rescored(
+            [place.get(answer.parent) for answer in judged],
+            [answer.own_q for answer in judged],
+            [len(answer.samples) for answer in judged],
+            {place[number]: score for number, score in self._scored.items()},
+            exploration=self.config.exploration,
+            eps=self.config.eps,
+        )
+        for i, score in scores.items():
+            self._scored[judged[i].number] = score
+            self._touch(judged[i])

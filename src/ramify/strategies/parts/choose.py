@@ -1,0 +1,81 @@
+"""Choose: which nodes of a tree to expand next. A rule is a function, plugged in by name (requirement S0.10).
+
+A rule gets the candidates in canonical order (breadth first, siblings in order of request) and returns at most k of
+them; only a rule that says so may return one twice. It reads the tree and draws from `rng`, nothing
+else, so that a choice never depends on timing. Ties go to the earlier candidate; a node without the measure is last.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+from ramify.core.errors import ConfigError, nearest
+from ramify.core.tree import Tree
+from ramify.strategies.parts.draws import Draws, with_replacement, without_replacement
+from ramify.strategies.parts.entropy import STEP_ENTROPY
+from ramify.strategies.parts.resample import highest, origin, scores
+
+Choose = Callable[[Tree, Sequence[int], int, Draws], list[int]]
+"""(tree, candidates, k, rng) -> the chosen nodes, at most k."""
+
+
+def uniform(tree: Tree, candidates: Sequence[int], k: int, rng: Draws) -> list[int]:
+    """k different candidates, all equally likely."""
+    return without_replacement(candidates, k, rng)
+
+
+def uniform_with_replacement(tree: Tree, candidates: Sequence[int], k: int, rng: Draws) -> list[int]:
+    """k candidates drawn independently, as Tree-GRPO does."""
+    return with_replacement(candidates, k, rng)
+
+
+def entropy(tree: Tree, candidates: Sequence[int], k: int, rng: Draws) -> list[int]:
+    """The k candidates whose own step was the most uncertain."""
+    return _top(candidates, k, lambda node: _or_last(tree.measure(node, STEP_ENTROPY)))
+
+
+def entropy_delta(tree: Tree, candidates: Sequence[int], k: int, rng: Draws) -> list[int]:
+    """The k candidates whose step was the most uncertain beside the first step of their path."""
+    return _top(candidates, k, lambda node: _or_last(_delta(tree, node)))
+
+
+def at2po(tree: Tree, candidates: Sequence[int], k: int, rng: Draws) -> list[int]:
+    """Parents of the k candidates with AT2PO's highest scores: to expand them is to sample those steps anew.
+
+    A parent may be returned twice, for two of its children.
+    """
+    return [origin(tree, node) for node in highest(scores(tree, candidates), k)]
+
+
+RULES: dict[str, Choose] = {
+    "at2po": at2po,
+    "entropy": entropy,
+    "entropy_delta": entropy_delta,
+    "uniform": uniform,
+    "uniform_with_replacement": uniform_with_replacement,
+}
+"""Rules by name. Whoever loads plug-ins adds theirs under the name the configuration gives it."""
+UNMEASURED = frozenset({"at2po", "uniform", "uniform_with_replacement"})
+"""The rules that read no measure, logprobs at most; any other, plug-ins included, may read `step_entropy_topk`."""
+
+
+def rule(name: str) -> Choose:
+    """The rule called `name`; an unknown one is a `ConfigError` that names the nearest."""
+    try:
+        return RULES[name]
+    except KeyError:
+        raise ConfigError(f"unknown rule to choose nodes by: {name!r}; {nearest(name, RULES)}") from None
+
+
+def _top(candidates: Sequence[int], k: int, score: Callable[[int], float]) -> list[int]:
+    return sorted(candidates, key=score, reverse=True)[:k]
+
+
+def _or_last(value: float | None) -> float:
+    return -math.inf if value is None else value
+
+
+def _delta(tree: Tree, node: int) -> float | None:
+    """Entropy of a node's step less that of the first step on its path; None where either is not computed."""
+    path = tree.path(node)
+    own, first = tree.measure(node, STEP_ENTROPY), tree.measure(path[min(1, len(path) - 1)], STEP_ENTROPY)
+    return None if own is None or first is None else own - first

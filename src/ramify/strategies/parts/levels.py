@@ -1,0 +1,263 @@
+"""Levels: searches that grow a level of steps, score every step of it, and only then choose what grows on.
+
+Each path is judged as soon as it has grown, whether or not it goes on; what is chosen (`select`) is decided when all of
+the level is told, in the order it was asked for, so that the tree does not depend on the order of outcomes. A path
+whose growth failed, or whose judge gave no number, vanishes: it is no value, holds no place, and its width is given to
+others where the method has one to give. A budget that is used up ends the search after the level in progress, whose
+paths are judged all the same.
+
+Independent parts of one search (`num_parts`) do not wait for each other. Looking ahead (arXiv 2408.03314) grows the
+action `lookahead` on from a new step, one step at a time; that text is no part of any path.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from ramify.core.command import Candidate, Command, Failed, Fork, Grow, Grown, Judge, Outcome
+from ramify.core.errors import ConfigError
+from ramify.core.stop import ANSWERED
+from ramify.core.strategy import Phase, Vote
+from ramify.core.tree import ROOT, Tree
+from ramify.strategies.parts.flight import InFlight
+from ramify.strategies.parts.paths import Aggregate, Path, aggregate_scores, shown
+from ramify.strategies.parts.steering import REWARD, Oracle, steering_value
+
+LOOKAHEAD: Final = "lookahead"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelsConfig:
+    """What all level searches may be told."""
+
+    judge: str = "process"
+    """Name of the run's judge that scores steps."""
+    agg: Aggregate = "last"
+    max_depth: int = 40
+    """Most levels."""
+    last_level: Literal["end", "step"] = "end"
+    """Whether the last level grows to the end of its paths, as search-and-learn has it, or one step like the others."""
+    finished: Literal["answers", "any_end"] = "answers"
+    """Paths that count as finished: those that gave an answer, or all that ended, those too that a limit cut off."""
+    lookahead: int = 0
+    """Steps grown on from each new step to see where it leads."""
+    lookahead_use: Literal["scored", "discarded"] = "scored"
+    """Whether a path is chosen by the score it has together with its continuation, by `agg` (where that is `last`, by
+    the score of where it leads), or the continuation is paid for and not looked at."""
+    failure_value: float | None = None
+    """Stands for the score of a path that the judge gave none; None = the path vanishes."""
+    vote: Vote = "best"
+    oracle: Oracle = "refused"
+
+    def __post_init__(self) -> None:
+        if self.judge == REWARD:
+            raise ConfigError("judge = 'reward' scores ended paths only, and this search scores steps: name a judge")
+        if self.max_depth < 1 or self.lookahead < 0:
+            raise ConfigError(
+                f"max_depth = {self.max_depth!r} must be at least 1 and lookahead = {self.lookahead!r} at least 0"
+            )
+        if self.failure_value is not None and not math.isfinite(self.failure_value):
+            raise ConfigError(f"failure_value = {self.failure_value!r} must be finite, or none")
+
+
+@dataclass(slots=True, eq=False)
+class Level:
+    """The level in progress of one part of a search."""
+
+    number: int = 0
+    """0 = nothing was grown yet."""
+    beams: list[Path] = field(default_factory=list[Path])
+    """Paths to grow on, one entry a request; ended ones that hold a place ask nothing."""
+    grown: list[Path | None] = field(default_factory=list["Path | None"])
+    """What became of each entry; None = it vanished."""
+    why: tuple[Candidate, ...] = ()
+    """The best of those that the entries were chosen among."""
+    num_waiting: int = 0
+
+    def paths(self) -> list[Path]:
+        """What there is to choose from, in order of request."""
+        return [path for path in self.grown if path is not None]
+
+
+@dataclass(slots=True, eq=False)
+class Errand:
+    """What one command is for."""
+
+    level: Level
+    place: int
+    kind: Literal["grow", "look", "judge"] = "grow"
+    path: Path | None = None
+    judged: tuple[int, ...] = ()
+    """Nodes whose scores count: those of the path's new steps, and of what was looked ahead to."""
+    num_ahead: int = 0
+    """Steps looked ahead so far."""
+
+
+class Levels(ABC):
+    """`num_parts` times `num_first` steps from the bare prompt, then level by level what `select` says."""
+
+    measures: frozenset[str] = frozenset()
+    is_order_free = True
+    unpredictable = "which steps are grown on depends on how they and those beside them were scored"
+    rule = "level"
+    """Name of its decisions."""
+
+    def __init__(self, config: LevelsConfig, *, num_first: int, num_parts: int = 1) -> None:
+        self.config = config
+        self.vote: Vote = config.vote
+        self.parts = [Level() for _ in range(num_parts)]
+        self._num_first = num_first
+        self._whole = list(self.parts)
+        """Levels of which everything is told."""
+        self._commands: list[Command] = []
+        """What is asked next, and what for."""
+        self._errands: list[Errand] = []
+        self._in_flight: InFlight[Errand] = InFlight()
+        self._is_spent = False
+
+    @abstractmethod
+    def select(self, tree: Tree, level: Level) -> list[Path]:
+        """The entries of the next level, chosen among `level.grown`; called once a level, where draws are allowed."""
+
+    @abstractmethod
+    def candidates(self, tree: Tree) -> Sequence[Candidate]: ...
+
+    def ask(self, tree: Tree) -> Sequence[Command]:
+        if self._whole:
+            whole, self._whole = self._whole, []
+            for level in whole:
+                self._turn(tree, level)
+            self._grow([level for level in whole if level.num_waiting])
+        if not self._commands:
+            return ()
+        commands, self._commands = self._commands, []
+        errands, self._errands = self._errands, []
+        return self._in_flight.book(commands, errands)
+
+    def tell(self, tree: Tree, outcome: Outcome) -> None:
+        errand = self._in_flight.take(outcome)
+        if isinstance(outcome, Failed):
+            self._failed(errand, outcome)
+        elif isinstance(outcome, Grown):
+            self._grown(tree, errand, outcome)
+        else:
+            self._keep(errand, self._values(tree, errand))
+        errand.level.num_waiting -= 1
+        if not errand.level.num_waiting:
+            self._whole.append(errand.level)
+
+    def is_done(self, tree: Tree) -> bool:
+        return not (self._in_flight or self._commands or self._whole)
+
+    def phase(self, tree: Tree) -> Phase:
+        number = max(level.number for level in self.parts)
+        if self.is_done(tree):
+            return Phase("collection", number)
+        return Phase("expansion", number) if number else Phase("build")
+
+    def parent(self, level: Level, place: int) -> Path:
+        """The path that what grows at this place is said to continue."""
+        return level.beams[place]
+
+    # -- from level to level ----------------------------------------------------------------------------------------
+
+    def _turn(self, tree: Tree, level: Level) -> None:
+        """Choose what is grown next, or end this part."""
+        level.why = shown(level.paths())
+        level.beams = self.select(tree, level) if level.number else [Path(ROOT)] * self._num_first
+        if self._is_spent or level.number == self.config.max_depth or all(path.is_ended for path in level.beams):
+            return
+        level.number += 1
+        level.grown = [path if path.is_ended else None for path in level.beams]
+        level.num_waiting = level.grown.count(None)
+
+    def _grow(self, levels: Sequence[Level]) -> None:
+        """One growth for each entry that goes on; those of one node are one decision."""
+        counts = Counter(path.tip for level in levels for path in level.beams if not path.is_ended)
+        forks: dict[int, Fork] = {}
+        for level in levels:
+            is_last = level.number == self.config.max_depth and self.config.last_level == "end"
+            for place, path in enumerate(level.beams):
+                if path.is_ended:
+                    continue
+                if path.tip not in forks:
+                    score = path.score if path.scores else None
+                    forks[path.tip] = Fork(counts[path.tip], self.rule, score=score)
+                why, level.why = level.why, ()
+                self._commands.append(Grow(path.tip, until="end" if is_last else "step", fork=forks[path.tip], why=why))
+                self._errands.append(Errand(level, place))
+
+    # -- one path ---------------------------------------------------------------------------------------------------
+
+    def _failed(self, errand: Errand, outcome: Failed) -> None:
+        self._is_spent |= outcome.reason == "budget"
+        if errand.kind == "judge" and outcome.reason != "budget":
+            self._keep(errand, [None])
+
+    def _grown(self, tree: Tree, errand: Errand, outcome: Grown) -> None:
+        if errand.kind == "grow":
+            is_ended = tree.is_ended(outcome.tip)
+            errand.path = Path(
+                outcome.tip,
+                self.parent(errand.level, errand.place),
+                outcome.nodes,
+                is_ended=is_ended,
+                is_finished=is_ended and (self.config.finished == "any_end" or tree.stop(outcome.tip) in ANSWERED),
+            )
+            errand.judged = outcome.nodes
+            if self.config.lookahead_use == "discarded":
+                self._judge(tree, errand)
+        else:
+            errand.num_ahead += 1
+            if self.config.lookahead_use == "scored":
+                errand.judged = (outcome.tip,) if self.config.agg == "last" else (*errand.judged, outcome.tip)
+        if not self._look(tree, errand, outcome.tip) and self.config.lookahead_use == "scored":
+            self._judge(tree, errand)
+
+    def _look(self, tree: Tree, errand: Errand, tip: int) -> bool:
+        """Look a step further ahead, if that is wanted."""
+        is_last = errand.level.number == self.config.max_depth
+        if self._is_spent or is_last or tree.is_ended(tip) or errand.num_ahead == self.config.lookahead:
+            return False
+        look = Errand(errand.level, errand.place, "look", errand.path, errand.judged, errand.num_ahead)
+        self._want(Grow(tip, until="step", action=LOOKAHEAD), look)
+        return True
+
+    def _judge(self, tree: Tree, errand: Errand) -> None:
+        """Ask for the scores that the nodes do not have yet."""
+        nodes = errand.judged
+        if any(map(tree.scores, nodes)):
+            values = self._values(tree, errand)
+            nodes = tuple(node for node, value in zip(nodes, values, strict=True) if value is None)
+            if not nodes:
+                return self._keep(errand, values)
+        errand.kind = "judge"
+        return self._want(Judge(nodes, self.config.judge), errand)
+
+    def _want(self, command: Command, errand: Errand) -> None:
+        self._commands.append(command)
+        self._errands.append(errand)
+        errand.level.num_waiting += 1
+
+    def _keep(self, errand: Errand, values: Sequence[float | None]) -> None:
+        """Put a path among those to choose from, unless a step of it has no score."""
+        path = errand.path
+        assert path is not None and path.parent is not None
+        scores = path.parent.scores
+        for value in values:
+            number = self.config.failure_value if value is None or not math.isfinite(value) else value
+            if number is None:
+                return
+            scores = (*scores, number)
+        score = aggregate_scores(scores, self.config.agg)
+        if math.isfinite(score):
+            path.scores, path.score = scores[: len(path.parent.scores) + len(path.nodes)], score
+            errand.level.grown[errand.place] = path
+
+    def _values(self, tree: Tree, errand: Errand) -> list[float | None]:
+        """What the judge says of the path's new steps; None where it has said nothing."""
+        judge, oracle = self.config.judge, self.config.oracle
+        return [steering_value(tree, node, judge, oracle=oracle) for node in errand.judged]

@@ -1,0 +1,91 @@
+"""Sample: which leaves of a finished tree become rows. A rule is a function, found by name (requirements S0.7, S0.10).
+
+Leaves not kept stay in the tree, where they still count for values. None stands for a padding row, all of whose weights
+are 0: it is never a copied leaf unless a published rule says so.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from ramify.core.errors import ConfigError, nearest
+from ramify.core.stems import tree_number
+from ramify.core.tree import Tree
+from ramify.strategies.parts.draws import Draws, without_replacement
+
+Sample = Callable[[Tree, Sequence[int], int, Draws], list[int | None]]
+"""(tree, leaves in canonical order, n, rng) -> n rows."""
+Shortage = Literal["corrected", "plan", "at2po"]
+
+
+def too_few_leaves(leaves: Sequence[int], n: int, rule: Shortage) -> list[int | None]:
+    """n rows from at most n leaves.
+
+    corrected: every leaf once, then padding; plan: the list repeated in order; at2po: copies of the last leaf.
+    Source: `sample_leaves` in zzfoutofspace/ATPO OFFLINE_TREE_SEARCH_REFACTOR_PLAN.md and
+    vllm_rollout_with_tools_tree_offline.py.
+    """
+    missing = n - len(leaves)
+    if not leaves or rule == "corrected":
+        return [*leaves, *[None] * missing]
+    if rule == "at2po":
+        return [*leaves, *[leaves[-1]] * missing]
+    return [leaves[i % len(leaves)] for i in range(n)]
+
+
+def uniform(tree: Tree, leaves: Sequence[int], n: int, rng: Draws) -> list[int | None]:
+    """n leaves without replacement, kept in their order; padding where there are fewer."""
+    if len(leaves) <= n:
+        return too_few_leaves(leaves, n, "corrected")
+    kept = set(without_replacement(leaves, n, rng))
+    return [leaf for leaf in leaves if leaf in kept]
+
+
+def as_planned(tree: Tree, leaves: Sequence[int], n: int, rng: Draws) -> list[int | None]:
+    """The plan's rule: n leaves in the order drawn, or the leaf list repeated, each copy trained."""
+    return list(without_replacement(leaves, n, rng)) if len(leaves) >= n else too_few_leaves(leaves, n, "plan")
+
+
+def correct_first(tree: Tree, leaves: Sequence[int], n: int, rng: Draws) -> list[int | None]:
+    """TreeRL's rule: a correct leaf if there is one, the rest at random; kept in their order, then padding.
+
+    A choice by reward, so no gradient of its rows is exact. Correct = a reward above 0. Source: THUDM/TreeRL
+    tree_node.py, `select_terminal`.
+    """
+    correct = [leaf for leaf in leaves if (tree.reward(leaf) or 0) > 0]
+    first = without_replacement(correct, min(1, n), rng)
+    rest = without_replacement([leaf for leaf in leaves if leaf not in first], n - len(first), rng)
+    return too_few_leaves([leaf for leaf in leaves if leaf in {*first, *rest}], n, "corrected")
+
+
+def copies_of_last(tree: Tree, leaves: Sequence[int], n: int, rng: Draws) -> list[int | None]:
+    """AT2PO's rule: as `uniform`, but missing rows are copies of the last leaf, each trained."""
+    return uniform(tree, leaves, n, rng) if len(leaves) >= n else too_few_leaves(leaves, n, "at2po")
+
+
+def per_tree(tree: Tree, leaves: Sequence[int], n: int, rng: Draws) -> list[int | None]:
+    """Tree-GRPO's rule: n / M leaves of each of M trees, kept in their order, then padding."""
+    of_tree: dict[int, list[int]] = {}
+    for leaf in leaves:
+        of_tree.setdefault(tree_number(tree, tree.path(leaf)[1]), []).append(leaf)
+    kept: set[int] = set()
+    for i, number in enumerate(sorted(of_tree)):
+        kept.update(without_replacement(of_tree[number], n // len(of_tree) + (i < n % len(of_tree)), rng))
+    return too_few_leaves([leaf for leaf in leaves if leaf in kept], n, "corrected")
+
+
+RULES: dict[str, Sample] = {
+    "as_planned": as_planned,
+    "copies_of_last": copies_of_last,
+    "correct_first": correct_first,
+    "per_tree": per_tree,
+    "uniform": uniform,
+}
+"""Rules by name. Whoever loads plug-ins adds theirs under the name the configuration gives it."""
+
+
+def rule(name: str) -> Sample:
+    """The rule called `name`; an unknown one is a `ConfigError` that names the nearest."""
+    try:
+        return RULES[name]
+    except KeyError:
+        raise ConfigError(f"unknown rule to sample leaves by: {name!r}; {nearest(name, RULES)}") from None

@@ -1,0 +1,5 @@
+"""Tree of Thoughts, breadth first and depth first. Begin with `search.py`."""
+
+from ramify.strategies.tot.search import ToT
+
+__all__ = ["ToT"]

@@ -1,0 +1,122 @@
+"""Tree of Thoughts: steps grown side by side, valued by a judge, and the best of them taken further.
+
+Two searches. `bfs` grows every path of a level by `width` steps, values them all and keeps `num_kept`: a barrier a
+level. `dfs` grows one path at a time, tries its steps from the best down, gives up those of too little value and goes
+back. Paths of the last level grow to their end, so that a path of `num_levels` steps is an answer; one that ended
+earlier is an answer where it is chosen, and grows no more.
+
+The published `propose` lets one reply list several steps. A growth is one text on one node here, so a proposal is one
+growth of one step; an action of its own says how it is prompted, and `duplicate_value` what becomes of repeats.
+
+Values are those of a judge that may see unfinished paths; what its text says is its own business
+(`ramify/judges/replies.py`). The published cache of values by prompt hides that a judgement was to be sampled again;
+here attempts are numbered. bfs by sampling draws one uniform a path kept; nothing else draws.
+
+Source: arXiv 2305.10601; princeton-nlp/tree-of-thought-llm src/tot/methods/bfs.py, scripts/crosswords.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ramify.core.command import Candidate, Command, Outcome
+from ramify.core.errors import ConfigError
+from ramify.core.strategy import Phase, Vote
+from ramify.core.tree import Tree
+from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.expansion import Expansions
+from ramify.strategies.parts.steering import REWARD, Oracle
+from ramify.strategies.tot.bfs import LevelRules, Levels
+from ramify.strategies.tot.dfs import DepthRules, Depths
+from ramify.strategies.tot.values import DuplicateValue
+
+
+@dataclass(frozen=True, slots=True)
+class ToTConfig:
+    """Defaults are the corrected ones; numbers are those of game24."""
+
+    search: Literal["bfs", "dfs"] = "bfs"
+    width: int = 5
+    """Steps grown of a path."""
+    num_levels: int = 4
+    """Steps of the longest path; the last one grows to its end."""
+    action: str = "policy"
+    """What grows the steps."""
+    judge: str = "process"
+    attempts: int = 3
+    """Judgements of each candidate, or votes on each level; their sum is the value."""
+    duplicate_value: DuplicateValue = "drop"
+    bfs: LevelRules = LevelRules()  # noqa: RUF009 - frozen
+    dfs: DepthRules = DepthRules()  # noqa: RUF009 - frozen
+    oracle: Oracle = "refused"
+
+    def __post_init__(self) -> None:
+        if min(self.width, self.num_levels, self.attempts) < 1:
+            raise ConfigError(f"tot: width, num_levels and attempts must be at least 1, got {self!r}")
+        if self.judge == REWARD:
+            raise ConfigError("tot: judge = 'reward' values ended paths only; name a judge of unfinished ones")
+        if self.search == "dfs" and self.bfs.evaluate == "vote":
+            raise ConfigError("tot: votes compare the paths of a level, which dfs has none of; evaluate = 'value'")
+
+
+AS_PUBLISHED: Final = ToTConfig(width=8, duplicate_value="zero", bfs=LevelRules(repeats="kept", zero_values="stop"))
+"""game24, whose prompt shows eight proposals."""
+AS_PUBLISHED_TEXT: Final = ToTConfig(
+    num_levels=2,
+    attempts=5,
+    duplicate_value="own",
+    bfs=LevelRules(evaluate="vote", num_kept=1, repeats="kept", zero_values="stop"),
+)
+"""Writing: a plan, then a passage."""
+AS_PUBLISHED_CROSSWORDS: Final = ToTConfig(
+    search="dfs", width=8, num_levels=10, attempts=1, dfs=DepthRules(threshold=0.0, max_steps=100)
+)
+"""Its threshold is that no clue has become impossible, which is for the judge to say as 0. The best state it prints is
+chosen by ground truth, which a vote of ours does not see."""
+
+
+class ToT:
+    """A search over levels or over depths, as configured."""
+
+    Config = ToTConfig
+    measures: frozenset[str] = frozenset()
+    unpredictable = "which paths grow on depends on the values of what was grown"
+    vote: Vote = "best"
+
+    def __init__(self, config: ToTConfig, rng: Draws) -> None:
+        self.config = config
+        self.is_order_free = config.attempts == 1
+        """What is kept is; of several judgements of a node the tree has the last one told as its reward."""
+        is_voted = config.search == "bfs" and config.bfs.evaluate == "vote"
+        self._expansions = Expansions(
+            config.judge,
+            oracle=config.oracle,
+            attempts=config.attempts,
+            when="asked" if is_voted else "grown",
+            twins="judged" if config.duplicate_value == "own" else "left",
+        )
+        self.walk: Levels | Depths
+        if config.search == "bfs":
+            self.walk = Levels(config.bfs, config, self._expansions, rng)
+        else:
+            self.walk = Depths(config.dfs, config, self._expansions)
+
+    def ask(self, tree: Tree) -> Sequence[Command]:
+        self.walk.advance(tree)
+        return self._expansions.ask()
+
+    def tell(self, tree: Tree, outcome: Outcome) -> None:
+        self._expansions.tell(tree, outcome)
+
+    def is_done(self, tree: Tree) -> bool:
+        return self.walk.is_over and not self._expansions
+
+    def phase(self, tree: Tree) -> Phase:
+        num_rounds = self.config.num_levels if self.config.search == "bfs" else None
+        if self.is_done(tree):
+            return Phase("collection", self.walk.round, num_rounds)
+        return Phase("expansion" if self.walk.round else "build", self.walk.round, num_rounds)
+
+    def candidates(self, tree: Tree) -> Sequence[Candidate]:
+        """The paths chosen that ended, level by level in order of request, or in the order visited, by their value."""
+        return self.walk.answers
