@@ -47,7 +47,8 @@ from ramify.core.tool import Branching, Tool, ToolResult, ToolSession
 from ramify.engines.builtin import Builtin
 from ramify.formats.arpo import arpo
 from ramify.runner import loop
-from ramify.runner.api import assemble, rollout
+from ramify.runner.build import assemble
+from ramify.runner.library import rollout
 from ramify.tasks.countdown import Countdown
 from ramify.testing.clock import run_virtual
 from ramify.testing.scripts import ScriptedTurn

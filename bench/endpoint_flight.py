@@ -17,7 +17,7 @@ import aiohttp
 
 from ramify.core.problem import Problem
 from ramify.runner import loop
-from ramify.runner.api import rollout
+from ramify.runner.library import rollout
 
 IN_FLIGHT, SEARCHES, ANSWERS = 256, 64, 16
 DELAY_S = 0.2

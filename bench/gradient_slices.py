@@ -21,7 +21,7 @@ from ramify.config.configure import resolve
 from ramify.engines.builtin import FOLDER
 from ramify.experiments.noise import Sample, lines, sample
 from ramify.rows import Row
-from ramify.runner import api
+from ramify.runner import build, library
 from ramify.runner.rows import tree_rows
 
 try:
@@ -47,9 +47,9 @@ Grown = Mapping[str, Sequence[tuple[list[Row], int]]]
 
 def grown(preset: str, first: int, settings: Sequence[str], *, num_problems: int) -> Grown:
     config = resolve(preset=preset, flags={"prompts": num_problems, "credit": "auto"}, overrides=settings).config
-    problems, found = api.problems_of(config), {}
+    problems, found = build.problems_of(config), {}
     for seed in range(first, first + NUM_SEEDS):
-        rollout = api.rollout_sync(problems, config=replace(config, seed=seed))
+        rollout = library.rollout_sync(problems, config=replace(config, seed=seed))
         for tree in rollout.trees:
             tokens = sum(spend.decode for spend in tree.spent().values())
             found.setdefault(tree.problem.uid, []).append((tree_rows(tree, config, rollout.unpredictable), tokens))

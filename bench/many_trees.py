@@ -32,8 +32,9 @@ from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine, Generation, Request
 from ramify.core.problem import Problem
 from ramify.runner import loop
-from ramify.runner.api import assemble, header_of
+from ramify.runner.build import assemble
 from ramify.runner.events import Event, Observer, TreeClosed
+from ramify.runner.folder import header_of
 from ramify.runner.recorder import Recorder
 from ramify.runner.report import RunReport
 from ramify.store.store import FolderStore

@@ -37,7 +37,8 @@ from ramify.config.configure import resolve, to_toml
 from ramify.config.run_config import RunConfig
 from ramify.engines.builtin import FOLDER
 from ramify.engines.logged import Entry, read_log
-from ramify.runner.api import assemble, begin, header_of, resume
+from ramify.runner.build import assemble
+from ramify.runner.folder import begin, header_of, resume
 from ramify.runner.recorder import Recorder
 from ramify.store.commit import Writing
 from ramify.store.records import Shut

@@ -37,7 +37,7 @@ from ramify.core.problem import Problem
 from ramify.core.segment import Ids_T
 from ramify.engines.fleet.placement import Load, Placement, PrefixPlacement, RoundRobin, Seat
 from ramify.engines.fleet.replicas import Replicas
-from ramify.runner.api import rollout
+from ramify.runner.library import rollout
 from ramify.testing.clock import run_virtual
 from ramify.testing.prefixes import KnownPrefixes
 from ramify.testing.simulated import BLOCK_SIZE, Simulated

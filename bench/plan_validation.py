@@ -28,7 +28,7 @@ from ramify.planner.levels import levels, resampled
 from ramify.planner.pilot import Pilot
 from ramify.planner.plan import Estimate, plan
 from ramify.planner.shape import Shape
-from ramify.runner import api
+from ramify.runner import build, library
 from ramify.runner.events import TreeClosed
 
 BUDGET = 160
@@ -112,7 +112,7 @@ def flown(task: str) -> Pilot:
 
 def others(task: str, number: int) -> list[Problem]:
     """Held-out problems that the pilot did not see."""
-    built = api.build_task(config(task))
+    built = build.build_task(config(task))
     known = {problem.uid for problem in built.problems("heldout", PILOT_PROBLEMS, PILOT_SEED)}
     drawn = built.problems("heldout", number + PILOT_PROBLEMS, 0)
     return [problem for problem in drawn if problem.uid not in known][:number]
@@ -121,20 +121,20 @@ def others(task: str, number: int) -> list[Problem]:
 def pool_of(task: str, problems: list[Problem], size: int = CHAINS_A_PROBLEM) -> Pool:
     made = config(task, seed=-1)
     made = replace(made, strategy=StrategyConfig(name="chains", options={"n": size}))
-    built = api.build_task(made)
+    built = build.build_task(made)
     pool = Pool(built.is_same_answer)
 
     def note(event: object) -> None:
         if isinstance(event, TreeClosed):
             pool.add(event.tree.problem.uid, chains_of(event.tree, built.format.answer))
 
-    api.grow(replace(made, limits=replace(made.limits, decode=None)), problems, observers=[note])
+    library.grow(replace(made, limits=replace(made.limits, decode=None)), problems, observers=[note])
     return pool
 
 
 def grown(run: RunConfig, problems: list[Problem], num_seeds: int) -> dict[str, list[TreeFigures]]:
     """Problem -> its trees, one a seed."""
-    built = api.build_task(run)
+    built = build.build_task(run)
     trees: dict[str, list[TreeFigures]] = {}
 
     def note(event: object) -> None:
@@ -143,7 +143,7 @@ def grown(run: RunConfig, problems: list[Problem], num_seeds: int) -> dict[str, 
             trees.setdefault(event.tree.problem.uid, []).append(found)
 
     for seed in range(num_seeds):
-        api.grow(replace(run, seed=seed), problems, observers=[note])
+        library.grow(replace(run, seed=seed), problems, observers=[note])
     return trees
 
 

@@ -30,9 +30,9 @@ from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.shard import Portion, shards_of
 from ramify.runner import loop
-from ramify.runner.api import Saved, begin
+from ramify.runner.folder import begin, checked_start, grow_shard
+from ramify.runner.saved import Saved
 from ramify.sharded import ray
-from ramify.sharded.grow import grow_shard, prepared
 from ramify.store.shards import ShardedFolder
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -105,7 +105,7 @@ def single(settings: RunConfig, out: Path) -> Measured:
 
 
 def plain(settings: RunConfig, out: Path, workers: int) -> Measured:
-    header, text, problems = loop.run(prepared(settings))
+    header, text, problems = loop.run(checked_start(settings))
     ShardedFolder.create(out, header, text, num_shards=workers).close()
     cores = len(os.sched_getaffinity(0))
     begin_all = lambda: [_process(_grow_plain, out, shard.of(problems), workers) for shard in shards_of(workers)]  # noqa: E731

@@ -23,7 +23,7 @@ from ramify.core.problem import Problem
 from ramify.experiments.evaluation import evaluated
 from ramify.experiments.paired import paired_difference
 from ramify.runner import loop
-from ramify.runner.api import assemble, build_task
+from ramify.runner.build import assemble, build_task
 from ramify.testing.clock import run_virtual
 from ramify.testing.planned_faults import Delay
 from ramify.testing.policies import chains

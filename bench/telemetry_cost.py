@@ -27,8 +27,8 @@ from ramify.core.codec import ByteCodec, Codec
 from ramify.core.engine import Capabilities, Engine, Generation, Request
 from ramify.core.problem import Problem
 from ramify.core.segment import Finish
-from ramify.runner.api import rollout
 from ramify.runner.events import Event, Observer
+from ramify.runner.library import rollout
 from ramify.telemetry.telemetry import Telemetry
 from ramify.testing.clock import run_virtual
 from ramify.testing.policies import chains

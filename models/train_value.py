@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ramify.engines.builtin import FOLDER
 from ramify.engines.tokenizer import TokenizerFile
-from ramify.runner.api import rollout_sync
+from ramify.runner.library import rollout_sync
 
 HEAD: Final = "score.weight"
 TASKS: Final = ("countdown", "hops")

@@ -119,11 +119,11 @@ def test_imports_point_inward_and_pure_rings_are_pure():
         ("credit", "import logging"),
         ("formats", "from pathlib import Path"),
         ("formats", "import msgspec"),
-        ("engines", "from ramify.runner.api import rollout"),
+        ("engines", "from ramify.runner.library import rollout"),
         ("rows", "import ramify.plugins"),
         ("tasks", "from ramify.cli import main"),
         ("runner", "from ramify.cli.main import main"),
-        ("judges", "from ramify.runner.api import rollout"),
+        ("judges", "from ramify.runner.library import rollout"),
     ],
 )
 def test_an_import_that_points_outward_is_found(ring: str, code: str):

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from ramify.core.task import Task
     from ramify.core.tool import Tool, ToolResult, ToolSession
     from ramify.core.tree import ROOT, Tree
-    from ramify.runner.api import Rollout, Saved, Watched, rollout, rollout_sync, steps
+    from ramify.runner.library import Rollout, Watched, rollout, rollout_sync, steps
+    from ramify.runner.saved import Saved
     from ramify.tools.function import tool
 
 __version__ = "0.1.0"
@@ -135,7 +136,8 @@ _MODULES = {
     "ramify.core.task": "Task",
     "ramify.core.tool": "Tool ToolResult ToolSession",
     "ramify.core.tree": "ROOT Tree",
-    "ramify.runner.api": "Rollout Saved Watched rollout rollout_sync steps",
+    "ramify.runner.library": "Rollout Watched rollout rollout_sync steps",
+    "ramify.runner.saved": "Saved",
     "ramify.config.run_config": "RunConfig",
     "ramify.tools.function": "tool",
 }

@@ -14,7 +14,8 @@ from ramify.core.errors import ConfigError
 from ramify.core.segment import Segment
 from ramify.core.tree import ROOT, Tree
 from ramify.engines.builtin import Builtin
-from ramify.runner.api import assemble, rollout
+from ramify.runner.build import assemble
+from ramify.runner.library import rollout
 from ramify.tasks.countdown import Countdown
 from ramify.testing.clock import run_virtual
 from ramify.testing.planned_faults import Delay

@@ -23,8 +23,9 @@ from ramify.core.tree import ROOT, Tree
 from ramify.engines.builtin import Builtin
 from ramify.formats.tags import TagFormat
 from ramify.rows.arrays import padded
-from ramify.runner.api import Rollout, begin, rollout
 from ramify.runner.events import CommandsAsked, Event
+from ramify.runner.folder import begin
+from ramify.runner.library import Rollout, rollout
 from ramify.strategies.parts.branching import arpo_probability, dynamic_initial_rollouts
 from ramify.strategies.parts.entropy import STEP_ENTROPY, step_entropy_topk
 from ramify.tasks.countdown import Countdown

@@ -15,7 +15,7 @@ from ramify.rows.row import Row
 from ramify.rows.sample import Sample
 from ramify.rows.search_r1 import batch
 from ramify.rows.slime import read, samples, train_data, write
-from ramify.runner.api import Rollout, rollout
+from ramify.runner.library import Rollout, rollout
 from ramify.tasks.hops import FORMAT, Hops
 from ramify.tasks.hops_world import world
 from ramify.testing.clock import run_virtual

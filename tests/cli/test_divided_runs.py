@@ -9,8 +9,7 @@ from tests.sharded.divided import config, divided
 
 from ramify.core.shard import Shard
 from ramify.runner import loop
-from ramify.runner.api import begin
-from ramify.sharded.grow import grow_shard
+from ramify.runner.folder import begin, grow_shard
 from ramify.store.layout import shard_path
 
 without_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")

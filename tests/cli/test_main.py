@@ -39,7 +39,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]):
 
 def test_help_loads_no_numbers_and_no_event_loop():
     code = "import sys; from ramify.cli.main import main\ntry: main(['rollout', '--help'])\nexcept SystemExit: pass\n"
-    code += "print([m for m in ('numpy', 'asyncio', 'ramify.runner.api') if m in sys.modules])"
+    code += "print([m for m in ('numpy', 'asyncio', 'ramify.runner.folder') if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.splitlines()[-1] == "[]"
 

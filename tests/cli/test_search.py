@@ -9,7 +9,9 @@ import pytest
 from ramify.cli.main import main
 from ramify.config.configure import resolve
 from ramify.runner.answers import Answering
-from ramify.runner.api import Saved, resume, rollout, rollout_sync
+from ramify.runner.folder import resume
+from ramify.runner.library import rollout, rollout_sync
+from ramify.runner.saved import Saved
 from ramify.testing.clock import run_virtual
 from ramify.testing.planned_faults import Delay
 from ramify.testing.scripted import Scripted

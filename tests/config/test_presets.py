@@ -9,7 +9,7 @@ from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
 from ramify.core.strategy import SearchStrategy
-from ramify.runner.api import rollout_sync
+from ramify.runner.library import rollout_sync
 from ramify.testing.scripted import Scripted
 from ramify.testing.scripts import ScriptedTurn
 

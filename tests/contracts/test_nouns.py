@@ -15,7 +15,7 @@ from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.segment import Sampling
 from ramify.core.tree import ROOT, Tree
-from ramify.runner.api import rollout
+from ramify.runner.library import rollout
 from ramify.tasks.hops import Hops
 from ramify.tasks.hops_world import PERSON_RELATIONS
 from ramify.testing.clock import run_virtual

@@ -21,7 +21,8 @@ from ramify.core.segment import Floats_T
 from ramify.core.tree import Tree
 from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.served.vllm import Vllm
-from ramify.runner.api import Rollout, begin, rollout_sync
+from ramify.runner.folder import begin
+from ramify.runner.library import Rollout, rollout_sync
 
 pytestmark = pytest.mark.engines
 

@@ -17,9 +17,9 @@ from ramify.core.stop import STOP_WORDS
 from ramify.core.task import Task
 from ramify.core.tree import ROOT, Tree
 from ramify.rows.row import rows_of
-from ramify.runner.api import header_of
 from ramify.runner.driver import Driver
 from ramify.runner.events import CommandsAsked, Event, OutcomeTold, TreeClosed
+from ramify.runner.folder import header_of
 from ramify.runner.recorder import Recorder
 from ramify.runner.run import Run
 from ramify.store.check import ledger_faults, row_faults, tree_faults

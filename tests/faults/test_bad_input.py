@@ -57,8 +57,11 @@ from ramify.core.tree import Tree
 from ramify.formats.arpo import ARPO, arpo
 from ramify.rows.jsonl import write
 from ramify.rows.row import Row
-from ramify.runner.api import Rollout, Saved, assemble, begin, header_of, resume, rollout
+from ramify.runner.build import assemble
+from ramify.runner.folder import begin, header_of, resume
+from ramify.runner.library import Rollout, rollout
 from ramify.runner.recorder import Recorder
+from ramify.runner.saved import Saved
 from ramify.runner.scheduler import TooManyFailures
 from ramify.store.check import ledger_faults, row_faults, tree_faults
 from ramify.store.commit import Writing
@@ -535,7 +538,8 @@ from pathlib import Path
 from ramify.cli.exit_codes import code_of_error
 from ramify.core.errors import StoreError
 from ramify.rows.jsonl import write
-from ramify.runner.api import Saved, begin, resume
+from ramify.runner.folder import begin, resume
+from ramify.runner.saved import Saved
 from ramify.config.configure import resolve
 
 folder = Path(sys.argv[1])

@@ -29,8 +29,8 @@ from ramify.engines.builtin import FOLDER, Builtin
 from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.retrying import Retrying, RetryPolicy
 from ramify.rows.jsonl import lines
-from ramify.runner import api
-from ramify.runner.api import Rollout, rollout
+from ramify.runner import folder, saved
+from ramify.runner.library import Rollout, rollout
 from ramify.testing.planned_faults import Delay
 from ramify.testing.scripted import Scripted
 
@@ -408,7 +408,7 @@ async def command(*arguments: object) -> tuple[int, str]:
 
 
 def rows_on_disk(path: Path) -> bytes:
-    return b"".join(lines(api.Saved.open(path).rows()))
+    return b"".join(lines(saved.Saved.open(path).rows()))
 
 
 async def test_a_run_whose_engines_died_is_saved_exits_with_75_and_goes_on_to_the_same_rows(tmp_path: Path) -> None:
@@ -435,6 +435,6 @@ async def test_a_run_whose_engines_died_is_saved_exits_with_75_and_goes_on_to_th
         is_up_again.append(True)
         await server.up()
         cut, whole = tmp_path / "cut", tmp_path / "whole"
-        await asyncio.to_thread(api.resume, cut)
-        await asyncio.to_thread(api.begin, api.Saved.open(cut).config, whole)
+        await asyncio.to_thread(folder.resume, cut)
+        await asyncio.to_thread(folder.begin, saved.Saved.open(cut).config, whole)
         assert rows_on_disk(cut) == rows_on_disk(whole) != b""

@@ -12,7 +12,8 @@ from tests.faults.dying import died
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.rows.jsonl import write
-from ramify.runner.api import Saved, begin, resume
+from ramify.runner.folder import begin, resume
+from ramify.runner.saved import Saved
 
 PRESETS = ("chains", "offline", "arpo")
 

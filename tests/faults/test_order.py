@@ -8,7 +8,7 @@ import pytest
 from ramify.config.configure import resolve
 from ramify.core.limits import Limits
 from ramify.rows.jsonl import write
-from ramify.runner.api import Rollout, rollout
+from ramify.runner.library import Rollout, rollout
 from ramify.testing.clock import run_virtual
 from ramify.testing.planned_faults import Delay
 from ramify.testing.scripted import Scripted

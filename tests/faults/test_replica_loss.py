@@ -15,7 +15,7 @@ from ramify.config.run_config import RunConfig
 from ramify.core.engine import Engine
 from ramify.core.tree import Tree
 from ramify.engines.fleet.replicas import Replicas
-from ramify.runner.api import assemble
+from ramify.runner.build import assemble
 from ramify.runner.events import Event, TreeClosed
 from ramify.testing.clock import run_virtual
 from ramify.testing.planned_faults import Delay

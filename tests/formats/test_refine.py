@@ -24,7 +24,7 @@ from ramify.core.segment import Segment, token_array
 from ramify.core.tree import Tree
 from ramify.formats.boxed import boxed
 from ramify.formats.refine import ACTIONS, NEEDS, Refine
-from ramify.runner.api import rollout_sync
+from ramify.runner.library import rollout_sync
 from ramify.testing.scripted import Scripted
 from ramify.testing.scripts import ScriptedTurn
 

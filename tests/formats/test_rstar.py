@@ -25,7 +25,7 @@ from ramify.core.tree import ROOT, Tree
 from ramify.formats.rstar import AS_PUBLISHED, OpenBlock, RStar, RStarOptions
 from ramify.formats.steps import PARSERS, StepTags, last_step, published, tagged
 from ramify.judges.exact import ANSWER, Exact
-from ramify.runner.api import Rollout, rollout_sync
+from ramify.runner.library import Rollout, rollout_sync
 from ramify.store.check import tree_faults
 from ramify.testing.scripted import Scripted
 from ramify.testing.scripts import ScriptedTurn

@@ -10,7 +10,7 @@ from ramify.config.run_config import JudgeConfig
 from ramify.core.command import Command, Grow, Judge, Outcome
 from ramify.core.engine import Engine
 from ramify.core.tree import ROOT, Tree
-from ramify.runner.api import Rollout
+from ramify.runner.library import Rollout
 from ramify.testing.scripted import Scripted
 from ramify.testing.scripts import Rule, ScriptedTurn
 

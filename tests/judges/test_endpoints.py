@@ -11,8 +11,9 @@ from tests.engines.endpoint import Endpoint, Reply, said
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.command import Failed
-from ramify.runner.api import Saved, begin, resume
 from ramify.runner.events import Event, OutcomeTold
+from ramify.runner.folder import begin, resume
+from ramify.runner.saved import Saved
 
 
 def run_of(folder: Path, policy: Endpoint, judge: str, **flags: Any) -> RunConfig:

@@ -21,7 +21,7 @@ from ramify.core.tree import ROOT, Tree
 from ramify.edge.retries import RetryPolicy
 from ramify.judges.llm import LlmJudge
 from ramify.judges.prompts import Mode
-from ramify.runner.api import rollout
+from ramify.runner.library import rollout
 from ramify.runner.scheduler import TooManyFailures
 from ramify.store.check import tree_faults
 from ramify.testing.clock import run_virtual

@@ -12,7 +12,7 @@ from ramify.core.problem import Problem
 from ramify.core.segment import Segment, token_array
 from ramify.core.tree import Tree
 from ramify.judges.value import Value
-from ramify.runner.api import rollout_sync
+from ramify.runner.library import rollout_sync
 
 PROBLEM = Problem("p", "make 24 from 4 6 8 2")
 

@@ -18,7 +18,9 @@ from ramify.core.errors import ConfigError, StoreError
 from ramify.core.tree import Tree
 from ramify.engines.builtin import FOLDER
 from ramify.engines.tokenizer import TokenizerFile
-from ramify.runner.api import Saved, begin, resume, rollout_sync
+from ramify.runner.folder import begin, resume
+from ramify.runner.library import rollout_sync
+from ramify.runner.saved import Saved
 from ramify.testing.scripted import Scripted
 from ramify.testing.scripts import ScriptedTurn
 from ramify.view.valued import valued

@@ -18,7 +18,7 @@ from ramify.core.strategy import Phase
 from ramify.core.tool import Tool
 from ramify.core.tree import ROOT, Tree
 from ramify.formats.arpo import arpo
-from ramify.runner.api import Rollout, rollout
+from ramify.runner.library import Rollout, rollout
 from ramify.testing.clock import run_virtual
 from ramify.testing.policies import chains
 from ramify.testing.scripted import Scripted

@@ -15,8 +15,8 @@ from ramify.core.limits import COUNTED_LIMITS
 from ramify.core.segment import Segment, ToolCall, token_array
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.allowance import Allowance
-from ramify.runner.api import rollout
 from ramify.runner.driver import spend_of
+from ramify.runner.library import rollout
 from ramify.tasks.countdown import Countdown
 from ramify.testing.clock import run_virtual
 from ramify.testing.scripted import Scripted

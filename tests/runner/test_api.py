@@ -21,10 +21,13 @@ from ramify.core.tree import ROOT, Tree
 from ramify.edge.patience import Patience
 from ramify.engines.fleet.replicas import Replicas
 from ramify.rows.jsonl import write
-from ramify.runner.api import Saved, Watched, begin, build_engine, resume, rollout, rollout_sync, steps
+from ramify.runner.build import build_engine
 from ramify.runner.driver import Delivery
 from ramify.runner.events import CommandsAsked, Event, OutcomeTold, StepGrown, TreeClosed, TreeOpened
+from ramify.runner.folder import begin, resume
+from ramify.runner.library import Watched, rollout, rollout_sync, steps
 from ramify.runner.run import Run
+from ramify.runner.saved import Saved
 from ramify.runner.scheduler import TooManyFailures
 from ramify.testing.clock import run_virtual
 from ramify.testing.planned_faults import Delay, Fault
@@ -444,7 +447,7 @@ def test_a_run_is_not_gone_on_with_by_another_engine(tmp_path: Path) -> None:
     file.write_text(ENGINE.replace("NAME", "one"))
     begin(config(**{"engine.name": f"{file}:Mine"}), folder)
     file.write_text(ENGINE.replace("NAME", "other"))
-    code = f"from pathlib import Path; from ramify.runner.api import resume; resume(Path({str(folder)!r}))"
+    code = f"from pathlib import Path; from ramify.runner.folder import resume; resume(Path({str(folder)!r}))"
     resumed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
     assert "StoreError: the run was begun with" in resumed.stderr
     assert "engine='one'" in resumed.stderr

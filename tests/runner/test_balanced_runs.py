@@ -7,7 +7,9 @@ import pytest
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ContractError
-from ramify.runner.api import Rollout, Saved, begin, rollout_sync
+from ramify.runner.folder import begin
+from ramify.runner.library import Rollout, rollout_sync
+from ramify.runner.saved import Saved
 from ramify.store.check import row_faults
 
 PRESETS = {

@@ -10,7 +10,8 @@ from ramify.config.configure import resolve
 from ramify.core.tree import ROOT, Tree
 from ramify.engines.builtin import Builtin
 from ramify.rows.arrays import padded
-from ramify.runner.api import Rollout, begin, rollout_sync
+from ramify.runner.folder import begin
+from ramify.runner.library import Rollout, rollout_sync
 
 OFFLINE_LEAVES = 5
 

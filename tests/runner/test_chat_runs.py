@@ -18,7 +18,9 @@ from ramify.core.tree import Tree
 from ramify.engines.shipped import DATA
 from ramify.engines.tokenizer import TokenizerFile
 from ramify.rows import rows_of
-from ramify.runner.api import Rollout, Saved, begin, rollout_sync
+from ramify.runner.folder import begin
+from ramify.runner.library import Rollout, rollout_sync
+from ramify.runner.saved import Saved
 from ramify.testing.scripted import Scripted
 from ramify.testing.scripts import ScriptedTurn
 from ramify.tools.calculator import Calculator

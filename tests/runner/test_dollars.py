@@ -23,7 +23,9 @@ from ramify.core.limits import Limits
 from ramify.core.prices import Prices
 from ramify.core.segment import Usage
 from ramify.core.tree import ROOT, Tree
-from ramify.runner.api import Saved, begin, resume, rollout
+from ramify.runner.folder import begin, resume
+from ramify.runner.library import rollout
+from ramify.runner.saved import Saved
 from ramify.store.check import ledger_faults
 from ramify.tasks.countdown import Countdown
 from ramify.testing.clock import run_virtual

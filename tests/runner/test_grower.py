@@ -19,7 +19,7 @@ from ramify.core.tool import ToolResult
 from ramify.core.tree import ROOT, Tree
 from ramify.credit import forest_of
 from ramify.formats.tags import TagFormat
-from ramify.runner.api import Rollout, rollout
+from ramify.runner.library import Rollout, rollout
 from ramify.testing.clock import run_virtual
 from ramify.testing.planned_faults import Delay, Fault
 from ramify.testing.policies import chains

@@ -16,7 +16,9 @@ from ramify.core.problem import Problem
 from ramify.judges.exact import Exact
 from ramify.judges.function import FunctionJudge
 from ramify.judges.llm import LlmJudge
-from ramify.runner.api import assemble, begin, resume, rollout_sync
+from ramify.runner.build import assemble
+from ramify.runner.folder import begin, resume
+from ramify.runner.library import rollout_sync
 from ramify.testing.policies import chains
 from ramify.testing.scripted import Scripted
 from ramify.testing.scripts import ScriptedTurn

@@ -12,8 +12,8 @@ from tests.runner.parts import OneChain, Plan, Small, problems
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.errors import StoreError
 from ramify.core.tree import Tree
-from ramify.runner.api import rollout
 from ramify.runner.events import Observer, PhaseBegan, TreeClosed
+from ramify.runner.library import rollout
 from ramify.runner.log import RunLog
 from ramify.testing.clock import run_virtual
 from ramify.testing.planned_faults import Fault

@@ -29,7 +29,9 @@ from ramify.core.tree import ROOT, Tree
 from ramify.formats.arpo import arpo
 from ramify.formats.messages import ONE_CALL, Messages
 from ramify.rows import sft
-from ramify.runner.api import Rollout, Saved, begin, resume, rollout_sync
+from ramify.runner.folder import begin, resume
+from ramify.runner.library import Rollout, rollout_sync
+from ramify.runner.saved import Saved
 from ramify.store.check import ledger_faults, tree_faults
 from ramify.testing.scripted import Scripted
 from ramify.tools.function import FunctionTool

@@ -19,7 +19,7 @@ from ramify.core.limits import Limits
 from ramify.core.problem import Problem
 from ramify.core.tree import ROOT, Tree
 from ramify.credit import forest_of
-from ramify.runner.api import Rollout
+from ramify.runner.library import Rollout
 
 GROWTH = GrowthConfig(prune="judged_below", prune_options={"below": 0.6}, prune_judge="calls")
 

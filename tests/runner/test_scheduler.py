@@ -17,9 +17,9 @@ from ramify.core.problem import Problem
 from ramify.core.tool import Branching, ToolResult
 from ramify.core.tree import ROOT, Tree
 from ramify.formats.tags import TagFormat
-from ramify.runner.api import Rollout, rollout
 from ramify.runner.driver import Delivery
 from ramify.runner.events import Event, OutcomeTold, TreeClosed, TreeOpened
+from ramify.runner.library import Rollout, rollout
 from ramify.runner.scheduler import TooManyFailures
 from ramify.store.check import tree_faults
 from ramify.testing.clock import VirtualLoop, run_virtual

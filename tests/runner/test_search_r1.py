@@ -12,7 +12,7 @@ from ramify.core.action import ActionConfig
 from ramify.core.tree import Tree
 from ramify.formats.search_r1 import SEARCH_R1, SINGLE_TURN
 from ramify.rows import rows_of
-from ramify.runner.api import Rollout
+from ramify.runner.library import Rollout
 from ramify.runner.stopping import STOP_POLICIES
 from ramify.testing.scripted import SCRIPTED, Scripted
 from ramify.testing.scripts import ScriptedTurn

@@ -22,7 +22,9 @@ from ramify.rows import rows_of
 from ramify.rows.records import record
 from ramify.rows.sft import examples
 from ramify.rows.sft import record as example_record
-from ramify.runner.api import Saved, begin, rollout_sync
+from ramify.runner.folder import begin
+from ramify.runner.library import rollout_sync
+from ramify.runner.saved import Saved
 from ramify.runner.tools import isolation_of, listed, tools_of
 from ramify.testing.scripted import Scripted
 from ramify.testing.scripts import ScriptedTurn

@@ -6,7 +6,7 @@ import pytest
 from ramify.config.configure import resolve
 from ramify.core.branch import Branch
 from ramify.core.tree import Tree
-from ramify.runner.api import Rollout, rollout_sync
+from ramify.runner.library import Rollout, rollout_sync
 from ramify.store.check import row_faults, tree_faults
 
 PRESETS = {"treepo": (16, 16), "treepo_as_published": (16, 16), "treerl": (30, 16), "treerl_as_published": (30, 16)}

@@ -10,7 +10,7 @@ from ramify.config.configure import resolve
 from ramify.config.presets import preset
 from ramify.core.format import Action, AnswerAction
 from ramify.formats.steps import Step, tagged
-from ramify.runner.api import Rollout, rollout_sync
+from ramify.runner.library import Rollout, rollout_sync
 from ramify.store.check import tree_faults
 
 AGAIN: Final = {"edge": "quotes", "template": "<|user|>{question}<|end|><|assistant|>"}

@@ -10,7 +10,9 @@ from tests.servers.programs import wait_until
 from ramify.config.configure import from_toml, resolve, to_toml
 from ramify.core.errors import ConfigError, EngineError
 from ramify.engines.builtin import FOLDER
-from ramify.runner.api import Saved, assemble, begin
+from ramify.runner.build import assemble
+from ramify.runner.folder import begin
+from ramify.runner.saved import Saved
 
 
 def flags(python: str, logs: Path, **more: Any) -> dict[str, Any]:

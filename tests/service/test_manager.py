@@ -12,7 +12,7 @@ from ramify.core.errors import ConfigError, ContractError, EngineError, StoreErr
 from ramify.engines.fleet.replicas import Replicas
 from ramify.plugins import located
 from ramify.rows.sample import Sample
-from ramify.runner import api
+from ramify.runner import folder, saved
 from ramify.runner.scheduler import TooManyFailures
 from ramify.service.controller import Batch
 from ramify.service.manager import RolloutManager
@@ -731,6 +731,6 @@ def test_a_group_that_becomes_stale_while_its_filter_thinks_is_dropped_once(tmp_
 
 def test_a_service_is_looked_at_like_a_run_but_not_resumed_as_one(tmp_path: Path) -> None:
     batch = served(tmp_path / "run", lambda manager: manager.generate(0), configured=config())
-    assert len(list(api.Saved.open(tmp_path / "run").rows())) == len(batch.samples)
+    assert len(list(saved.Saved.open(tmp_path / "run").rows())) == len(batch.samples)
     with pytest.raises(ConfigError, match="is a rollout service's"):
-        api.resume(tmp_path / "run")
+        folder.resume(tmp_path / "run")

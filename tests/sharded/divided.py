@@ -10,8 +10,8 @@ from ramify.config.run_config import RunConfig
 from ramify.core.problem import Problem
 from ramify.rows.jsonl import write
 from ramify.runner import loop
-from ramify.runner.api import Saved
-from ramify.sharded.grow import prepared
+from ramify.runner.folder import checked_start
+from ramify.runner.saved import Saved
 from ramify.store.shards import ShardedFolder
 
 
@@ -31,9 +31,9 @@ def config(preset: str = "offline", **flags: Any) -> RunConfig:
 
 def divided(config: RunConfig, path: Path, *, num_shards: int) -> Sequence[Problem]:
     """Begin a divided run of which nothing is grown yet; its problems."""
-    ready = loop.run(prepared(config))
-    ShardedFolder.create(path, ready.header, ready.config, num_shards=num_shards).close()
-    return ready.problems
+    header, text, problems = loop.run(checked_start(config))
+    ShardedFolder.create(path, header, text, num_shards=num_shards).close()
+    return problems
 
 
 def exported(path: Path) -> bytes:

@@ -18,7 +18,7 @@ from tests.sharded.divided import config, exported
 
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError, FolderBusy
-from ramify.runner.api import begin
+from ramify.runner.folder import begin
 from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally
 from ramify.sharded import ray as sharded

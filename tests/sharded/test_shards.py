@@ -18,11 +18,11 @@ from ramify.core.errors import ConfigError, EnginesDown, FolderBusy, RamifyError
 from ramify.core.problem import Problem
 from ramify.core.shard import Portion, Shard, shards_of
 from ramify.runner import loop
-from ramify.runner.api import Saved, begin, resume
 from ramify.runner.events import Resumed
+from ramify.runner.folder import begin, dealt, grow_shard, resume
 from ramify.runner.report import RunReport
+from ramify.runner.saved import Saved
 from ramify.runner.tally import Tally
-from ramify.sharded.grow import dealt, grow_shard
 from ramify.sharded.run import Patience, ShardedRun
 from ramify.sharded.workers import ShardEnd, ShardWorker, Sight, Worker, WorkerDied
 from ramify.store.layout import SHARDS, shard_path

@@ -7,7 +7,7 @@ from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.tree import Tree
 from ramify.rows.row import Row
-from ramify.runner.api import rollout_sync
+from ramify.runner.library import rollout_sync
 from ramify.runner.rows import tree_rows
 from ramify.store.check import ledger_faults, row_faults, tree_faults
 

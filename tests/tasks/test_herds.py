@@ -11,7 +11,7 @@ from tests.runner.parts import OneChain, grown, only_leaf
 from ramify.config.run_config import GrowthConfig
 from ramify.core.errors import ConfigError, ToolError
 from ramify.core.problem import Problem
-from ramify.runner.api import Rollout
+from ramify.runner.library import Rollout
 from ramify.tasks.herds import (
     HELDOUT_PERCENT,
     MAX_CALLS,

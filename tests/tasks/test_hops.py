@@ -15,8 +15,8 @@ from ramify.core.errors import ConfigError, ToolError
 from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.judges.exact import ANSWER
-from ramify.runner.api import Rollout
-from ramify.runner.api import rollout as run_rollout
+from ramify.runner.library import Rollout
+from ramify.runner.library import rollout as run_rollout
 from ramify.tasks.hops import MAX_HOPS, TOP_K, Hops, HopsProblem, draw_problem, generate, index_of, search_tool
 from ramify.tasks.hops_world import RELATIONS, SPLITS, Split, split_of, world, world_name
 from ramify.testing.clock import run_virtual

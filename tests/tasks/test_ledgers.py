@@ -15,8 +15,8 @@ from ramify.core.problem import Problem
 from ramify.core.tool import Branching, Sandboxed, Tool, ToolResult, ToolSession
 from ramify.core.tree import Tree
 from ramify.judges.exact import ANSWER
-from ramify.runner.api import Rollout, rollout
 from ramify.runner.formats import in_messages
+from ramify.runner.library import Rollout, rollout
 from ramify.sandbox.session import Answer
 from ramify.tasks.ledgers import FORMAT, Ledgers, question
 from ramify.tasks.ledgers_book import Book

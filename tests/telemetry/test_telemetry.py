@@ -28,8 +28,8 @@ from ramify.core.errors import ConfigError, ContractError, EngineError
 from ramify.core.problem import Problem
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import ROOT, Tree
-from ramify.runner.api import Rollout, rollout
 from ramify.runner.events import Observer, StepGrown, TreeClosed, TreeOpened
+from ramify.runner.library import Rollout, rollout
 from ramify.service.manager import RolloutManager
 from ramify.telemetry.metrics import METRICS, prometheus_name
 from ramify.telemetry.spans import OTHER, error_type

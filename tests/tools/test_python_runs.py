@@ -15,7 +15,7 @@ from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.tree import Tree
 from ramify.formats.arpo import arpo
-from ramify.runner.api import Rollout, rollout
+from ramify.runner.library import Rollout, rollout
 from ramify.testing.scripted import Scripted
 from ramify.testing.scripts import Rule, ScriptedTurn
 from ramify.tools.python import Python

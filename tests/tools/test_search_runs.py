@@ -11,7 +11,7 @@ from tests.cli.commands import ramify
 
 from ramify.config.configure import from_toml, resolve
 from ramify.core.tree import Tree
-from ramify.runner.api import Saved
+from ramify.runner.saved import Saved
 from ramify.tools.retriever_server import RetrieverServer
 from ramify.tools.search_index import open_index
 

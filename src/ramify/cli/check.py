@@ -16,7 +16,7 @@ from ramify.core.errors import ExportError, StoreError
 
 if TYPE_CHECKING:
     from ramify.experiments.log_check import Compared
-    from ramify.runner.api import Saved
+    from ramify.runner.saved import Saved
     from ramify.store.replay import Replayed
 
 
@@ -58,7 +58,7 @@ def checked_run(path: Path, log: Path | None = None) -> Checked:
     """
     from ramify.engines.logged import read_log
     from ramify.experiments.log_check import Compared, Log
-    from ramify.runner.api import Saved
+    from ramify.runner.saved import Saved
     from ramify.store.replay import replay_each
     from ramify.store.store import stream
 

@@ -58,14 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.experiments.compare import line
-    from ramify.runner import api
+    from ramify.runner import build
 
     names = arm_names(options.presets)
     check_numbers(options)
     draw = None if options.plot is None else _drawer()
     arms = [Arm(name, _config(name, names, options)) for name in names]
     chains = _config("chains", ["chains", *names], options)
-    task = api.build_task(chains)
+    task = build.build_task(chains)
     problems = task.problems(chains.task.split, options.problems, options.seed)
     terminal.say(f"{len(problems)} problems of {options.task}, {options.seeds} trees of each a preset")
     for number, arm in enumerate(arms):
@@ -167,7 +167,7 @@ def _grow(
     """Grow the trees of all seeds. Mutates `arm`."""
     from ramify.cli.progress import RunProgress
     from ramify.experiments.compare import figures
-    from ramify.runner import api
+    from ramify.runner import library
     from ramify.runner.events import Event, TreeClosed
 
     def note(event: Event) -> None:
@@ -178,7 +178,7 @@ def _grow(
     began = time.process_time()
     with RunProgress(terminal, title=arm.name, num_trees=options.seeds * len(problems)) as progress:
         for seed in range(options.seed, options.seed + options.seeds):
-            api.grow(replace(arm.config, seed=seed), problems, observers=[note, progress.observe])
+            library.grow(replace(arm.config, seed=seed), problems, observers=[note, progress.observe])
     arm.seconds = time.process_time() - began
 
 
@@ -211,7 +211,7 @@ def _add_chains(
     from ramify.config.run_config import StrategyConfig
     from ramify.core.limits import Limits
     from ramify.experiments.compare import chains_of
-    from ramify.runner import api
+    from ramify.runner import library
     from ramify.runner.events import Event, TreeClosed
 
     def note(event: Event) -> None:
@@ -221,7 +221,7 @@ def _add_chains(
     strategy = StrategyConfig(name="chains", options={"n": number})
     config = replace(config, preset=None, strategy=strategy, seed=config.seed + part, limits=Limits())
     with RunProgress(terminal, title="pool of chains", num_trees=len(problems)) as progress:
-        api.grow(config, problems, observers=[note, progress.observe])
+        library.grow(config, problems, observers=[note, progress.observe])
 
 
 def _mean_tokens(arm: Arm) -> float:

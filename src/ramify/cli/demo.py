@@ -171,7 +171,7 @@ def _config(arm: Arm, num_problems: int, options: argparse.Namespace) -> "RunCon
 
 def _run(arm: Arm, config: "RunConfig", out: Path, terminal: Terminal) -> Result:
     from ramify.cli.progress import RunProgress
-    from ramify.runner import api
+    from ramify.runner import folder
     from ramify.runner.events import Event, TreeClosed
 
     solved: dict[str, float] = {}
@@ -181,17 +181,17 @@ def _run(arm: Arm, config: "RunConfig", out: Path, terminal: Terminal) -> Result
             solved[event.tree.problem.uid] = float(1.0 in _rewards(event.tree))
 
     with RunProgress(terminal, title=arm.title, num_trees=config.prompts) as progress:
-        report = api.begin(config, out, observers=[note, progress.observe])
+        report = folder.begin(config, out, observers=[note, progress.observe])
     return Result(arm, report, solved)
 
 
 def _tree_to_draw(options: argparse.Namespace) -> "Tree":
     """A tree of the offline preset: the smallest with right and wrong leaves if there is any."""
     from ramify.config.configure import resolve
-    from ramify.runner import api
+    from ramify.runner import library
 
     config = resolve(preset="offline", overrides=[f"prompts={NUM_PROBLEMS_DRAWN}", *options.set]).config
-    trees = api.rollout_sync(config=config).trees
+    trees = library.rollout_sync(config=config).trees
     return max(trees, key=lambda tree: (len(_rewards(tree)), -len(tree)))
 
 
@@ -222,7 +222,7 @@ def _rows_path(out: Path) -> Path:
 
 def _export(out: Path) -> None:
     from ramify.rows.jsonl import write
-    from ramify.runner.api import Saved
+    from ramify.runner.saved import Saved
 
     write(Saved.open(out / "offline").rows(), _rows_path(out))
 

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    from ramify.runner import api
+    from ramify.runner import build
 
     names = arm_names(options.presets)
     check_numbers(options)
@@ -49,7 +49,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     draw = None if options.plot is None else _drawer()
     configs = {name: _config(name, names, options) for name in names}
     first = configs[names[0]]
-    run = api.assemble(within(first, kind, budgets[0]))
+    run = build.assemble(within(first, kind, budgets[0]))
     problems = run.problems
     terminal.say(f"{len(problems)} problems of {first.task.name}, {options.seeds} seeds, {len(names)} presets")
     lines: list[EvalLine] = []

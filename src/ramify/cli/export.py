@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify import plugins
-    from ramify.runner.api import Saved
     from ramify.runner.rows import marked
+    from ramify.runner.saved import Saved
 
     if options.per_tree is not None and options.per_tree < 1:
         raise ConfigError(f"--per-tree {options.per_tree}: at least 1 row of a tree")

@@ -75,12 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.experiments.noise import lines
-    from ramify.runner import api
+    from ramify.runner import build
 
     names = arm_names(options.presets)
     _check(options)
     arms = [Arm(name, _config(name, names, options)) for name in names]
-    problems = api.problems_of(arms[0].config)
+    problems = build.problems_of(arms[0].config)
     if len(problems) < 2:
         raise ConfigError(f"task {options.task!r} has {len(problems)} problems; intervals are over problems: 2 or more")
     policy = _policy(arms[0].config, options)
@@ -180,13 +180,13 @@ def _policy(config: "RunConfig", options: argparse.Namespace) -> "PolicyGradient
 def _grow(arm: Arm, problems: "Sequence[Problem]", options: argparse.Namespace, terminal: Terminal) -> None:
     """Grow the trees of all seeds and keep their rows. Mutates `arm`."""
     from ramify.cli.progress import RunProgress
-    from ramify.runner import api
+    from ramify.runner import library
     from ramify.runner.rows import tree_rows
 
     with RunProgress(terminal, title=arm.name, num_trees=options.seeds * len(problems)) as progress:
         for seed in range(options.seed, options.seed + options.seeds):
             config = replace(arm.config, seed=seed)
-            grown = api.rollout_sync(problems, config=config, observers=[progress.observe])
+            grown = library.rollout_sync(problems, config=config, observers=[progress.observe])
             for tree in grown.trees:
                 uid, rows = tree.problem.uid, tree_rows(tree, config, grown.unpredictable, post_hoc=grown.post_hoc)
                 arm.rows.setdefault(uid, []).append(rows)

@@ -40,9 +40,9 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 
 def _grow(run: Path, where: RayFlags | None, progress: "RunProgress") -> "RunReport":
     if where is None:
-        from ramify.runner import api
+        from ramify.runner import folder
 
-        return api.resume(run, observers=[progress.observe])
+        return folder.resume(run, observers=[progress.observe])
     from ramify.sharded import ray
     from ramify.store.layout import is_sharded
 

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.running import measured, run_shown
-    from ramify.runner import api
+    from ramify.runner import folder
 
     where = ray_flags(options)
     config = resolved(options, budgets(options)).config
@@ -55,7 +55,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         def grow(progress: "RunProgress") -> "RunReport":
             if where is not None:
                 return _divided(config, out, where, progress)
-            return api.begin(config, out, observers=[progress.observe, *observers], measured=measure)
+            return folder.begin(config, out, observers=[progress.observe, *observers], measured=measure)
 
         return run_shown(grow, out, terminal, title=title, num_trees=config.prompts, is_json=options.json)
 

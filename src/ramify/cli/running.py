@@ -13,7 +13,7 @@ from ramify.engines.fleet.replica import ReplicaStats
 from ramify.runner.report import EngineReport, RunReport
 
 if TYPE_CHECKING:
-    from ramify.runner.api import Measured
+    from ramify.runner.build import Measured
     from ramify.runner.events import Observer
 
 SCHEMA = "ramify.rollout/1"

@@ -37,14 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.rollout import new_folder
     from ramify.cli.running import grown_shown
-    from ramify.runner import api
+    from ramify.runner import folder, saved
 
     if options.trees and not options.json:
         raise ConfigError("--trees: the trees are part of the JSON; add --json, or see `ramify show RUN 0`")
     config = configured(options)
     out = options.out or new_folder(config)
     shown = grown_shown(
-        lambda progress: api.begin(config, out, observers=[progress.observe]),
+        lambda progress: folder.begin(config, out, observers=[progress.observe]),
         out,
         terminal,
         title=config.preset or config.strategy.name,
@@ -53,7 +53,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     if isinstance(shown, ExitCode):
         return shown
     report, code = shown
-    saved = api.Saved.open(out)
+    saved = saved.Saved.open(out)
     found = list(saved.answers())
     if options.json:
         traces = map(tracer(config, has_trees=options.trees), saved.trees())

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.draw import summary_row, summary_table, tree_view
-    from ramify.runner.api import Saved
+    from ramify.runner.saved import Saved
 
     trees = Saved.open(options.run).trees()
     if options.tree is not None:

@@ -19,7 +19,7 @@ from ramify.core.tree import Tree
 from ramify.experiments.paired import Difference, paired_difference
 from ramify.experiments.proportions import wilson
 from ramify.runner.answers import Answers
-from ramify.runner.api import assemble
+from ramify.runner.build import assemble
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.run import Run

@@ -17,7 +17,7 @@ from ramify.core.engine import Engine, Generation, Request
 from ramify.core.errors import ConfigError
 from ramify.core.prices import Prices
 from ramify.core.segment import token_array
-from ramify.runner import api, loop
+from ramify.runner import build, loop
 from ramify.runner.deadline import finished
 
 NUM_CONTEXTS: Final = 8
@@ -33,7 +33,7 @@ def measured_prices(config: RunConfig) -> Prices:
 
 
 async def _measured(config: RunConfig) -> Prices:
-    run = api.assemble(config)
+    run = build.assemble(config)
     try:
         await run.connect()
         text = " ".join(problem.question for problem in run.problems)

@@ -22,7 +22,7 @@ from ramify.core.tree import Tree
 from ramify.credit.grown import forest_of
 from ramify.planner.levels import levels
 from ramify.planner.pilot import STEM, Pilot, PilotTree
-from ramify.runner import api
+from ramify.runner import build, library
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.tools import tools_of
 
@@ -71,7 +71,7 @@ def fly(
 
     Raises `ConfigError` where fewer than two problems gave a tree with two rewarded stems.
     """
-    task = api.build_task(config)
+    task = build.build_task(config)
     with watch("first chains", SCOUTS) as observe:
         chains, decode = _grown(config, CHAINS, task.problems(config.task.split, SCOUTS, config.seed), observe)
     scouted, caveats = _scouted(chains), list[str]()
@@ -171,6 +171,6 @@ def _grown(
         if isinstance(event, TreeClosed):
             trees[event.index] = event.tree
 
-    api.grow(replace(own, limits=Limits(), run_limits=Limits()), problems, observers=[keep, observe])
+    library.grow(replace(own, limits=Limits(), run_limits=Limits()), problems, observers=[keep, observe])
     decode = sum(spend.decode for tree in trees.values() for spend in tree.spent().values())
     return [trees[index] for index in sorted(trees)], decode

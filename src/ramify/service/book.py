@@ -10,8 +10,8 @@ from pathlib import Path
 from ramify.config.configure import from_toml, to_toml
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError, StoreError
-from ramify.runner.api import refuse_other_weights
 from ramify.runner.events import Observer
+from ramify.runner.folder import refuse_other_weights
 from ramify.runner.log import RunLog
 from ramify.runner.recorder import Recorder
 from ramify.service.recall import Recalled

@@ -15,7 +15,7 @@ from ramify.core.stop import STOP_WORDS
 from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.rows.sample import Sample
-from ramify.runner import api
+from ramify.runner import build, library
 from ramify.service.reward import sample_of_branch
 from ramify.tasks.data import read_problems
 
@@ -29,9 +29,9 @@ async def answered(
     answers, and its problem has fewer. Raises `ConfigError`.
     """
     settings = _settings(config, exam)
-    task = judged(api.build_task(settings))
+    task = judged(build.build_task(settings))
     problems = read_problems(exam.data)[0][: exam.prompts] if _has_data(exam) else None
-    grown = await api.rollout(problems, config=settings, engine=engine, task=task)
+    grown = await library.rollout(problems, config=settings, engine=engine, task=task)
     return [sample for group, tree in enumerate(grown.trees) for sample in _samples(tree, group, exam.repeats)]
 
 

@@ -26,7 +26,7 @@ from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.engines.gate import Gate
 from ramify.rows.sample import Sample
-from ramify.runner import api
+from ramify.runner import build, folder
 from ramify.runner.deadline import finished
 from ramify.runner.events import Observer
 from ramify.runner.loop import collecting_rarely
@@ -273,11 +273,11 @@ class RolloutManager:
             engine = pooled(settings, pool)
         if engine is not None and measured is not None:
             engine = measured(engine, settings.model or "")
-        task = self._judged(task or api.build_task(self.config))
+        task = self._judged(task or build.build_task(self.config))
         problems, skipped = _problems(self.config, task)
         for fault in skipped:
             self._console.print(f"skipped: {fault}", markup=False)
-        run = api.assemble(self.config, problems, engine=engine, task=task, in_front=gated, measured=measured)
+        run = build.assemble(self.config, problems, engine=engine, task=task, in_front=gated, measured=measured)
         return run, gates[0]
 
     def _judged(self, task: Task) -> Task:
@@ -305,7 +305,7 @@ class RolloutManager:
         """Open the book and go on with what is in it."""
         recalled = Recalled(self.run.codec, self.run.rules)
         with collecting_rarely():
-            self._book.open(api.header_of(self.run), self.config, recalled)
+            self._book.open(folder.header_of(self.run), self.config, recalled)
         await self._restore_weights(recalled)
         self._controller = RolloutController(
             self.service,

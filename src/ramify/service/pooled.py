@@ -5,7 +5,7 @@ import os
 from ramify.config.run_config import EngineConfig
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError
-from ramify.runner.api import client_of, logged
+from ramify.runner.build import client_of, logged
 from ramify.servers.launch import Launch
 from ramify.servers.pool.cluster import clustered
 from ramify.servers.pool.config import PoolConfig

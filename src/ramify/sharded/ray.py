@@ -17,10 +17,10 @@ from ramify.core.errors import ConfigError
 from ramify.core.shard import Portion
 from ramify.edge.ray_cluster import ROOM_S, joined, library, num_cpus
 from ramify.runner import loop
-from ramify.runner.api import problems_of
+from ramify.runner.build import problems_of
+from ramify.runner.folder import checked_start
 from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally
-from ramify.sharded.grow import prepared
 from ramify.sharded.run import PATIENCE, Patience, ShardedRun
 from ramify.sharded.shareable import check_shareable
 from ramify.sharded.workers import ShardEnd, ShardWorker, Sight, Worker, WorkerDied
@@ -51,7 +51,7 @@ def rollout(
     check_shareable(config)
     library()
     refuse_occupied(out)
-    header, text, problems = loop.run(prepared(config))
+    header, text, problems = loop.run(checked_start(config))
     with joined(address, num_workers):
         number = min(num_workers or num_cpus(), config.prompts)
         with reserved(number) as places, closing(ShardedFolder.create(out, header, text, num_shards=number)) as folder:

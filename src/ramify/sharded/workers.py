@@ -15,10 +15,10 @@ import ramify
 from ramify.core.errors import RamifyError
 from ramify.core.shard import Portion
 from ramify.runner.deadline import finished
+from ramify.runner.folder import grow_shard
 from ramify.runner.loop import collecting_rarely
 from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally, Tallying
-from ramify.sharded.grow import grow_shard
 from ramify.store.layout import SHARDS
 
 

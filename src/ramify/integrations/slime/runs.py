@@ -18,7 +18,7 @@ from ramify.core.task import Task
 from ramify.integrations.slime.args import SlimeArgs
 from ramify.integrations.slime.background import background_loop
 from ramify.integrations.slime.rewards import rewarded
-from ramify.runner.api import build_engine, build_task
+from ramify.runner.build import build_engine, build_task
 from ramify.runner.run import Run
 from ramify.tasks.data import DataFile
 

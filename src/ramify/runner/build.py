@@ -1,0 +1,155 @@
+"""Build: a run from its configuration: its task, its engines, its problems.
+
+Boundary to plug-in code: whatever a task or an engine raises while it is made is a `ConfigError` that names it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ramify import plugins
+from ramify.config.configure import BUILTIN, resolve
+from ramify.config.run_config import EngineConfig, RunConfig, StrategyConfig
+from ramify.core.engine import Engine
+from ramify.core.errors import ConfigError, RamifyError
+from ramify.core.problem import Problem
+from ramify.core.shard import WHOLE, Portion, Shard
+from ramify.core.strategy import Strategy
+from ramify.core.task import Task
+from ramify.edge.error_text import error_text
+from ramify.edge.patience import Patience
+from ramify.engines.fleet.replicas import Replicas
+from ramify.engines.logged import Logged
+from ramify.runner.run import Run
+from ramify.tasks.data import DataFile
+
+Measured = Callable[[Engine, str], Engine]
+"""Puts something between an engine, whose server calls its model so, and what tries its requests again: an engine that
+is the same but for being watched."""
+
+
+def assemble(
+    config: RunConfig,
+    problems: Sequence[Problem | str] | Portion | None = None,
+    *,
+    engine: Engine | None = None,
+    task: Task | None = None,
+    strategy: type[Strategy] | None = None,
+    in_front: Callable[[Engine], Engine] | None = None,
+    measured: Measured | None = None,
+    shard: Shard = WHOLE,
+) -> Run:
+    """Build a run's parts. Objects win over what the config names; `in_front` is as of `Run`, `measured` is asked for
+    each engine that is built here. Of the problems it grows those of `shard`, or the portion it is given. Raises
+    `ConfigError`."""
+    task = task or build_task(config)
+    portion = problems if isinstance(problems, Portion) else shard.of(_named(problems, task, config))
+    build = build_engine if measured is None else lambda each: measured(build_engine(each), each.model or "")
+    engines = {name: build(each) for name, each in config.engines.items()}
+    policy = engine or build(config.engine)
+    return Run(
+        config,
+        task=task,
+        engine=policy,
+        engines=engines,
+        problems=portion,
+        strategy=strategy,
+        in_front=in_front,
+    )
+
+
+def problems_of(config: RunConfig) -> Sequence[Problem]:
+    """All problems of a run. Raises `ConfigError`."""
+    return _problems_of(build_task(config), config)
+
+
+def _named(problems: Sequence[Problem | str] | None, task: Task, config: RunConfig) -> Sequence[Problem]:
+    """Problems, of bare questions too; None = as many of the task's as the configuration says."""
+    if problems is None:
+        return _problems_of(task, config)
+    return [p if isinstance(p, Problem) else Problem(f"question-{i}", p) for i, p in enumerate(problems)]
+
+
+def _problems_of(task: Task, config: RunConfig) -> Sequence[Problem]:
+    """The task's problems, or those of a data file. Boundary to plug-in code: what it raises is a `ConfigError`."""
+    has_own = config.data.path is not None or bool(config.data.questions)
+    source = DataFile(config.data) if has_own and not isinstance(task, DataFile) else task
+    try:
+        return source.problems(config.task.split, config.prompts, config.seed)
+    except RamifyError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"task {config.task.name!r} has no problems to give: {error_text(error)}") from error
+
+
+def build_task(config: RunConfig) -> Task:
+    options = dict(config.task.options)
+    if config.task.name == "data":
+        options["data"] = config.data
+    return plugins.build("task", config.task.name, **options)
+
+
+def build_engine(config: EngineConfig) -> Engine:
+    """The engine of a configuration: one, the replicas at its addresses, or those of servers started for it. Classes
+    that take a `Patience` are handed that of `engine.retry`."""
+    build = client_of(config)
+    urls, patience = config.base_urls, config.retry.patience
+    if config.replicas:
+        engine = _with_servers(config, build)
+    elif len(urls) > 1:
+        engine = Replicas([build(url) for url in urls], placement=config.placement, names=urls, patience=patience)
+    else:
+        engine = build(urls[0] if urls else None)
+    return logged(engine, config)
+
+
+def logged(engine: Engine, config: EngineConfig) -> Engine:
+    """`engine`, keeping the log that its configuration names, if it names one."""
+    return engine if config.log is None else Logged(engine, Path(config.log))
+
+
+def client_of(config: EngineConfig) -> Callable[[str | None], Engine]:
+    """What makes the engine of a configuration by the address of its server; None = it has none."""
+    options = dict(config.options)
+    if config.model is not None:
+        options["model"] = config.model
+    options |= dict.fromkeys(plugins.options_of(plugins.find("engine", config.name), Patience), config.retry.patience)
+
+    def build(url: str | None) -> Engine:
+        address = {} if url is None else {"base_url": url}
+        return plugins.build("engine", config.name, **options, **address)
+
+    return build
+
+
+def _with_servers(config: EngineConfig, build: Callable[[str], Engine]) -> Engine:
+    """An engine whose servers start when it connects. Raises `ConfigError` for one that has no servers."""
+    from ramify.servers.launch import Launch
+    from ramify.servers.self_served import self_served
+
+    launch = Launch.for_engine(config.name, config.model, config.server)
+    return self_served(build, launch, count=config.replicas, placement=config.placement, patience=config.retry.patience)
+
+
+def configured(
+    preset: str | None,
+    settings: Mapping[str, Any],
+    *,
+    engine: Engine | None = None,
+    strategy: type[Strategy] | None = None,
+) -> RunConfig:
+    """A config from a preset and keyword settings, whose double underscores stand for dots.
+
+    A preset is not made small for an engine handed in, but for the built-in model's. A strategy handed in takes the
+    `strategy.options` that were given with it, and none of the preset's.
+    """
+    flags = {name.replace("__", "."): value for name, value in settings.items()}
+    options = {} if strategy is None else flags.pop("strategy.options", {})
+    is_small = False if engine is not None and engine.capabilities.name != BUILTIN else None
+    config = resolve(preset=preset, flags=flags, is_small=is_small).config
+    if strategy is None:
+        return config
+    return replace(
+        config, strategy=StrategyConfig(name=f"{strategy.__module__}:{strategy.__qualname__}", options=options)
+    )

@@ -1,0 +1,171 @@
+"""Folder: a run on disk, begun, resumed, divided into shards or not.
+
+A divided run has the trees of the undivided one: indices, seeds and shares of the run's limits are the whole run's.
+What bounds work at one time (`max_trees`, `tools.max_parallel`) is dealt out among the shards that grow at the same
+time. What a process judges by its own experience (`max_failed_share`, `engine.retry`) each shard judges alone.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import ramify
+from ramify.config.configure import from_toml, to_toml
+from ramify.config.run_config import RunConfig
+from ramify.core.errors import ConfigError, StoreError
+from ramify.core.problem import Problem
+from ramify.core.shard import WHOLE, Portion
+from ramify.runner import loop
+from ramify.runner.build import Measured, assemble, problems_of
+from ramify.runner.deadline import finished
+from ramify.runner.events import Observer, Resumed, TailCut
+from ramify.runner.log import RunLog
+from ramify.runner.recorder import Recorder
+from ramify.runner.report import RunReport
+from ramify.runner.run import Run
+from ramify.runner.tools import isolation_of
+from ramify.store.commit import Writing
+from ramify.store.journal import is_begun
+from ramify.store.layout import JOURNAL, is_sharded, shard_of, shard_path
+from ramify.store.records import Header, ShardValue, Weights
+from ramify.store.replay import Replayed, replay
+from ramify.store.shards import ShardedFolder
+from ramify.store.store import FolderStore, header_and_config, refuse_occupied
+
+
+def begin(
+    config: RunConfig, path: Path, *, observers: Iterable[Observer] = (), measured: Measured | None = None
+) -> RunReport:
+    """Grow a run into the new folder `path`. Raises `ConfigError`, `StoreError`, or `EngineError` where a server does
+    not answer, before anything starts; then there is no folder."""
+    return loop.run(_begin(config, path, observers, measured))
+
+
+def resume(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
+    """Go on with a run that was killed or interrupted; nothing acknowledged is generated again. A divided run is grown
+    on by this process alone."""
+    if is_sharded(path):
+        return loop.run(grow_here(path, observers=observers))
+    return loop.run(grow_on(path, observers))
+
+
+async def _begin(config: RunConfig, path: Path, observers: Iterable[Observer], measured: Measured | None) -> RunReport:
+    refuse_occupied(path)
+    return await grow_new(assemble(config, measured=measured), path, observers)
+
+
+async def grow_new(run: Run, path: Path, observers: Iterable[Observer], *, text: str | None = None) -> RunReport:
+    """Grow `run` into the new folder `path`, and close it. `text` is the configuration to record; None = the run's.
+
+    The folder is made when everybody who is needed has answered: a run that cannot start leaves none.
+    """
+    header, writing = header_of(run), Writing(durability=run.config.durability)
+    try:
+        await run.connect()
+        store = FolderStore.create(path, header, text or to_toml(run.config), writing=writing)
+    except BaseException:
+        await finished(run.close())
+        raise
+    return await _grow(run, store, observers, known={})
+
+
+async def grow_on(
+    path: Path, observers: Iterable[Observer], *, config: RunConfig | None = None, portion: Portion | None = None
+) -> RunReport:
+    """Go on with the run, or the shard of one, in the folder `path`. `config` stands for the recorded one, `portion`
+    for the problems that it would make."""
+    config = config or from_toml(header_and_config(path)[1])
+    if config.service is not None:
+        raise ConfigError(f"{path} is a rollout service's, which its trainer opens again: see docs/service.md")
+    store, saved = FolderStore.resume(path, writing=Writing(durability=config.durability))
+    try:
+        run = assemble(config, portion, shard=shard_of(saved.header))
+        refuse_other_weights(saved.header, header_of(run))
+        known = replay(saved.records, run.codec, run.rules)
+        observers = list(observers)
+        for observer in observers:
+            if saved.torn is not None:
+                observer(TailCut(str(saved.torn)))
+            observer(Resumed(sum(tree.is_closed for tree in known.values())))
+    except BaseException:
+        store.close()
+        raise
+    return await _grow(run, store, observers, known=known)
+
+
+async def _grow(
+    run: Run, store: FolderStore, observers: Iterable[Observer], *, known: Mapping[int, Replayed]
+) -> RunReport:
+    with closing(store), closing(RunLog(store.log_path)) as log:
+        try:
+            observed = [Recorder(store).observe, log.observe, *observers]
+            return await run.grow(observed, replayed=known, keep_up=store.room)
+        finally:
+            await finished(run.close())
+
+
+def header_of(run: Run) -> Header:
+    """The first record of a run's journal."""
+    named = [(run.engine, run.codec)]
+    named += [(run.engines[run.config.actions[a].engine], codec) for a, codec in sorted(run.rules.codecs.items())]
+    return Header(
+        library=ramify.__version__,
+        config_hash="",
+        weights=tuple(Weights(engine.capabilities.name, codec.name, codec.sha256) for engine, codec in named),
+        seed=run.config.seed,
+        delivery=run.config.delivery,
+        isolation=isolation_of(run.tools),
+        created=time.time(),
+        shard=None if (shard := run.portion.shard) == WHOLE else ShardValue(index=shard.index, count=shard.count),
+    )
+
+
+def refuse_other_weights(recorded: Header, now: Header) -> None:
+    if recorded.weights != now.weights:
+        raise StoreError(f"the run was begun with {recorded.weights} and this would go on with {now.weights}")
+
+
+# -- runs divided by problem ------------------------------------------------------------------------------------------
+
+
+async def checked_start(config: RunConfig) -> tuple[Header, str, Sequence[Problem]]:
+    """What a divided run is begun with: its header, the text of its configuration, all its problems. Nothing is grown,
+    but everybody who is needed is asked. Raises as `begin`."""
+    run = assemble(config)
+    try:
+        await run.connect()
+        return header_of(run), to_toml(run.config), run.problems
+    finally:
+        await finished(run.close())
+
+
+async def grow_shard(
+    path: Path, portion: Portion, *, observers: Iterable[Observer] = (), num_at_once: int = 1
+) -> RunReport:
+    """Grow one shard of the run at `path` to its end, from wherever it stands; `num_at_once` shards grow meanwhile.
+
+    Raises `FolderBusy` if another process grows it.
+    """
+    folder = shard_path(path, portion.shard.index)
+    text = header_and_config(path)[1]
+    config = dealt(from_toml(text), num_at_once)
+    if is_begun(folder / JOURNAL):
+        return await grow_on(folder, observers, config=config, portion=portion)
+    return await grow_new(assemble(config, portion), folder, observers, text=text)
+
+
+async def grow_here(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
+    """Grow the divided run at `path` to its end in this process, one shard after the other."""
+    began = time.monotonic()
+    with closing(ShardedFolder.open(path)) as folder:
+        problems = problems_of(from_toml(folder.config))
+        reports = [await grow_shard(path, shard.of(problems), observers=observers) for shard in folder.shards]
+    return RunReport.merged(reports, seconds=time.monotonic() - began)
+
+
+def dealt(config: RunConfig, num_at_once: int) -> RunConfig:
+    """The configuration for one of so many processes: its part of what may be done at one time, and at least 1."""
+    tools = replace(config.tools, max_parallel=max(1, config.tools.max_parallel // num_at_once))
+    return replace(config, max_trees=max(1, config.max_trees // num_at_once), tools=tools)

@@ -1,0 +1,142 @@
+"""The library: grow trees from inside anybody's process, with nothing on disk.
+
+`rollout` returns trees and rows, `rollout_sync` is the same without an event loop, `steps` yields events and can stop a
+tree.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ramify.config.run_config import RunConfig
+from ramify.core.engine import Engine
+from ramify.core.problem import Problem
+from ramify.core.strategy import Strategy
+from ramify.core.task import Task
+from ramify.core.tree import Tree
+from ramify.credit import PostHocRule
+from ramify.rows.row import Row
+from ramify.runner import loop
+from ramify.runner.answers import Answering, Answers
+from ramify.runner.build import assemble, configured
+from ramify.runner.deadline import finished
+from ramify.runner.events import Event, Observer, TreeClosed
+from ramify.runner.report import RunReport
+from ramify.runner.rows import tree_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What a rollout came to: its trees in order of their problems, and the report."""
+
+    config: RunConfig
+    trees: tuple[Tree, ...]
+    report: RunReport
+    answering: Answering
+    unpredictable: tuple[str, ...] = ()
+    """Why forks of the strategy depend on tokens already drawn; empty = exact credits may be used."""
+    post_hoc: PostHocRule | None = None
+    """The rule by which the strategy forks finished paths; None = it has none that balanced shares could be made of."""
+
+    def rows(self, *, per_tree: int | None = None) -> list[Row]:
+        """One row a kept leaf, each sampled token once, by the configured credit; with `per_tree`, exactly that many of
+        each tree. Raises `ExportError`."""
+        return [
+            row
+            for tree in self.trees
+            for row in tree_rows(tree, self.config, self.unpredictable, post_hoc=self.post_hoc, per_tree=per_tree)
+        ]
+
+    def answers(self) -> list[Answers]:
+        """What each tree answers, in order of their problems."""
+        return [self.answering.of(tree) for tree in self.trees]
+
+
+async def rollout(
+    problems: Sequence[Problem | str] | None = None,
+    *,
+    preset: str | None = None,
+    config: RunConfig | None = None,
+    engine: Engine | None = None,
+    task: Task | None = None,
+    strategy: type[Strategy] | None = None,
+    observers: Iterable[Observer] = (),
+    **settings: Any,
+) -> Rollout:
+    """Grow one tree a problem and return them.
+
+    `problems` are problems or questions; None = as many of the task's own as `config.prompts` says. `engine`, `task`
+    and `strategy` take objects where the config names built-in ones. `settings` are paths of the config with `__` for
+    the dot: `strategy__options={"n": 4}`, `limits__decode=224`. An engine handed in stays open. Raises `ConfigError`
+    before anything starts.
+    """
+    config = config or configured(preset, settings, engine=engine, strategy=strategy)
+    run = assemble(config, problems, engine=engine, task=task, strategy=strategy)
+    trees: dict[int, Tree] = {}
+
+    def keep(event: Event) -> None:
+        if isinstance(event, TreeClosed):
+            trees[event.index] = event.tree
+
+    try:
+        report = await run.grow([*observers, keep])
+    finally:
+        await finished(run.close() if engine is None else run.close_others())
+    grown = tuple(trees[index] for index in sorted(trees))
+    return Rollout(run.config, grown, report, run.answering, run.unpredictable, run.post_hoc)
+
+
+def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: Any) -> Rollout:
+    """`rollout` for code without an event loop."""
+    return loop.run(rollout(problems, **settings))
+
+
+def grow(config: RunConfig, problems: Sequence[Problem], *, observers: Iterable[Observer]) -> RunReport:
+    """Grow a run of these problems in memory; nothing is kept but what the observers keep."""
+    return loop.run(_observed(config, problems, observers))
+
+
+async def _observed(config: RunConfig, problems: Sequence[Problem], observers: Iterable[Observer]) -> RunReport:
+    run = assemble(config, problems)
+    try:
+        return await run.grow(observers)
+    finally:
+        await finished(run.close())
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """An event of a running rollout, and the means to stop the tree it is about."""
+
+    event: Event
+    stop: Callable[[], None]
+    """Stop growing this tree; the others go on."""
+
+
+async def steps(
+    problems: Sequence[Problem | str] | None = None,
+    *,
+    preset: str | None = None,
+    config: RunConfig | None = None,
+    engine: Engine | None = None,
+    task: Task | None = None,
+    strategy: type[Strategy] | None = None,
+    **settings: Any,
+) -> AsyncIterator[Watched]:
+    """Grow trees and yield what happens, in order. Leaving the loop cancels the rest. Arguments as in `rollout`."""
+    config = config or configured(preset, settings, engine=engine, strategy=strategy)
+    run = assemble(config, problems, engine=engine, task=task, strategy=strategy)
+    events: asyncio.Queue[Event | None] = asyncio.Queue()
+    growing = asyncio.create_task(run.grow([events.put_nowait]))
+    growing.add_done_callback(lambda _: events.put_nowait(None))
+    try:
+        while (event := await events.get()) is not None:
+            yield Watched(event, lambda index=event.index: run.stop(index))
+        await growing
+    finally:
+        growing.cancel()
+        try:
+            await asyncio.gather(growing, return_exceptions=True)
+        finally:
+            await finished(run.close() if engine is None else run.close_others())

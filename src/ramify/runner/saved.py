@@ -1,0 +1,79 @@
+"""Saved: a run folder, read only: its configuration, its trees one by one, its rows and its answers."""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from pathlib import Path
+
+from ramify.config.configure import from_toml
+from ramify.config.run_config import RunConfig
+from ramify.core.codec import Codec
+from ramify.core.errors import StoreError
+from ramify.core.growth import GrowthRules
+from ramify.core.tree import Tree
+from ramify.credit import PostHocRule
+from ramify.rows.row import Row
+from ramify.runner.answers import Answering, Answers
+from ramify.runner.build import assemble
+from ramify.runner.folder import header_of
+from ramify.runner.rows import tree_rows
+from ramify.store.layout import Part, parts, records
+from ramify.store.records import Header
+from ramify.store.replay import replay_each
+from ramify.store.store import header_and_config
+
+
+def _refuse_other_judges(recorded: Header, now: Header) -> None:
+    """Of judges with tokenizers of their own: what they said could not be read. A tree's own is in its record."""
+    was, is_now = ([weights.codec_sha256 for weights in header.weights[1:]] for header in (recorded, now))
+    if was != is_now:
+        raise StoreError(f"the run was begun with {recorded.weights} and would be read with {now.weights}")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A run folder, read only: its configuration, its trees one by one, its rows."""
+
+    path: Path
+    config: RunConfig
+    codec: Codec
+    rules: GrowthRules
+    answering: Answering
+    unpredictable: tuple[str, ...] = ()
+    post_hoc: PostHocRule | None = None
+
+    @classmethod
+    def open(cls, path: Path) -> "Saved":
+        """Raises `StoreError` if `path` is no readable run."""
+        header, text = header_and_config(path)
+        config = from_toml(text)
+        run = assemble(replace(config, engine=replace(config.engine, log=None)))
+        _refuse_other_judges(header, header_of(run))
+        return cls(path, config, run.codec, run.rules, run.answering, run.unpredictable, run.post_hoc)
+
+    def trees(self) -> Iterator[Tree]:
+        """Finished trees in order of their problems."""
+        shards = map(self._trees_of, parts(self.path))
+        return (tree for _, tree in heapq.merge(*shards, key=itemgetter(0)))
+
+    def _trees_of(self, part: Part) -> Iterator[tuple[int, Tree]]:
+        """Finished trees of one journal in order of their problems, with their indices."""
+        early: dict[int, Tree] = {}
+        wanted = part.shard.index
+        for replayed in replay_each(records(part), self.codec, self.rules):
+            if replayed.is_closed:
+                early[replayed.index] = replayed.tree
+            while wanted in early:
+                yield wanted, early.pop(wanted)
+                wanted += part.shard.count
+        yield from sorted(early.items())
+
+    def rows(self, *, per_tree: int | None = None) -> Iterator[Row]:
+        """Rows of all finished trees, in canonical order; with `per_tree`, exactly that many of each."""
+        for tree in self.trees():
+            yield from tree_rows(tree, self.config, self.unpredictable, post_hoc=self.post_hoc, per_tree=per_tree)
+
+    def answers(self) -> Iterator[Answers]:
+        """What each finished tree answers, in order of their problems."""
+        return (self.answering.of(tree) for tree in self.trees())
