@@ -39,7 +39,7 @@ from lockstep_reference import LockStep
 from ramify.config.run_config import GrowthConfig, RunConfig, StrategyConfig, ToolsConfig
 from ramify.core.engine import Engine
 from ramify.core.format import Format
-from ramify.core.judge import Judge
+from ramify.core.judge import BranchJudge
 from ramify.core.limits import Limits
 from ramify.core.problem import Problem
 from ramify.core.seeds import tree_seed
@@ -137,7 +137,7 @@ class Searching:
 
     tools: Sequence[Tool]
     format: Format = field(default_factory=lambda: arpo({"search": "search"}))
-    judges: Sequence[Judge] = ()
+    judges: Sequence[BranchJudge] = ()
 
 
 @dataclass(frozen=True)

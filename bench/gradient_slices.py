@@ -52,7 +52,7 @@ def grown(preset: str, first: int, settings: Sequence[str], *, num_problems: int
         rollout = library.rollout_sync(problems, config=replace(config, seed=seed))
         for tree in rollout.trees:
             tokens = sum(spend.decode for spend in tree.spent().values())
-            found.setdefault(tree.problem.uid, []).append((tree_rows(tree, config, rollout.unpredictable), tokens))
+            found.setdefault(tree.problem.uid, []).append((tree_rows(tree, config, rollout.post_hoc_reasons), tokens))
     return found
 
 

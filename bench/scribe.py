@@ -138,7 +138,7 @@ class Anywhere:
     Config = AnywhereConfig
     measures: frozenset[str] = frozenset()
     is_order_free = False
-    unpredictable = "it forks inside what has been sampled"
+    post_hoc_reason = "it forks inside what has been sampled"
 
     def __init__(self, config: AnywhereConfig, rng: np.random.Generator) -> None:
         self._config = config

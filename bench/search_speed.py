@@ -122,7 +122,7 @@ class Timed:
     def __init__(self, strategy: Strategy, max_nodes: int) -> None:
         self.strategy = strategy
         self.measures, self.is_order_free = strategy.measures, strategy.is_order_free
-        self.unpredictable = strategy.unpredictable
+        self.post_hoc_reason = strategy.post_hoc_reason
         self.seconds = 0.0
         self.clock_cost = clock_cost()
         self.max_nodes = max_nodes

@@ -29,7 +29,7 @@ class Mine:
     Config = Settings
     measures = frozenset()
     is_order_free = True
-    unpredictable = ""
+    post_hoc_reason = ""
 
     def __init__(self, config, rng):
         self.config = config

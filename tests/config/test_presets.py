@@ -46,7 +46,7 @@ def test_a_preset_grows_as_many_leaves_and_is_as_exact_as_it_says(name: str):
     else:
         most = max(tree.num_leaves for tree in grown.trees)
         assert most < about.leaves if config.strategy.name in ENDS_EARLY else most == about.leaves
-    assert (strategy.unpredictable == "" and config.credit == "auto") is about.is_exact
+    assert (strategy.post_hoc_reason == "" and config.credit == "auto") is about.is_exact
 
 
 def values(turn: ScriptedTurn) -> str:

@@ -425,7 +425,7 @@ def test_a_twin_built_and_told_alike_asks_the_same(build: Build) -> None:
 
         def __init__(self, strategy: Strategy) -> None:
             self.strategy, self.measures, self.is_order_free = strategy, strategy.measures, strategy.is_order_free
-            self.unpredictable = strategy.unpredictable
+            self.post_hoc_reason = strategy.post_hoc_reason
 
         def ask(self, tree: Tree) -> Sequence[Command]:
             commands = self.strategy.ask(tree)

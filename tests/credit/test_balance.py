@@ -420,10 +420,10 @@ def test_the_baseline_of_a_tree_is_the_value_of_the_others_and_a_branch_from_the
 def test_rows_carry_the_balanced_coefficients_and_say_that_they_are_exact() -> None:
     growth = two_trees()
     reasons = ("chosen after the fact",)
-    rows = rows_of(growth.tree, credit="balanced_split_tree_loo", unpredictable=reasons, post_hoc=RULE)
+    rows = rows_of(growth.tree, credit="balanced_split_tree_loo", post_hoc_reasons=reasons, post_hoc=RULE)
     assert all(row.is_unbiased for row in rows)
     assert {row.credit for row in rows} == {"balanced_split_tree_loo"}
-    plain = rows_of(growth.tree, unpredictable=reasons, post_hoc=RULE)
+    plain = rows_of(growth.tree, post_hoc_reasons=reasons, post_hoc=RULE)
     assert {row.credit for row in plain} == {"leaf_grpo"}
     assert not any(row.is_unbiased for row in plain)
 

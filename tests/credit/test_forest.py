@@ -38,7 +38,7 @@ def test_a_tree_without_forks_of_its_own_has_equal_stems() -> None:
     assert forest.parent.tolist() == [STEM, STEM, 0]
     assert weights(forest) == [0.5, 0.5]
     assert not forest.is_forked
-    assert forest.unpredictable == forest.caveats == ()
+    assert forest.post_hoc_reasons == forest.caveats == ()
 
 
 def test_weights_are_products_of_planned_shares() -> None:
@@ -106,7 +106,7 @@ def test_paths_cut_from_outside_are_left_out_and_named(stop: str) -> None:
     forest = forest_of(growth.tree)
     assert weights(forest) == [1.0]
     assert forest.caveats == (f"1 path(s) left out: ended with {stop!r}",)
-    assert forest.unpredictable == ()
+    assert forest.post_hoc_reasons == ()
 
 
 @pytest.mark.parametrize("stop", ["length", "tool_limit", "context_full", "turn_limit", "repetition", "closed"])
@@ -147,7 +147,7 @@ def test_forks_after_the_fact_are_not_predictable_and_share_equally() -> None:
     fork(growth, ROOT, [end("c", 0.0)], [end("d", 0.0)], rule="restart")
     forest = forest_of(growth.tree)
     assert weights(forest) == pytest.approx([1 / 3] * 3)
-    assert forest.unpredictable == (
+    assert forest.post_hoc_reasons == (
         "1 decision(s) of rule 'restart' forked where a continuation had already been sampled",
     )
 
@@ -159,12 +159,12 @@ def test_a_fork_inside_a_sampled_run_is_not_predictable() -> None:
     forest = forest_of(growth.tree)
     assert forest.num_tokens.tolist() == [2, 2, 1]
     assert weights(forest) == [0.5, 0.5]
-    assert len(forest.unpredictable) == 1
+    assert len(forest.post_hoc_reasons) == 1
 
 
 def test_what_a_strategy_says_beforehand_counts() -> None:
-    forest = forest_of(nested(), unpredictable=("the rule restarts chains",))
-    assert forest.unpredictable == ("the rule restarts chains",)
+    forest = forest_of(nested(), post_hoc_reasons=("the rule restarts chains",))
+    assert forest.post_hoc_reasons == ("the rule restarts chains",)
 
 
 def test_critiques_and_probes_are_no_siblings() -> None:

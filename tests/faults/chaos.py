@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from ramify.core.branch import Branch
 from ramify.core.errors import ToolError
-from ramify.core.judge import Judge, Verdict
+from ramify.core.judge import BranchJudge, Verdict
 from ramify.core.problem import Problem
 from ramify.core.seeds import child_seed
 from ramify.core.tool import Branching, ToolResult
@@ -168,7 +168,7 @@ class ShakyJudge:
     """A judge that cannot read some transcripts."""
 
     chaos: Chaos
-    judged_by: Judge
+    judged_by: BranchJudge
     is_oracle: bool = False
 
     @property

@@ -291,7 +291,7 @@ class Sound:
     Config = Config
     measures = frozenset()
     is_order_free = False
-    unpredictable = ""
+    post_hoc_reason = ""
 
     def __init__(self, config, rng):
         self.told = []

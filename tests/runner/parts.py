@@ -12,7 +12,7 @@ from ramify.core.codec import Codec
 from ramify.core.command import Command, Grow, Grown, Outcome
 from ramify.core.engine import Capabilities, Engine, Generation, Request
 from ramify.core.format import Format
-from ramify.core.judge import Judge, Verdict
+from ramify.core.judge import BranchJudge, Verdict
 from ramify.core.problem import Problem
 from ramify.core.strategy import Phase
 from ramify.core.tool import Tool
@@ -54,7 +54,7 @@ class Small:
 
     format: Format = field(default_factory=lambda: arpo({"calculator": "calc"}))
     tools: Sequence[Tool] = (Calculator(),)
-    judges: Sequence[Judge] = (Right(),)
+    judges: Sequence[BranchJudge] = (Right(),)
 
     def problems(self, split: str, num_problems: int, seed: int) -> list[Problem]:
         return [PROBLEM]
@@ -83,7 +83,7 @@ class Plan:
     Config = Nothing
     measures: ClassVar[frozenset[str]] = frozenset()
     is_order_free = False
-    unpredictable = ""
+    post_hoc_reason = ""
 
     def __init__(self, config: Nothing, rng: np.random.Generator) -> None:
         self.told: list[Outcome] = []

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.runner.parts import OneChain, Plan, Small, grown, problems
 
@@ -29,6 +30,7 @@ from ramify.runner.library import Watched, rollout, rollout_sync, steps
 from ramify.runner.run import Run
 from ramify.runner.saved import Saved
 from ramify.runner.scheduler import TooManyFailures
+from ramify.strategies.chains import Chains
 from ramify.testing.clock import run_virtual
 from ramify.testing.planned_faults import Delay, Fault
 from ramify.testing.policies import chains
@@ -323,6 +325,7 @@ def test_the_retry_policy_of_the_configuration_is_the_run_s() -> None:
 PATIENT = """
 import asyncio
 from ramify.edge.patience import Patience
+from ramify.strategies.chains import Chains
 from ramify.testing.scripted import Scripted
 
 
@@ -350,6 +353,7 @@ def test_engines_and_replicas_are_handed_the_patience_of_the_retry_policy(tmp_pa
 
 ABSENT = """
 from ramify.core.errors import ConfigError, EngineError
+from ramify.strategies.chains import Chains
 from ramify.testing.scripted import Scripted
 
 
@@ -475,3 +479,21 @@ def test_rows_of_a_tree_whose_strategy_broke_say_that_they_are_not_exact() -> No
     result = grown(Breaks)
     assert result.report.failed_trees == 1
     assert [row.reasons for row in result.rows()] == [("growing ended before the strategy was done",)] * 2
+
+
+class Aged:
+    """A strategy of the version before, which called its reason `unpredictable`."""
+
+    Config = Chains.Config
+    measures = frozenset[str]()
+    is_order_free = True
+    unpredictable = "it is said so"
+
+    def __init__(self, config: Any, rng: np.random.Generator) -> None:
+        chains = Chains(config, rng)
+        self.ask, self.tell, self.is_done, self.phase = chains.ask, chains.tell, chains.is_done, chains.phase
+
+
+async def test_the_old_name_of_a_post_hoc_reason_is_read_for_one_version():
+    done = await rollout(prompts=1, strategy=Aged, engine=Scripted())
+    assert done.post_hoc_reasons == ("it is said so",)

@@ -26,7 +26,7 @@ class Script:
     """A strategy that asks what it is told to, one list an ask, and remembers what it heard."""
 
     measures: ClassVar[frozenset[str]] = frozenset()
-    unpredictable = ""
+    post_hoc_reason = ""
 
     def __init__(self, *asks: Sequence[Command], is_order_free: bool = False) -> None:
         self.asks = list(asks)

@@ -100,7 +100,7 @@ def test_it_goes_on_the_same_after_pickling() -> None:
 
 def test_its_trees_are_not_called_exact() -> None:
     strategy = chains(2, 3)
-    rows = rows_of(journey(strategy).tree, unpredictable=(strategy.unpredictable,))
+    rows = rows_of(journey(strategy).tree, post_hoc_reasons=(strategy.post_hoc_reason,))
     assert not any(row.is_unbiased for row in rows)
     assert all(STOP_WORDS[row.stop].is_trainable for row in rows)
 

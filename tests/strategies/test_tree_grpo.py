@@ -73,9 +73,9 @@ def test_a_refused_continuation_ends_the_rounds() -> None:
 
 def test_without_rounds_the_trees_are_predictable_chains() -> None:
     strategy = tree_grpo(num_trees=3, num_rounds=0)
-    assert strategy.unpredictable == ""
+    assert strategy.post_hoc_reason == ""
     assert len(journey(strategy).tree.forks) == 1
-    assert tree_grpo().unpredictable
+    assert tree_grpo().post_hoc_reason
 
 
 def test_phases_name_build_chains_expansion_and_collection() -> None:

@@ -187,8 +187,8 @@ def test_paths_that_did_not_end_well_are_left_alone_and_the_prompt_continued(sto
 def test_without_a_fallback_the_width_is_not_filled() -> None:
     strategy = treepo(width=9, segment_tokens=20, first_divergence=(2, 2), fallback="none")
     assert journey(strategy, TokenWorld()).tree.num_leaves == 2
-    assert strategy.unpredictable == ""
-    assert treepo().unpredictable
+    assert strategy.post_hoc_reason == ""
+    assert treepo().post_hoc_reason
 
 
 # -- order, failures ---------------------------------------------------------------------------------------------------

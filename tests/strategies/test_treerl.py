@@ -145,7 +145,7 @@ def test_the_first_surprises_of_a_chain_fork_behind_them_and_are_predictable() -
     assert places(tree) == [4, 7], "behind tokens 3 and 6 of the chain; its siblings and its ninth token fork no more"
     assert tree.num_leaves == 1 + 2 + 2
     assert not any(fork.is_post_hoc for fork in tree.forks)
-    assert strategy.unpredictable == ""
+    assert strategy.post_hoc_reason == ""
 
 
 def test_a_chain_that_may_fork_no_more_runs_to_its_end_in_one_request() -> None:

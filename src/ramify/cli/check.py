@@ -98,7 +98,7 @@ def _row_faults(replayed: "Replayed", saved: "Saved", checked: Checked) -> Itera
     from ramify.store.check import row_faults
 
     try:
-        rows = tree_rows(replayed.tree, saved.config, saved.unpredictable, post_hoc=saved.post_hoc)
+        rows = tree_rows(replayed.tree, saved.config, saved.post_hoc_reasons, post_hoc=saved.post_hoc)
     except ExportError as error:
         checked.without_rows[replayed.tree.problem.uid] = str(error)
         return

@@ -188,7 +188,7 @@ def _grow(arm: Arm, problems: "Sequence[Problem]", options: argparse.Namespace, 
             config = replace(arm.config, seed=seed)
             grown = library.rollout_sync(problems, config=config, observers=[progress.observe])
             for tree in grown.trees:
-                uid, rows = tree.problem.uid, tree_rows(tree, config, grown.unpredictable, post_hoc=grown.post_hoc)
+                uid, rows = tree.problem.uid, tree_rows(tree, config, grown.post_hoc_reasons, post_hoc=grown.post_hoc)
                 arm.rows.setdefault(uid, []).append(rows)
                 arm.tokens.setdefault(uid, []).append(_num_decoded(tree))
 

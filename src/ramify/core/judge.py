@@ -22,7 +22,7 @@ class Verdict:
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-class Judge(Protocol):
+class BranchJudge(Protocol):
     """Score branches of one problem, one or several at once."""
 
     @property

@@ -41,7 +41,7 @@ class Strategy(Protocol):
 
     is_order_free: bool
     """Whether its tree does not depend on the order of outcomes; then they are told eagerly unless a budget binds."""
-    unpredictable: str
+    post_hoc_reason: str
     """Why, as configured, its forks depend on tokens already drawn (restarts, expansion of grown trees, …); '' = they
     do not. What one tree shows cannot tell: a restart that did not happen leaves no trace, and biases all the same."""
 

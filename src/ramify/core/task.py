@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ramify.core.branch import Branch
 from ramify.core.format import Format
-from ramify.core.judge import Judge
+from ramify.core.judge import BranchJudge
 from ramify.core.problem import Problem
 from ramify.core.tool import Tool
 
@@ -23,7 +23,7 @@ class Task(Protocol):
     def tools(self) -> Sequence[Tool]: ...
 
     @property
-    def judges(self) -> Sequence[Judge]:
+    def judges(self) -> Sequence[BranchJudge]:
         """Judges of leaves; the last one's value is the reward."""
         ...
 

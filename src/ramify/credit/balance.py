@@ -65,11 +65,11 @@ def rebalanced(forest: Forest) -> Forest:
     """
     if forest.balanced is not None:
         return replace(forest, share=forest.balanced)
-    if not forest.unpredictable:
+    if not forest.post_hoc_reasons:
         return forest
     raise ContractError(
         "balanced shares are known for predictable forks and for one round of forks by a rule that can be asked of any "
-        f"path (treerl with rounds = 1, tree_grpo with num_rounds = 1) only: {'; '.join(forest.unpredictable)}"
+        f"path (treerl with rounds = 1, tree_grpo with num_rounds = 1) only: {'; '.join(forest.post_hoc_reasons)}"
     )
 
 

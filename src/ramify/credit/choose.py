@@ -160,7 +160,7 @@ def credit(name: str, forest: Forest) -> Credited:
     Raises `ConfigError` for an unknown name and `ContractError` where an exact credit cannot be exact.
     """
     if name == AUTO:
-        name = PUBLISHED if forest.unpredictable else EXACT
+        name = PUBLISHED if forest.post_hoc_reasons else EXACT
     if name not in CREDITS:
         raise ConfigError(f"unknown credit {name!r}; {nearest(name, NAMES)}")
     chosen = CREDITS[name]
@@ -172,15 +172,15 @@ def credit(name: str, forest: Forest) -> Credited:
 
 
 def _refuse(name: str, chosen: Credit, forest: Forest) -> None:
-    if chosen.exact_for == "predictable forks" and forest.unpredictable:
+    if chosen.exact_for == "predictable forks" and forest.post_hoc_reasons:
         raise ContractError(
-            f"credit {name!r} is exact for predictable forks only: {'; '.join(forest.unpredictable)}. Use 'auto', a "
+            f"credit {name!r} is exact for predictable forks only: {'; '.join(forest.post_hoc_reasons)}. Use 'auto', a "
             "published credit such as 'leaf_grpo', or a strategy that decides before it samples"
         )
 
 
 def _reasons(name: str, chosen: Credit, forest: Forest) -> tuple[str, ...]:
-    reasons = [*(() if chosen.exact_for == "balanced shares" else forest.unpredictable), *forest.caveats]
+    reasons = [*(() if chosen.exact_for == "balanced shares" else forest.post_hoc_reasons), *forest.caveats]
     if chosen.exact_for == "nothing":
         reasons.append(f"{name} is biased or scaled: its baseline holds the leaf itself")
     elif chosen.exact_for == "chains" and forest.is_forked:

@@ -36,7 +36,7 @@ class Forest:
     """(N,) sampled tokens of each node."""
     nodes: Ints_N
     """(N,) id of each node on its tree."""
-    unpredictable: tuple[str, ...] = ()
+    post_hoc_reasons: tuple[str, ...] = ()
     """Why some fork was decided because of tokens already drawn; empty = all forks are predictable."""
     caveats: tuple[str, ...] = ()
     """Other reasons why no credit of this forest is exact."""

@@ -8,7 +8,7 @@ reward; what a coin ended is a leaf of return 0, and the shares behind a coin th
 Reasons name counts and rules, never node ids, so that equal trees give equal reasons.
 
 Limits: whether a rule *would* have forked elsewhere cannot be read off one tree. A strategy whose rule is not
-predictable says so (`unpredictable`), also for trees in which it happened not to fork.
+predictable says so (`post_hoc_reasons`), also for trees in which it happened not to fork.
 """
 
 import math
@@ -39,13 +39,13 @@ def forest_of(
     tree: Tree,
     *,
     unjudged: Unjudged = "error",
-    unpredictable: tuple[str, ...] = (),
+    post_hoc_reasons: tuple[str, ...] = (),
     selected: Collection[int] | None = None,
     measures: Iterable[str] = (),
 ) -> Forest:
     """The forest of a finished tree, nodes in canonical order.
 
-    `unpredictable`: reasons known beforehand why the strategy's forks depend on tokens. `selected`: the leaves that
+    `post_hoc_reasons`: reasons known beforehand why the strategy's forks depend on tokens. `selected`: the leaves that
     become rows; None = all. `measures`: names of those that the credit reads. Raises `ExportError` for a leaf without a
     reward. Mutates nothing.
     """
@@ -58,7 +58,7 @@ def forest_of(
         reward=np.array([survey.rewards.get(n, np.nan) for n in survey.kept], np.float64),
         num_tokens=np.array([tree.num_sampled(n) for n in survey.kept], np.int32),
         nodes=np.array(survey.kept, np.int32),
-        unpredictable=(*unpredictable, *survey.post_hoc_reasons()),
+        post_hoc_reasons=(*post_hoc_reasons, *survey.post_hoc_reasons()),
         caveats=tuple(survey.caveats()),
         measures={name: _measured(tree, survey.kept, name) for name in measures},
         decision=np.array([_decision(tree, n) for n in survey.kept], np.int32),

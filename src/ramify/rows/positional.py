@@ -21,7 +21,7 @@ def positional_rows(
     credit: str = "auto",
     policy: Policy = "once",
     unjudged: Unjudged = "error",
-    unpredictable: tuple[str, ...] = (),
+    post_hoc_reasons: tuple[str, ...] = (),
     post_hoc: PostHocRule | None = None,
 ) -> list[Row]:
     """n rows of a finished tree, each with a trained token, in canonical order.
@@ -43,7 +43,7 @@ def positional_rows(
             policy=sharing,
             kept=kept,
             unjudged=unjudged,
-            unpredictable=unpredictable,
+            post_hoc_reasons=post_hoc_reasons,
             post_hoc=post_hoc,
         )
         if len(rows) == n:

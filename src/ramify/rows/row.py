@@ -163,7 +163,7 @@ def rows_of(
     shared: Shared = "sum",
     normaliser: float | None = None,
     unjudged: Unjudged = "error",
-    unpredictable: tuple[str, ...] = (),
+    post_hoc_reasons: tuple[str, ...] = (),
     post_hoc: PostHocRule | None = None,
     caveats: tuple[str, ...] = (),
 ) -> list[Row]:
@@ -171,16 +171,16 @@ def rows_of(
 
     `kept`: ids of the leaves to export, drawn uniformly if the gradient is to stay exact; credit is computed on all
     leaves, and what is kept stands for the rest. A leaf named twice is one row, and two as published (`per_leaf`).
-    `normaliser`: None = the number of kept leaves; a constant keeps trees of all sizes on one scale. `unpredictable`:
-    why the strategy's forks depend on tokens, whatever this tree shows. `post_hoc`: the rule by which it forks
-    finished paths, for credits of balanced shares. `caveats`: why these rows are not exact, whatever the credit.
-    Raises `ExportError` for a codec that is not the model's, for a leaf without a reward and for kept nodes that may
-    not be trained; `ContractError` for an exact credit on forks that are not predictable, or not balanced. Mutates
-    nothing.
+    `normaliser`: None = the number of kept leaves; a constant keeps trees of all sizes on one scale.
+    `post_hoc_reasons`: why the strategy's forks depend on tokens, whatever this tree shows. `post_hoc`: the rule by
+    which it forks finished paths, for credits of balanced shares. `caveats`: why these rows are not exact, whatever the
+    credit. Raises `ExportError` for a codec that is not the model's, for a leaf without a reward and for kept nodes
+    that may not be trained; `ContractError` for an exact credit on forks that are not predictable, or not balanced.
+    Mutates nothing.
     """
     _refuse_inexact(tree.codec)
     forest = forest_of(
-        tree, unjudged=unjudged, unpredictable=unpredictable, selected=kept, measures=measures_of(credit)
+        tree, unjudged=unjudged, post_hoc_reasons=post_hoc_reasons, selected=kept, measures=measures_of(credit)
     )
     if post_hoc is not None and needs_balance(credit):
         forest = balanced(forest, tree, post_hoc)

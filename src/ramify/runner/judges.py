@@ -15,14 +15,14 @@ from ramify.config.run_config import JudgeConfig, RunConfig
 from ramify.core.action import ActionConfig
 from ramify.core.errors import ConfigError, nearest
 from ramify.core.format import Equating, Format
-from ramify.core.judge import Judge, SamplingJudge
+from ramify.core.judge import BranchJudge, SamplingJudge
 from ramify.core.task import Task
 from ramify.edge.error_text import error_text
 from ramify.formats.tags import TagFormat
 from ramify.judges.exact import Exact
 from ramify.strategies.parts.steering import REWARD
 
-Judges = Mapping[str, Judge | SamplingJudge]
+Judges = Mapping[str, BranchJudge | SamplingJudge]
 WANTED: Final = ("name", "is_oracle", "judge")
 
 
@@ -83,7 +83,7 @@ def check_strategy_judges(options: Any, judges: Iterable[str], strategy: str) ->
             )
 
 
-def _built(name: str, entry: JudgeConfig, format: Format) -> Judge | SamplingJudge:
+def _built(name: str, entry: JudgeConfig, format: Format) -> BranchJudge | SamplingJudge:
     """Boundary to a user's class: whatever its making raises is a fault of what was named."""
     if faults := judge_faults(name, entry):
         raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))

@@ -11,7 +11,7 @@ from numbers import Real
 from ramify.core.branch import Branch
 from ramify.core.command import Score
 from ramify.core.errors import ContractError, EnginesDown, JudgeError, nearest
-from ramify.core.judge import Closable, Judge, Punctual, SamplingJudge, Verdict
+from ramify.core.judge import BranchJudge, Closable, Punctual, SamplingJudge, Verdict
 from ramify.core.problem import Problem
 from ramify.edge.error_text import error_text
 from ramify.runner.asking import Asking, Questions
@@ -22,7 +22,7 @@ from ramify.runner.deadline import is_being_cancelled
 class Judging:
     """The judges of a run. `leaf` names those that score every leaf when it ends, the last one's value its reward."""
 
-    judges: Mapping[str, Judge | SamplingJudge]
+    judges: Mapping[str, BranchJudge | SamplingJudge]
     leaf: tuple[str, ...]
     deadline_s: float = 60.0
     """Of a judgement by a judge that keeps no deadline of its own."""
@@ -41,7 +41,7 @@ class Judging:
                 scores.append(Score(name, None, is_oracle=self.judges[name].is_oracle))
         return tuple(scores), fault
 
-    def named(self, name: str) -> Judge | SamplingJudge:
+    def named(self, name: str) -> BranchJudge | SamplingJudge:
         """The judge of that name. Raises `ContractError` if the run has none."""
         if name not in self.judges:
             raise ContractError(f"there is no judge {name!r}; {nearest(name, self.judges)}")
@@ -98,7 +98,7 @@ class Judging:
             raise JudgeError(f"judge {name!r} raised {error_text(error)}") from error
 
 
-def _scores(judge: Judge | SamplingJudge, verdicts: object, num_nodes: int, *, attempt: int) -> tuple[Score, ...]:
+def _scores(judge: BranchJudge | SamplingJudge, verdicts: object, num_nodes: int, *, attempt: int) -> tuple[Score, ...]:
     if not isinstance(verdicts, Sequence) or len(verdicts) != num_nodes:
         raise JudgeError(f"judge {judge.name!r} returned {verdicts!r:.200}; it must return {num_nodes} verdicts")
     return tuple(_score(judge.name, v, attempt=attempt, is_oracle=judge.is_oracle) for v in verdicts)

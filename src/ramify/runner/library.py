@@ -34,7 +34,7 @@ class Rollout:
     trees: tuple[Tree, ...]
     report: RunReport
     answering: Answering
-    unpredictable: tuple[str, ...] = ()
+    post_hoc_reasons: tuple[str, ...] = ()
     """Why forks of the strategy depend on tokens already drawn; empty = exact credits may be used."""
     post_hoc: PostHocRule | None = None
     """The rule by which the strategy forks finished paths; None = it has none that balanced shares could be made of."""
@@ -45,7 +45,7 @@ class Rollout:
         return [
             row
             for tree in self.trees
-            for row in tree_rows(tree, self.config, self.unpredictable, post_hoc=self.post_hoc, per_tree=per_tree)
+            for row in tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
         ]
 
     def answers(self) -> list[Answers]:
@@ -84,7 +84,7 @@ async def rollout(
     finally:
         await finished(run.close() if engine is None else run.close_others())
     grown = tuple(trees[index] for index in sorted(trees))
-    return Rollout(run.config, grown, report, run.answering, run.unpredictable, run.post_hoc)
+    return Rollout(run.config, grown, report, run.answering, run.post_hoc_reasons, run.post_hoc)
 
 
 def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: Any) -> Rollout:

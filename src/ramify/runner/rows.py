@@ -16,17 +16,17 @@ EVEN = frozenset({"as_planned", "copies_of_last", "uniform"})
 def tree_rows(
     tree: Tree,
     config: RunConfig,
-    unpredictable: tuple[str, ...],
+    post_hoc_reasons: tuple[str, ...],
     *,
     post_hoc: PostHocRule | None = None,
     per_tree: int | None = None,
 ) -> list[Row]:
     """Rows of a finished tree in canonical order. Raises `ExportError` where none can be made.
 
-    A leaf that no judge could score is left out, and the rows of its tree say that they are not exact. `unpredictable`:
-    why the strategy's forks depend on tokens already drawn, whatever this tree shows. `post_hoc`: the rule by which it
-    forks finished paths. `per_tree`: exactly that many rows, for trainers with positional groups, in place of what the
-    configuration keeps.
+    A leaf that no judge could score is left out, and the rows of its tree say that they are not exact.
+    `post_hoc_reasons`: why the strategy's forks depend on tokens already drawn, whatever this tree shows. `post_hoc`:
+    the rule by which it forks finished paths. `per_tree`: exactly that many rows, for trainers with positional groups,
+    in place of what the configuration keeps.
     """
     wanted = config.rows
     if per_tree is not None:
@@ -36,7 +36,7 @@ def tree_rows(
             credit=config.credit,
             policy=wanted.policy,
             unjudged="drop",
-            unpredictable=unpredictable,
+            post_hoc_reasons=post_hoc_reasons,
             post_hoc=post_hoc,
         )
     kept, caveats = None, ()
@@ -52,7 +52,7 @@ def tree_rows(
         policy=wanted.policy,
         kept=kept,
         unjudged="drop",
-        unpredictable=unpredictable,
+        post_hoc_reasons=post_hoc_reasons,
         post_hoc=post_hoc,
         caveats=caveats,
     )

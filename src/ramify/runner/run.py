@@ -125,7 +125,7 @@ class Run:
         self._is_connected = False
         sample = self._sample()
         self._measures = sample.measures
-        self.unpredictable = (sample.unpredictable,) if sample.unpredictable else ()
+        self.post_hoc_reasons = (sample.post_hoc_reason,) if sample.post_hoc_reason else ()
         self.post_hoc = post_hoc_rule(sample, self.format.stops)
         self._check()
 
@@ -400,10 +400,13 @@ class Run:
 
 
 def _checked(strategy: object) -> Strategy:
-    """Refuse a plug-in that is no strategy, naming what it lacks."""
+    """Refuse a plug-in that is no strategy, naming what it lacks. `unpredictable` is read for one version: it is what
+    `post_hoc_reason` was called."""
+    if hasattr(strategy, "unpredictable") and not hasattr(strategy, "post_hoc_reason"):
+        type(strategy).post_hoc_reason = property(lambda each: each.unpredictable)  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(strategy, Strategy):
         return strategy
-    wanted = ("measures", "is_order_free", "unpredictable", "ask", "tell", "is_done", "phase")
+    wanted = ("measures", "is_order_free", "post_hoc_reason", "ask", "tell", "is_done", "phase")
     lacking = sorted(set(wanted) - set(dir(strategy)))
     raise ConfigError(f"{type(strategy).__name__} is no strategy: it lacks {', '.join(lacking)}")
 

@@ -40,7 +40,7 @@ class Saved:
     codec: Codec
     rules: GrowthRules
     answering: Answering
-    unpredictable: tuple[str, ...] = ()
+    post_hoc_reasons: tuple[str, ...] = ()
     post_hoc: PostHocRule | None = None
 
     @classmethod
@@ -50,7 +50,7 @@ class Saved:
         config = from_toml(text)
         run = assemble(replace(config, engine=replace(config.engine, log=None)))
         _refuse_other_judges(header, header_of(run))
-        return cls(path, config, run.codec, run.rules, run.answering, run.unpredictable, run.post_hoc)
+        return cls(path, config, run.codec, run.rules, run.answering, run.post_hoc_reasons, run.post_hoc)
 
     def trees(self) -> Iterator[Tree]:
         """Finished trees in order of their problems."""
@@ -72,7 +72,7 @@ class Saved:
     def rows(self, *, per_tree: int | None = None) -> Iterator[Row]:
         """Rows of all finished trees, in canonical order; with `per_tree`, exactly that many of each."""
         for tree in self.trees():
-            yield from tree_rows(tree, self.config, self.unpredictable, post_hoc=self.post_hoc, per_tree=per_tree)
+            yield from tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
 
     def answers(self) -> Iterator[Answers]:
         """What each finished tree answers, in order of their problems."""

@@ -12,7 +12,7 @@ import numpy as np
 from ramify.core.branch import Branch
 from ramify.core.errors import ContractError, JudgeError
 from ramify.core.format import Format
-from ramify.core.judge import Judge, Verdict
+from ramify.core.judge import BranchJudge, Verdict
 from ramify.core.problem import Problem
 from ramify.core.task import Task
 from ramify.core.tool import Tool
@@ -62,7 +62,7 @@ class RewardFunction:
 class WithReward:
     """A task, the same but for who judges its leaves."""
 
-    def __init__(self, task: Task, judge: Judge) -> None:
+    def __init__(self, task: Task, judge: BranchJudge) -> None:
         self._task = task
         self._judge = judge
 
@@ -75,7 +75,7 @@ class WithReward:
         return self._task.tools
 
     @property
-    def judges(self) -> Sequence[Judge]:
+    def judges(self) -> Sequence[BranchJudge]:
         return (self._judge,)
 
     def problems(self, split: str, num_problems: int, seed: int) -> Sequence[Problem]:

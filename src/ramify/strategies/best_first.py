@@ -50,7 +50,7 @@ class BestFirst:
 
     Config = BestFirstConfig
     measures: frozenset[str] = frozenset()
-    unpredictable = "what is derived from which answer depends on the scores of others"
+    post_hoc_reason = "what is derived from which answer depends on the scores of others"
 
     def __init__(self, config: BestFirstConfig, rng: Draws) -> None:
         self.config = config

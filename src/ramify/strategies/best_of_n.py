@@ -41,7 +41,7 @@ class BestOfN:
     Config = BestOfNConfig
     measures: frozenset[str] = frozenset()
     is_order_free = True
-    unpredictable = ""
+    post_hoc_reason = ""
 
     def __init__(self, config: BestOfNConfig, rng: Draws) -> None:
         self.config = config

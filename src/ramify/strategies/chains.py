@@ -40,7 +40,7 @@ class Chains:
     def __init__(self, config: ChainsConfig, rng: Draws) -> None:
         self.config = config
         self.is_order_free = config.repeat == "none"
-        self.unpredictable = "" if config.repeat == "none" else "how many chains there are depends on how chains end"
+        self.post_hoc_reason = "" if config.repeat == "none" else "how many chains there are depends on how chains end"
         self._num_wanted = config.n
         self._num_asked = 0
         self._num_told = 0

@@ -58,7 +58,7 @@ class DeepSearch:
     Config = DeepSearchConfig
     measures: frozenset[str] = frozenset({LOGPROBS})
     is_order_free = True
-    unpredictable = "which segments are expanded, and which never finish, depends on the rewards of others"
+    post_hoc_reason = "which segments are expanded, and which never finish, depends on the rewards of others"
 
     def __init__(self, config: DeepSearchConfig, rng: Draws) -> None:
         self.config = config

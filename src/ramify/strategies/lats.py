@@ -100,7 +100,7 @@ class LATS:
     Config = LATSConfig
     measures: frozenset[str] = frozenset()
     is_order_free = True
-    unpredictable = "which steps grow on depends on the values of others"
+    post_hoc_reason = "which steps grow on depends on the values of others"
     vote: Vote = "best"
 
     def __init__(self, config: LATSConfig, rng: Draws) -> None:

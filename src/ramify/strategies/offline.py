@@ -83,11 +83,11 @@ class Offline:
         is_measured = config.initial_rollouts == "dynamic" or config.choose not in choose.UNMEASURED
         self.measures = frozenset({STEP_ENTROPY} if is_measured else ())
         self.is_order_free = True
-        self.unpredictable = ""
+        self.post_hoc_reason = ""
         if config.commit == "after" and config.expansion_iterations:
-            self.unpredictable = "where the tree is expanded depends on how its chains went"
+            self.post_hoc_reason = "where the tree is expanded depends on how its chains went"
         elif config.initial_rollouts == "dynamic" and config.probes == "keep":
-            self.unpredictable = "how many chains there are depends on a chain that is kept"
+            self.post_hoc_reason = "how many chains there are depends on a chain that is kept"
         self._rng = rng
         self._choose = choose.rule(config.choose)
         self._initial = InitialRollouts(

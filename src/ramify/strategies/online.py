@@ -87,11 +87,11 @@ class Online:
     def __init__(self, config: OnlineConfig, rng: Draws) -> None:
         self.config = config
         self.is_order_free = config.rounds == "lockstep"
-        self.unpredictable = ""
+        self.post_hoc_reason = ""
         if config.restart != "none":
-            self.unpredictable = "a fresh chain is started only where no path survived"
+            self.post_hoc_reason = "a fresh chain is started only where no path survived"
         elif config.initial_rollouts == "dynamic" and config.probes == "keep":
-            self.unpredictable = "how many chains there are depends on a chain that is kept"
+            self.post_hoc_reason = "how many chains there are depends on a chain that is kept"
         self.consecutive = 0
         """AEPO's counter."""
         self._rng = rng

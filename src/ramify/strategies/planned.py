@@ -66,7 +66,7 @@ class Planned:
     Config = PlannedConfig
     measures: frozenset[str] = frozenset()
     is_order_free = True
-    unpredictable = ""
+    post_hoc_reason = ""
 
     def __init__(self, config: PlannedConfig, rng: Draws) -> None:
         self.config = config

@@ -93,7 +93,7 @@ class RAP:
     Config = RAPConfig
     measures: frozenset[str] = frozenset()
     is_order_free = True
-    unpredictable = "which steps are grown depends on the rewards of others"
+    post_hoc_reason = "which steps are grown depends on the rewards of others"
     vote: Vote = "best"
 
     def __init__(self, config: RAPConfig, rng: Draws) -> None:

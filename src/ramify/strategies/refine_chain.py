@@ -63,7 +63,7 @@ class RefineChain:
     Config = RefineChainConfig
     measures: frozenset[str] = frozenset()
     is_order_free = True
-    unpredictable = "how long the chain is depends on what is said of its answers"
+    post_hoc_reason = "how long the chain is depends on what is said of its answers"
     vote: Vote = "best"
 
     def __init__(self, config: RefineChainConfig, rng: Draws) -> None:

@@ -57,7 +57,7 @@ class Reject:
     Config = RejectConfig
     measures: frozenset[str] = frozenset()
     is_order_free = False
-    unpredictable = "which chains are given up, and how many there are, depends on values of their steps"
+    post_hoc_reason = "which chains are given up, and how many there are, depends on values of their steps"
     vote: Vote = "best"
 
     def __init__(self, config: RejectConfig, rng: Draws) -> None:

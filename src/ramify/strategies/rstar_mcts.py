@@ -199,7 +199,7 @@ class RStarMCTS:
 
     Config = RStarMCTSConfig
     measures: frozenset[str] = frozenset()
-    unpredictable = "which steps are expanded depends on the values of others"
+    post_hoc_reason = "which steps are expanded depends on the values of others"
 
     def __init__(self, config: RStarMCTSConfig, rng: Draws) -> None:
         self.config = config

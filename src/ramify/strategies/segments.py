@@ -48,7 +48,7 @@ class Segments:
     Config = SegmentsConfig
     measures: frozenset[str] = frozenset()
     is_order_free = True
-    unpredictable = ""
+    post_hoc_reason = ""
 
     def __init__(self, config: SegmentsConfig, rng: Draws) -> None:
         self.config = config

@@ -95,7 +95,7 @@ class TreePO:
         self.config = config
         self.measures = frozenset({LOGPROBS} if config.allotment != "even" else ())
         self.is_order_free = True
-        self.unpredictable = "" if config.fallback == "none" else "paths that have ended are cut and continued"
+        self.post_hoc_reason = "" if config.fallback == "none" else "paths that have ended are cut and continued"
         self._rng = rng
         self._in_flight: InFlight[_Path] = InFlight()
         self._arrived: list[_Path] = []

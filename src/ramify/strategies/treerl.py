@@ -94,7 +94,7 @@ class TreeRL:
         self.config = config
         self.is_order_free = True
         is_post_hoc = config.fork == "before" and config.rounds > 0
-        self.unpredictable = "forks stand before tokens chosen for having been unlikely" if is_post_hoc else ""
+        self.post_hoc_reason = "forks stand before tokens chosen for having been unlikely" if is_post_hoc else ""
         self._in_flight: InFlight[_Chain] = InFlight()
         self._chains: list[_Chain] = []
         """In the order asked, which no timing can change."""

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError
 from ramify.core.format import Format
-from ramify.core.judge import Judge, Verdict
+from ramify.core.judge import BranchJudge, Verdict
 from ramify.core.problem import Problem
 from ramify.core.tool import Tool
 from ramify.formats.arpo import arpo
@@ -197,7 +197,7 @@ class Countdown:
     num_numbers: int | None = None
     format: Format = FORMAT
     tools: tuple[Tool, ...] = (Calculator(),)
-    judges: tuple[Judge, ...] = (CountdownJudge(),)
+    judges: tuple[BranchJudge, ...] = (CountdownJudge(),)
 
     def __post_init__(self) -> None:
         if self.num_numbers is not None and not 3 <= self.num_numbers <= 5:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError
 from ramify.core.format import Format
-from ramify.core.judge import Judge
+from ramify.core.judge import BranchJudge
 from ramify.core.problem import Problem
 from ramify.core.tool import Tool
 from ramify.formats.tags import TagFormat
@@ -102,7 +102,7 @@ class DataFile:
         return ()
 
     @property
-    def judges(self) -> Sequence[Judge]:
+    def judges(self) -> Sequence[BranchJudge]:
         return () if self.data.answer is None else (Exact(self._format),)
 
     def problems(self, split: str, num_problems: int, seed: int) -> Sequence[Problem]:

@@ -18,7 +18,7 @@ from typing import Final, Literal
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError, ToolError
 from ramify.core.format import Format
-from ramify.core.judge import Judge, Verdict
+from ramify.core.judge import BranchJudge, Verdict
 from ramify.core.problem import Problem
 from ramify.core.tool import Tool
 from ramify.tasks.hops import FORMAT
@@ -186,7 +186,7 @@ class Herds:
 
     format: Format = FORMAT
     tools: Sequence[Tool] = field(default_factory=lambda: (Search(_index_of_problem, top_k=1, page="joined"),))
-    judges: Sequence[Judge] = (HerdsJudge(),)
+    judges: Sequence[BranchJudge] = (HerdsJudge(),)
 
     def problems(self, split: str, num_problems: int, seed: int) -> list[Problem]:
         """Distinct problems of one side of the hash split, the same ones for one seed."""

@@ -13,7 +13,7 @@ from typing import Final
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError, ToolError
 from ramify.core.format import Format
-from ramify.core.judge import Judge
+from ramify.core.judge import BranchJudge
 from ramify.core.problem import Problem
 from ramify.core.tool import Tool
 from ramify.formats.search_r1 import SEARCH_R1
@@ -107,7 +107,7 @@ class Hops:
     num_hops: int = MAX_HOPS
     format: Format = FORMAT
     tools: Sequence[Tool] = field(default_factory=lambda: (search_tool(),))
-    judges: Sequence[Judge] = (Exact(FORMAT),)
+    judges: Sequence[BranchJudge] = (Exact(FORMAT),)
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_hops <= MAX_HOPS:

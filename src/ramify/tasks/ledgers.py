@@ -13,7 +13,7 @@ from typing import Any, Final
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError
 from ramify.core.format import Format
-from ramify.core.judge import Judge
+from ramify.core.judge import BranchJudge
 from ramify.core.problem import Problem
 from ramify.core.tool import Tool
 from ramify.formats.arpo import arpo
@@ -44,7 +44,7 @@ class Ledgers:
     python: Mapping[str, Any] = field(default_factory=dict[str, Any])
     tools: Sequence[Tool] = ()
     format: Format = FORMAT
-    judges: Sequence[Judge] = (Exact(FORMAT),)
+    judges: Sequence[BranchJudge] = (Exact(FORMAT),)
 
     def __post_init__(self) -> None:
         if self.num_orders is not None and not MIN_ORDERS <= self.num_orders <= MAX_ORDERS:

@@ -143,7 +143,7 @@ class ABMCTS:
 
     Config = ABMCTSConfig
     measures: frozenset[str] = frozenset()
-    unpredictable = "what is derived from which answer depends on the scores of others"
+    post_hoc_reason = "what is derived from which answer depends on the scores of others"
 
     def __init__(self, config: ABMCTSConfig, rng: Variates) -> None:
         self.config = config

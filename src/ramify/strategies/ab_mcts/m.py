@@ -119,7 +119,7 @@ class ABMCTSM:
 
     Config = ABMCTSMConfig
     measures: frozenset[str] = frozenset()
-    unpredictable = "what is derived from which answer depends on the scores of others"
+    post_hoc_reason = "what is derived from which answer depends on the scores of others"
 
     def __init__(self, config: ABMCTSMConfig, rng: Variates) -> None:
         self.config = config

@@ -61,7 +61,7 @@ class MCTS:
 
     Config = MCTSConfig
     is_order_free = False
-    unpredictable = "where segments grow depends on the values of others"
+    post_hoc_reason = "where segments grow depends on the values of others"
 
     def __init__(self, config: MCTSConfig, rng: Variates) -> None:
         self.config = config

@@ -53,7 +53,7 @@ class MCTSr:
     Config = MCTSrConfig
     measures: frozenset[str] = frozenset()
     is_order_free = False
-    unpredictable = "which answers are refined depends on how others were judged"
+    post_hoc_reason = "which answers are refined depends on how others were judged"
 
     def __init__(self, config: MCTSrConfig, rng: Draws) -> None:
         self.config = config

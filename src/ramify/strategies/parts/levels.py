@@ -101,7 +101,7 @@ class Levels(ABC):
 
     measures: frozenset[str] = frozenset()
     is_order_free = True
-    unpredictable = "which steps are grown on depends on how they and those beside them were scored"
+    post_hoc_reason = "which steps are grown on depends on how they and those beside them were scored"
     rule = "level"
     """Name of its decisions."""
 

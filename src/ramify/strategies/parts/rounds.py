@@ -20,7 +20,7 @@ class Rounds(ABC):
     is_order_free = True
 
     def __init__(self, num_chains: int, num_rounds: int) -> None:
-        self.unpredictable = "where the tree is expanded depends on how its chains went" if num_rounds else ""
+        self.post_hoc_reason = "where the tree is expanded depends on how its chains went" if num_rounds else ""
         self._num_chains = num_chains
         self._num_rounds = num_rounds
         self._round = -1

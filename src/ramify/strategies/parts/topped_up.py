@@ -23,7 +23,7 @@ class ToppedUp:
         self.strategy = strategy
         self.min_leaves = min_leaves
         self.is_order_free = strategy.is_order_free
-        self.unpredictable = strategy.unpredictable or "chains are added where a tree has too few leaves"
+        self.post_hoc_reason = strategy.post_hoc_reason or "chains are added where a tree has too few leaves"
         self._num_in_flight = 0
         self._num_leaves = -1
         """Leaves there were when chains were last added; -1 = never."""

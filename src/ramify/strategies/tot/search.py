@@ -80,7 +80,7 @@ class ToT:
 
     Config = ToTConfig
     measures: frozenset[str] = frozenset()
-    unpredictable = "which paths grow on depends on the values of what was grown"
+    post_hoc_reason = "which paths grow on depends on the values of what was grown"
     vote: Vote = "best"
 
     def __init__(self, config: ToTConfig, rng: Draws) -> None:
