@@ -47,8 +47,9 @@ from ramify.core.tool import Branching, Tool, ToolResult, ToolSession
 from ramify.engines.builtin import Builtin
 from ramify.formats.arpo import arpo
 from ramify.runner import loop
-from ramify.runner.build import assemble
+from ramify.runner.build import prepared_run
 from ramify.runner.library import rollout
+from ramify.runner.run import Run
 from ramify.tasks.countdown import Countdown
 from ramify.testing.clock import run_virtual
 from ramify.testing.scripts import ScriptedTurn
@@ -167,7 +168,7 @@ class Work:
         clock = asyncio.get_running_loop().time
         began = clock()
         if way == "lock-step":
-            run = assemble(self.config(way), self.problems, engine=engine, task=self.task)
+            run = Run(prepared_run(self.config(way), self.problems, engine=engine, task=self.task))
             trees: Any = await LockStep(run).grow()
         else:
             trees = await rollout(self.problems, config=self.config(way), engine=engine, task=self.task)

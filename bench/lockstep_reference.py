@@ -130,7 +130,7 @@ class LockStep:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._config = config = run.config.growth
+        self._config = config = run.prepared.config.growth
         known = GrowthConfig(
             max_response_tokens=config.max_response_tokens,
             max_tool_calls=config.max_tool_calls,
@@ -138,14 +138,14 @@ class LockStep:
         )
         if config != known:
             raise ConfigError(f"the lock-step loop knows limits of tokens, calls and turns, no more: {config!r}")
-        self._sampling = run.config.actions["policy"].sampling
+        self._sampling = run.prepared.config.actions["policy"].sampling
         self._wants_topk = False
         self.num_iterations = 0
 
     async def grow(self) -> list[Node]:
         """Grow a tree for every problem by the run's strategy; returns their roots, every leaf judged."""
-        strategy = self._run.config.strategy
-        prompts = [self._prompt(index) for index in range(len(self._run.problems))]
+        strategy = self._run.prepared.config.strategy
+        prompts = [self._prompt(index) for index in range(len(self._run.prepared.problems))]
         try:
             match strategy.name:
                 case "offline":
@@ -213,7 +213,7 @@ class LockStep:
     async def _iterate(self, nodes: Sequence[Node]) -> None:
         """One step of every node, with its observation. Two barriers: for the engine, for the tools."""
         self.num_iterations += 1
-        engine, toolbox = self._run.engine, self._run.toolbox
+        engine, toolbox = self._run.prepared.engine, self._run.toolbox
         generations = await asyncio.gather(*(engine.generate(self._request(node)) for node in nodes))
         calls: list[tuple[Node, ToolAction]] = []
         source = Origination(engine.capabilities.name, self._sampling, engine.capabilities.logprobs)
@@ -230,23 +230,23 @@ class LockStep:
             ids=node.branch.ids,
             max_tokens=self._room(node)[0],
             seed=node.seed,
-            stops=self._run.format.stops,
+            stops=self._run.prepared.format.stops,
             sampling=self._sampling,
             topk=ENTROPY_TOPK if self._wants_topk else 0,
             topk_tokens=ENTROPY_TOKENS,
-            measures=self._run.engine.capabilities.measures & {"entropy"},
+            measures=self._run.prepared.engine.capabilities.measures & {"entropy"},
             request_id=f"{node.tree}/{node.seed:016x}",
         )
 
     def _room(self, node: Node) -> tuple[int, str]:
         """Tokens the path may still take, and the stop word that is due when there are none."""
         response = self._config.max_response_tokens - (len(node.branch) - node.branch.num_prompt)
-        context = self._run.engine.capabilities.context_length - len(node.branch)
+        context = self._run.prepared.engine.capabilities.context_length - len(node.branch)
         return min((response, "length"), (context, "context_full"))
 
     def _process(self, node: Node, finish: Finish, calls: list[tuple[Node, ToolAction]]) -> None:
         """End the path, note its tool call, or answer an action that is none."""
-        action = self._run.format.read(node.branch.run_text) if finish.kind == "stop" else None
+        action = self._run.prepared.format.read(node.branch.run_text) if finish.kind == "stop" else None
         ruling = self._ruling(node, finish, action)
         if ruling.stop is not None:
             node.stop = ruling.stop
@@ -267,7 +267,7 @@ class LockStep:
                 call_limit=config.max_tool_calls,
                 response_tokens=len(branch) - branch.num_prompt,
                 max_response_tokens=config.max_response_tokens,
-                is_context_full=len(branch) >= self._run.engine.capabilities.context_length,
+                is_context_full=len(branch) >= self._run.prepared.engine.capabilities.context_length,
                 is_last_turn=config.max_turns is not None and node.depth >= config.max_turns,
             ),
         )
@@ -275,7 +275,7 @@ class LockStep:
     def _observe(self, node: Node, action: Action, call: ToolCall) -> None:
         """Write what the tool said, cut to the room there is; what fills it ends the path."""
         result = ToolResult(call.result, call.status, call.metadata, call.attachments)
-        ids = token_array(span_ids(node.branch.codec, self._run.format.observe(action, result)))
+        ids = token_array(span_ids(node.branch.codec, self._run.prepared.format.observe(action, result)))
         room, word = self._room(node)
         node.add([Segment("given", ids[: max(room, 0)], tool_call=call, attachments=call.attachments)])
         if len(ids) >= room:
@@ -284,12 +284,14 @@ class LockStep:
     # -- the ends of the batch ----------------------------------------------------------------------------------------
 
     def _prompt(self, index: int) -> Prompt:
-        run, problem = self._run, self._run.problems[index]
-        seed = tree_seed(run.config.seed, problem.uid)
-        opening = prompt_segments(run.codec, run.format.open(problem.for_agents()))
-        root = Node(index, 0, Branch(run.codec, 0, ()), seed)
+        run, problem = self._run, self._run.prepared.problems[index]
+        seed = tree_seed(run.prepared.config.seed, problem.uid)
+        opening = prompt_segments(run.prepared.codec, run.prepared.format.open(problem.for_agents()))
+        root = Node(index, 0, Branch(run.prepared.codec, 0, ()), seed)
         root.add(opening)
         return Prompt(root, np.random.default_rng(strategy_seed(seed)))
 
     async def _judge(self, leaf: Node) -> None:
-        leaf.scores, _ = await self._run.judging.leaf_scores(leaf.branch, self._run.problems[leaf.tree])
+        leaf.scores, _ = await self._run.prepared.judging.leaf_scores(
+            leaf.branch, self._run.prepared.problems[leaf.tree]
+        )

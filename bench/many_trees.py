@@ -32,11 +32,12 @@ from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine, Generation, Request
 from ramify.core.problem import Problem
 from ramify.runner import loop
-from ramify.runner.build import assemble
+from ramify.runner.build import prepared_run
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.folder import header_of
 from ramify.runner.recorder import Recorder
 from ramify.runner.report import RunReport
+from ramify.runner.run import Run
 from ramify.store.store import FolderStore
 from ramify.testing.clock import run_virtual
 from ramify.testing.planned_faults import Delay
@@ -68,7 +69,7 @@ def problems(number: int) -> list[Problem]:
 
 
 async def grown(engine: Engine, *, trees: int, num_chains: int = 4, observers: Iterable[Observer] = ()) -> RunReport:
-    run = assemble(config(num_chains), problems(trees), engine=engine)
+    run = Run(prepared_run(config(num_chains), problems(trees), engine=engine))
     try:
         return await run.grow(observers)
     finally:
@@ -79,7 +80,7 @@ async def recorded(engine: Engine, folder: Path, *, trees: int, observers: Itera
     """`grown` with a journal, which is whole on disk when this returns."""
     num_chains = 4 if trees == IN_FLIGHT else 2
     settings = config(num_chains)
-    header = header_of(assemble(settings, [], engine=engine))
+    header = header_of(prepared_run(settings, [], engine=engine))
     store = FolderStore.create(folder, header, to_toml(settings))
     try:
         return await grown(engine, trees=trees, num_chains=num_chains, observers=[Recorder(store).observe, *observers])

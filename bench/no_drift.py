@@ -37,9 +37,10 @@ from ramify.config.configure import resolve, to_toml
 from ramify.config.run_config import RunConfig
 from ramify.engines.builtin import FOLDER
 from ramify.engines.logged import Entry, read_log
-from ramify.runner.build import assemble
+from ramify.runner.build import prepared_run
 from ramify.runner.folder import begin, header_of, resume
 from ramify.runner.recorder import Recorder
+from ramify.runner.run import Run
 from ramify.store.commit import Writing
 from ramify.store.records import Shut
 from ramify.store.store import FolderStore, stream
@@ -63,8 +64,10 @@ def at_once(config: RunConfig, path: Path, num_turns: float) -> None:
 
 def in_virtual_time(config: RunConfig, path: Path, num_turns: float) -> None:
     """Grow a run whose delays, hangs and deadlines take no time."""
-    run = assemble(config)
-    store = FolderStore.create(path, header_of(run), to_toml(config), writing=Writing(durability=config.durability))
+    run = Run(prepared_run(config))
+    store = FolderStore.create(
+        path, header_of(run.prepared), to_toml(config), writing=Writing(durability=config.durability)
+    )
 
     async def grow() -> None:
         await run.grow([Recorder(store).observe])

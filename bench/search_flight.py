@@ -23,7 +23,8 @@ from ramify.core.problem import Problem
 from ramify.experiments.evaluation import evaluated
 from ramify.experiments.paired import paired_difference
 from ramify.runner import loop
-from ramify.runner.build import assemble, build_task
+from ramify.runner.build import build_task, prepared_run
+from ramify.runner.run import Run
 from ramify.testing.clock import run_virtual
 from ramify.testing.planned_faults import Delay
 from ramify.testing.policies import chains
@@ -57,7 +58,9 @@ async def walled(in_flight: int) -> float:
     options = {"n": SEGMENTS, "in_flight": in_flight, **judged}
     more = {"growth.max_response_tokens": 4096, "growth.max_tool_calls": 100, "strategy.options": options}
     engine = Scripted(chains(*range(20, 30)), delay=Delay(call_s=1.0))
-    run = assemble(config(in_flight, judges=kind, **more), [Problem("p", "make 24 from 4 6 8 2")], engine=engine)
+    run = Run(
+        prepared_run(config(in_flight, judges=kind, **more), [Problem("p", "make 24 from 4 6 8 2")], engine=engine)
+    )
     try:
         began = asyncio.get_running_loop().time()
         await run.grow(())

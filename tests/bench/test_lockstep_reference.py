@@ -14,8 +14,9 @@ from ramify.core.errors import ConfigError
 from ramify.core.segment import Segment
 from ramify.core.tree import ROOT, Tree
 from ramify.engines.builtin import Builtin
-from ramify.runner.build import assemble
+from ramify.runner.build import prepared_run
 from ramify.runner.library import rollout
+from ramify.runner.run import Run
 from ramify.tasks.countdown import Countdown
 from ramify.testing.clock import run_virtual
 from ramify.testing.planned_faults import Delay
@@ -63,7 +64,7 @@ def test_both_grow_the_same_trees_from_the_same_seeds(engine: Any, name: str, op
     async def main() -> None:
         wanted = config(name, options, max_response_tokens=120, max_tool_calls=3)
         grown = await rollout(problems(6), config=wanted, engine=engine(), task=Small())
-        roots = await LockStep(assemble(wanted, problems(6), engine=engine(), task=Small())).grow()
+        roots = await LockStep(Run(prepared_run(wanted, problems(6), engine=engine(), task=Small()))).grow()
         assert [form_of_node(root) for root in roots] == [form_of_tree(tree) for tree in grown.trees]
         assert [len(root.leaves()) for root in roots] == [tree.num_leaves for tree in grown.trees]
         assert len(grown.report.stop_words) > 1
@@ -78,7 +79,7 @@ def test_on_the_built_in_model_both_sample_the_same_tokens(name: str, options: d
         wanted, task = config(name, options), Countdown()
         asked = task.problems("heldout", 3, 0)
         grown = await rollout(asked, config=wanted, engine=Builtin(), task=task)
-        roots = await LockStep(assemble(wanted, asked, engine=Builtin(), task=task)).grow()
+        roots = await LockStep(Run(prepared_run(wanted, asked, engine=Builtin(), task=task))).grow()
         assert [form_of_node(root) for root in roots] == [form_of_tree(tree) for tree in grown.trees]
 
     run_virtual(main())
@@ -108,7 +109,7 @@ def test_an_iteration_waits_for_the_slowest_and_the_runner_for_nobody() -> None:
 
     async def both() -> tuple[float, float, int]:
         clock = asyncio.get_running_loop().time
-        lockstep = LockStep(assemble(wanted, problems(2), engine=engine(), task=small_with(wait)))
+        lockstep = LockStep(Run(prepared_run(wanted, problems(2), engine=engine(), task=small_with(wait))))
         began = clock()
         await lockstep.grow()
         middle = clock()
@@ -128,7 +129,7 @@ def test_a_round_of_expansion_waits_for_the_whole_batch() -> None:
 
     async def starts() -> list[float]:
         engine = Clocked(Scripted(short_and_long))
-        run = assemble(wanted, problems(2), engine=engine, task=small_with(wait))
+        run = Run(prepared_run(wanted, problems(2), engine=engine, task=small_with(wait)))
         await LockStep(run).grow()
         return engine.times["make 0"]
 
@@ -154,6 +155,6 @@ class Clocked:
     [("chains", {}), ("offline", {"commit": "before"}), ("online", {"rule": "aepo", "counter": "forks"})],
 )
 def test_what_the_published_loop_does_not_do_is_refused(name: str, options: dict[str, Any]) -> None:
-    run = assemble(config(name, options), problems(1), engine=Scripted(), task=Small())
+    run = Run(prepared_run(config(name, options), problems(1), engine=Scripted(), task=Small()))
     with pytest.raises(ConfigError, match="lock-step loop knows"):
         run_virtual(LockStep(run).grow())

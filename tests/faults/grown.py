@@ -20,6 +20,7 @@ from ramify.rows.row import rows_of
 from ramify.runner.driver import Driver
 from ramify.runner.events import CommandsAsked, Event, OutcomeTold, TreeClosed
 from ramify.runner.folder import header_of
+from ramify.runner.prepared import Prepared, prepare
 from ramify.runner.recorder import Recorder
 from ramify.runner.run import Run
 from ramify.store.check import ledger_faults, row_faults, tree_faults
@@ -33,9 +34,9 @@ UNLIKE = frozenset({"prefill_cached", "prefill_uncached", "tool_retries"})
 class Kept(Run):
     """A run whose drivers stay to be looked at."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, prepared: Prepared) -> None:
         self.drivers: dict[str, Driver] = {}
-        super().__init__(*args, **options)
+        super().__init__(prepared)
 
     def _driver(self, index: int, problem: Problem) -> Driver:
         self.drivers[problem.uid] = driver = super()._driver(index, problem)
@@ -84,8 +85,8 @@ async def grown(
     known: dict[int, Replayed] | None = None,
 ) -> Grown:
     """A run to its end; `known` is what an earlier one had recorded. The engine is closed."""
-    run = Kept(config, task=task, engine=engine, problems=problems)
-    found = Grown(run, MemoryStore(header_of(run)))
+    run = Kept(prepare(config, task=task, engine=engine, problems=problems))
+    found = Grown(run, MemoryStore(header_of(run.prepared)))
     try:
         await run.grow([Recorder(found.store).observe, found.observe], replayed=known)
     finally:
@@ -98,11 +99,11 @@ async def grown(
 
 def faults(found: Grown) -> Iterator[str]:
     """One outcome a command, one reason a tree, sound trees, ledgers and rows, and a record that replays to them."""
-    if found.reasons != {"done": len(found.run.problems)}:
+    if found.reasons != {"done": len(found.run.prepared.problems)}:
         yield f"trees ended by {found.reasons}"
     if found.told != found.asked or set(found.told.values()) != {1}:
         yield f"not one outcome a command: {(found.asked - found.told) + (found.told - found.asked)}"
-    for index, problem in enumerate(found.run.problems):
+    for index, problem in enumerate(found.run.prepared.problems):
         tree, driver = found.trees[problem.uid], found.run.drivers[problem.uid]
         broken = [*_tree_faults(tree, driver), *_ending_faults(tree, may_be_open=index in found.spent_up)]
         yield from (f"{problem.uid}: {fault}" for fault in broken)
@@ -149,7 +150,7 @@ def _version_faults(tree: Tree) -> Iterator[str]:
 
 
 def _replay_faults(found: Grown) -> Iterator[str]:
-    for again in replay(found.store.records, found.run.codec, found.run.rules).values():
+    for again in replay(found.store.records, found.run.prepared.codec, found.run.prepared.rules).values():
         uid = again.tree.problem.uid
         if again.shut is None:
             yield f"{uid}: its record does not end"

@@ -57,10 +57,11 @@ from ramify.core.tree import Tree
 from ramify.formats.arpo import ARPO, arpo
 from ramify.rows.jsonl import write
 from ramify.rows.row import Row
-from ramify.runner.build import assemble
+from ramify.runner.build import prepared_run
 from ramify.runner.folder import begin, header_of, resume
 from ramify.runner.library import Rollout, rollout
 from ramify.runner.recorder import Recorder
+from ramify.runner.run import Run
 from ramify.runner.saved import Saved
 from ramify.runner.scheduler import TooManyFailures
 from ramify.store.check import ledger_faults, row_faults, tree_faults
@@ -80,12 +81,12 @@ def recorded(folder: Path, engine: Scripted, *, task: Small | None = None, **fie
     """A run of six trees of four chains in virtual time, and its trees as the journal gives them back."""
     settings: dict[str, Any] = {"strategy": FOUR, "max_failed_share": 1.0, **fields}
     config, task = RunConfig(**settings), task or Small()
-    run = assemble(config, problems(6), engine=engine, task=task)
-    store = FolderStore.create(folder / "run", header_of(run), "", writing=Writing(durability="os"))
+    run = Run(prepared_run(config, problems(6), engine=engine, task=task))
+    store = FolderStore.create(folder / "run", header_of(run.prepared), "", writing=Writing(durability="os"))
     made = rollout(problems(6), config=config, engine=engine, task=task, observers=[Recorder(store).observe])
     result = run_virtual(made)
     store.close()
-    replayed = replay(load(folder / "run").records, run.codec, run.rules)
+    replayed = replay(load(folder / "run").records, run.prepared.codec, run.prepared.rules)
     return result, [replayed[index].tree for index in sorted(replayed)]
 
 
@@ -116,7 +117,7 @@ def refused(match: str, **fields: Any) -> None:
     engine, task = Scripted(chains(1)), fields.pop("task", Small())
     questions, plan = fields.pop("questions", problems(2)), fields.pop("plan", OneChain)
     with pytest.raises(ConfigError, match=match):
-        assemble(RunConfig(**fields), questions, engine=engine, task=task, strategy=plan)
+        Run(prepared_run(RunConfig(**fields), questions, engine=engine, task=task, strategy=plan))
     assert engine.num_calls == 0
 
 

@@ -136,7 +136,7 @@ def test_such_a_run_cut_off_anywhere_goes_on_to_the_same_trees(preset: str) -> N
     whole, _ = in_chaos(preset, Chaos(seed), NUM_TREES_CUT)
     for share in (0.02, 0.3, 0.7, 0.99):
         records = whole.store.records[: int(share * len(whole.store.records))]
-        known = replay(records, whole.run.codec, whole.run.rules)
+        known = replay(records, whole.run.prepared.codec, whole.run.prepared.rules)
         done = {again.tree.problem.uid: again.tree for again in known.values() if again.is_closed}
         rest, _ = in_chaos(preset, Chaos(seed), NUM_TREES_CUT, known=known)
         assert set(done) | set(rest.trees) == set(whole.trees)

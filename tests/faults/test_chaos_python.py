@@ -130,7 +130,7 @@ def test_such_a_run_cut_off_anywhere_replays_its_sessions_and_goes_on_to_the_sam
     whole, _ = coded(Chaos(seed), num_trees, **CROWDED)
     for share in (0.3, 0.6, 0.9):
         records = whole.store.records[: int(share * len(whole.store.records))]
-        known = replay(records, whole.run.codec, whole.run.rules)
+        known = replay(records, whole.run.prepared.codec, whole.run.prepared.rules)
         done = {again.tree.problem.uid: again.tree for again in known.values() if again.is_closed}
         rest, _ = coded(Chaos(seed), num_trees, known=known, **CROWDED)
         assert rest.run.toolbox.metrics()["tools/replayed_calls"] > 0

@@ -15,8 +15,9 @@ from ramify.config.run_config import RunConfig
 from ramify.core.engine import Engine
 from ramify.core.tree import Tree
 from ramify.engines.fleet.replicas import Replicas
-from ramify.runner.build import assemble
+from ramify.runner.build import prepared_run
 from ramify.runner.events import Event, TreeClosed
+from ramify.runner.run import Run
 from ramify.testing.clock import run_virtual
 from ramify.testing.planned_faults import Delay
 from ramify.testing.policies import RandomAgent
@@ -55,7 +56,7 @@ async def grown(preset: str, engine: Engine, *, meanwhile: Callable[[], Awaitabl
         if isinstance(event, TreeClosed):
             trees[event.tree.problem.uid] = event.tree
 
-    run = assemble(config(preset), engine=engine)
+    run = Run(prepared_run(config(preset), engine=engine))
     try:
         beside = asyncio.ensure_future(meanwhile()) if meanwhile is not None else None
         report = await run.grow([keep])
@@ -64,7 +65,7 @@ async def grown(preset: str, engine: Engine, *, meanwhile: Callable[[], Awaitabl
     finally:
         await run.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
-    retrying = run.engines["policy"]
+    retrying = run.prepared.engines["policy"]
     return Grown(trees, report.failed_leaves, retrying.num_retries, retrying.num_waits)
 
 

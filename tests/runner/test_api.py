@@ -27,6 +27,7 @@ from ramify.runner.driver import Delivery
 from ramify.runner.events import CommandsAsked, Event, OutcomeTold, StepGrown, TreeClosed, TreeOpened
 from ramify.runner.folder import begin, resume
 from ramify.runner.library import Watched, rollout, rollout_sync, steps
+from ramify.runner.prepared import prepare
 from ramify.runner.run import Run
 from ramify.runner.saved import Saved
 from ramify.runner.scheduler import TooManyFailures
@@ -407,7 +408,8 @@ def knocking(fault: EngineError | None) -> tuple[Run, Knocking, Knocking]:
     slow, other = Knocking(), Knocking(fault)
     engines = {"other": EngineConfig(name="scripted")}
     made = RunConfig(engines=engines)
-    return Run(made, task=Small(), engine=slow, engines={"other": other}, problems=problems(1)), slow, other
+    prepared = prepare(made, task=Small(), engine=slow, engines={"other": other}, problems=problems(1))
+    return Run(prepared), slow, other
 
 
 def test_an_engine_that_is_not_there_ends_the_waiting_for_the_others() -> None:

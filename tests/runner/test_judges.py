@@ -16,9 +16,10 @@ from ramify.core.problem import Problem
 from ramify.judges.exact import Exact
 from ramify.judges.function import FunctionJudge
 from ramify.judges.llm import LlmJudge
-from ramify.runner.build import assemble
+from ramify.runner.build import prepared_run
 from ramify.runner.folder import begin, resume
 from ramify.runner.library import rollout_sync
+from ramify.runner.run import Run
 from ramify.testing.policies import chains
 from ramify.testing.scripted import Scripted
 from ramify.testing.scripts import ScriptedTurn
@@ -117,7 +118,11 @@ def test_what_is_wrong_with_a_judge_is_said_with_the_configuration(
 @pytest.mark.parametrize(("kind", "message"), [("Other", "calls itself 'other'"), ("NoJudge", "it lacks is_oracle")])
 def test_a_class_that_is_no_judge_of_its_name_is_refused(mine: str, kind: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        assemble(RunConfig(judges={"mine": JudgeConfig(kind=f"{mine}:{kind}")}), ["q"], engine=Scripted(), task=Small())
+        Run(
+            prepared_run(
+                RunConfig(judges={"mine": JudgeConfig(kind=f"{mine}:{kind}")}), ["q"], engine=Scripted(), task=Small()
+            )
+        )
 
 
 def test_a_judge_called_as_the_tasks_takes_its_place_at_leaves_unless_it_asks_a_model(mine: str) -> None:
@@ -125,14 +130,14 @@ def test_a_judge_called_as_the_tasks_takes_its_place_at_leaves_unless_it_asks_a_
     (tree,) = rollout_sync(["q?"], config=config, engine=Scripted(chains(0)), task=Small()).trees
     assert {tree.reward(leaf) for leaf in tree.leaves()} == {9.0}
     with pytest.raises(ConfigError, match="call it by another name"):
-        assemble(RunConfig(judges={"right": JudgeConfig(kind="llm")}), ["q"], engine=Scripted(), task=Small())
+        Run(prepared_run(RunConfig(judges={"right": JudgeConfig(kind="llm")}), ["q"], engine=Scripted(), task=Small()))
 
 
 def test_exact_reads_answers_by_the_format_of_the_run() -> None:
-    run = assemble(RunConfig(judges={"exact": JudgeConfig()}), ["q"], engine=Scripted(), task=Small())
-    judge = run.judging.judges["exact"]
-    assert isinstance(judge, Exact) and judge.format is run.format
-    assert run.judging.leaf == ("right",)
+    run = Run(prepared_run(RunConfig(judges={"exact": JudgeConfig()}), ["q"], engine=Scripted(), task=Small()))
+    judge = run.prepared.judging.judges["exact"]
+    assert isinstance(judge, Exact) and judge.format is run.prepared.format
+    assert run.prepared.judging.leaf == ("right",)
 
 
 def test_files_are_anchored_and_the_configuration_reads_back(mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +155,10 @@ def test_files_are_anchored_and_the_configuration_reads_back(mine: str, monkeypa
 
 def test_the_kinds_of_judges_that_need_nothing_are_there() -> None:
     judges = {"llm": JudgeConfig(), "f": JudgeConfig(kind="tests/runner/test_judges.py:short")}
-    run = assemble(RunConfig(judges=judges), ["q"], engine=Scripted(), task=Small(judges=(Right(),)))
-    assert isinstance(run.judging.judges["llm"], LlmJudge) and isinstance(run.judging.judges["f"], FunctionJudge)
+    run = Run(prepared_run(RunConfig(judges=judges), ["q"], engine=Scripted(), task=Small(judges=(Right(),))))
+    assert isinstance(run.prepared.judging.judges["llm"], LlmJudge) and isinstance(
+        run.prepared.judging.judges["f"], FunctionJudge
+    )
 
 
 def short(branch: Branch, problem: Problem) -> float:

@@ -10,8 +10,9 @@ from tests.servers.programs import wait_until
 from ramify.config.configure import from_toml, resolve, to_toml
 from ramify.core.errors import ConfigError, EngineError
 from ramify.engines.builtin import FOLDER
-from ramify.runner.build import assemble
+from ramify.runner.build import prepared_run
 from ramify.runner.folder import begin
+from ramify.runner.run import Run
 from ramify.runner.saved import Saved
 
 
@@ -71,7 +72,7 @@ def test_how_servers_are_started_is_kept_with_the_run(tmp_path: Path, monkeypatc
 def test_servers_of_an_engine_that_has_none_are_refused():
     config = resolve(flags={"engine.replicas": 2}).config
     with pytest.raises(ConfigError, match="they are started for 'vllm' and 'sglang', and need a model"):
-        assemble(config)
+        Run(prepared_run(config))
 
 
 def test_an_unknown_setting_of_servers_is_named():

@@ -153,7 +153,7 @@ def trained(
                 async with asyncio.timeout(60):
                     await manager.start()
                     await train(manager, path / "diary", num_batches=BATCHES, update=update)
-            assert manager.run.engine.num_retries == 0, "a server that is lost costs no try"
+            assert manager.run.prepared.engine.num_retries == 0, "a server that is lost costs no try"
             return read(path, manager.counts)
         finally:
             await manager.close()

@@ -179,7 +179,7 @@ def test_offloaded_engines_make_no_batch_until_their_memory_is_back(tmp_path: Pa
 def test_weights_that_only_the_trainer_has_are_waited_for(tmp_path: Path) -> None:
     async def push(manager: RolloutManager) -> str:
         async with manager.updating(1):
-            await manager.run.engine.update_weights("pushed", 1)
+            await manager.run.prepared.engine.update_weights("pushed", 1)
         return digest(await manager.generate(0))
 
     first = served(tmp_path / "run", push, configured=config())
@@ -563,7 +563,7 @@ def test_written_answers_are_training_data_by_the_same_path(tmp_path: Path) -> N
 
     async def use(manager: RolloutManager) -> tuple[Batch, str]:
         batch = await manager.generate(0)
-        return batch, manager.run.codec.decode(batch.samples[0].tokens)
+        return batch, manager.run.prepared.codec.decode(batch.samples[0].tokens)
 
     batch, text = served(tmp_path / "run", use, configured=wanted)
     first = batch.samples[0]
@@ -590,7 +590,7 @@ def test_of_written_turns_only_the_assistants_are_trained(tmp_path: Path) -> Non
         (sample,) = (await manager.generate(0)).samples
         response = sample.tokens[-sample.response_length :]
         trained = [token for token, is_trained in zip(response, sample.loss_mask or (), strict=True) if is_trained]
-        return sample, manager.run.codec.decode(trained)
+        return sample, manager.run.prepared.codec.decode(trained)
 
     _, trained = served(tmp_path / "run", use, configured=wanted)
     assert trained.startswith("<calc>2+2</calc><answer>4</answer>")
@@ -654,7 +654,7 @@ def test_bad_rows_of_the_data_are_named_or_skipped_by_choice(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match=r"q.jsonl:2: column 'question' holds no question: 5"):
         RolloutManager(config(data__path=str(tmp_path / "q.jsonl")), tmp_path / "run")
     wanted = config(data__path=str(tmp_path / "q.jsonl"), data__on_bad_row="skip", service__batch_size=1)
-    assert len(RolloutManager(wanted, tmp_path / "run").run.problems) == 1
+    assert len(RolloutManager(wanted, tmp_path / "run").run.prepared.problems) == 1
 
 
 @pytest.mark.covers("S3.1")

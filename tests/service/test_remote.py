@@ -18,7 +18,7 @@ def test_locks_are_held_from_call_to_call(tmp_path: Path) -> None:
         seen: list[set[str]] = []
         try:
             await manager.begin_update(4)
-            await manager.run.engine.update_weights("pushed", 4)
+            await manager.run.prepared.engine.update_weights("pushed", 4)
             asking = asyncio.create_task(manager.generate(0))
             for _ in range(50):
                 await asyncio.sleep(0)

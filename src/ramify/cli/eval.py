@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.runner import build
+    from ramify.runner.run import Run
 
     names = arm_names(options.presets)
     check_numbers(options)
@@ -49,8 +50,8 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     draw = None if options.plot is None else _drawer()
     configs = {name: _config(name, names, options) for name in names}
     first = configs[names[0]]
-    run = build.assemble(within(first, kind, budgets[0]))
-    problems = run.problems
+    run = Run(build.prepared_run(within(first, kind, budgets[0])))
+    problems = run.prepared.problems
     terminal.say(f"{len(problems)} problems of {first.task.name}, {options.seeds} seeds, {len(names)} presets")
     lines: list[EvalLine] = []
     for budget in budgets:
@@ -62,7 +63,9 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         terminal.result(SCHEMA, {"task": first.task.name, "budget": kind, "lines": [asdict(each) for each in lines]})
     else:
         terminal.whole(table(lines, kind))
-        terminal.out.print("\n".join(findings(lines, judge=run.judging.leaf[-1:])), markup=False, soft_wrap=True)
+        terminal.out.print(
+            "\n".join(findings(lines, judge=run.prepared.judging.leaf[-1:])), markup=False, soft_wrap=True
+        )
     return ExitCode.DONE
 
 

@@ -19,7 +19,7 @@ from ramify.core.tree import Tree
 from ramify.experiments.paired import Difference, paired_difference
 from ramify.experiments.proportions import wilson
 from ramify.runner.answers import Answers
-from ramify.runner.build import assemble
+from ramify.runner.build import prepared_run
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.run import Run
@@ -88,7 +88,7 @@ async def evaluated(
     config: RunConfig, problems: Sequence[Problem], *, observers: Sequence[Observer] = ()
 ) -> dict[str, Graded]:
     """Search every problem and grade what came of it, by uid."""
-    run = assemble(config, problems)
+    run = Run(prepared_run(config, problems))
     closed: dict[int, TreeClosed] = {}
 
     def keep(event: Event) -> None:
@@ -104,7 +104,7 @@ async def evaluated(
 
 async def graded(run: Run, problem: Problem, closed: TreeClosed) -> Graded:
     """Grade one finished tree of `run` by the task's own judge."""
-    tree, answers = closed.tree, run.answering.of(closed.tree)
+    tree, answers = closed.tree, run.prepared.answering.of(closed.tree)
     rewards = await _rewards(run, problem, tree, answers)
     total = Spend()
     for spend in closed.spent.values():
@@ -116,33 +116,33 @@ async def graded(run: Run, problem: Problem, closed: TreeClosed) -> Graded:
         num_candidates=answers.num_candidates,
         spent=total,
         decode_by_role={role: spend.decode for role, spend in closed.spent.items()},
-        is_steered_by_oracle=run.config.strategy.options.get("oracle") == "declared",
+        is_steered_by_oracle=run.prepared.config.strategy.options.get("oracle") == "declared",
         is_picked_by_metric=_is_picked_by_metric(run),
-        is_priced=bool(run.prices),
+        is_priced=bool(run.prepared.prices),
         is_failed=not closed.is_whole,
     )
 
 
 async def _rewards(run: Run, problem: Problem, tree: Tree, answers: Answers) -> dict[int, float | None]:
     """Node of every candidate that gave an answer -> its reward: the one it was given as a leaf, or one given now."""
-    if not run.judging.leaf:
+    if not run.prepared.judging.leaf:
         return {}
-    judge = run.judging.leaf[-1]
+    judge = run.prepared.judging.leaf[-1]
     found: dict[int, float | None] = {}
     for node in sorted(node for solution in answers.ranked for node in solution.nodes):
         known = next((score.value for score in reversed(tree.scores(node)) if score.judge == judge), None)
         if known is None:
-            scores = await run.judging.scores(judge, [tree.branch(node)], problem)
+            scores = await run.prepared.judging.scores(judge, [tree.branch(node)], problem)
             known = scores[0].value
         found[node] = known
     return found
 
 
 def _is_picked_by_metric(run: Run) -> bool:
-    options = run.config.strategy.options
-    if run.answering.vote not in ("best", "weighted") or "judge" not in options:
+    options = run.prepared.config.strategy.options
+    if run.prepared.answering.vote not in ("best", "weighted") or "judge" not in options:
         return False
-    return not {options["judge"], options.get("outcome")}.isdisjoint({REWARD, *run.judging.leaf[-1:]})
+    return not {options["judge"], options.get("outcome")}.isdisjoint({REWARD, *run.prepared.judging.leaf[-1:]})
 
 
 def _is_right(rewards: Mapping[int, float | None], node: int | None) -> float:

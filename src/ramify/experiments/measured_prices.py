@@ -19,6 +19,7 @@ from ramify.core.prices import Prices
 from ramify.core.segment import token_array
 from ramify.runner import build, loop
 from ramify.runner.deadline import finished
+from ramify.runner.run import Run
 
 NUM_CONTEXTS: Final = 8
 CONTEXT_TOKENS: Final = 192
@@ -33,12 +34,16 @@ def measured_prices(config: RunConfig) -> Prices:
 
 
 async def _measured(config: RunConfig) -> Prices:
-    run = build.assemble(config)
+    run = Run(build.prepared_run(config))
     try:
         await run.connect()
-        text = " ".join(problem.question for problem in run.problems)
+        text = " ".join(problem.question for problem in run.prepared.problems)
         return prices_of(
-            [timed for context in _contexts(run.codec, text) for timed in await _asked(run.engine, context)]
+            [
+                timed
+                for context in _contexts(run.prepared.codec, text)
+                for timed in await _asked(run.prepared.engine, context)
+            ]
         )
     finally:
         await finished(run.close())

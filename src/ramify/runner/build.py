@@ -21,7 +21,7 @@ from ramify.edge.error_text import error_text
 from ramify.edge.patience import Patience
 from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.logged import Logged
-from ramify.runner.run import Run
+from ramify.runner.prepared import Prepared, prepare
 from ramify.tasks.data import DataFile
 
 Measured = Callable[[Engine, str], Engine]
@@ -29,7 +29,7 @@ Measured = Callable[[Engine, str], Engine]
 is the same but for being watched."""
 
 
-def assemble(
+def prepared_run(
     config: RunConfig,
     problems: Sequence[Problem | str] | Portion | None = None,
     *,
@@ -39,20 +39,18 @@ def assemble(
     in_front: Callable[[Engine], Engine] | None = None,
     measured: Measured | None = None,
     shard: Shard = WHOLE,
-) -> Run:
-    """Build a run's parts. Objects win over what the config names; `in_front` is as of `Run`, `measured` is asked for
-    each engine that is built here. Of the problems it grows those of `shard`, or the portion it is given. Raises
-    `ConfigError`."""
+) -> Prepared:
+    """Make and check a run's parts. Objects win over what the config names. `in_front` is as of `prepare`; `measured`
+    is asked for each engine that is built here. Of the problems it takes those of `shard`, or the portion it is given.
+    Raises `ConfigError`."""
     task = task or build_task(config)
     portion = problems if isinstance(problems, Portion) else shard.of(_named(problems, task, config))
     build = build_engine if measured is None else lambda each: measured(build_engine(each), each.model or "")
-    engines = {name: build(each) for name, each in config.engines.items()}
-    policy = engine or build(config.engine)
-    return Run(
+    return prepare(
         config,
         task=task,
-        engine=policy,
-        engines=engines,
+        engines={name: build(each) for name, each in config.engines.items()},
+        engine=engine or build(config.engine),
         problems=portion,
         strategy=strategy,
         in_front=in_front,

@@ -18,10 +18,11 @@ from ramify.core.errors import ConfigError, StoreError
 from ramify.core.problem import Problem
 from ramify.core.shard import WHOLE, Portion
 from ramify.runner import loop
-from ramify.runner.build import Measured, assemble, problems_of
+from ramify.runner.build import Measured, prepared_run, problems_of
 from ramify.runner.deadline import finished
 from ramify.runner.events import Observer, Resumed, TailCut
 from ramify.runner.log import RunLog
+from ramify.runner.prepared import Prepared
 from ramify.runner.recorder import Recorder
 from ramify.runner.report import RunReport
 from ramify.runner.run import Run
@@ -53,7 +54,7 @@ def resume(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
 
 async def _begin(config: RunConfig, path: Path, observers: Iterable[Observer], measured: Measured | None) -> RunReport:
     refuse_occupied(path)
-    return await grow_new(assemble(config, measured=measured), path, observers)
+    return await grow_new(Run(prepared_run(config, measured=measured)), path, observers)
 
 
 async def grow_new(run: Run, path: Path, observers: Iterable[Observer], *, text: str | None = None) -> RunReport:
@@ -61,10 +62,11 @@ async def grow_new(run: Run, path: Path, observers: Iterable[Observer], *, text:
 
     The folder is made when everybody who is needed has answered: a run that cannot start leaves none.
     """
-    header, writing = header_of(run), Writing(durability=run.config.durability)
+    prepared = run.prepared
+    header, writing = header_of(prepared), Writing(durability=prepared.config.durability)
     try:
         await run.connect()
-        store = FolderStore.create(path, header, text or to_toml(run.config), writing=writing)
+        store = FolderStore.create(path, header, text or to_toml(prepared.config), writing=writing)
     except BaseException:
         await finished(run.close())
         raise
@@ -81,9 +83,9 @@ async def grow_on(
         raise ConfigError(f"{path} is a rollout service's, which its trainer opens again: see docs/service.md")
     store, saved = FolderStore.resume(path, writing=Writing(durability=config.durability))
     try:
-        run = assemble(config, portion, shard=shard_of(saved.header))
-        refuse_other_weights(saved.header, header_of(run))
-        known = replay(saved.records, run.codec, run.rules)
+        run = Run(prepared_run(config, portion, shard=shard_of(saved.header)))
+        refuse_other_weights(saved.header, header_of(run.prepared))
+        known = replay(saved.records, run.prepared.codec, run.prepared.rules)
         observers = list(observers)
         for observer in observers:
             if saved.torn is not None:
@@ -106,7 +108,7 @@ async def _grow(
             await finished(run.close())
 
 
-def header_of(run: Run) -> Header:
+def header_of(run: Prepared) -> Header:
     """The first record of a run's journal."""
     named = [(run.engine, run.codec)]
     named += [(run.engines[run.config.actions[a].engine], codec) for a, codec in sorted(run.rules.codecs.items())]
@@ -133,10 +135,10 @@ def refuse_other_weights(recorded: Header, now: Header) -> None:
 async def checked_start(config: RunConfig) -> tuple[Header, str, Sequence[Problem]]:
     """What a divided run is begun with: its header, the text of its configuration, all its problems. Nothing is grown,
     but everybody who is needed is asked. Raises as `begin`."""
-    run = assemble(config)
+    run = Run(prepared_run(config))
     try:
         await run.connect()
-        return header_of(run), to_toml(run.config), run.problems
+        return header_of(run.prepared), to_toml(run.prepared.config), run.prepared.problems
     finally:
         await finished(run.close())
 
@@ -153,7 +155,7 @@ async def grow_shard(
     config = dealt(from_toml(text), num_at_once)
     if is_begun(folder / JOURNAL):
         return await grow_on(folder, observers, config=config, portion=portion)
-    return await grow_new(assemble(config, portion), folder, observers, text=text)
+    return await grow_new(Run(prepared_run(config, portion)), folder, observers, text=text)
 
 
 async def grow_here(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:

@@ -19,11 +19,12 @@ from ramify.credit import PostHocRule
 from ramify.rows.row import Row
 from ramify.runner import loop
 from ramify.runner.answers import Answering, Answers
-from ramify.runner.build import assemble, configured
+from ramify.runner.build import configured, prepared_run
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.report import RunReport
 from ramify.runner.rows import tree_rows
+from ramify.runner.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ async def rollout(
     before anything starts.
     """
     config = config or configured(preset, settings, engine=engine, strategy=strategy)
-    run = assemble(config, problems, engine=engine, task=task, strategy=strategy)
+    run = Run(prepared_run(config, problems, engine=engine, task=task, strategy=strategy))
     trees: dict[int, Tree] = {}
 
     def keep(event: Event) -> None:
@@ -84,7 +85,8 @@ async def rollout(
     finally:
         await finished(run.close() if engine is None else run.close_others())
     grown = tuple(trees[index] for index in sorted(trees))
-    return Rollout(run.config, grown, report, run.answering, run.post_hoc_reasons, run.post_hoc)
+    of = run.prepared
+    return Rollout(of.config, grown, report, of.answering, of.post_hoc_reasons, of.post_hoc)
 
 
 def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: Any) -> Rollout:
@@ -98,7 +100,7 @@ def grow(config: RunConfig, problems: Sequence[Problem], *, observers: Iterable[
 
 
 async def _observed(config: RunConfig, problems: Sequence[Problem], observers: Iterable[Observer]) -> RunReport:
-    run = assemble(config, problems)
+    run = Run(prepared_run(config, problems))
     try:
         return await run.grow(observers)
     finally:
@@ -126,7 +128,7 @@ async def steps(
 ) -> AsyncIterator[Watched]:
     """Grow trees and yield what happens, in order. Leaving the loop cancels the rest. Arguments as in `rollout`."""
     config = config or configured(preset, settings, engine=engine, strategy=strategy)
-    run = assemble(config, problems, engine=engine, task=task, strategy=strategy)
+    run = Run(prepared_run(config, problems, engine=engine, task=task, strategy=strategy))
     events: asyncio.Queue[Event | None] = asyncio.Queue()
     growing = asyncio.create_task(run.grow([events.put_nowait]))
     growing.add_done_callback(lambda _: events.put_nowait(None))

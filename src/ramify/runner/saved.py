@@ -15,7 +15,7 @@ from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
 from ramify.rows.row import Row
 from ramify.runner.answers import Answering, Answers
-from ramify.runner.build import assemble
+from ramify.runner.build import prepared_run
 from ramify.runner.folder import header_of
 from ramify.runner.rows import tree_rows
 from ramify.store.layout import Part, parts, records
@@ -48,7 +48,7 @@ class Saved:
         """Raises `StoreError` if `path` is no readable run."""
         header, text = header_and_config(path)
         config = from_toml(text)
-        run = assemble(replace(config, engine=replace(config.engine, log=None)))
+        run = prepared_run(replace(config, engine=replace(config.engine, log=None)))
         _refuse_other_judges(header, header_of(run))
         return cls(path, config, run.codec, run.rules, run.answering, run.post_hoc_reasons, run.post_hoc)
 

@@ -86,9 +86,9 @@ class RolloutManager:
         self._telemetry = telemetry
         self._meter = None if telemetry is None else ServiceMeter(telemetry)
         self.run, self.gate = self._assembled(engine, task)
-        self._args.engine, self._args.run = self.gate, self.run
+        self._args.engine, self._args.run = self.gate, self.run.prepared
         self._figures = Figures(self.service, group_size=group_size(config), console=self._console)
-        self._source = Source(self.run.problems, seed=config.seed, shuffle=self.service.shuffle)
+        self._source = Source(self.run.prepared.problems, seed=config.seed, shuffle=self.service.shuffle)
         self._engines = asyncio.Lock()
         self._generating = asyncio.Lock()
         self._controller: RolloutController | None = None
@@ -210,7 +210,7 @@ class RolloutManager:
         weights then, and the old ones stay.
         """
         async with self.updating(version, source):
-            await self.run.engine.update_weights(source, version)
+            await self.run.prepared.engine.update_weights(source, version)
 
     @asynccontextmanager
     async def updating(self, version: int, source: str = "") -> AsyncIterator[None]:
@@ -234,12 +234,12 @@ class RolloutManager:
         """Free the engines' memory for the trainer; turns on their way fare as `on_update` says."""
         async with self._engines:
             await self.gate.hold(self.service.on_update, by=OFFLOADED)
-            await self.run.engine.offload(tuple(tags))
+            await self.run.prepared.engine.offload(tuple(tags))
 
     async def onload(self, tags: Sequence[str] = ()) -> None:
         """Take the memory back: all, or what these tags say; growing goes on when keys and values have theirs."""
         async with self._engines:
-            await self.run.engine.onload(tuple(tags))
+            await self.run.prepared.engine.onload(tuple(tags))
             if not tags or CACHE_TAGS & set(tags):
                 self.gate.release(by=OFFLOADED)
 
@@ -277,7 +277,9 @@ class RolloutManager:
         problems, skipped = _problems(self.config, task)
         for fault in skipped:
             self._console.print(f"skipped: {fault}", markup=False)
-        run = build.assemble(self.config, problems, engine=engine, task=task, in_front=gated, measured=measured)
+        run = Run(
+            build.prepared_run(self.config, problems, engine=engine, task=task, in_front=gated, measured=measured)
+        )
         return run, gates[0]
 
     def _judged(self, task: Task) -> Task:
@@ -295,7 +297,7 @@ class RolloutManager:
         return WithReward(task, judge)
 
     async def _answered(self, exam: EvalConfig) -> list[Sample]:
-        return await answered(self.config, exam, self.run.engine, judged=self._judged)
+        return await answered(self.config, exam, self.run.prepared.engine, judged=self._judged)
 
     @property
     def _measuring(self) -> list[Observer]:
@@ -303,9 +305,9 @@ class RolloutManager:
 
     async def _open(self) -> None:
         """Open the book and go on with what is in it."""
-        recalled = Recalled(self.run.codec, self.run.rules)
+        recalled = Recalled(self.run.prepared.codec, self.run.prepared.rules)
         with collecting_rarely():
-            self._book.open(folder.header_of(self.run), self.config, recalled)
+            self._book.open(folder.header_of(self.run.prepared), self.config, recalled)
         await self._restore_weights(recalled)
         self._controller = RolloutController(
             self.service,
@@ -346,11 +348,11 @@ class RolloutManager:
         """Bring engines that began anew to the weights that were acknowledged last."""
         self.gate.version = recalled.version
         if recalled.weights and recalled.version != self._loaded and self.service.debug != "train_only":
-            await self.run.engine.update_weights(recalled.weights, recalled.version)
+            await self.run.prepared.engine.update_weights(recalled.weights, recalled.version)
             self._loaded = recalled.version
 
     def _trees_again(self, wanted: Sequence[int]) -> Sequence[Tree]:
-        return trees_again(self._book.records(), wanted, self.run.codec, self.run.rules)
+        return trees_again(self._book.records(), wanted, self.run.prepared.codec, self.run.prepared.rules)
 
 
 def _settled(config: RunConfig | None, book: Book) -> RunConfig:

@@ -51,10 +51,10 @@ class Producer:
         observers: Iterable[Observer],
     ) -> None:
         """`again` reads trees that were handed over before."""
-        assert run.config.service is not None
+        assert run.prepared.config.service is not None
         self._run = run
-        self._config: RunConfig = run.config
-        self._service: ServiceConfig = run.config.service
+        self._config: RunConfig = run.prepared.config
+        self._service: ServiceConfig = run.prepared.config.service
         self._source = source
         self.buffer = buffer
         self._store = store

@@ -131,7 +131,7 @@ class Filling:
             self._seedlings.put_nowait(Seedling(group.number, group.problem))
 
     def _group(self, given: list[Any], number: int) -> Group:
-        config = self.run.config
+        config = self.run.prepared.config
         return group_of(
             given,
             number,
@@ -206,7 +206,13 @@ def rows_for(run: Run, event: TreeClosed, num_rows: int) -> list[Row]:
     if not event.is_whole:
         raise ExportError(f"tree {event.tree.problem.uid!r} broke: {event.reason}")
     try:
-        return tree_rows(event.tree, run.config, run.post_hoc_reasons, post_hoc=run.post_hoc, per_tree=num_rows)
+        return tree_rows(
+            event.tree,
+            run.prepared.config,
+            run.prepared.post_hoc_reasons,
+            post_hoc=run.prepared.post_hoc,
+            per_tree=num_rows,
+        )
     except ExportError as error:
         fault = _judges_fault(event.tree)
         if fault is None:

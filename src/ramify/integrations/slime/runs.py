@@ -19,6 +19,7 @@ from ramify.integrations.slime.args import SlimeArgs
 from ramify.integrations.slime.background import background_loop
 from ramify.integrations.slime.rewards import rewarded
 from ramify.runner.build import build_engine, build_task
+from ramify.runner.prepared import prepare
 from ramify.runner.run import Run
 from ramify.tasks.data import DataFile
 
@@ -57,12 +58,13 @@ async def close_runs() -> None:
     engines, runs = list(_ENGINES.values()), [standing.run for standing in _STANDING.values()]
     _STANDING.clear()
     _ENGINES.clear()
-    await asyncio.gather(*(run.judging.close() for run in runs), *(engine.close() for engine in engines))
+    await asyncio.gather(*(run.prepared.judging.close() for run in runs), *(engine.close() for engine in engines))
 
 
 def _made(config: RunConfig, args: SlimeArgs) -> Run:
     engines = {name: _engine(each) for name, each in config.engines.items()}
-    return Run(config, task=rewarded(_task(config), args), engine=_engine(config.engine), engines=engines, problems=())
+    task, policy = rewarded(_task(config), args), _engine(config.engine)
+    return Run(prepare(config, task=task, engine=policy, engines=engines, problems=()))
 
 
 def _engine(config: EngineConfig) -> Engine:

@@ -1,0 +1,245 @@
+"""Prepared: everything one run is made of, decided and checked before a token exists.
+
+`prepare` makes it once: format, tools, judges, pruning, strategy. Nothing is opened, started or asked of a server, so a
+saved run is read by the same steps. `Run` grows it.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ramify.config.run_config import RunConfig
+from ramify.core.action import ActionConfig
+from ramify.core.codec import Codec
+from ramify.core.engine import Capabilities, Engine
+from ramify.core.format import Equating, Format, MessageFormat
+from ramify.core.growth import GrowthRules
+from ramify.core.limits import Limits
+from ramify.core.prices import Prices
+from ramify.core.problem import Problem
+from ramify.core.seeds import tree_seed
+from ramify.core.shard import WHOLE, Portion
+from ramify.core.strategy import SearchStrategy, Strategy
+from ramify.core.task import Task
+from ramify.core.tool import Tool
+from ramify.core.tree import Tree
+from ramify.credit import PostHocRule
+from ramify.engines.retrying import Retrying, retrying
+from ramify.runner.answers import Answering
+from ramify.runner.asking import Asking
+from ramify.runner.formats import build_format
+from ramify.runner.judges import check_strategy_judges, judge_actions, judges_of, sampling
+from ramify.runner.judging import Judging
+from ramify.runner.pruning import Pruning
+from ramify.runner.refusals import (
+    check_actions,
+    check_codecs,
+    check_measures,
+    check_opening,
+    check_prices,
+    check_problems,
+    check_spelling,
+    check_tools,
+)
+from ramify.runner.run_strategy import RunStrategy
+from ramify.runner.sampler import Sampler
+from ramify.runner.tools import listed, tools_of
+from ramify.runner.voices import Voice, format_for, is_spoken_to
+from ramify.runner.whole_turns import check_growths, check_messages, check_stops
+from ramify.runner.work import prompt_segments
+from ramify.strategies.parts.post_hoc import post_hoc_rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What one run is made of. Growing it changes nothing of it."""
+
+    config: RunConfig
+    """Completed: with what tools' servers say of themselves, and the actions of judges."""
+    task: Task
+    portion: Portion
+    """The problems it grows trees of."""
+    engines: Mapping[str, Retrying]
+    """By name, `policy` among them; each tries its requests again."""
+    policy: Engine
+    """The policy's engine as the trees see it."""
+    codec: Codec
+    tools: tuple[Tool, ...]
+    format: Format
+    judging: Judging
+    voices: Mapping[str, Voice]
+    """Judge's action -> how its model is spoken to."""
+    pruning: Pruning | None
+    strategy: RunStrategy
+    measures: frozenset[str]
+    """That the strategy reads."""
+    post_hoc_reasons: tuple[str, ...]
+    """Why the strategy's forks depend on tokens already drawn; empty = they do not."""
+    post_hoc: PostHocRule | None
+    """The rule by which the strategy forks finished paths; None = it has none that balanced shares could be made of."""
+    answering: Answering
+    """How its trees are asked for their answers."""
+
+    @property
+    def engine(self) -> Retrying:
+        """The policy's, which `policy` may stand in front of."""
+        return self.engines["policy"]
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        return self.portion.problems
+
+    @property
+    def rules(self) -> GrowthRules:
+        """Where growths may begin: what a live tree and its replay must agree on."""
+        quoting = (name for name, action in self.config.actions.items() if action.edge == "quotes")
+        return GrowthRules(self.format.stops, frozenset(quoting), self.codecs)
+
+    @property
+    def codecs(self) -> dict[str, Codec]:
+        """Judge's action -> the tokenizer of contexts of its own."""
+        return {action: voice.codec for action, voice in self.voices.items() if voice.reader is not None}
+
+    @property
+    def prices(self) -> dict[str, Prices]:
+        """Of the engines that have any, by name."""
+        return _prices(self.config)
+
+    @property
+    def described_tools(self) -> tuple[Mapping[str, Any], ...]:
+        """Those that every request to an engine that speaks in messages describes."""
+        return self.format.schemas if isinstance(self.format, MessageFormat) else ()
+
+    @property
+    def whole_turns(self) -> frozenset[str]:
+        """Actions whose engine cannot go on inside a turn."""
+        actions, engines = self.config.actions, self.engines
+        return frozenset(n for n, each in actions.items() if not engines[each.engine].capabilities.can_continue_turn)
+
+    def limits(self, index: int) -> Limits:
+        """Of one tree: its own, and its share of the run's."""
+        return self.config.limits.within(self.config.run_limits.share(self.portion.num_problems, index))
+
+    def tree(self, problem: Problem) -> Tree:
+        """A tree with nothing but its opening context."""
+        prompt = prompt_segments(self.codec, self.format.open(problem.for_agents()))
+        seed = tree_seed(self.config.seed, problem.uid)
+        return Tree(problem, self.codec, prompt, seed=seed, codecs=self.codecs)
+
+    def check(self) -> None:
+        """Refuse what the engines, the tools, the actions or the problems cannot do: before the start, and again when
+        servers have said what they are. Raises `ConfigError`."""
+        config, engines = self.config, self.engines
+        used = _capabilities(engines, (each for name, each in config.actions.items() if name not in self.codecs))
+        check_problems(self.problems, config)
+        check_codecs({name: engines[name] for name in used}, self.codec)
+        check_measures(self.measures, self.engine.capabilities, config.strategy.name)
+        check_tools(self.format, [tool.name for tool in self.tools])
+        check_spelling(self.format.stops, self.codec)
+        check_actions(config.actions, engines, self.format)
+        check_prices(config, self.prices)
+        self._check_dollars()
+        check_strategy_judges(self.strategy.options, self.judging.judges, config.strategy.name)
+        check_messages(config, self.format, used)
+        check_stops(self.format, used)
+        if self.problems and not all(engine.can_continue_turn for engine in used.values()):
+            check_growths(config, self.strategy.sample(), self.tree(self.problems[0]), used)
+
+    def _check_dollars(self) -> None:
+        """Refuse a question whose opening context its dollars do not pay for."""
+        policy = self.config.actions["policy"]
+        if policy.text or policy.engine not in self.prices:
+            return
+        for index, problem in self.portion.items():
+            if (limits := self.limits(index)).dollars is not None:
+                check_opening(self.tree(problem), self.prices[policy.engine], limits)
+
+
+def prepare(
+    config: RunConfig,
+    *,
+    task: Task,
+    engine: Engine,
+    engines: Mapping[str, Engine] | None = None,
+    problems: Sequence[Problem] | Portion,
+    strategy: type[Strategy] | None = None,
+    in_front: Callable[[Engine], Engine] | None = None,
+) -> Prepared:
+    """Decide and check all of a run. Raises `ConfigError` for whatever can be known to be wrong before the start.
+
+    `in_front` puts something between the policy's engine and the trees that sample from it.
+    """
+    config = replace(config, tools=listed(config.tools))
+    others = {name: retrying(each, config.engines[name].retry) for name, each in (engines or {}).items()}
+    every = {"policy": retrying(engine, config.engine.retry), **others}
+    tools = tools_of(task, config.tools)
+    growing = [action for action in config.actions.values() if action.role != "judge"]
+    format = build_format(config, task, engine.codec, tools=tools, engines=_capabilities(every, growing).values())
+    judges, leaf_judges = judges_of(config, task, format)
+    config = replace(config, actions=judge_actions(config, judges, format))
+    check_actions(config.actions, every, format)
+    asked = [judge.action for judge in sampling(judges).values()]
+    voices = {action: _voice(config, every, format, engine.codec, action) for action in asked}
+    judging = Judging(judges, leaf_judges, asking=Asking(voices, config.actions) if voices else None)
+    chosen = RunStrategy.of(config, strategy)
+    sample = chosen.sample()
+    is_same = format.is_same_answer if isinstance(format, Equating) else None
+    prepared = Prepared(
+        config=config,
+        task=task,
+        portion=problems if isinstance(problems, Portion) else WHOLE.of(problems),
+        engines=every,
+        policy=every["policy"] if in_front is None else in_front(every["policy"]),
+        codec=engine.codec,
+        tools=tools,
+        format=format,
+        judging=judging,
+        voices=voices,
+        pruning=Pruning.of(config.growth, task, judging),
+        strategy=chosen,
+        measures=sample.measures,
+        post_hoc_reasons=(sample.post_hoc_reason,) if sample.post_hoc_reason else (),
+        post_hoc=post_hoc_rule(sample, format.stops),
+        # Leaves that no search grew answer by majority.
+        answering=Answering(
+            sample.vote if isinstance(sample, SearchStrategy) else "majority",
+            format.answer,
+            is_same or task.is_same_answer,
+        ),
+    )
+    prepared.check()
+    return prepared
+
+
+def _voice(config: RunConfig, engines: Mapping[str, Engine], own: Format, codec: Codec, action: str) -> Voice:
+    """How judges ask by an action: in the run's own format wherever its engine is spoken to in that."""
+    name = config.actions[action].engine
+    engine = engines[name]
+    if is_spoken_to(engine, codec, own):
+        return Voice(_judges_sampler(config, engines, own.stops), own, codec)
+    format = format_for(engine, config.engine if name == "policy" else config.engines[name])
+    return Voice(_judges_sampler(config, engines, format.stops), format, engine.codec, reader=own)
+
+
+def _judges_sampler(config: RunConfig, engines: Mapping[str, Engine], stops: tuple[str, ...]) -> Sampler:
+    """What judges ask by: no tools, and a limit to each reply, but none to all of a dialogue but the context."""
+    room = config.growth.max_response_tokens
+    actions = {
+        name: replace(action, max_tokens=action.max_tokens or room)
+        for name, action in config.actions.items()
+        if not action.text
+    }
+    growth = replace(config.growth, max_turns=None, max_response_tokens=sys.maxsize)
+    return Sampler(engines, actions, stops=stops, config=growth, measures=frozenset(), prices=_prices(config))
+
+
+def _prices(config: RunConfig) -> dict[str, Prices]:
+    every = {"policy": config.engine, **config.engines}
+    return {name: engine.prices for name, engine in every.items() if engine.prices.is_known}
+
+
+def _capabilities(engines: Mapping[str, Engine], actions: Iterable[ActionConfig]) -> dict[str, Capabilities]:
+    """Of the engines that these actions name."""
+    used = {action.engine for action in actions}
+    return {name: engine.capabilities for name, engine in engines.items() if name in used}

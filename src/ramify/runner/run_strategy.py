@@ -1,0 +1,71 @@
+"""RunStrategy: the strategy of a run, from which every tree gets a fresh one of its own."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ramify import plugins
+from ramify.config.decode import decode
+from ramify.config.run_config import RunConfig
+from ramify.core.errors import ConfigError, RamifyError
+from ramify.core.seeds import strategy_seed
+from ramify.core.strategy import Strategy
+from ramify.edge.error_text import error_text
+from ramify.strategies.parts.topped_up import ToppedUp
+
+
+@dataclass(frozen=True, slots=True)
+class RunStrategy:
+    """A strategy's class and its decoded options. Boundary to plug-in code: a strategy that cannot be made is a fault
+    of the configuration."""
+
+    name: str
+    """What the configuration calls it."""
+    kind: type[Any]
+    options: Any
+    """Of its own `Config`."""
+    min_leaves: int | None = None
+    """Trees with fewer leaves get fresh chains; None = they stay as they are."""
+
+    @classmethod
+    def of(cls, config: RunConfig, kind: type[Strategy] | None = None) -> "RunStrategy":
+        """The strategy that `config` names, or `kind`. Raises `ConfigError` for what is no strategy."""
+        name = config.strategy.name
+        found = kind or plugins.find("strategy", name)
+        return cls(name, found, _options(found, config), config.rows.min_leaves)
+
+    def new(self, seed: int) -> Strategy:
+        """A fresh strategy for the tree of `seed`."""
+        strategy = self.kind(self.options, np.random.default_rng(strategy_seed(seed)))
+        return strategy if self.min_leaves is None else ToppedUp(_checked(strategy), self.min_leaves)
+
+    def sample(self) -> Strategy:
+        """A fresh one to look at, for no tree of the run. Raises `ConfigError` for one that cannot be made."""
+        try:
+            return _checked(self.new(seed=0))
+        except RamifyError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"strategy {self.name!r} cannot be made: {error_text(error)}") from error
+
+
+def _checked(strategy: object) -> Strategy:
+    """Refuse a plug-in that is no strategy, naming what it lacks. `unpredictable` is read for one version: it is what
+    `post_hoc_reason` was called."""
+    if hasattr(strategy, "unpredictable") and not hasattr(strategy, "post_hoc_reason"):
+        type(strategy).post_hoc_reason = property(lambda each: each.unpredictable)  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(strategy, Strategy):
+        return strategy
+    wanted = ("measures", "is_order_free", "post_hoc_reason", "ask", "tell", "is_done", "phase")
+    lacking = sorted(set(wanted) - set(dir(strategy)))
+    raise ConfigError(f"{type(strategy).__name__} is no strategy: it lacks {', '.join(lacking)}")
+
+
+def _options(strategy: Any, config: RunConfig) -> Any:
+    """The strategy's own `Config`, from the run's options."""
+    kind = plugins.config_class(strategy)
+    options, faults = decode(kind, config.strategy.options, path="strategy.options")
+    if options is None:
+        raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
+    return options
