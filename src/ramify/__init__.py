@@ -6,6 +6,8 @@ Every public name is here and is imported when it is first used, so that `import
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ramify.version import __version__
+
 if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.action import ActionConfig
@@ -51,8 +53,6 @@ if TYPE_CHECKING:
     from ramify.runner.library import Rollout, Watched, rollout, rollout_sync, steps
     from ramify.runner.saved import Saved
     from ramify.tools.function import tool
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ROOT",

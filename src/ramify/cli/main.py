@@ -10,8 +10,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-import ramify
 from ramify.core.errors import RamifyError
+from ramify.version import __version__
 
 COMMANDS: Mapping[str, str] = {
     "demo": "grow trees from the built-in model and compare strategies at equal tokens",
@@ -35,6 +35,8 @@ COMMANDS: Mapping[str, str] = {
 
 HAND_ON = frozenset({"serve"})
 """Commands that hand what stands behind `--` on to somebody else."""
+
+ABOUT = "ramify: rollout trees for language-model agents, for training and for answering."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,8 +87,8 @@ def _divided(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """The parser, with the flags of the command that `arguments` name and of no other."""
-    parser = argparse.ArgumentParser(prog="ramify", description=str(ramify.__doc__).partition("\n")[0])
-    parser.add_argument("--version", action="version", version=f"ramify {ramify.__version__}")
+    parser = argparse.ArgumentParser(prog="ramify", description=ABOUT)
+    parser.add_argument("--version", action="version", version=f"ramify {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     wanted = next((a for a in arguments if not a.startswith("-")), None)
     for name, help_text in COMMANDS.items():

@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import ramify
 from ramify.config.configure import from_toml, to_toml
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError, StoreError
@@ -34,6 +33,7 @@ from ramify.store.records import Header, ShardValue, Weights
 from ramify.store.replay import Replayed, replay
 from ramify.store.shards import ShardedFolder
 from ramify.store.store import FolderStore, header_and_config, refuse_occupied
+from ramify.version import __version__
 
 
 def begin(
@@ -113,7 +113,7 @@ def header_of(run: Prepared) -> Header:
     named = [(run.engine, run.codec)]
     named += [(run.engines[run.config.actions[a].engine], codec) for a, codec in sorted(run.rules.codecs.items())]
     return Header(
-        library=ramify.__version__,
+        library=__version__,
         config_hash="",
         weights=tuple(Weights(engine.capabilities.name, codec.name, codec.sha256) for engine, codec in named),
         seed=run.config.seed,

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import ramify
 from ramify.core.errors import ConfigError, FolderBusy, StoreError, WorkersDown
 from ramify.core.problem import Problem
 from ramify.core.shard import Shard
@@ -23,6 +22,7 @@ from ramify.sharded.workers import Places, Sight, Worker, WorkerDied
 from ramify.store.journal import file_paths, store_errors
 from ramify.store.layout import JOURNAL, SHARDS, shard_path
 from ramify.store.shards import ShardedFolder
+from ramify.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +176,9 @@ class ShardedRun:
                 f"the worker of shard {shard.index}, on {sight.host}, does not see {self._folder.path}: the run folder "
                 "must be on a file system that all workers share; choose another with --out"
             )
-        if sight.library != ramify.__version__:
+        if sight.library != __version__:
             raise ConfigError(
-                f"{sight.host} has ramify {sight.library} and this is {ramify.__version__}; install one version on all"
+                f"{sight.host} has ramify {sight.library} and this is {__version__}; install one version on all"
             )
 
     async def _ended(self, worker: Worker) -> RunReport:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import ramify
 from ramify.core.errors import RamifyError
 from ramify.core.shard import Portion
 from ramify.runner.deadline import finished
@@ -20,6 +19,7 @@ from ramify.runner.loop import collecting_rarely
 from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally, Tallying
 from ramify.store.layout import SHARDS
+from ramify.version import __version__
 
 
 class WorkerDied(Exception):
@@ -98,7 +98,7 @@ class ShardWorker:
 
     async def meet(self, token: str) -> Sight:
         sees_folder = (self._path / SHARDS / token).is_file()
-        return Sight(socket.gethostname(), os.getpid(), ramify.__version__, sees_folder)
+        return Sight(socket.gethostname(), os.getpid(), __version__, sees_folder)
 
     async def grow(self) -> ShardEnd:
         self._tallying = tallying = Tallying()

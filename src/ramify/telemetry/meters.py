@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import ramify
 from ramify.core.errors import ConfigError, ContractError
 from ramify.telemetry.metrics import ATTRIBUTES, INSTALL, SCOPE, Kind, Metric, metric_of
+from ramify.version import __version__
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
@@ -76,7 +76,7 @@ class Meters:
     """Takes numbers by name. Raises `ContractError` for a name, a kind or an attribute that is not in the table."""
 
     def __init__(self, provider: "MeterProvider") -> None:
-        self._meter = provider.get_meter(SCOPE, ramify.__version__)
+        self._meter = provider.get_meter(SCOPE, __version__)
         self._series: dict[tuple[object, ...], Series] = {}
         self._by_name: dict[str, dict[tuple[str, ...], Series]] = {}
         self._histograms: dict[str, Any] = {}

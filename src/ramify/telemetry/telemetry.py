@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-import ramify
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError
 from ramify.runner.events import Event, Observer
@@ -19,6 +18,7 @@ from ramify.telemetry.prometheus import MetricsServer
 from ramify.telemetry.run_meter import Faults, RunMeter
 from ramify.telemetry.spans import Spans
 from ramify.telemetry.timed import Timed
+from ramify.version import __version__
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -122,7 +122,7 @@ def _spans(config: TelemetryConfig, provider: "TracerProvider | None") -> Spans 
     provider = provider or trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
         return None
-    return Spans(provider.get_tracer(SCOPE, ramify.__version__), config.agent, config.has_content)
+    return Spans(provider.get_tracer(SCOPE, __version__), config.agent, config.has_content)
 
 
 def _own_provider(path: Path, given: "TracerProvider | None") -> "tuple[OwnProvider, TextIO]":
