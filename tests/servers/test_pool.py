@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers.attached import attach
 from tests.servers.programs import (
     PROBE,
     QUICK,
@@ -26,7 +27,6 @@ from tests.servers.programs import (
 )
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.servers.attached import attach
 from ramify.servers.home import MAX_LOGS, Here, Home, log_folder
 from ramify.servers.ports import Address, listeners
 from ramify.servers.process import Command
