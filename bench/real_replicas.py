@@ -16,10 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ramify.servers.attached import attach
+
+from ramify.edge.stdio_guard import PR_SET_PDEATHSIG
 from ramify.engines import value_model
 from ramify.engines.builtin import FOLDER
-from ramify.servers.attached import attach
-from ramify.servers.guardian import PR_SET_PDEATHSIG
 from ramify.servers.launch import Launch, command
 from ramify.servers.member import Care
 from ramify.servers.ports import Ports

@@ -269,19 +269,22 @@ def test_equal_requests_get_equal_seats_in_every_process(requests: Sequence[tupl
 # -- keys -------------------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(0, 2**31 - 1), max_size=70), st.integers(0, 8))
-def test_keys_are_those_of_the_whole_prefix_however_it_was_divided(tokens: list[int], num_first: int) -> None:
-    keys, context = BlockKeys(8), np.array(tokens, np.int32)
+@given(st.lists(st.integers(0, 2**31 - 1), max_size=70), st.integers(0, 8), st.sampled_from((1, 2, 7, 8)))
+def test_keys_are_those_of_the_whole_prefix_however_it_was_divided(
+    tokens: list[int], num_first: int, size: int
+) -> None:
+    keys, context = BlockKeys(size), np.array(tokens, np.int32)
     whole = keys.of(context)
-    assert len(whole) == len(tokens) // 8
-    assert BlockKeys(8).of(context) == whole
+    assert len(whole) == len(tokens) // size
+    assert BlockKeys(size).of(context) == whole
     first = whole[:num_first]
     assert [*first, *keys.of(context, after=first)] == whole
-    assert keys.of(context[: len(context) // 2]) == whole[: len(context) // 2 // 8]
+    assert keys.of(context[: len(context) // 2]) == whole[: len(context) // 2 // size]
 
 
-def test_keys_of_different_prefixes_differ() -> None:
-    keys, rng = BlockKeys(8), np.random.default_rng(1)
+@pytest.mark.parametrize("size", [1, 8])
+def test_keys_of_different_prefixes_differ(size: int) -> None:
+    keys, rng = BlockKeys(size), np.random.default_rng(1)
     context = rng.integers(0, 150_000, 64).astype(np.int32)
     seen = Counter(keys.of(context))
     for position in range(64):
@@ -289,7 +292,7 @@ def test_keys_of_different_prefixes_differ() -> None:
             if token != context[position]:
                 other = context.copy()
                 other[position] = token
-                seen.update(keys.of(other)[position // 8 :])
+                seen.update(keys.of(other)[position // size :])
     assert set(seen.values()) == {1}
 
 

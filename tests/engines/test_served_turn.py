@@ -11,7 +11,7 @@ from ramify.core.codec import ByteCodec
 from ramify.core.engine import Generation, Request
 from ramify.core.errors import EngineError
 from ramify.core.segment import Finish, token_array
-from ramify.engines.served.turn import Sampled, Turn, completions, first_of, merged
+from ramify.engines.served.turn import Sampled, ServedTurn, completions, first_of, merged
 from ramify.engines.stop_watch import StopWatch
 
 CODEC = ByteCodec()
@@ -20,8 +20,8 @@ END = CODEC.eos_id
 REQUEST = Request(token_array([*b"<q>"]), max_tokens=40, seed=2**64 - 1, stops=("</a>", "aa"), request_id="t/1")
 
 
-def turn_of(request: Request) -> Turn:
-    return Turn(request, token_bytes=BYTES, end_ids=(END,), room=request.max_tokens)
+def turn_of(request: Request) -> ServedTurn:
+    return ServedTurn(request, token_bytes=BYTES, end_ids=(END,), room=request.max_tokens)
 
 
 def answer(ids: list[int], finish: str = "length", **more: object) -> Sampled:
@@ -35,9 +35,9 @@ def watched(request: Request, stream: list[int]) -> tuple[list[int], Finish]:
     ids: list[int] = []
     for token in stream[: request.max_tokens]:
         ids.append(token)
-        word = None if token == END else watch.hear(BYTES[token])
-        if token == END or word is not None:
-            return ids, Finish("end_of_sequence") if word is None else Finish("stop", word)
+        found = None if token == END else watch.hear(BYTES[token])
+        if token == END or found is not None:
+            return ids, Finish("end_of_sequence") if found is None else Finish("stop", found[0])
     return ids, Finish("length")
 
 

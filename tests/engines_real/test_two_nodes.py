@@ -67,7 +67,7 @@ async def test_an_engine_on_two_nodes_answers_at_node_0_and_comes_back_when_it_l
         assert await pool.start() == made.heads
         await both_nodes_compute(made.heads[0])
         assert "Worker_TP1" in (tmp_path / "logs" / "engine-0-node-1.1.log").read_text()
-        kill(min(marked("VLLM_HOST_IP=127.0.0.2")))  # The guardian, and with it all that it guards.
+        kill(min(marked("VLLM_HOST_IP=127.0.0.2")))  # The guard, and with it all that it guards.
         await until(lambda: sum(isinstance(event, Up) for event in events) == 2, deadline_s=500)
         await both_nodes_compute(made.heads[0])
     finally:

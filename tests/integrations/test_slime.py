@@ -413,6 +413,7 @@ def test_a_preset_is_not_made_small_for_the_trainers_engines(tmp_path: Path) -> 
     assert (config.strategy.name, config.growth.max_response_tokens) == ("online", 4096)
 
 
+@pytest.mark.covers("S3.3")
 @pytest.mark.covers("S3.4")
 def test_tokens_come_from_the_trainers_router(tmp_path: Path) -> None:
     fake = FakeSglang(version="12")

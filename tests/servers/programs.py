@@ -135,7 +135,7 @@ def told(url: str, path: str = "/health") -> dict[str, object]:
         return json.load(answer)
 
 
-def guardian_of(server: ServerProcess) -> int:
+def guard_of(server: ServerProcess) -> int:
     return int(Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 

@@ -134,7 +134,7 @@ async def pid(url: str) -> int:
 
 
 def actor_of(server: int) -> int:
-    """The actor above the guardian above a server."""
+    """The actor above the guard above a server."""
     return parent(parent(server))
 
 

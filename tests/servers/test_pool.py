@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers.attached import attach
 from tests.servers.programs import (
     PROBE,
     QUICK,
@@ -26,7 +27,6 @@ from tests.servers.programs import (
 )
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.servers.attached import attach
 from ramify.servers.home import MAX_LOGS, Here, Home, log_folder
 from ramify.servers.ports import Address, listeners
 from ramify.servers.process import Command
@@ -256,13 +256,13 @@ async def test_restarts_leave_neither_files_nor_processes_nor_logs_without_end(
             await tell(servers.urls[0], "/die")
             await until(lambda number=number: len(told.of(Up)) == number + 2)
         assert sorted(names(tmp_path)) == sorted(f"server-0.{num + 1 - age}.log" for age in range(MAX_LOGS))
-        (guardian,) = begun()
-        assert children_of(guardian) == [servers.pids[0]]
+        (guard,) = begun()
+        assert children_of(guard) == [servers.pids[0]]
         await until(lambda: len(names(Path("/proc/self/fd"))) <= before)
 
 
 @pytest.mark.parametrize("moment", ["starting", "up", "stopping"])
-async def test_a_guardian_that_is_killed_at_any_moment_leaves_nothing(
+async def test_a_guard_that_is_killed_at_any_moment_leaves_nothing(
     tmp_path: Path, moment: str, begun: Callable[[], list[int]]
 ):
     options = {"starting": {"html": True}, "up": {}, "stopping": {"deaf": True}}[moment]
@@ -272,18 +272,18 @@ async def test_a_guardian_that_is_killed_at_any_moment_leaves_nothing(
     starting = asyncio.create_task(servers.start())
     if moment == "starting":
         await until(lambda: len(marked(tmp_path)) == 2)
-        (guardian,) = begun()
-        kill(guardian)
-        with pytest.raises(EngineError, match=r"exit code -9 at its start|its guardian died"):
+        (guard,) = begun()
+        kill(guard)
+        with pytest.raises(EngineError, match=r"exit code -9 at its start|its guard died"):
             await starting
     else:
         await starting
         stopping = asyncio.create_task(servers.stop()) if moment == "stopping" else None
-        (guardian,) = begun()
-        kill(guardian)
+        (guard,) = begun()
+        kill(guard)
         await (stopping or until(lambda: len(told.of(Up)) == 2))
     await servers.stop()
-    # A server that its guardian had not told us of yet is killed by the kernel, which takes its time.
+    # A server that its guard had not told us of yet is killed by the kernel, which takes its time.
     await until(lambda: not marked(tmp_path))
 
 

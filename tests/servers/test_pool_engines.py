@@ -13,12 +13,11 @@ from tests.servers.programs import QUICK, ask, is_alive, kill, tell, until
 from tests.service.weighted import Weighted
 
 from ramify.core.engine import Request
-from ramify.core.errors import ConfigError, EngineError
-from ramify.servers.launch import Launch, RouterLaunch
+from ramify.core.errors import ConfigError
+from ramify.servers.launch import Launch
 from ramify.servers.pool.config import PoolConfig
-from ramify.servers.pool.engines import engine_of, free_here, servers_of, site_of, this_machine
+from ramify.servers.pool.engines import engine_of, free_here, servers_of, this_machine
 from ramify.servers.pool.plan import Node, Plan, plan
-from ramify.servers.process import Command, ServerProcess
 from ramify.servers.server_config import ServerConfig
 from ramify.servers.server_pool import Event, Up
 
@@ -96,71 +95,6 @@ async def test_an_engine_that_was_started_again_has_the_weights_before_it_is_ask
             assert engine.codec.decode(said.ids) == "1"
     finally:
         await engine.close()
-
-
-@pytest.mark.covers("S3.3")
-async def test_a_planned_router_goes_before_the_engines(tmp_path: Path):
-    config = PoolConfig(num_cpu_engines=2, router="own")
-    made = planned(config)
-    assert made.router is not None
-    router = RouterLaunch(python=engine_python(tmp_path / "router", ["sglang_router"]))
-    site = site_of(made, launch(tmp_path), router=router, logs=tmp_path / "logs", ours=os.environ, care=QUICK)
-    await site.start()
-    try:
-        assert site.base_url == made.router.url
-        assert {(await ask(site.base_url))["pid"] for _ in range(4)} == set(site.pids)
-    finally:
-        await site.stop()
-
-
-async def workers(url: str) -> set[str]:
-    said: Any = await ask(url, "/workers")
-    return {worker["url"] for worker in said["workers"]}
-
-
-@pytest.mark.covers("S3.3")
-async def test_a_router_of_others_is_told_of_the_engines_and_at_the_end_forgets_them(tmp_path: Path):
-    said: list[str] = []
-    port = free_here("127.0.0.1", 21_000, 1)
-    argv = (engine_python(tmp_path / "router", ["sglang_router"]), "-m", "sglang_router.launch_router")
-    log = tmp_path / "router.log"
-    argv += ("--host", "127.0.0.1", "--port", str(port), "--worker-urls", "http://127.0.0.1:9")
-    theirs = await ServerProcess.started(Command(argv, dict(os.environ)), log=log)
-    made = planned(PoolConfig(num_cpu_engines=2, router="external", router_ip="127.0.0.1", router_port=port))
-    site = site_of(
-        made,
-        launch(tmp_path),
-        router=RouterLaunch(),
-        logs=tmp_path / "logs",
-        ours=os.environ,
-        care=QUICK,
-        say=said.append,
-    )
-    try:
-        await site.start()
-        assert site.base_url == made.external_router == f"http://127.0.0.1:{port}"
-        assert await workers(site.base_url) == {*made.heads, "http://127.0.0.1:9"}
-        await tell(made.heads[0], "/die")
-        await until(lambda: len([line for line in said if "is ready" in line]) == 3)
-        assert await workers(f"http://127.0.0.1:{port}") == {*made.heads, "http://127.0.0.1:9"}
-        await site.stop()
-        assert await workers(f"http://127.0.0.1:{port}") == {"http://127.0.0.1:9"}, "it is still there"
-    finally:
-        await site.stop()
-        await theirs.stop()
-
-
-@pytest.mark.covers("S3.3")
-async def test_a_router_of_others_that_is_not_there_ends_the_start(tmp_path: Path):
-    port = free_here("127.0.0.1", 21_000, 1)
-    config = PoolConfig(num_cpu_engines=1, router="external", router_ip="127.0.0.1", router_port=port)
-    care = replace(QUICK, start_s=2)
-    site = site_of(
-        planned(config), launch(tmp_path), router=RouterLaunch(), logs=tmp_path / "logs", ours=os.environ, care=care
-    )
-    with pytest.raises(EngineError, match="not ready in 2 s"):
-        await site.start()
-    assert site.pids == ()
 
 
 def test_this_machine_has_the_cards_that_we_see():

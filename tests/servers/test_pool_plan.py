@@ -46,8 +46,6 @@ def ports(config: PoolConfig, made: Plan) -> dict[str, list[int]]:
     for member in made.members:
         own = [member.address.port, *range(member.address.block, member.address.block + BLOCK + config.data_parallel)]
         given_out.setdefault(member.address.host, []).extend(own)
-    if made.router is not None:
-        given_out.setdefault(made.router.host, []).extend((made.router.port, made.router.block))
     return given_out
 
 
@@ -62,7 +60,6 @@ def pools(draw: st.DrawFn) -> tuple[PoolConfig, tuple[Node, ...]]:
         num_gpus_per_engine=per_engine,
         num_gpus_per_node=per_node,
         data_parallel=draw(st.sampled_from([size for size in (1, 2, 4) if per_engine % size == 0])),
-        router=draw(st.sampled_from(("none", "own"))),
     )
     return config, nodes(-(-config.num_gpus // per_node), per_node)
 
@@ -163,20 +160,6 @@ def test_engines_without_cards_go_to_the_nodes_by_turns():
     ]
 
 
-@pytest.mark.covers("S3.3")
-def test_a_router_has_a_port_of_its_own_before_the_heads():
-    config = PoolConfig(num_gpus=16, num_gpus_per_engine=16, router="own")
-    made = plan(config, nodes(2))
-    assert made.router is not None and made.router.host == HOSTS[0]
-    assert made.heads == ("http://10.0.0.1:20000",)
-    named = plan(replace(config, router_port=20_000), nodes(2))
-    assert named.router is not None and named.router.port == 20_000
-    assert named.heads == ("http://10.0.0.1:20001",), "what is named is not given out again"
-    external = PoolConfig(num_gpus=1, router="external", router_ip="10.9.9.9", router_port=3000)
-    made = plan(external, nodes(1))
-    assert (made.router, made.external_router) == (None, "http://10.9.9.9:3000")
-
-
 @pytest.mark.covers("S3.2")
 def test_sglang_on_two_nodes():
     config = PoolConfig(num_gpus=16, num_gpus_per_engine=16, data_parallel=4)
@@ -269,12 +252,8 @@ def test_ray_leaves_the_cards_of_an_engine_s_actor_alone():
         ({"num_gpus": 1, "gpu_fraction": float("nan")}, "a share of a card"),
         ({"num_gpus": 1, "gpu_fraction": 1, "colocate": True}, "leaves a colocated trainer nothing"),
         ({"num_gpus": 1, "num_trainer_gpus": -1}, "at least 0"),
-        ({"num_gpus": 1, "router": "external"}, "needs its address"),
-        ({"num_gpus": 1, "router": "external", "router_ip": "10.0.0.1"}, "needs its address"),
-        ({"num_gpus": 1, "router": "own", "router_ip": "10.0.0.1"}, "set router = 'external'"),
-        ({"num_gpus": 1, "router_port": 3000}, "set router = 'own'"),
-        ({"num_gpus": 1, "router": "own", "router_port": 70_000}, "a port is from 1 to 65535"),
-        ({"num_gpus": 1, "router_timeout_s": 0}, "pool.router_timeout_s = 0"),
+        ({"num_gpus": 1, "router": "own"}, "name the router as engine.base_url"),
+        ({"num_gpus": 1, "router": "external"}, "a service places its requests itself"),
         ({"num_gpus": 1, "ray": " "}, "pool.ray = ' '"),
         ({"num_gpus": 1, "placement_group": ""}, "pool.placement_group = ''"),
         ({"num_gpus": 1, "first_port": 30_000, "last_port": 30_000}, "the last one is above the first"),

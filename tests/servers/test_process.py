@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.servers.programs import (
     children_of,
-    guardian_of,
+    guard_of,
     is_alive,
     kill,
     marked,
@@ -22,7 +22,7 @@ from tests.servers.programs import (
 )
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.servers.guardian import MAX_LOG_BYTES
+from ramify.edge.stdio_guard import MAX_LOG_BYTES
 from ramify.servers.ports import Ports, listeners
 from ramify.servers.process import Command, ServerProcess, tail
 
@@ -149,21 +149,21 @@ def test_a_parent_that_is_killed_takes_everything_with_it(tmp_path: Path, repeat
     wait_until(lambda: not any(map(is_alive, pids)))
 
 
-async def test_a_guardian_that_is_killed_takes_its_server_with_it(tmp_path: Path):
+async def test_a_guard_that_is_killed_takes_its_server_with_it(tmp_path: Path):
     code = (
         "import subprocess, sys, time; subprocess.Popen(['/bin/sleep', '60']); print('up', flush=True); time.sleep(60)"
     )
     server = await ServerProcess.started(python(code), log=tmp_path / "log")
     await until(lambda: tail(server.log) == "up")
     children = children_of(server.pid)
-    kill(guardian_of(server))
+    kill(guard_of(server))
     assert await server.wait() == -signal.SIGKILL
     assert not any(is_alive(pid) for pid in (server.pid, *children))
 
 
-async def test_a_guardian_told_to_end_stops_its_server(tmp_path: Path):
+async def test_a_guard_told_to_end_stops_its_server(tmp_path: Path):
     server = await ServerProcess.started(python("import time; time.sleep(60)"), log=tmp_path / "log")
-    os.kill(guardian_of(server), signal.SIGTERM)
+    os.kill(guard_of(server), signal.SIGTERM)
     assert await server.wait() == -signal.SIGKILL
     assert not is_alive(server.pid)
 
@@ -194,7 +194,7 @@ def test_keys_are_not_shown_with_a_command():
 
 async def test_a_server_is_out_of_reach_of_a_terminals_interrupt(tmp_path: Path):
     server = await ServerProcess.started(python("import time; time.sleep(60)"), log=tmp_path / "log")
-    assert os.getsid(server.pid) == server.pid != os.getsid(guardian_of(server)) != os.getsid(0)
+    assert os.getsid(server.pid) == server.pid != os.getsid(guard_of(server)) != os.getsid(0)
     await server.stop()
 
 

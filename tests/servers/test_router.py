@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.servers.attached import attach
 from tests.servers.engine_folders import engine_python
 from tests.servers.programs import PROBE, QUICK, ask, program, tell, until
 
 from ramify.core.errors import EngineError
-from ramify.servers.attached import attach
 from ramify.servers.home import Here, Home
 from ramify.servers.launch import RouterLaunch
 from ramify.servers.ports import Address
@@ -65,6 +65,7 @@ async def test_a_router_is_started_over_its_workers_and_goes_before_them(tmp_pat
     assert [line.split()[0] for line in said] == ["server", "server", "router"]
 
 
+@pytest.mark.covers("S3.3")
 async def test_a_router_that_dies_is_started_again_over_the_workers_of_now(tmp_path: Path):
     events: list[Event] = []
     pool = ServerPool(here(tmp_path, program()), count=1, probe=PROBE, care=QUICK)
@@ -96,6 +97,7 @@ async def router_answers(url: str) -> object:
     return (await ask(url))["pid"]
 
 
+@pytest.mark.covers("S3.3")
 async def test_a_router_whose_workers_are_all_down_waits_for_them(tmp_path: Path):
     workers: list[Event] = []
     events: list[Event] = []
@@ -116,6 +118,7 @@ async def test_a_router_whose_workers_are_all_down_waits_for_them(tmp_path: Path
         await pool.stop()
 
 
+@pytest.mark.covers("S3.3")
 async def test_a_worker_that_moved_takes_the_place_of_the_old_one(tmp_path: Path):
     pool = ServerPool(here(tmp_path, program()), count=2, probe=PROBE, care=QUICK)
     first, second = await pool.start()
@@ -132,6 +135,7 @@ async def test_a_worker_that_moved_takes_the_place_of_the_old_one(tmp_path: Path
         await pool.stop()
 
 
+@pytest.mark.covers("S3.3")
 async def test_what_a_router_did_not_take_is_told_again(tmp_path: Path):
     """One server moves, which the router refuses to hear; then another one comes up again."""
     said: list[str] = []
@@ -156,6 +160,7 @@ async def workers(url: str) -> list[str]:
     return [worker["url"] for worker in listed]
 
 
+@pytest.mark.covers("S3.3")
 async def test_a_router_without_a_healthy_worker_is_not_ready(tmp_path: Path):
     router = Router(
         launch(tmp_path),

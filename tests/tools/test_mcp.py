@@ -375,7 +375,7 @@ def test_no_server_outlives_a_killed_process(listing: str) -> None:
     server = int(holder.stdout.readline())
     names = [entry.name for entry in Path("/proc").iterdir()]
     group = [int(name) for name in names if name.isdigit() and is_in_group_of(int(name), server)]
-    assert len(group) == 3, "the tether, the server and its child"
+    assert len(group) == 3, "the guard, the server and its child"
     holder.kill()
     holder.wait()
     holder.stdout.close()

@@ -1,6 +1,6 @@
 """`ramify serve`: start servers of a model, say where they are, keep them up until Ctrl-C or SIGTERM, stop them.
 
-The first signal stops everything in order; a second one, as any other end of this process, leaves it to the guardians,
+The first signal stops everything in order; a second one, as any other end of this process, leaves it to the guards,
 which kill at once.
 """
 

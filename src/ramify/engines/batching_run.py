@@ -47,7 +47,7 @@ class Run:
         self.num_sampled += 1
         if token is None:
             return Finish("end_of_sequence")
-        word = self.watch.hear(token)
-        if word is not None:
-            return Finish("stop", word)
+        found = self.watch.hear(token)
+        if found is not None:
+            return Finish("stop", found[0])
         return Finish("length") if self.num_sampled == self.max_tokens else None

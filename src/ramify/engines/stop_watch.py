@@ -1,7 +1,7 @@
-"""Stop watch: finds stop words in a run of tokens as they come, without reading the run again.
+"""StopWatch: finds stop words in a run of tokens as they come, without reading the run again.
 
-Invariant: fed token by token it finds what `first_stop` finds in the whole run, since it keeps as many bytes as a stop
-word can have before its last.
+Invariant: however the run is divided among the calls, it finds what `first_stop` finds in the whole run. It keeps as
+many bytes as a stop word can have before its last.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from ramify.core.cut import first_stop
 
 
 class StopWatch:
-    """Looks for `words` in a run that has begun with `tokens`, byte strings latest first; only their end is read."""
+    """Looks for `words` in a run that began with `tokens`, byte strings latest first; only their end is read."""
 
     def __init__(self, words: Sequence[str], tokens: Iterable[bytes]) -> None:
         self._words = words
@@ -22,14 +22,33 @@ class StopWatch:
             self._tail = token + self._tail
         self._tail = self._end_of(self._tail)
 
-    def hear(self, token: bytes) -> str | None:
-        """The stop word that `token` completes first, None = none."""
+    @property
+    def tail(self) -> bytes:
+        """The end of the run so far, in which a stop word may have begun."""
+        return self._tail
+
+    def hear(self, *tokens: bytes) -> tuple[str, int] | None:
+        """The first stop word that `tokens` complete and how many of them it takes. None = they complete none.
+
+        After a stop word the watch has served its time: a run ends with it.
+        """
         if not self._words:
             return None
-        data = self._tail + token
-        found = first_stop(data, self._words, after=len(self._tail))
+        num_before = len(self._tail)
+        data = b"".join((self._tail, *tokens))
+        found = first_stop(data, self._words, after=num_before)
         self._tail = self._end_of(data)
-        return found[0] if found is not None else None
+        return None if found is None else (found[0], _num_up_to(tokens, found[1] - num_before))
 
     def _end_of(self, data: bytes) -> bytes:
         return data[max(0, len(data) - self._room) :]
+
+
+def _num_up_to(tokens: Sequence[bytes], end: int) -> int:
+    """Number of tokens whose bytes reach byte `end`."""
+    reached = 0
+    for index, token in enumerate(tokens):
+        reached += len(token)
+        if reached >= end:
+            return index + 1
+    return len(tokens)

@@ -13,8 +13,8 @@ from ramify.servers.ports import Address, Ports
 from ramify.servers.process import Command, ServerProcess
 
 MAX_LOGS: Final = 10
-"""Logs of one server that are kept, each of at most twice `guardian.MAX_LOG_BYTES`: those of all starts of one that is
-given up, and of some more. (kubelet: containerLogMaxFiles, 5.)"""
+"""Logs of one server that are kept, each of at most twice `stdio_guard.MAX_LOG_BYTES`: those of all starts of one that
+is given up, and of some more. (kubelet: containerLogMaxFiles, 5.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Process: one server that was started here, and that never outlives us.
 
-Owns the command, the guardian that watches over it (`guardian.py`) and the log file. The server has a session of its
-own, so that Ctrl-C at a terminal reaches us and not it. Its environment is what the command says and nothing else of
-ours. Invariant: once `wait` or `stop` returned, or this process is gone, nothing that stems from the server is left.
+Owns the command, the guard that watches over it (`edge/stdio_guard.py`) and the log file. The server has a session of
+its own, so that Ctrl-C at a terminal reaches us and not it. Its environment is what the command says and nothing else
+of ours. Invariant: once `wait` or `stop` returned, or this process is gone, nothing that stems from the server is left.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Final
 
 from ramify.core.errors import ConfigError, EngineError
+from ramify.edge import stdio_guard
 from ramify.edge.http import MIN_SECRET_CHARS
+from ramify.edge.stdio_guard import KILL_S, LINE, descendants, kill, processes
 from ramify.servers.environment import is_key
-from ramify.servers.guardian import KILL_S, descendants, kill, processes
 from ramify.servers.ports import listeners
 
-GUARDIAN: Final = Path(__file__).with_name("guardian.py")
 GRACE_S: Final = 15.0
 """Between SIGTERM and SIGKILL. vLLM on CPU took 1-4 s, SGLang waits up to 5 s for its children."""
-GUARDIAN_S: Final = 15.0
-"""After the grace: the guardian has 10 s to see killed processes go, then it is killed itself."""
+GUARD_S: Final = 15.0
+"""After the grace: the guard has 10 s to see killed processes go, then it is killed itself."""
 TAIL_LINES: Final = 40
 TAIL_BYTES: Final = 8000
 
@@ -71,19 +71,19 @@ class ServerProcess:
         """Start a server whose output is appended to `log`.
 
         Raises `ConfigError` where servers cannot be started or the program is not there, `EngineError` where the system
-        has no room for it or for its log, or its guardian is killed.
+        has no room for it or for its log, or its guard is killed.
         """
         if sys.platform != "linux":
             raise ConfigError(f"servers are started on Linux only, this is {sys.platform}; start them, name --base-url")
         try:
-            line = await Line.to_guardian(command, log)
+            line = await Line.to_guard(command, log)
         except OSError as error:
             raise EngineError("server_not_started", f"{command.argv[0]!r}, log {log}: {error}") from error
         try:
             word, _, rest = (await line.heard()).partition(" ")
             if not word:
                 said = command.without_keys(tail(log))
-                raise EngineError("server_not_started", f"{command.argv[0]!r}: its guardian died; log {log}: {said}")
+                raise EngineError("server_not_started", f"{command.argv[0]!r}: its guard died; log {log}: {said}")
             if word != "started":
                 raise ConfigError(f"{command.argv[0]!r} cannot be started: {rest}")
         except BaseException:
@@ -104,7 +104,7 @@ class ServerProcess:
         """Whether one of these files, such as `socket:[1234]`, is open in a process that stems from the server. Also
         where we may not look."""
         try:
-            return any(not files.isdisjoint(_open_files(each.id)) for each in descendants(self._line.guardian))
+            return any(not files.isdisjoint(_open_files(each.id)) for each in descendants(self._line.guard))
         except PermissionError:
             return True
 
@@ -122,13 +122,13 @@ class ServerProcess:
         killed. Harmless when repeated."""
         try:
             self._line.say(f"stop {grace_s}\n")
-            await asyncio.wait({self._ended}, timeout=grace_s + GUARDIAN_S)
+            await asyncio.wait({self._ended}, timeout=grace_s + GUARD_S)
         except asyncio.CancelledError:
             self.kill()
-            await asyncio.wait({self._ended}, timeout=GUARDIAN_S)
+            await asyncio.wait({self._ended}, timeout=GUARD_S)
             raise
         if self.is_running:
-            self._line.kill_guardian()
+            self._line.kill_guard()
         return await self.wait()
 
     def kill(self) -> None:
@@ -140,7 +140,7 @@ class ServerProcess:
         return not sockets or self.owns(sockets)
 
     async def _end(self) -> int:
-        """The exit code the guardian tells. A guardian that was killed tells none: its session is killed then.
+        """The exit code the guard tells. A guard that was killed tells none: its session is killed then.
 
         Cancelled, as by an event loop that ends before the server does, it kills everything.
         """
@@ -157,22 +157,22 @@ class ServerProcess:
 
 
 class Line:
-    """The line to a guardian: a socket that is its standard input and output. It ends when either of us does."""
+    """The line to a guard: a socket that is its standard input and output. It ends when either of us does."""
 
     def __init__(
-        self, guardian: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, guard: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        self.guardian = guardian.pid
-        self._guardian = guardian
+        self.guard = guard.pid
+        self._guard = guard
         self._reader = reader
         self._writer = writer
         self._is_hung_up = False
 
     @classmethod
-    async def to_guardian(cls, command: Command, log: Path) -> "Line":
-        """Start a guardian, which starts `command`."""
+    async def to_guard(cls, command: Command, log: Path) -> "Line":
+        """Start a guard, which starts `command`."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        argv = (sys.executable, "-I", "-S", str(GUARDIAN), str(os.getpid()), *command.argv)
+        argv = (sys.executable, "-I", "-S", stdio_guard.__file__, LINE, str(os.getpid()), *command.argv)
         ours, its = socket.socketpair()
         with its:
             try:
@@ -180,10 +180,10 @@ class Line:
             except BaseException:
                 ours.close()
                 raise
-            # From here on nothing waits until the guardian has an owner. Starting it takes a millisecond or two.
+            # From here on nothing waits until the guard has an owner. Starting it takes a millisecond or two.
             try:
                 with log.open("ab") as file:
-                    guardian = subprocess.Popen(  # noqa: ASYNC220
+                    guard = subprocess.Popen(  # noqa: ASYNC220
                         argv,
                         stdin=its.fileno(),
                         stdout=its.fileno(),
@@ -194,7 +194,7 @@ class Line:
             except OSError:
                 writer.close()
                 raise
-        return cls(guardian, reader, writer)
+        return cls(guard, reader, writer)
 
     async def heard(self) -> str:
         """The next line; '' = it is gone."""
@@ -207,20 +207,20 @@ class Line:
             self._writer.write(text.encode())
 
     def hang_up(self) -> None:
-        """Shut the line for good, at which the guardian kills everything and ends. What it says still can be heard."""
+        """Shut the line for good, at which the guard kills everything and ends. What it says still can be heard."""
         if not self._is_hung_up and not self._writer.is_closing():
             self._writer.write_eof()
         self._is_hung_up = True
 
-    def kill_guardian(self) -> None:
-        self._guardian.kill()
+    def kill_guard(self) -> None:
+        self._guard.kill()
 
     async def let_go(self) -> None:
-        """Close the line and wait until the guardian has ended."""
+        """Close the line and wait until the guard has ended."""
         self._writer.close()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
-        await asyncio.to_thread(self._guardian.wait)
+        await asyncio.to_thread(self._guard.wait)
 
 
 def tail(log: Path, *, num_lines: int = TAIL_LINES) -> str:
@@ -235,7 +235,7 @@ def tail(log: Path, *, num_lines: int = TAIL_LINES) -> str:
 
 
 async def _kill_session(session: int) -> None:
-    """Kill every process of a session. For a server whose guardian is gone; the server itself is dead already."""
+    """Kill every process of a session. For a server whose guard is gone; the server itself is dead already."""
     give_up = asyncio.get_running_loop().time() + KILL_S
     while left := [each for each in processes() if each.session == session and each.state not in "ZX"]:
         kill(left)

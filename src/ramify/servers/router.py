@@ -1,21 +1,17 @@
 """Router: one address in front of several workers (sgl-project/sgl-router), kept up as they are.
 
-Owns the router's process and tells it where the workers are. A router that was started elsewhere is attached to, with
-`PROBE`, or told of workers of ours, which are taken from it at the end (`ForeignRouter`). sglang-router 0.3.2 takes
-vLLM's servers as workers but reads `/v1/completions` by its own rules, in which a prompt is text: one of token ids is
-refused (422), so token engines need it over SGLang's servers or not at all.
+Owns the router's process and tells it where the workers are. sglang-router 0.3.2 takes vLLM's servers as workers, but
+reads `/v1/completions` by its own rules, in which a prompt is text. It refuses a prompt of token ids (422), so token
+engines need it over SGLang's servers or not at all.
 """
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from ramify.core.errors import EngineError
 from ramify.edge.http import Http
-from ramify.servers.attached import attach
 from ramify.servers.home import Here, Home
 from ramify.servers.launch import RouterLaunch, router_command
 from ramify.servers.member import Care
@@ -75,8 +71,8 @@ class Router:
         old = self._told[index]
         if old == worker:
             return
-        forget = () if old in self._workers else (old,)
-        await _told(self.url, (worker,), forget=forget, deadline_s=self._care.start_s)
+        forget = None if old in self._workers else old
+        await _tell(self.url, worker, forget=forget, deadline_s=self._care.start_s)
         self._told[index] = worker
 
     async def stop(self) -> None:
@@ -87,55 +83,22 @@ class Router:
         return router_command(self._launch, address, workers=self._workers, ours=self._ours)
 
 
-class ForeignRouter:
-    """A router that somebody else started and keeps, at `url`, and workers of ours that it is told of."""
-
-    def __init__(self, url: str, workers: Sequence[str], *, care: Care = CARE) -> None:
-        self.url = url
-        self._workers = list(workers)
-        self._told: dict[int, str] = {}
-        self._care = care
-
-    async def start(self) -> str:
-        """Wait until it has all workers; returns its address. Raises `EngineError` where it is not there or slow."""
-        await attach([self.url], probe=replace(PROBE, ready=None), care=self._care)
-        self._told = dict(enumerate(self._workers))
-        await _told(self.url, self._workers, deadline_s=self._care.start_s)
-        return self.url
-
-    async def replace(self, index: int, worker: str) -> None:
-        """As `Router.replace`. It may have been started again by whoever keeps it, so that it is told each time."""
-        self._workers[index] = worker
-        old = self._told.get(index, worker)
-        forget = () if old in self._workers else (old,)
-        await _told(self.url, (worker,), forget=forget, deadline_s=self._care.start_s)
-        self._told[index] = worker
-
-    async def stop(self) -> None:
-        """Take our workers from it, as far as it is there and listens. Harmless when repeated."""
-        ours, self._told = tuple(self._told.values()), {}
-        with contextlib.suppress(EngineError):
-            await _told(self.url, (), forget=ours, deadline_s=ORDER_S)
-
-
-async def _told(url: str, workers: Sequence[str], *, forget: Sequence[str] = (), deadline_s: float) -> None:
-    """Wait until the router at `url` has `workers`, then let it forget others."""
+async def _tell(url: str, worker: str, *, forget: str | None, deadline_s: float) -> None:
+    """Wait until the router at `url` has `worker`, then let it forget another one."""
     http = Http(url)
     try:
         async with asyncio.timeout(deadline_s):
             listed = await _listed(http)
-            for worker in workers:
-                if worker not in listed:
-                    # The answer is an acceptance; the router looks at the worker afterwards.
-                    await http.post("/workers", json.dumps({"url": worker}).encode(), deadline_s=ORDER_S)
-            while not listed.keys() >= set(workers):
+            if worker not in listed:
+                # The answer is an acceptance; the router looks at the worker afterwards.
+                await http.post("/workers", json.dumps({"url": worker}).encode(), deadline_s=ORDER_S)
+            while worker not in listed:
                 await asyncio.sleep(POLL_S)
                 listed = await _listed(http)
-            for worker in forget:
-                if worker in listed:
-                    await http.delete(f"/workers/{listed[worker]}", deadline_s=ORDER_S)
+            if forget in listed:
+                await http.delete(f"/workers/{listed[forget]}", deadline_s=ORDER_S)
     except TimeoutError:
-        raise EngineError("router_slow", f"{url} did not take {', '.join(workers)} in {deadline_s:g} s") from None
+        raise EngineError("router_slow", f"{url} did not take {worker} in {deadline_s:g} s") from None
     finally:
         await http.close()
 

@@ -1,9 +1,8 @@
 """Pool: several servers of one model, started together and kept up until they are stopped.
 
-Owns every server it started, and no other: whatever is reached by an address alone is asked and never killed
-(`attached.py`). A server that dies or falls silent is started again after a pause, at its address where it can be had,
-a limited number of times in a row. Observers are told, in the event loop, where each server is now; they must not
-raise. Invariant: when `stop` has returned, or `start` has raised, none of the servers is left.
+Owns every server it started, and no other. A server that dies or falls silent is started again after a pause, at its
+address where it can be had, a limited number of times in a row. Observers are told, in the event loop, where each
+server is now; they must not raise. Invariant: when `stop` has returned, or `start` has raised, no server is left.
 """
 
 import asyncio

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from ramify.core.errors import RamifyError
 from ramify.servers.member import cancelled
-from ramify.servers.router import ForeignRouter, Router
+from ramify.servers.router import Router
 from ramify.servers.server_pool import Down, Event, GivenUp, ServerPool, Up
 
 Say = Callable[[str], None]
@@ -21,7 +21,7 @@ class Site:
     def __init__(
         self,
         pool: Callable[[Callable[[Event], None]], ServerPool],
-        router: Callable[[Sequence[str], Callable[[Event], None]], Router | ForeignRouter] | None = None,
+        router: Callable[[Sequence[str], Callable[[Event], None]], Router] | None = None,
         *,
         say: Say = lambda text: None,
     ) -> None:
@@ -29,7 +29,7 @@ class Site:
         """Set when nothing can be reached any more: the router or every server was given up."""
         self._pool = pool(self._observe_server)
         self._make_router = router
-        self._router: Router | ForeignRouter | None = None
+        self._router: Router | None = None
         self._say = say
         self._ready: dict[int, str] = {}
         """Index of a server -> where it was ready last."""
@@ -105,7 +105,7 @@ class Site:
             case GivenUp():
                 self.over.set()
 
-    async def _follow(self, router: Router | ForeignRouter) -> None:
+    async def _follow(self, router: Router) -> None:
         """Tell the router where servers are. What it does not take is tried again when it or any server comes up."""
         while True:
             await self._has_changed.wait()

@@ -15,17 +15,11 @@ from ramify.servers.pool.plan import plan
 
 def pooled(config: EngineConfig, pool: PoolConfig) -> Engine:
     """The engines of a pool as one engine: on this machine, or on a Ray cluster, which is joined when it connects.
-    Raises `ConfigError` where they do not fit on this machine, where the configuration names servers already, and for a
-    router, behind which nobody knows which engine is asked."""
+    Raises `ConfigError` where they do not fit on this machine and where the configuration names servers already."""
     if config.replicas or config.base_url is not None:
         raise ConfigError(
             f"service.pool starts the engines, and engine.replicas = {config.replicas!r}, engine.base_url = "
             f"{config.base_url!r} name others: leave one of them out"
-        )
-    if pool.router != "none":
-        raise ConfigError(
-            f"service.pool.router = {pool.router!r}: a service places its requests itself, on the engines that have "
-            "their contexts; leave it out, or name the router as engine.base_url"
         )
     launch = Launch.for_engine(config.name, config.model, config.server)
     build, placement, patience = client_of(config), config.placement, config.retry.patience

@@ -5,9 +5,9 @@ hashes are kept, of the most recently used blocks, so memory stays bounded.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
 
 from ramify.core.segment import Ids_T
+from ramify.engines.fleet.block_keys import BlockKeys
 
 MAX_BLOCKS = 1 << 16
 
@@ -17,13 +17,14 @@ class KnownPrefixes:
 
     def __init__(self, block_size: int, *, max_blocks: int = MAX_BLOCKS) -> None:
         self._block_size = block_size
+        self._keys = BlockKeys(block_size) if block_size else None
         self._max_blocks = max_blocks
         self._seen: OrderedDict[int, None] = OrderedDict()
 
     def num_known(self, ids: Ids_T) -> int:
         """Length of the longest known prefix of `ids` short of its last token, in whole blocks."""
         num_blocks = 0
-        for key in self._keys(ids[:-1]):
+        for key in self._keys.of(ids[:-1]) if self._keys else ():
             if key not in self._seen:
                 break
             self._seen.move_to_end(key)
@@ -32,7 +33,7 @@ class KnownPrefixes:
 
     def add(self, ids: Ids_T) -> None:
         """`ids` have been computed."""
-        for key in self._keys(ids):
+        for key in self._keys.of(ids) if self._keys else ():
             self._seen[key] = None
             self._seen.move_to_end(key)
         while len(self._seen) > self._max_blocks:
@@ -41,12 +42,3 @@ class KnownPrefixes:
     def clear(self) -> None:
         """Nothing is known any more: its keys and values were those of other weights."""
         self._seen.clear()
-
-    def _keys(self, ids: Ids_T) -> Iterator[int]:
-        """One hash a whole block, of everything up to its end."""
-        if not self._block_size:
-            return
-        key = 0
-        for end in range(self._block_size, len(ids) + 1, self._block_size):
-            key = hash((key, ids[end - self._block_size : end].tobytes()))
-            yield key

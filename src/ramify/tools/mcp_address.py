@@ -1,8 +1,8 @@
 """MCP address: where a server is, and the streams of messages that the SDK's client speaks with it through.
 
 A server that is started here is given no variable of ours but those the SDK holds harmless (HOME, LOGNAME, PATH, SHELL,
-TERM, USER) and those named for it; on Linux it ends with this process, however that ends (`tether.py`). One behind a
-URL is sent the headers named for it. No message of either is longer than `MAX_MESSAGE_BYTES`.
+TERM, USER) and those named for it; on Linux it ends with this process, however that ends (`edge/stdio_guard.py`). One
+behind a URL is sent the headers named for it. No message of either is longer than `MAX_MESSAGE_BYTES`.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
 from ramify.core.errors import ConfigError
+from ramify.edge import stdio_guard
 from ramify.tools.mcp_process import MAX_MESSAGE_BYTES, LastWords, running
 
-TETHER: Final = Path(__file__).with_name("tether.py")
 READ_S: Final = 3600.0
 """Of an HTTP answer; the deadline of a call is the toolbox's."""
 
@@ -52,7 +52,10 @@ class Address:
             raise ConfigError(f"command = {self.command!r}: there is no such program")
         if sys.platform != "linux":
             return [program, *self.args]
-        return [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), str(Path(program).absolute()), *self.args]
+        return [
+            *(sys.executable, "-I", "-S", stdio_guard.__file__, stdio_guard.STREAMS, str(os.getpid())),
+            *(str(Path(program).absolute()), *self.args),
+        ]
 
     @contextlib.asynccontextmanager
     async def streams(self, words: LastWords, ended: Callable[[], None]) -> AsyncIterator[Any]:

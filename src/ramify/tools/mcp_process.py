@@ -35,7 +35,7 @@ PAUSE_S: Final = 0.01
 MAX_OWED: Final = 100
 ENDINGS: Final = (None, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 """What ends it, in this order: that its input is closed; a wish to its process group; a wish to whoever holds it, who
-kills all it has started (`tether.py`); a blow to the group."""
+kills all it has started (`edge/stdio_guard.py`); a blow to the group."""
 PATIENCE_S: Final = 2.0
 """Between one and the next (the SDK's own)."""
 POLL_S: Final = 0.01

@@ -1,7 +1,7 @@
-"""Block keys: a number for every whole block of a context, of everything up to its end.
+"""BlockKeys: a number for every whole block of a context, of everything up to its end.
 
 A key is the sum of all tokens up to there, each times a fixed random number of its position, modulo 2^64: one pass of
-numpy whatever the number of blocks. Two prefixes that differ have the same key about once in 2^32 times; whoever asks
+numpy whatever the number of blocks. Two different prefixes have the same key about once in 2^32 times; whoever asks
 by keys must be able to bear that.
 """
 
@@ -17,21 +17,27 @@ MASK: Final = (1 << 64) - 1
 
 
 class BlockKeys:
-    """Keys of blocks of `block_size` tokens, an even number: tokens are taken two at a time, as one of 64 bits."""
+    """Keys of blocks of `block_size` tokens, 1 or more. With an even number two tokens are taken at a time, as 64 bits,
+    which is quicker."""
 
     def __init__(self, block_size: int) -> None:
-        self._pairs = block_size // 2
+        self._per_word = 1 if block_size % 2 else 2
+        """Tokens a word."""
+        self._word = np.uint32 if block_size % 2 else np.uint64
+        self._num_words = block_size // self._per_word
+        """Words a block."""
         self._weights, self._starts = _weights(0), np.arange(0)
 
     def of(self, ids: Ids_T, *, after: Sequence[int] = ()) -> list[int]:
         """Keys of the blocks of `ids` (T,) int32 behind the first ones, whose keys are `after`."""
-        first, end = len(after) * self._pairs, len(ids) // (2 * self._pairs) * self._pairs
+        per_word, num_words = self._per_word, self._num_words
+        first, end = len(after) * num_words, len(ids) // (per_word * num_words) * num_words
         if end <= first:
             return []
         if len(self._weights) < end:
-            self._weights, self._starts = _weights(2 * end), np.arange(0, 2 * end, self._pairs)
-        pairs = np.ascontiguousarray(ids[2 * first : 2 * end], np.int32).view(np.uint64)
-        blocks = np.add.reduceat(pairs * self._weights[first:end], self._starts[: (end - first) // self._pairs])
+            self._weights, self._starts = _weights(2 * end), np.arange(0, 2 * end, num_words)
+        words = np.ascontiguousarray(ids[per_word * first : per_word * end], np.int32).view(self._word)
+        blocks = np.add.reduceat(words * self._weights[first:end], self._starts[: (end - first) // num_words])
         keys: list[int] = blocks.cumsum().tolist()
         return [(after[-1] + key) & MASK for key in keys] if after else keys
 

@@ -22,7 +22,7 @@ from ramify.edge.patience import Patience
 from ramify.engines.served.control import CONTROL_S, AbortRoute, ServedControl
 from ramify.engines.served.model import ServedModel
 from ramify.engines.served.progress import Flight, Progress
-from ramify.engines.served.turn import Ask, Sampled, Turn
+from ramify.engines.served.turn import Ask, Sampled, ServedTurn
 from ramify.engines.served.weights import Known, Naming, ServedWeights
 
 ABORT_S: Final = 5.0
@@ -94,7 +94,7 @@ class Exchange:
 
     async def generate(self, request: Request) -> Generation:
         """Carry one request out, one try. Raises `EngineError`."""
-        turn = Turn(
+        turn = ServedTurn(
             request,
             token_bytes=self._bytes,
             end_ids=self._model.end_ids,
@@ -108,7 +108,7 @@ class Exchange:
                 finish = Finish("abort") if pending.is_unwanted else await self._exchanged(turn, known, pending)
         return turn.generation(finish)
 
-    async def _exchanged(self, turn: Turn, known: Known, pending: _Pending) -> Finish | None:
+    async def _exchanged(self, turn: ServedTurn, known: Known, pending: _Pending) -> Finish | None:
         """One ask and what `turn` hears of its answer."""
         ask, dialect = turn.ask(self._wire_id(turn.request.request_id)), self.terms.dialect
         try:

@@ -1,23 +1,22 @@
-"""Served turn: one generation of a server, from what is asked to the tokens that count.
+"""ServedTurn: one generation of a server, from what is asked to the tokens that count.
 
-Stop words are found here, over ids, as `StopWatch` finds them in every other engine: a server knows neither the run
-that the context ends with nor more than its own text, so what it calls a stop is only where it came back. Tokens behind
-a stop are cut off and billed; a stop that is none of ours is gone on from by another ask. Refused, by name and never
-repaired: answers with another number of tokens, another prompt, or logprobs that are missing or no numbers.
+A `StopWatch` over the ids finds the stop words, as in every other engine. A server does not know the run that the
+context ends with, and reads only its own text, so its stop says only where it came back. Tokens behind a stop are cut
+off and billed. Where the server stopped at none of our stop words, another ask continues. An answer with another number
+of tokens, another prompt, or logprobs that are missing or no numbers raises an error by name and is never repaired.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Final
 
 import numpy as np
 
-from ramify.core.cut import first_stop
 from ramify.core.engine import Generation, Request
 from ramify.core.errors import EngineError
 from ramify.core.seeds import child_seed
 from ramify.core.segment import Finish, Floats_T, Sampling, token_array
+from ramify.engines.stop_watch import StopWatch
 
 WIRE_SEED_MASK: Final = (1 << 63) - 1
 """Servers hold a seed in a signed 64-bit integer."""
@@ -74,7 +73,7 @@ class Sampled:
 
 
 @dataclass(slots=True)
-class Turn:
+class ServedTurn:
     """One generation on its way. Fed answers until one ends it."""
 
     request: Request
@@ -90,6 +89,11 @@ class Turn:
     _logprobs: list[float] = field(default_factory=list[float])
     _topk: list[Floats_T] = field(default_factory=list[Floats_T])
     _versions: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    _watch: StopWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        latest_first = self.request.ids[::-1][: self.request.num_run].tolist()
+        self._watch = StopWatch(self.request.stops, (self.token_bytes[token] for token in latest_first))
 
     def ask(self, request_id: str) -> Ask:
         """What is asked next."""
@@ -99,7 +103,7 @@ class Turn:
             ids=[*request.ids.tolist(), *self.ids],
             max_tokens=self.room - num,
             seed=seed & WIRE_SEED_MASK,
-            stops=tuple(dict.fromkeys([*request.stops, *completions(self._tail(), request.stops)])),
+            stops=tuple(dict.fromkeys([*request.stops, *completions(self._watch.tail, request.stops)])),
             end_ids=self.end_ids,
             sampling=request.sampling,
             topk=request.topk if len(self._topk) < request.topk_tokens else 0,
@@ -150,27 +154,12 @@ class Turn:
         num_before_end = len(ids)
         if not set(self.end_ids).isdisjoint(ids):
             num_before_end = next(i for i, token in enumerate(ids) if token in self.end_ids)
-        pieces = [self.token_bytes[token] for token in ids[:num_before_end]]
-        tail = self._tail()
-        found = first_stop(tail + b"".join(pieces), self.request.stops, after=len(tail))
+        found = self._watch.hear(*(self.token_bytes[token] for token in ids[:num_before_end]))
         if found is not None:
-            return _num_up_to(pieces, found[1] - len(tail)), Finish("stop", found[0])
+            return found[1], Finish("stop", found[0])
         if num_before_end < len(ids):
             return num_before_end + 1, Finish("end_of_sequence")
         return len(ids), None
-
-    def _tail(self) -> bytes:
-        """The end of the run so far: as many bytes as a stop word can have before its last."""
-        room = max((len(word.encode()) for word in self.request.stops), default=1) - 1
-        if room < 1:
-            return b""
-        run = self.request.ids[len(self.request.ids) - self.request.num_run :]
-        tail = b""
-        for token in chain(reversed(self.ids), reversed(run)):
-            tail = self.token_bytes[token] + tail
-            if len(tail) >= room:
-                break
-        return tail[max(0, len(tail) - room) :]
 
     def _refuse(self, sampled: Sampled, ask: Ask) -> None:
         """Raise for what cannot be an answer to `ask`."""
@@ -242,16 +231,6 @@ def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         elif length:
             joined.append((version, length))
     return joined
-
-
-def _num_up_to(pieces: Sequence[bytes], end: int) -> int:
-    """Number of tokens whose bytes reach byte `end`."""
-    reached = 0
-    for index, piece in enumerate(pieces):
-        reached += len(piece)
-        if reached >= end:
-            return index + 1
-    return len(pieces)
 
 
 def _sound(logprobs: Sequence[float | None] | None, num: int) -> list[float]:

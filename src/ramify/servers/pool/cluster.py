@@ -37,14 +37,14 @@ from ramify.servers.pool.plan import (
     nodes_of,
     plan,
 )
-from ramify.servers.process import GUARDIAN_S
+from ramify.servers.process import GUARD_S
 from ramify.servers.self_served import SelfServed
 from ramify.servers.server_pool import Event, ServerPool
 
 T = TypeVar("T")
 
-KEEPS_GUARDIANS: Final = {"RAY_kill_child_processes_on_worker_exit": "0"}
-"""Of the actors: else Ray kills the guardian of a server with its actor, and what the server began stays."""
+KEEPS_GUARDS: Final = {"RAY_kill_child_processes_on_worker_exit": "0"}
+"""Of the actors: else Ray kills the guard of a server with its actor, and what the server began stays."""
 
 
 def clustered(
@@ -137,7 +137,7 @@ class Bundles:
     def actor(self, bundle: int | None, *arguments: Any) -> Any:
         """A `MemberProcess` in a bundle."""
         options = {"max_restarts": 0, "max_task_retries": 0, **self._resources, **self._within(bundle)}
-        environment = {"env_vars": {**ACTOR_ENVIRONMENT, **KEEPS_GUARDIANS}}
+        environment = {"env_vars": {**ACTOR_ENVIRONMENT, **KEEPS_GUARDS}}
         return self.ray.remote(MemberProcess).options(runtime_env=environment, **options).remote(*arguments)
 
     def _seen(self, bundle: int) -> Any:
@@ -183,14 +183,14 @@ class RayMember:
         return await self._answered(self._placed.wait.remote())
 
     async def listens(self) -> bool:
-        return await self._answered(self._placed.listens.remote(), deadline_s=GUARDIAN_S)
+        return await self._answered(self._placed.listens.remote(), deadline_s=GUARD_S)
 
     async def last_words(self) -> str:
-        return await self._answered(self._placed.last_words.remote(), deadline_s=GUARDIAN_S)
+        return await self._answered(self._placed.last_words.remote(), deadline_s=GUARD_S)
 
     async def stop(self, grace_s: float) -> None:
         # A start that is under way comes first.
-        await self._answered(self._placed.stop.remote(grace_s), deadline_s=grace_s + 3 * GUARDIAN_S)
+        await self._answered(self._placed.stop.remote(grace_s), deadline_s=grace_s + 3 * GUARD_S)
 
     def kill(self) -> None:
         if self._actor is not None:

@@ -1,4 +1,4 @@
-"""PoolConfig: the cards, nodes, ports and router of the engines that a service starts. Values and their checks."""
+"""PoolConfig: the cards, nodes and ports of the engines that a service starts. Values and their checks."""
 
 import math
 from dataclasses import dataclass
@@ -37,13 +37,7 @@ class PoolConfig:
     """Parts of one engine that serve requests apart. vLLM: replicas, each on its share of the cards. SGLang: groups of
     attention inside the tensor-parallel group."""
     router: RouterKind = "none"
-    """none: requests are placed by the run's `engine.placement`; own: one is started; external: the engines are told to
-    the one at `router_ip` and `router_port`."""
-    router_ip: str | None = None
-    router_port: int | None = None
-    """None = any, of one that is started."""
-    router_timeout_s: int = 1800
-    """After which a request is given up by a router that is started; its own default."""
+    """Only none: the run's `engine.placement` places requests. The other words are read for one version and refused."""
     first_port: int = 20_000
     """Ports are looked for from here on: above those of Ray's workers (10002 to 19999)."""
     last_port: int = 32_767
@@ -91,7 +85,6 @@ def _check_counts(pool: PoolConfig) -> None:
         "num_gpus_per_engine": pool.num_gpus_per_engine,
         "num_gpus_per_node": pool.num_gpus_per_node,
         "data_parallel": pool.data_parallel,
-        "router_timeout_s": pool.router_timeout_s,
     }
     at_least_0 = {
         "num_gpus": pool.num_gpus,
@@ -153,14 +146,8 @@ def _check_cluster(pool: PoolConfig) -> None:
 
 
 def _check_router(pool: PoolConfig) -> None:
-    if pool.router_port is not None and not 1 <= pool.router_port <= 65_535:
-        raise ConfigError(f"pool.router_port = {pool.router_port!r}: a port is from 1 to 65535")
-    if pool.router == "external" and (not pool.router_ip or pool.router_port is None):
+    if pool.router != "none":
         raise ConfigError(
-            f"pool.router = 'external' needs its address: router_ip = {pool.router_ip!r}, "
-            f"router_port = {pool.router_port!r}"
+            f"pool.router = {pool.router!r}: a service places its requests itself, on the engines that have their "
+            "contexts; leave it out, or leave out service.pool and name the router as engine.base_url"
         )
-    if pool.router != "external" and pool.router_ip is not None:
-        raise ConfigError(f"pool.router_ip = {pool.router_ip!r} is an external router's: set router = 'external'")
-    if pool.router == "none" and pool.router_port is not None:
-        raise ConfigError(f"pool.router_port = {pool.router_port!r}: there is no router; set router = 'own'")

@@ -7,9 +7,8 @@ anything (`engines/fleet/replicas.py`). Refuses plans of several nodes, which ar
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -18,18 +17,15 @@ from ramify.core.errors import ConfigError
 from ramify.edge.patience import PATIENCE, Patience
 from ramify.engines.fleet.placement import PlacementName
 from ramify.servers.home import Here, Home, log_folder
-from ramify.servers.launch import Launch, RouterLaunch
+from ramify.servers.launch import Launch
 from ramify.servers.member import Care
 from ramify.servers.pool.config import PoolConfig
 from ramify.servers.pool.members import VISIBLE, member_command
 from ramify.servers.pool.plan import Node, Plan
 from ramify.servers.ports import Address
 from ramify.servers.process import Command
-from ramify.servers.router import CARE as ROUTER_CARE
-from ramify.servers.router import ForeignRouter, Router
 from ramify.servers.self_served import SelfServed
 from ramify.servers.server_pool import Event, ServerPool
-from ramify.servers.site import Say, Site
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -105,37 +101,6 @@ def engine_of(
         )
 
     return SelfServed(build, pool, placement=placement, patience=patience)
-
-
-def site_of(
-    plan: Plan,
-    launch: Launch,
-    *,
-    router: RouterLaunch,
-    logs: Path,
-    ours: Mapping[str, str],
-    care: Care | None = None,
-    say: Say = lambda text: None,
-) -> Site:
-    """The engines of a plan with its router: one that is started over them, one of others that is told of them, or
-    none. Nothing is started yet."""
-    router_care = (
-        replace(ROUTER_CARE, start_s=max(ROUTER_CARE.start_s, launch.config.start_s)) if care is None else care
-    )
-
-    def own(workers: Sequence[str], observe: Callable[[Event], None]) -> Router:
-        assert plan.router is not None, "it is only made where there is to be one"
-        home = Home(logs=logs, host=plan.router.host, port=plan.router.port)
-        return Router(router, workers, home=home, ours=ours, care=router_care, observe=observe)
-
-    def foreign(workers: Sequence[str], observe: Callable[[Event], None]) -> ForeignRouter:
-        assert plan.external_router is not None, "it is only made where there is one"
-        return ForeignRouter(plan.external_router, workers, care=router_care)
-
-    in_front = own if plan.router is not None else foreign if plan.external_router is not None else None
-    return Site(
-        lambda observe: servers_of(plan, launch, logs=logs, ours=ours, care=care, observe=observe), in_front, say=say
-    )
 
 
 def _host(plan: Plan) -> str:

@@ -2,7 +2,7 @@
 
 `MemberProcess` is the work itself; a `RemoteMember` is anything that passes its calls on, over whatever lies between.
 All that it is told and answers can be pickled. Invariant: a process with a member in it that ends, however it does,
-takes the member's server with it (`servers/guardian.py`).
+takes the member's server with it (`edge/stdio_guard.py`).
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from ramify.core.errors import ConfigError
-from ramify.servers.guardian import KILL_S
+from ramify.edge.stdio_guard import KILL_S
 from ramify.servers.home import Logs
 from ramify.servers.launch import Launch
 from ramify.servers.pool.members import member_command
@@ -113,7 +113,7 @@ class MemberProcess:
         return self._process
 
     async def _hold_ports(self) -> None:
-        """Hold the ports of the plan. Those of a member that was lost are had as soon as its guardian has killed it."""
+        """Hold the ports of the plan. Those of a member that was lost are had as soon as its guard has killed it."""
         if self._ports is not None:
             return
         ports, loop = Ports(self._member.address.host), asyncio.get_running_loop()

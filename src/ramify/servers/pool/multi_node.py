@@ -14,7 +14,7 @@ from ramify.servers.member import cancelled
 from ramify.servers.pool.member_process import MemberLost, RemoteMember
 from ramify.servers.pool.plan import EnginePlan, Member, Plan
 from ramify.servers.ports import Address
-from ramify.servers.process import GUARDIAN_S
+from ramify.servers.process import GUARD_S
 
 
 class Spread:
@@ -105,7 +105,7 @@ class SpreadServer:
             return await self.wait()
         except asyncio.CancelledError:
             self.kill()
-            await asyncio.wait({self._ended}, timeout=GUARDIAN_S)
+            await asyncio.wait({self._ended}, timeout=GUARD_S)
             raise
 
     def kill(self) -> None:
@@ -153,7 +153,7 @@ async def _words(member: RemoteMember) -> str:
 
 async def _stopped(members: Iterable[RemoteMember], *, grace_s: float) -> None:
     """Stop all, to the end whatever one of them raises; then raise the first error. One that is lost has been killed
-    by its guardian, as far as its node is there."""
+    by its guard, as far as its node is there."""
     results = await asyncio.gather(*(member.stop(grace_s) for member in members), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, MemberLost):

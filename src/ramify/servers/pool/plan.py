@@ -85,13 +85,9 @@ class EnginePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All engines of a pool, and the router in front of them."""
+    """All engines of a pool."""
 
     engines: tuple[EnginePlan, ...]
-    router: Address | None
-    """Where one is to be started."""
-    external_router: str | None
-    """The address of one that is up already, which the heads are told to."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -99,7 +95,7 @@ class Plan:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Where requests go, and what a router has as workers: node 0 of each engine."""
+        """Where requests go: node 0 of each engine."""
         return tuple(engine.head.address.url for engine in self.engines)
 
 
@@ -146,7 +142,7 @@ def anything(host: str, first: int, count: int) -> int:
 def plan(config: PoolConfig, nodes: Sequence[Node], *, free: Free = anything) -> Plan:
     """Where each engine is and what it is given. Raises `ConfigError` where `nodes` or their ports do not suffice."""
     _check_nodes(config, nodes)
-    ports = _Ports(config, free, router_host=nodes[0].host)
+    ports = _Ports(config, free)
     slots = list(_cpu_slots(config, nodes) if config.num_cpu_engines else _slots(config, nodes))
     num_slots = config.num_engines * config.nodes_per_engine
     if len(slots) < num_slots:
@@ -166,7 +162,7 @@ def plan(config: PoolConfig, nodes: Sequence[Node], *, free: Free = anything) ->
         )
         for index in range(config.num_engines)
     )
-    return Plan(engines=engines, router=_router(config, nodes, ports), external_router=_external(config))
+    return Plan(engines=engines)
 
 
 _Slot = tuple[str, tuple[int, ...], int | None]
@@ -176,10 +172,9 @@ _Slot = tuple[str, tuple[int, ...], int | None]
 class _Ports:
     """Hands out ports of every node, in order and none twice."""
 
-    def __init__(self, config: PoolConfig, free: Free, *, router_host: str) -> None:
+    def __init__(self, config: PoolConfig, free: Free) -> None:
         self._config = config
         self._free = free
-        self._named = (router_host, config.router_port if config.router == "own" else None)
         self._next: dict[str, int] = {}
 
     def take(self, host: str, count: int = 1) -> int:
@@ -188,9 +183,6 @@ class _Ports:
         first = self._free(host, start, count)
         if first < start:
             raise ContractError(f"free ports of {host} from {start} on were asked for, and {first} was answered")
-        if host == self._named[0] and self._named[1] in range(first, first + count):
-            self._next[host] = first + 1
-            return self.take(host, count)
         if first + count - 1 > self._config.last_port:
             raise ConfigError(
                 f"pool: no {count} free ports beside each other on {host} from {start} to last_port = "
@@ -233,21 +225,6 @@ def _member(config: PoolConfig, ports: _Ports, slot: _Slot, *, engine: int, rank
     port = ports.take(host)
     block = ports.take(host, BLOCK + config.data_parallel)
     return Member(engine=engine, rank=rank, gpus=gpus, address=Address(host, port, block), bundle=bundle)
-
-
-def _router(config: PoolConfig, nodes: Sequence[Node], ports: _Ports) -> Address | None:
-    """On the first node, with a port beside it for its own figures."""
-    if config.router != "own":
-        return None
-    host = nodes[0].host
-    return Address(host, config.router_port or ports.take(host), ports.take(host))
-
-
-def _external(config: PoolConfig) -> str | None:
-    if config.router != "external":
-        return None
-    assert config.router_ip is not None and config.router_port is not None, "checked by the config"
-    return Address(config.router_ip, config.router_port, config.router_port).url
 
 
 def _place(host: str) -> tuple[int, tuple[tuple[int, int | str], ...]]:

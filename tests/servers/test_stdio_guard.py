@@ -1,4 +1,4 @@
-"""What could get a server past its guardian, or the guardian to take a server down for nothing."""
+"""What could get a server past its guard, or the guard to take a server down for nothing."""
 
 import asyncio
 import contextlib
@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.servers.programs import guardian_of, is_alive, kill, marked, python, until
+from tests.servers.programs import guard_of, is_alive, kill, marked, python, until
 
-from ramify.servers.guardian import MAX_LOG_BYTES
+from ramify.edge.stdio_guard import MAX_LOG_BYTES
 from ramify.servers.process import ServerProcess, tail
 
 COMET = """
@@ -35,17 +35,17 @@ async def test_a_program_that_flees_by_forking_is_caught(tmp_path: Path):
     assert not marked(tmp_path)
 
 
-async def test_a_guardian_that_is_told_to_end_many_times_kills_to_the_end(tmp_path: Path):
+async def test_a_guard_that_is_told_to_end_many_times_kills_to_the_end(tmp_path: Path):
     server = await ServerProcess.started(python(FLOCK, TEST_MARK=str(tmp_path)), log=tmp_path / "log")
     await until(lambda: tail(server.log) == "up")
-    guardian = guardian_of(server)
+    guard = guard_of(server)
     kill(server.pid)
 
     def pester() -> None:
         with contextlib.suppress(ProcessLookupError):
-            while is_alive(guardian):
+            while is_alive(guard):
                 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                    os.kill(guardian, number)
+                    os.kill(guard, number)
 
     await asyncio.gather(asyncio.to_thread(pester), server.wait())
     assert not marked(tmp_path)
