@@ -102,7 +102,7 @@ def against_chains(options: argparse.Namespace) -> None:
         less = paired_difference(solved, [expected[tree.problem.uid]["solved"] for tree in trees])
         leaves = fmean(len(tree.leaves()) for tree in trees)
         line = f"{f'{stems} x {children}':>16} {leaves:6.1f} {spent:6.1f} {pool.num_chains(spent):8.2f}"
-        compared = f"{fmean(solved):6.3f}  {less.mean:+.3f} [{less.low:+.3f}, {less.high:+.3f}]"
+        compared = f"{fmean(solved):6.3f}  {less.value:+.3f} [{less.low:+.3f}, {less.high:+.3f}]"
         print(f"{line} {compared}{noise(trees, pool)}")
 
 

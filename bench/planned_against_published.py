@@ -22,7 +22,8 @@ from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.problem import Problem
 from ramify.experiments.compare import Pool
-from ramify.experiments.paired import Difference, paired_difference
+from ramify.experiments.paired import paired_difference
+from ramify.planner.interval import Interval
 from ramify.planner.plan import plan
 
 PRESETS = ("tree_grpo", "at2po", "arpo", "aepo", "offline", "treepo", "spo", "treerl")
@@ -37,7 +38,7 @@ class Arm:
     gains: list[float]
 
     @property
-    def less_chains(self) -> Difference:
+    def less_chains(self) -> Interval:
         return paired_difference(self.gains, [0.0] * len(self.gains))
 
 
@@ -55,9 +56,9 @@ def published(name: str, task: str) -> RunConfig:
     return resolve(preset=name, flags={"task.name": task, "task.split": "heldout"}).config
 
 
-def text(difference: Difference) -> str:
+def text(difference: Interval) -> str:
     mark = "**" if difference.word != "equal" else ""
-    return f"{mark}{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]{mark}"
+    return f"{mark}{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]{mark}"
 
 
 def compare(task: str, presets: list[str], num_problems: int, num_seeds: int) -> None:

@@ -7,7 +7,7 @@ problems over decode tokens. What the table says is read off its figures, whiche
 import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ramify.core.problem import Problem
     from ramify.core.task import Task
     from ramify.experiments.compare import Line, Pool, TreeFigures
-    from ramify.experiments.paired import Difference
+    from ramify.planner.interval import Interval
 
 NUM_PROBLEMS = 200
 NUM_SEEDS = 3
@@ -228,9 +228,9 @@ def _mean_tokens(arm: Arm) -> float:
     return fmean(tree.spent.decode for group in arm.trees.values() for tree in group)
 
 
-def interval_text(difference: "Difference") -> str:
+def interval_text(difference: "Interval") -> str:
     """A difference with its interval."""
-    return f"{difference.mean:+.3f} [{difference.low:+.3f},{difference.high:+.3f}]"
+    return f"{difference.value:+.3f} [{difference.low:+.3f},{difference.high:+.3f}]"
 
 
 def _values(options: argparse.Namespace, lines: "Sequence[Line]", pool: "Pool") -> Mapping[str, object]:
@@ -240,5 +240,5 @@ def _values(options: argparse.Namespace, lines: "Sequence[Line]", pool: "Pool") 
         "seeds": options.seeds,
         "tokens_a_chain": pool.tokens_a_chain,
         "chains_in_pool": pool.size,
-        "presets": [asdict(each) for each in lines],
+        "presets": [each.as_dict() for each in lines],
     }

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.problem import Problem
     from ramify.core.tree import Tree
-    from ramify.experiments.noise import Figure, Interval, Line, Sample
+    from ramify.experiments.noise import Figure, Line, Sample
+    from ramify.planner.interval import Interval
     from ramify.rows.row import Row
     from ramify.train.policy_gradient import PolicyGradient
 

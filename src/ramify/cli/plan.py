@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.prices import Prices
     from ramify.experiments.pilot import Flown
-    from ramify.planner.plan import Aim, Estimate, Plan, Pruning
+    from ramify.planner.interval import Interval
+    from ramify.planner.plan import Aim, Plan, Pruning
     from ramify.runner.events import Observer
 
 
@@ -134,12 +135,12 @@ def advice(made: "Plan") -> Iterator[str]:
     yield f"{_shape_in_words(made)}: {_gain_in_words(made.gain, made.aim)}"
 
 
-def interval(estimate: "Estimate", form: str) -> str:
+def interval(estimate: "Interval", form: str) -> str:
     """A figure with its interval."""
     return f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
 
 
-def _children(ratio: "Estimate") -> str:
+def _children(ratio: "Interval") -> str:
     """Best numbers, those at the ends of the scale as what they stand for."""
     from ramify.planner.plan import FARTHEST
 
@@ -196,7 +197,7 @@ def _shape_in_words(made: "Plan") -> str:
     return "advice: " + ", ".join(parts)
 
 
-def _gain_in_words(gain: "Estimate", aim: str) -> str:
+def _gain_in_words(gain: "Interval", aim: str) -> str:
     if aim == "gradient":
         return f"chains cost {interval(gain, '+.1%')} for the same noise"
     return f"{interval(gain, '+.1%')} of the problems solved beyond chains"

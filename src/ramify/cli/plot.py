@@ -34,7 +34,7 @@ def draw(lines: "Sequence[Line]", pool: "Pool", path: Path, *, title: str) -> No
     axes.plot(tokens, solved, color=GREY, linewidth=2, label="independent chains", zorder=1)
     for number, line in enumerate(sorted(lines, key=lambda line: line.tokens)):
         less = line.less_chains["solved"]
-        whiskers = [[less.mean - less.low], [less.high - less.mean]]
+        whiskers = [[less.value - less.low], [less.high - less.value]]
         axes.errorbar(line.tokens, line.solved, whiskers, fmt="o", color=COLOURS[less.word], capsize=3, markersize=5)
         offset = (6, -11) if number % 2 else (-6, 12)  # neighbours on two sides, so that their names stay apart
         axes.annotate(line.name, (line.tokens, line.solved), xytext=offset, textcoords="offset points", fontsize=9)

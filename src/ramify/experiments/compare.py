@@ -9,14 +9,15 @@ their intervals are over problems. Numbers only; running and printing is done el
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 
 from ramify.core.format import IsSame
 from ramify.core.ledger import Spend
 from ramify.core.stop import ROULETTE
 from ramify.core.tree import Tree
-from ramify.experiments.paired import Difference, paired_difference
+from ramify.experiments.paired import difference_dict, paired_difference
+from ramify.planner.interval import Interval
 from ramify.runner.answers import ReadAnswer
 from ramify.runner.events import TreeClosed
 from ramify.runner.votes import classes_of
@@ -126,7 +127,7 @@ class Line:
     reward: float
     mixed: float
     answers: float
-    less_chains: Mapping[str, Difference]
+    less_chains: Mapping[str, Interval]
     """`solved`, `mixed` and `answers` less those of chains of equally many tokens, paired by problem."""
     is_covered: bool
     """Whether the pool has as many chains as these tokens pay for; else the comparison is with all of it."""
@@ -135,6 +136,9 @@ class Line:
     tool_calls: float
     seconds: float
     is_oracle: bool
+
+    def as_dict(self) -> Mapping[str, object]:
+        return asdict(self) | {"less_chains": {what: difference_dict(less) for what, less in self.less_chains.items()}}
 
 
 def line(name: str, trees: Mapping[str, Sequence[TreeFigures]], pool: Pool, *, seconds: float) -> Line:

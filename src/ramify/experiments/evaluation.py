@@ -7,7 +7,7 @@ started, of every role, whatever came of it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import get_args
 
@@ -16,8 +16,9 @@ from ramify.core.ledger import Spend
 from ramify.core.problem import Problem
 from ramify.core.strategy import Vote
 from ramify.core.tree import Tree
-from ramify.experiments.paired import Difference, paired_difference
+from ramify.experiments.paired import difference_dict, paired_difference
 from ramify.experiments.proportions import wilson
+from ramify.planner.interval import Interval
 from ramify.runner.answers import Answers
 from ramify.runner.build import assemble
 from ramify.runner.deadline import finished
@@ -77,11 +78,14 @@ class EvalLine:
     """Share of the budget that was left; None = there was none."""
     seconds: float
     """Of CPU, all problems and seeds."""
-    less_first: Difference | None
+    less_first: Interval | None
     """`returned` less that of the first search at this budget, paired by problem; None = it is the first."""
     is_steered_by_oracle: bool
     is_picked_by_metric: bool
     num_failed: int
+
+    def as_dict(self) -> Mapping[str, object]:
+        return asdict(self) | {"less_first": None if self.less_first is None else difference_dict(self.less_first)}
 
 
 async def evaluated(

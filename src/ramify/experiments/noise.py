@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ramify.experiments.paired import resamples
+from ramify.planner.interval import Interval
 
 Doubles_P = npt.NDArray[np.float64]
 TAILS = (0.025, 0.975)
@@ -37,15 +38,6 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """A figure and where 95 % of its resamples lie; infinite where some of them divide by 0."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class Figure:
     """A mean over problems, times the mean tokens of a tree."""
 
@@ -61,9 +53,7 @@ class Figure:
     @property
     def word(self) -> str:
         """`more` or `less` than the first preset, or `equal` where the ratio's interval holds 1."""
-        if self.ratio is None:
-            return "equal"
-        return "more" if self.ratio.low > 1 else "less" if self.ratio.high < 1 else "equal"
+        return "equal" if self.ratio is None else ("equal", "more", "less")[self.ratio.sign(1)]
 
 
 @dataclass(frozen=True, slots=True)
