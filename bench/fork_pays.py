@@ -25,7 +25,7 @@ from ramify import ROOT
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.tree import Tree
-from ramify.experiments.compare import Pool, chains_of
+from ramify.experiments.compare import ChainPool, chains_of
 from ramify.experiments.paired import paired_difference
 from ramify.experiments.pilot import DECODE, fly
 from ramify.planner.levels import levels, resampled
@@ -88,7 +88,7 @@ def unseen(title: str, number: int) -> Iterator[Observer]:
 
 
 def against_chains(options: argparse.Namespace) -> None:
-    pool, wide = Pool(lambda one, other: one == other), grown(options, (POOL,))
+    pool, wide = ChainPool(lambda one, other: one == other), grown(options, (POOL,))
     for tree in wide:
         pool.add(tree.problem.uid, chains_of(tree, lambda text: None))
     right = fmean(chain.reward for chains in pool.chains.values() for chain in chains)
@@ -106,7 +106,7 @@ def against_chains(options: argparse.Namespace) -> None:
         print(f"{line} {compared}{noise(trees, pool)}")
 
 
-def noise(trees: Sequence[Tree], pool: Pool) -> str:
+def noise(trees: Sequence[Tree], pool: ChainPool) -> str:
     """Variance times tokens of chains over that of these trees; needs two stems to tell."""
     if min(len(tree.children(ROOT)) for tree in trees) < 2:
         return ""

@@ -20,7 +20,7 @@ import numpy as np
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.problem import Problem
-from ramify.experiments.compare import Pool, TreeFigures, chains_of, figures, line
+from ramify.experiments.compare import ChainPool, TreeFigures, chains_of, figures, line
 from ramify.experiments.pilot import DECODE, fly
 from ramify.planner.coverage import Successes, coverage
 from ramify.planner.interval import Interval
@@ -118,11 +118,11 @@ def others(task: str, number: int) -> list[Problem]:
     return [problem for problem in drawn if problem.uid not in known][:number]
 
 
-def pool_of(task: str, problems: list[Problem], size: int = CHAINS_A_PROBLEM) -> Pool:
+def pool_of(task: str, problems: list[Problem], size: int = CHAINS_A_PROBLEM) -> ChainPool:
     made = config(task, seed=-1)
     made = replace(made, strategy=StrategyConfig(name="chains", options={"n": size}))
     built = build.build_task(made)
-    pool = Pool(built.is_same_answer)
+    pool = ChainPool(built.is_same_answer)
 
     def note(event: object) -> None:
         if isinstance(event, TreeClosed):

@@ -21,7 +21,7 @@ from plan_validation import FORKS, config, flown, grown, others, pool_of, shape_
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.problem import Problem
-from ramify.experiments.compare import Pool
+from ramify.experiments.compare import ChainPool
 from ramify.experiments.paired import paired_difference
 from ramify.planner.interval import Interval
 from ramify.planner.plan import plan
@@ -42,7 +42,7 @@ class Arm:
         return paired_difference(self.gains, [0.0] * len(self.gains))
 
 
-def arm(run: RunConfig, problems: list[Problem], num_seeds: int, pool: Pool) -> Arm:
+def arm(run: RunConfig, problems: list[Problem], num_seeds: int, pool: ChainPool) -> Arm:
     # few trees at once, so that forks find their contexts in the engine's slots; no bits are compared here
     quick = replace(run, max_trees=8, engine=replace(run.engine, options={"batch_invariant": False}))
     trees = grown(quick, problems, num_seeds)

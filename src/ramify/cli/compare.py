@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.problem import Problem
     from ramify.core.task import Task
-    from ramify.experiments.compare import Line, Pool, TreeFigures
+    from ramify.experiments.compare import ChainPool, CompareLine, TreeFigures
     from ramify.planner.interval import Interval
 
 NUM_PROBLEMS = 200
@@ -87,7 +87,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     return ExitCode.DONE
 
 
-def table(lines: "Sequence[Line]", pool: "Pool") -> Table:
+def table(lines: "Sequence[CompareLine]", pool: "ChainPool") -> Table:
     """One line an arm; figures are means a tree."""
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column("preset", no_wrap=True)
@@ -116,7 +116,7 @@ def table(lines: "Sequence[Line]", pool: "Pool") -> Table:
     return shown
 
 
-def findings(lines: "Sequence[Line]") -> Iterator[str]:
+def findings(lines: "Sequence[CompareLine]") -> Iterator[str]:
     """What the figures say, a line an arm that differs from chains, and what was known to the judge."""
     said = {"more": "solves more problems than", "fewer": "solves fewer problems than"}
     for each in lines:
@@ -184,11 +184,11 @@ def _grow(
 
 def _pool(
     config: "RunConfig", arms: Sequence[Arm], problems: "Sequence[Problem]", task: "Task", terminal: Terminal
-) -> "Pool":
+) -> "ChainPool":
     """Chains enough for the tokens of the dearest arm: a few to know their length, then the rest."""
-    from ramify.experiments.compare import Pool
+    from ramify.experiments.compare import ChainPool
 
-    pool = Pool(task.is_same_answer)
+    pool = ChainPool(task.is_same_answer)
     dearest = max(_mean_tokens(arm) for arm in arms)
     _add_chains(pool, config, MIN_POOL, -1, problems, task, terminal)
     wanted = min(MAX_POOL, int(POOL_ROOM * dearest / pool.tokens_a_chain) + 1)
@@ -198,7 +198,7 @@ def _pool(
 
 
 def _add_chains(
-    pool: "Pool",
+    pool: "ChainPool",
     config: "RunConfig",
     number: int,
     part: int,
@@ -233,7 +233,7 @@ def interval_text(difference: "Interval") -> str:
     return f"{difference.value:+.3f} [{difference.low:+.3f},{difference.high:+.3f}]"
 
 
-def _values(options: argparse.Namespace, lines: "Sequence[Line]", pool: "Pool") -> Mapping[str, object]:
+def _values(options: argparse.Namespace, lines: "Sequence[CompareLine]", pool: "ChainPool") -> Mapping[str, object]:
     return {
         "task": options.task,
         "problems": options.problems,

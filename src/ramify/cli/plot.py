@@ -15,7 +15,7 @@ except ImportError as error:
     raise ConfigError("--plot needs matplotlib: pip install 'ramify[plot]'") from error
 
 if TYPE_CHECKING:
-    from ramify.experiments.compare import Line, Pool
+    from ramify.experiments.compare import ChainPool, CompareLine
     from ramify.experiments.evaluation import EvalLine
 
 POINTS = 60
@@ -24,7 +24,7 @@ INK, GREY, MORE, FEWER = "#22272e", "#8b949e", "#1a7f37", "#cf222e"
 COLOURS = {"more": MORE, "fewer": FEWER, "equal": INK}
 
 
-def draw(lines: "Sequence[Line]", pool: "Pool", path: Path, *, title: str) -> None:
+def draw(lines: "Sequence[CompareLine]", pool: "ChainPool", path: Path, *, title: str) -> None:
     """Write the plot to `path`; its ending says the format. A point's whisker is the interval of its difference."""
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.add_subplot()

@@ -81,7 +81,7 @@ def chains_of(tree: Tree, read: ReadAnswer) -> list[Chain]:
 
 
 @dataclass(slots=True)
-class Pool:
+class ChainPool:
     """Independent chains of each problem, whichever runs grew them. Mutated by `add` only."""
 
     is_same: IsSame
@@ -115,7 +115,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CompareLine:
     """One arm, as it is printed. Figures of trees are means over problems and seeds."""
 
     name: str
@@ -141,7 +141,7 @@ class Line:
         return asdict(self) | {"less_chains": {what: difference_dict(less) for what, less in self.less_chains.items()}}
 
 
-def line(name: str, trees: Mapping[str, Sequence[TreeFigures]], pool: Pool, *, seconds: float) -> Line:
+def line(name: str, trees: Mapping[str, Sequence[TreeFigures]], pool: ChainPool, *, seconds: float) -> CompareLine:
     """One arm's line. `trees` maps a problem to its trees, one a seed."""
     every = [tree for group in trees.values() for tree in group]
     tokens = fmean(tree.spent.decode for tree in every)
@@ -151,7 +151,7 @@ def line(name: str, trees: Mapping[str, Sequence[TreeFigures]], pool: Pool, *, s
         what: {uid: fmean(vars_of(tree)[what] for tree in trees[uid]) for uid in uids}
         for what in ("solved", "mixed", "answers", "reward")
     }
-    return Line(
+    return CompareLine(
         name=name,
         num_trees=len(every),
         leaves=fmean(tree.spent.leaves for tree in every),

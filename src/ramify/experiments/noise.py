@@ -23,7 +23,7 @@ TAILS = (0.025, 0.975)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class GradientSample:
     """The gradients of one problem's trees under one preset."""
 
     second_moment: float
@@ -57,7 +57,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class NoiseLine:
     """One preset, as it is printed."""
 
     name: str
@@ -70,12 +70,12 @@ class Line:
     """None = some problem has a single tree."""
 
 
-def sample(gradients: Sequence[npt.NDArray[np.floating[Any]]], tokens: Sequence[int]) -> Sample:
+def sample(gradients: Sequence[npt.NDArray[np.floating[Any]]], tokens: Sequence[int]) -> GradientSample:
     """The sample of one problem: (D,) gradients and decode tokens of its trees."""
     norms = [_square(gradient) for gradient in gradients]
     second, number = fmean(norms), len(norms)
     mean = np.mean(np.asarray(gradients, np.float64), axis=0)
-    return Sample(
+    return GradientSample(
         second_moment=second,
         variance=max(0.0, number / (number - 1) * (second - _square(mean))) if number > 1 else None,
         tokens=fmean(tokens),
@@ -83,7 +83,7 @@ def sample(gradients: Sequence[npt.NDArray[np.floating[Any]]], tokens: Sequence[
     )
 
 
-def lines(samples: Mapping[str, Sequence[Sample]], *, quantile: float) -> list[Line]:
+def lines(samples: Mapping[str, Sequence[GradientSample]], *, quantile: float) -> list[NoiseLine]:
     """A line a preset, in order, each held against the first.
 
     `samples`: preset -> samples of the same problems in one order, one problem at least. `quantile`: of the values that
@@ -96,7 +96,7 @@ def lines(samples: Mapping[str, Sequence[Sample]], *, quantile: float) -> list[L
     of_second = _figures(second, tokens, quantile)
     of_variance = _figures({n: np.array(v) for n, v in variances.items()}, tokens, quantile) if is_known else {}
     return [
-        Line(
+        NoiseLine(
             name=name,
             tokens=float(tokens[name].mean()),
             zero=fmean(each.zero for each in of),

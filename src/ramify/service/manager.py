@@ -32,7 +32,6 @@ from ramify.runner.events import Observer
 from ramify.runner.loop import collecting_rarely
 from ramify.runner.run import Run
 from ramify.service.arguments import arguments, group_size
-from ramify.service.book import Book
 from ramify.service.controller import Batch, RolloutController
 from ramify.service.exam import answered
 from ramify.service.figures import Figures
@@ -41,7 +40,8 @@ from ramify.service.pooled import pooled
 from ramify.service.producer import Producer
 from ramify.service.recall import Recalled, trees_again
 from ramify.service.reward import RewardFunction, WithReward
-from ramify.service.source import SampleSource, Source
+from ramify.service.service_journal import ServiceJournal
+from ramify.service.source import ProblemSource, SampleSource
 from ramify.store.records import Updated
 from ramify.tasks.data import read_problems
 from ramify.tasks.data_row import RowFault
@@ -74,8 +74,8 @@ class RolloutManager:
         telemetry: Telemetry | None = None,
     ) -> None:
         """`console`: where evaluations and warnings are shown; `telemetry` stays open."""
-        self._book = Book(path)
-        self.config = config = _settled(config, self._book)
+        self._journal = ServiceJournal(path)
+        self.config = config = _settled(config, self._journal)
         assert config.service is not None
         self.service: ServiceConfig = config.service
         self._functions = Functions.of(self.service)
@@ -88,7 +88,7 @@ class RolloutManager:
         self.run, self.gate = self._assembled(engine, task)
         self._args.engine, self._args.run = self.gate, self.run
         self._figures = Figures(self.service, group_size=group_size(config), console=self._console)
-        self._source = Source(self.run.problems, seed=config.seed, shuffle=self.service.shuffle)
+        self._source = ProblemSource(self.run.problems, seed=config.seed, shuffle=self.service.shuffle)
         self._engines = asyncio.Lock()
         self._generating = asyncio.Lock()
         self._controller: RolloutController | None = None
@@ -125,14 +125,14 @@ class RolloutManager:
         try:
             await (self.run.close() if self._is_engine_ours else self.run.close_others())
         finally:
-            self._book.close()
+            self._journal.close()
 
     async def save(self, rollout_id: int) -> None:
         """Make all that was done durable, and a place to come back to: `load(rollout_id)`. Raises `StoreError` where it
         cannot be written; the places of before stay."""
         async with self._generating:
             controller = self._opened
-            await self._book.mark(rollout_id, controller.data_source.state() if controller.producer is None else {})
+            await self._journal.mark(rollout_id, controller.data_source.state() if controller.producer is None else {})
 
     async def load(self, rollout_id: int) -> None:
         """Go back to where `save(rollout_id)` was called: batches handed over since are grown anew, as the trainer's
@@ -140,12 +140,12 @@ class RolloutManager:
         was saved under this number."""
         async with self._generating, self._engines:
             controller = self._opened
-            self._book.check_mark(rollout_id)
+            self._journal.check_mark(rollout_id)
             if controller.producer is not None:
                 await controller.producer.close()
-            self._book.close()
+            self._journal.close()
             try:
-                await asyncio.to_thread(self._book.rewind, rollout_id)
+                await asyncio.to_thread(self._journal.rewind, rollout_id)
             finally:
                 await self._open()
 
@@ -216,7 +216,7 @@ class RolloutManager:
     async def updating(self, version: int, source: str = "") -> AsyncIterator[None]:
         """While this is held a trainer may push weights to the engines itself; they are acknowledged when it ends well.
         Without a `source` nobody but the trainer has them: a service that is resumed waits for them."""
-        controller, store = self._opened, self._book.store
+        controller, store = self._opened, self._journal.store
         async with self._engines:
             if version < self.version:
                 raise ConfigError(f"weights of version {version} are older than those of version {self.version} in use")
@@ -302,10 +302,10 @@ class RolloutManager:
         return [] if self._telemetry is None else [self._telemetry.observer()]
 
     async def _open(self) -> None:
-        """Open the book and go on with what is in it."""
+        """Open the journal and go on from it."""
         recalled = Recalled(self.run.codec, self.run.rules)
         with collecting_rarely():
-            self._book.open(folder.header_of(self.run), self.config, recalled)
+            self._journal.open(folder.header_of(self.run), self.config, recalled)
         await self._restore_weights(recalled)
         self._controller = RolloutController(
             self.service,
@@ -332,12 +332,12 @@ class RolloutManager:
             self.run,
             source=self._source,
             buffer=recalled.buffer,
-            store=self._book.store,
+            store=self._journal.store,
             gate=self.gate,
             filters=self._functions.filters,
             args=self._args,
             again=self._trees_again,
-            observers=[*self._book.observers, *self._observers, *self._measuring],
+            observers=[*self._journal.observers, *self._observers, *self._measuring],
         )
         await producer.start(recalled.trees)
         return producer
@@ -350,21 +350,21 @@ class RolloutManager:
             self._loaded = recalled.version
 
     def _trees_again(self, wanted: Sequence[int]) -> Sequence[Tree]:
-        return trees_again(self._book.records(), wanted, self.run.codec, self.run.rules)
+        return trees_again(self._journal.records(), wanted, self.run.codec, self.run.rules)
 
 
-def _settled(config: RunConfig | None, book: Book) -> RunConfig:
+def _settled(config: RunConfig | None, journal: ServiceJournal) -> RunConfig:
     """The configuration of a service. Raises `ConfigError` where there is none, another one is written already, or it
     limits what a service has no end of."""
-    recorded = book.config()
+    recorded = journal.config()
     if config is None:
         config = recorded
     if config is None:
-        raise ConfigError(f"{book.path} holds no service; give a configuration to begin one")
+        raise ConfigError(f"{journal.path} holds no service; give a configuration to begin one")
     config = replace(config, service=config.service or ServiceConfig())
     if recorded is not None and recorded != config:
         raise ConfigError(
-            f"{book.path} was begun with another configuration; leave it out to go on, or choose a new folder"
+            f"{journal.path} was begun with another configuration; leave it out to go on, or choose a new folder"
         )
     if config.run_limits != Limits() or config.limits.seconds is not None:
         raise ConfigError(

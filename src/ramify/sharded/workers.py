@@ -73,8 +73,8 @@ class Worker(Protocol):
         ...
 
 
-class Places(Protocol):
-    """Where workers can be had."""
+class WorkerLauncher(Protocol):
+    """Starts workers and ends them."""
 
     async def start(self, path: Path, portion: Portion, *, slot: int, num_at_once: int) -> Worker:
         """A worker for a shard of the run at `path`, the only one in its slot of `num_at_once`. May raise

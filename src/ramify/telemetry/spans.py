@@ -32,7 +32,7 @@ _WORD: Final = re.compile(r"[A-Za-z_][\w.-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EngineLabels:
     """An engine as spans and metrics name it."""
 
     operation: Operation
@@ -123,7 +123,7 @@ class Spans:
 
     # -- generations --------------------------------------------------------------------------------------------------
 
-    def generation(self, asked: Asked, request: Request, codec: Codec) -> OpenSpan:
+    def generation(self, asked: EngineLabels, request: Request, codec: Codec) -> OpenSpan:
         """One try of a generation begins."""
         from opentelemetry.trace import SpanKind
 

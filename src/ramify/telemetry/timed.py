@@ -11,7 +11,7 @@ from ramify.core.engine import Capabilities, Engine, Generation, Remote, Request
 from ramify.core.errors import EngineError
 from ramify.engines.in_front import InFront, innermost
 from ramify.telemetry.meters import Meters
-from ramify.telemetry.spans import Asked, Spans, error_type
+from ramify.telemetry.spans import EngineLabels, Spans, error_type
 
 
 class Timed(InFront):
@@ -21,7 +21,7 @@ class Timed(InFront):
         super().__init__(engine)
         self._model = model
         self._is_remote = isinstance(innermost(engine), Remote)
-        self._known: tuple[Capabilities, Asked] | None = None
+        self._known: tuple[Capabilities, EngineLabels] | None = None
         self._meters = meters
         self._spans = spans
 
@@ -52,16 +52,16 @@ class Timed(InFront):
                     self._spans.generated(span, generation, self.codec)
                 span.end(duration_s, error)
 
-    def _asked(self) -> Asked:
+    def _asked(self) -> EngineLabels:
         """What the engine is now: one behind a server may only know when it has connected."""
         capabilities = self.capabilities
         if self._known is None or self._known[0] is not capabilities:
             provider, _, named = capabilities.name.partition(":")
             operation = "text_completion" if capabilities.has_token_ids else "chat"
-            self._known = capabilities, Asked(operation, provider, self._model or named, self._is_remote)
+            self._known = capabilities, EngineLabels(operation, provider, self._model or named, self._is_remote)
         return self._known[1]
 
-    def _measure(self, asked: Asked, duration_s: float, generation: Generation | None, error: str) -> None:
+    def _measure(self, asked: EngineLabels, duration_s: float, generation: Generation | None, error: str) -> None:
         named = {"operation": asked.operation, "provider": asked.provider, "model": asked.model}
         self._meters.record("gen_ai.client.operation.duration", duration_s, **named, error=error)
         if generation is None:

@@ -1,4 +1,4 @@
-"""Book: where a service writes down what it does, and reads it again: a run folder, or memory.
+"""Service journal: where a service writes down what it does, and reads it again: a run folder, or memory.
 
 In memory everything is kept until the process ends, so that is for tests and simulations.
 """
@@ -21,7 +21,7 @@ from ramify.store.rewind import finish_rewind, rewind
 from ramify.store.store import JOURNAL, FolderStore, MemoryStore, Store, header_and_config, stream
 
 
-class Book:
+class ServiceJournal:
     """Mutable. `path` None = memory."""
 
     def __init__(self, path: Path | None) -> None:
