@@ -1,7 +1,7 @@
 """Buffer: the trees between the source and a batch: growing, partial, finished, each in exactly one state.
 
 `growing` -> `checking` (its rows are made, a filter is asked) -> `ready` -> handed over, or dropped for a reason, which
-is counted. Nothing leaves in any other way. The buffer is what the journal says: `recall.py` makes the same one from
+is counted. Nothing leaves in any other way. The buffer is what the journal says: `recovery.py` makes the same one from
 its records. No asyncio, no files.
 """
 
