@@ -27,7 +27,7 @@ from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.tree import Tree
 from ramify.experiments.compare import ChainPool, chains_of
 from ramify.experiments.paired import paired_difference
-from ramify.experiments.pilot import DECODE, fly
+from ramify.experiments.pilot import DECODE, grow_pilot
 from ramify.planner.levels import levels, resampled
 from ramify.planner.shape import best_ratio
 from ramify.runner.events import Observer
@@ -70,7 +70,7 @@ def resampled_means(values: np.ndarray) -> np.ndarray:
 
 def pilot(options: argparse.Namespace) -> None:
     config = configured(options, seed=options.seed)
-    flown = fly(config, num_problems=options.problems, prices=DECODE, watch=unseen).pilot
+    flown = grow_pilot(config, num_problems=options.problems, prices=DECODE, watch=unseen).pilot
     found = levels(flown, resampled(len(flown.trees), np.random.default_rng(0))).settled()
     ratios = best_ratio(found.variance, found.cost)
     variance, cost = found.variance[0], found.cost[0]

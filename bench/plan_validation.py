@@ -21,7 +21,7 @@ from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.problem import Problem
 from ramify.experiments.compare import ChainPool, TreeFigures, chains_of, figures, line
-from ramify.experiments.pilot import DECODE, fly
+from ramify.experiments.pilot import DECODE, grow_pilot
 from ramify.planner.coverage import Successes, coverage
 from ramify.planner.interval import Interval
 from ramify.planner.levels import levels, resampled
@@ -107,7 +107,7 @@ def predicted(shape: Shape, pilot: Pilot, tokens: float) -> Interval:
 
 
 def flown(task: str) -> Pilot:
-    return fly(config(task, seed=PILOT_SEED), num_problems=PILOT_PROBLEMS, prices=DECODE, watch=unseen).pilot
+    return grow_pilot(config(task, seed=PILOT_SEED), num_problems=PILOT_PROBLEMS, prices=DECODE, watch=unseen).pilot
 
 
 def others(task: str, number: int) -> list[Problem]:

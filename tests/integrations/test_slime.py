@@ -25,7 +25,7 @@ from ramify.integrations.slime import (
     post_process_rewards,
 )
 from ramify.integrations.slime.args import SlimeArgs, loaded
-from ramify.integrations.slime.background import background_loop, run_in_background
+from ramify.integrations.slime.background_loop import background_loop, run_in_background
 from ramify.integrations.slime.batch import GroupsFailed, drawn_batch
 from ramify.integrations.slime.config import EvalSampling, evaluation_config, training_config
 from ramify.integrations.slime.metrics import batch_metrics

@@ -24,7 +24,7 @@ from ramify.runner.report import RunReport
 from ramify.runner.saved import Saved
 from ramify.runner.tally import Tally
 from ramify.sharded.run import RestartPolicy, ShardedRun
-from ramify.sharded.workers import ShardEnd, ShardWorker, Sight, Worker, WorkerDied
+from ramify.sharded.workers import ShardEnd, ShardWorker, Worker, WorkerDied, WorkerInfo
 from ramify.store.layout import SHARDS, shard_path
 from ramify.store.shards import ShardedFolder
 from ramify.store.store import header_and_config
@@ -179,18 +179,18 @@ class Stillborn(ShardWorker):
 
 
 class Slow(ShardWorker):
-    async def meet(self, token: str) -> Sight:
+    async def meet(self, token: str) -> WorkerInfo:
         await asyncio.Event().wait()
         raise AssertionError
 
 
 class Elsewhere(ShardWorker):
-    async def meet(self, token: str) -> Sight:
+    async def meet(self, token: str) -> WorkerInfo:
         return replace(await super().meet(token), sees_folder=False, host="far")
 
 
 class Older(ShardWorker):
-    async def meet(self, token: str) -> Sight:
+    async def meet(self, token: str) -> WorkerInfo:
         return replace(await super().meet(token), library="0.0.1", host="far")
 
 

@@ -1,10 +1,10 @@
-"""Noise: how much a policy gradient costs, |g|^2 times sampled tokens, of several presets on the same problems.
+"""Noise: the cost of a policy gradient, |g|^2 times sampled tokens, for several presets on the same problems.
 
-A budget of tokens pays for so many trees, and the mean of their gradients errs by E|g|^2 over their number (less the
-square of the true gradient, which all exact presets share): so the error at equal tokens is E|g|^2 times the tokens of
-a tree. Norms are heavy-tailed, a few problems carry a plain mean. So a problem counts for at most a cap, one for all
-presets, and presets are compared by ratios paired by problem. Intervals are percentile bootstraps of problems, with the
-cap held fixed. Numbers only; gradients are made elsewhere.
+A budget of tokens pays for a number of trees. The mean of their gradients has the error E|g|^2 over that number (less
+the square of the true gradient, which all exact presets share). So the error at equal tokens is E|g|^2 times the tokens
+of a tree. Norms are heavy-tailed: a few problems dominate a plain mean. So each problem counts for at most a cap, the
+same for all presets, and presets are compared by ratios paired by problem. Intervals are percentile bootstraps of
+problems with the cap held fixed. Numbers only: gradients are made elsewhere.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ class Figure:
     """A mean over problems, times the mean tokens of a tree."""
 
     raw: float
-    """Of the values as they are. Not to be compared."""
+    """Of the uncapped values. Do not compare presets by it."""
     capped: Interval
     """Of the values, each at most `cap`."""
     cap: float
@@ -52,13 +52,13 @@ class Figure:
 
     @property
     def word(self) -> str:
-        """`more` or `less` than the first preset, or `equal` where the ratio's interval holds 1."""
+        """`more` or `less` than the first preset; `equal` if the ratio's interval holds 1."""
         return "equal" if self.ratio is None else ("equal", "more", "less")[self.ratio.sign(1)]
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseLine:
-    """One preset, as it is printed."""
+    """One preset's row of the report."""
 
     name: str
     tokens: float
@@ -84,10 +84,10 @@ def sample(gradients: Sequence[npt.NDArray[np.floating[Any]]], tokens: Sequence[
 
 
 def lines(samples: Mapping[str, Sequence[GradientSample]], *, quantile: float) -> list[NoiseLine]:
-    """A line a preset, in order, each held against the first.
+    """One line per preset, in order, each compared with the first.
 
-    `samples`: preset -> samples of the same problems in one order, one problem at least. `quantile`: of the values that
-    are not 0, which is the cap; 1 caps nothing.
+    `samples`: preset -> samples of the same problems in one order, one problem at least. `quantile`: the cap is this
+    quantile of the values that are not 0; 1 caps nothing.
     """
     tokens = {name: np.array([each.tokens for each in of]) for name, of in samples.items()}
     second = {name: np.array([each.second_moment for each in of]) for name, of in samples.items()}
@@ -136,7 +136,7 @@ def _product(values: Doubles_P, tokens: Doubles_P) -> Interval:
 
 
 def _ratio(one: tuple[Doubles_P, Doubles_P], other: tuple[Doubles_P, Doubles_P]) -> Interval:
-    """Of two products of means. A resample in which both are 0 shows no difference, and counts as 1."""
+    """Ratio of two products of means. A resample in which both are 0 shows no difference and counts as 1."""
     above, below = _resampled(*one), _resampled(*other)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where((above == 0) & (below == 0), 1.0, above / below)

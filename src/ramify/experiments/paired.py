@@ -1,7 +1,7 @@
 """Paired: the difference of two strategies on the same problems, with an interval over problems.
 
-The interval is a percentile bootstrap of problems, so it says how far the figure would move with other problems of the
-same kind, and nothing about other models, seeds or tasks.
+The interval is a percentile bootstrap of problems. It says how far the figure would move with other problems of the
+same kind. It says nothing about other models, seeds or tasks.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""Proportions: what shares of solved problems say, and how surely.
+"""Proportions: pass@k and the interval of a share of solved problems, by textbook formulas over counts.
 
-All are textbook formulas over counts. `pass_at_k` is for exchangeable samples only: leaves of one tree share prefixes
-and are not, so of a tree the coverage at its cost is reported instead.
+`pass_at_k` is for exchangeable samples only. Leaves of one tree share prefixes and are not exchangeable: for a tree,
+report the coverage at its cost.
 """
 
 import math
@@ -14,12 +14,14 @@ def pass_at_k(num_samples: int, num_right: int, k: int) -> float:
     Unbiased where the samples are independent (arXiv 2107.03374). Raises `ValueError` where 1 <= k <= n does not hold.
     """
     if not (0 <= num_right <= num_samples and 1 <= k <= num_samples):
-        raise ValueError(f"pass@{k} of {num_samples} samples, {num_right} right: k is 1 to n, and 0 to n are right")
+        raise ValueError(
+            f"pass@{k} of {num_samples} samples, {num_right} right: k must be 1 to n, the right ones 0 to n"
+        )
     return 1 - math.comb(num_samples - num_right, k) / math.comb(num_samples, k)
 
 
 def wilson(num_successes: int, num_trials: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a proportion. Nothing tried says nothing: (0, 1)."""
+    """Wilson's score interval of a proportion. Without trials: (0, 1)."""
     if not num_trials:
         return 0.0, 1.0
     z = NormalDist().inv_cdf((1 + confidence) / 2)

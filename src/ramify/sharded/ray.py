@@ -23,7 +23,7 @@ from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally
 from ramify.sharded.run import RESTARTS, RestartPolicy, ShardedRun
 from ramify.sharded.shareable import check_shareable
-from ramify.sharded.workers import ShardEnd, ShardWorker, Sight, Worker, WorkerDied
+from ramify.sharded.workers import ShardEnd, ShardWorker, Worker, WorkerDied, WorkerInfo
 from ramify.store.shards import ShardedFolder
 from ramify.store.store import refuse_occupied
 
@@ -137,7 +137,7 @@ class RayWorker:
         self._ray = ray
         self._actor = actor
 
-    async def meet(self, token: str) -> Sight:
+    async def meet(self, token: str) -> WorkerInfo:
         return await self._answered(self._actor.meet.remote(token))
 
     async def grow(self) -> ShardEnd:

@@ -19,7 +19,7 @@ from ramify.core.shard import Shard
 from ramify.runner.deadline import finished
 from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally
-from ramify.sharded.workers import Sight, Worker, WorkerDied, WorkerLauncher
+from ramify.sharded.workers import Worker, WorkerDied, WorkerInfo, WorkerLauncher
 from ramify.store.journal import file_paths, store_errors
 from ramify.store.layout import JOURNAL, SHARDS, shard_path
 from ramify.store.shards import ShardedFolder
@@ -162,23 +162,23 @@ class ShardedRun:
             self._folder.path, shard.of(self._problems), slot=slot, num_at_once=self._num_at_once
         )
 
-    async def _met(self, worker: Worker) -> Sight:
+    async def _met(self, worker: Worker) -> WorkerInfo:
         try:
             async with asyncio.timeout(self._restarts.start_s):
                 return await worker.meet(self._token)
         except TimeoutError:
             raise WorkerDied(f"it did not start within {self._restarts.start_s:g} s") from None
 
-    def _check(self, sight: Sight, shard: Shard) -> None:
+    def _check(self, info: WorkerInfo, shard: Shard) -> None:
         """Refuse a worker that cannot do the work."""
-        if not sight.sees_folder:
+        if not info.sees_folder:
             raise StoreError(
-                f"the worker of shard {shard.index}, on {sight.host}, does not see {self._folder.path}: the run folder "
+                f"the worker of shard {shard.index}, on {info.host}, does not see {self._folder.path}: the run folder "
                 "must be on a file system that all workers share; choose another with --out"
             )
-        if sight.library != ramify.__version__:
+        if info.library != ramify.__version__:
             raise ConfigError(
-                f"{sight.host} has ramify {sight.library} and this is {ramify.__version__}; install one version on all"
+                f"{info.host} has ramify {info.library} and this is {ramify.__version__}; install one version on all"
             )
 
     async def _ended(self, worker: Worker) -> RunReport:

@@ -13,7 +13,7 @@ from typing import Any
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ExportError
 from ramify.integrations.slime.args import SlimeArgs, checked_size, said_of
-from ramify.integrations.slime.background import trainer
+from ramify.integrations.slime.background_loop import trainer
 from ramify.integrations.slime.batch import GroupsFailed, rows_for
 from ramify.integrations.slime.config import EvalSampling, evaluation_config, training_config
 from ramify.integrations.slime.runs import standing_run
