@@ -25,9 +25,9 @@ from ramify import ROOT
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.tree import Tree
-from ramify.experiments.compare import Pool, chains_of
+from ramify.experiments.compare import ChainPool, chains_of
 from ramify.experiments.paired import paired_difference
-from ramify.experiments.pilot import DECODE, fly
+from ramify.experiments.pilot import DECODE, grow_pilot
 from ramify.planner.levels import levels, resampled
 from ramify.planner.shape import best_ratio
 from ramify.runner.events import Observer
@@ -70,7 +70,7 @@ def resampled_means(values: np.ndarray) -> np.ndarray:
 
 def pilot(options: argparse.Namespace) -> None:
     config = configured(options, seed=options.seed)
-    flown = fly(config, num_problems=options.problems, prices=DECODE, watch=unseen).pilot
+    flown = grow_pilot(config, num_problems=options.problems, prices=DECODE, watch=unseen).pilot
     found = levels(flown, resampled(len(flown.trees), np.random.default_rng(0))).settled()
     ratios = best_ratio(found.variance, found.cost)
     variance, cost = found.variance[0], found.cost[0]
@@ -88,7 +88,7 @@ def unseen(title: str, number: int) -> Iterator[Observer]:
 
 
 def against_chains(options: argparse.Namespace) -> None:
-    pool, wide = Pool(lambda one, other: one == other), grown(options, (POOL,))
+    pool, wide = ChainPool(lambda one, other: one == other), grown(options, (POOL,))
     for tree in wide:
         pool.add(tree.problem.uid, chains_of(tree, lambda text: None))
     right = fmean(chain.reward for chains in pool.chains.values() for chain in chains)
@@ -102,11 +102,11 @@ def against_chains(options: argparse.Namespace) -> None:
         less = paired_difference(solved, [expected[tree.problem.uid]["solved"] for tree in trees])
         leaves = fmean(len(tree.leaves()) for tree in trees)
         line = f"{f'{stems} x {children}':>16} {leaves:6.1f} {spent:6.1f} {pool.num_chains(spent):8.2f}"
-        compared = f"{fmean(solved):6.3f}  {less.mean:+.3f} [{less.low:+.3f}, {less.high:+.3f}]"
+        compared = f"{fmean(solved):6.3f}  {less.value:+.3f} [{less.low:+.3f}, {less.high:+.3f}]"
         print(f"{line} {compared}{noise(trees, pool)}")
 
 
-def noise(trees: Sequence[Tree], pool: Pool) -> str:
+def noise(trees: Sequence[Tree], pool: ChainPool) -> str:
     """Variance times tokens of chains over that of these trees; needs two stems to tell."""
     if min(len(tree.children(ROOT)) for tree in trees) < 2:
         return ""

@@ -19,7 +19,7 @@ import numpy as np
 
 from ramify.config.configure import resolve
 from ramify.engines.builtin import FOLDER
-from ramify.experiments.noise import Sample, lines, sample
+from ramify.experiments.noise import GradientSample, lines, sample
 from ramify.rows import Row
 from ramify.runner import build, library
 from ramify.runner.rows import tree_rows
@@ -56,7 +56,9 @@ def grown(preset: str, first: int, settings: Sequence[str], *, num_problems: int
     return found
 
 
-def measured(policy: PolicyGradient, shapes: Mapping[str, Grown]) -> tuple[dict[str, list[Sample]], np.ndarray, float]:
+def measured(
+    policy: PolicyGradient, shapes: Mapping[str, Grown]
+) -> tuple[dict[str, list[GradientSample]], np.ndarray, float]:
     """Samples by shape, |g|^2 of every tree, and CPU seconds."""
     began, norms, samples = time.process_time(), [], {}
     for name, problems in shapes.items():

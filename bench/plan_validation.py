@@ -20,13 +20,13 @@ import numpy as np
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.problem import Problem
-from ramify.experiments.compare import Pool, TreeFigures, chains_of, figures, line
-from ramify.experiments.paired import Difference
-from ramify.experiments.pilot import DECODE, fly
+from ramify.experiments.compare import ChainPool, TreeFigures, chains_of, figures, line
+from ramify.experiments.pilot import DECODE, grow_pilot
 from ramify.planner.coverage import Successes, coverage
+from ramify.planner.interval import Interval
 from ramify.planner.levels import levels, resampled
 from ramify.planner.pilot import Pilot
-from ramify.planner.plan import Estimate, plan
+from ramify.planner.plan import plan
 from ramify.planner.shape import Shape
 from ramify.runner import build, library
 from ramify.runner.events import TreeClosed
@@ -51,8 +51,8 @@ class Point:
 
     task: str
     shape: Shape
-    predicted: Estimate
-    realised: Difference
+    predicted: Interval
+    realised: Interval
     tokens: float
 
     @property
@@ -61,7 +61,7 @@ class Point:
 
     @property
     def agrees(self) -> str:
-        signs = [1 if x.low > 0 else -1 if x.high < 0 else 0 for x in (self.predicted, self.realised)]
+        signs = [self.predicted.sign(), self.realised.sign()]
         return "-" if 0 in signs else "yes" if signs[0] == signs[1] else "NO"
 
 
@@ -92,7 +92,7 @@ def stemmed(shape: Shape, pilot: Pilot) -> Shape:
     return replace(shape, children=(max(1.0, round(stems, 1)), *shape.children[1:]))
 
 
-def predicted(shape: Shape, pilot: Pilot, tokens: float) -> Estimate:
+def predicted(shape: Shape, pilot: Pilot, tokens: float) -> Interval:
     """Share of problems solved beyond chains of as many tokens."""
     solved = pilot.solved()
     picks = resampled(len(solved.trees), np.random.default_rng(0), num_resamples=NUM_RESAMPLES)
@@ -103,11 +103,11 @@ def predicted(shape: Shape, pilot: Pilot, tokens: float) -> Estimate:
         coverage(Successes.of(own, r), shape, tokens) - coverage(Successes.of(whole, r), chains, tokens)
         for r in range(len(picks))
     ]
-    return Estimate.of(np.array(gains))
+    return Interval.of(np.array(gains))
 
 
 def flown(task: str) -> Pilot:
-    return fly(config(task, seed=PILOT_SEED), num_problems=PILOT_PROBLEMS, prices=DECODE, watch=unseen).pilot
+    return grow_pilot(config(task, seed=PILOT_SEED), num_problems=PILOT_PROBLEMS, prices=DECODE, watch=unseen).pilot
 
 
 def others(task: str, number: int) -> list[Problem]:
@@ -118,11 +118,11 @@ def others(task: str, number: int) -> list[Problem]:
     return [problem for problem in drawn if problem.uid not in known][:number]
 
 
-def pool_of(task: str, problems: list[Problem], size: int = CHAINS_A_PROBLEM) -> Pool:
+def pool_of(task: str, problems: list[Problem], size: int = CHAINS_A_PROBLEM) -> ChainPool:
     made = config(task, seed=-1)
     made = replace(made, strategy=StrategyConfig(name="chains", options={"n": size}))
     built = build.build_task(made)
-    pool = Pool(built.is_same_answer)
+    pool = ChainPool(built.is_same_answer)
 
     def note(event: object) -> None:
         if isinstance(event, TreeClosed):
@@ -168,7 +168,7 @@ def show(point: Point, *, is_plan: bool) -> None:
     p, r = point.predicted, point.realised
     print(
         f"| {point.task} | {point.name}{' (the plan)' if is_plan else ''} | {point.tokens:.0f} "
-        f"| {p.value:+.3f} [{p.low:+.3f}, {p.high:+.3f}] | {r.mean:+.3f} [{r.low:+.3f}, {r.high:+.3f}] "
+        f"| {p.value:+.3f} [{p.low:+.3f}, {p.high:+.3f}] | {r.value:+.3f} [{r.low:+.3f}, {r.high:+.3f}] "
         f"| {point.agrees} |",
         flush=True,
     )
@@ -184,9 +184,9 @@ def draw(found: list[Point], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(5.5, 5))
     for task, marker in zip(FORKS, "osD", strict=True):
         own = [point for point in found if point.task == task]
-        x, y = [p.predicted.value for p in own], [p.realised.mean for p in own]
+        x, y = [p.predicted.value for p in own], [p.realised.value for p in own]
         left = [[p.predicted.value - p.predicted.low for p in own], [p.predicted.high - p.predicted.value for p in own]]
-        down = [[p.realised.mean - p.realised.low for p in own], [p.realised.high - p.realised.mean for p in own]]
+        down = [[p.realised.value - p.realised.low for p in own], [p.realised.high - p.realised.value for p in own]]
         axes.errorbar(x, y, xerr=left, yerr=down, fmt=marker, label=task, capsize=2, linewidth=0.8)
     ends = [min(axes.get_xlim()[0], axes.get_ylim()[0]), max(axes.get_xlim()[1], axes.get_ylim()[1])]
     axes.plot(ends, ends, color="0.7", linewidth=0.8, zorder=0)

@@ -21,8 +21,9 @@ from plan_validation import FORKS, config, flown, grown, others, pool_of, shape_
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.problem import Problem
-from ramify.experiments.compare import Pool
-from ramify.experiments.paired import Difference, paired_difference
+from ramify.experiments.compare import ChainPool
+from ramify.experiments.paired import paired_difference
+from ramify.planner.interval import Interval
 from ramify.planner.plan import plan
 
 PRESETS = ("tree_grpo", "at2po", "arpo", "aepo", "offline", "treepo", "spo", "treerl")
@@ -37,11 +38,11 @@ class Arm:
     gains: list[float]
 
     @property
-    def less_chains(self) -> Difference:
+    def less_chains(self) -> Interval:
         return paired_difference(self.gains, [0.0] * len(self.gains))
 
 
-def arm(run: RunConfig, problems: list[Problem], num_seeds: int, pool: Pool) -> Arm:
+def arm(run: RunConfig, problems: list[Problem], num_seeds: int, pool: ChainPool) -> Arm:
     # few trees at once, so that forks find their contexts in the engine's slots; no bits are compared here
     quick = replace(run, max_trees=8, engine=replace(run.engine, options={"batch_invariant": False}))
     trees = grown(quick, problems, num_seeds)
@@ -55,9 +56,9 @@ def published(name: str, task: str) -> RunConfig:
     return resolve(preset=name, flags={"task.name": task, "task.split": "heldout"}).config
 
 
-def text(difference: Difference) -> str:
+def text(difference: Interval) -> str:
     mark = "**" if difference.word != "equal" else ""
-    return f"{mark}{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]{mark}"
+    return f"{mark}{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]{mark}"
 
 
 def compare(task: str, presets: list[str], num_problems: int, num_seeds: int) -> None:

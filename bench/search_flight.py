@@ -88,7 +88,7 @@ def main() -> None:
     alone, together = (right(in_flight, options.problems, options.seeds) for in_flight in FLIGHTS)
     found = paired_difference(together, alone)
     print(f"right: {fmean(alone):.3f} one by one, {fmean(together):.3f} with {FLIGHTS[1]}; ", end="")
-    print(f"difference {found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]: {found.word}")
+    print(f"difference {found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]: {found.word}")
 
 
 if __name__ == "__main__":

@@ -70,9 +70,9 @@ def test_doctor_says_when_there_is_no_room_for_an_engine(tmp_path: Path, monkeyp
 
 def test_a_paired_difference_is_as_wide_as_its_problems_differ():
     equal = paired_difference([1.0, 0.0, 1.0], [1.0, 0.0, 1.0])
-    assert (equal.mean, equal.low, equal.high, equal.word) == (0.0, 0.0, 0.0, "equal")
+    assert (equal.value, equal.low, equal.high, equal.word) == (0.0, 0.0, 0.0, "equal")
     more = paired_difference([1.0] * 20, [0.0] * 19 + [1.0])
-    assert more.mean == pytest.approx(0.95)
+    assert more.value == pytest.approx(0.95)
     assert 0 < more.low < 0.95 < more.high <= 1
     assert more.word == "more"
     assert paired_difference([0.0] * 20, [1.0] * 20).word == "fewer"

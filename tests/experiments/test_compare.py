@@ -11,15 +11,15 @@ from tests.runner.parts import Small, grown
 
 from ramify.config.run_config import StrategyConfig
 from ramify.core.ledger import Spend
-from ramify.experiments.compare import Chain, Pool, TreeFigures, chains_of, line
+from ramify.experiments.compare import Chain, ChainPool, TreeFigures, chains_of, line
 
 ANSWERS = st.sampled_from([None, "0", "1", "2", "3"])
 CHAINS = st.lists(st.builds(Chain, st.sampled_from([0.0, 0.5, 1.0]), ANSWERS, st.just(10)), min_size=2, max_size=7)
 
 
-def pool_of(**chains: list[Chain]) -> Pool:
+def pool_of(**chains: list[Chain]) -> ChainPool:
     """Chains by problem; answers are the same that have the same text."""
-    pool = Pool(str.__eq__)
+    pool = ChainPool(str.__eq__)
     for uid, some in chains.items():
         pool.add(uid, some)
     return pool
@@ -81,7 +81,7 @@ def test_an_arm_is_compared_with_chains_of_its_own_tokens_problem_by_problem() -
     found = line("arm", {"p": [tree(1.0), tree(0.0)], "q": [tree(1.0), tree(1.0)]}, pool, seconds=1.0)
     two_chains = float(1 - Fraction(1, 3))
     assert (found.num_trees, found.tokens, found.leaves, found.solved) == (4, 20, 2, 0.75)
-    assert found.less_chains["solved"].mean == pytest.approx(fmean([0.5 - two_chains, 1.0 - two_chains]))
+    assert found.less_chains["solved"].value == pytest.approx(fmean([0.5 - two_chains, 1.0 - two_chains]))
     assert found.is_covered
 
 

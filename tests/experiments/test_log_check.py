@@ -20,7 +20,7 @@ from ramify.core.errors import ConfigError, EngineError, StoreError
 from ramify.core.segment import Segment, token_array
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.engines.logged import Entry, Logged, read_log
-from ramify.experiments.log_check import Compared, Log
+from ramify.experiments.log_check import EngineLog, LogComparison
 from ramify.runner.sampler import request_id
 from ramify.testing.clock import run_virtual
 from ramify.testing.policies import chains
@@ -50,12 +50,12 @@ def logged(path: Path, plan: type[Plan] | None = None, **fields: Any) -> tuple[l
     return list(result.trees), log
 
 
-def compared(trees: list[Tree], log: Path) -> Compared:
-    found = Compared()
-    against = Log(read_log(log))
+def compared(trees: list[Tree], log: Path) -> LogComparison:
+    found = LogComparison()
+    engine_log = EngineLog(read_log(log))
     for index, tree in enumerate(trees):
-        against.compare(tree, index, found)
-    return against.finish(found)
+        engine_log.compare(tree, index, found)
+    return engine_log.finish(found)
 
 
 @pytest.mark.parametrize(("plan", "fields"), [(None, {"strategy": ONLINE}), (ForksInside, {})])
@@ -137,10 +137,10 @@ def against_one_turn(*paths: list[Segment]) -> list[str]:
         node = ROOT
         for segment in path:
             node = tree.add(Step((segment,)), tree.follow(node))
-    found = Compared()
-    against = Log([Entry(request_id("0", HERE), FED, MADE)])
-    against.compare(tree, 0, found)
-    return against.finish(found).differences
+    found = LogComparison()
+    engine_log = EngineLog([Entry(request_id("0", HERE), FED, MADE)])
+    engine_log.compare(tree, 0, found)
+    return engine_log.finish(found).differences
 
 
 def part(start: int, end: int, seed: int | None = HERE) -> Segment:
@@ -177,7 +177,7 @@ def test_tokens_that_nobody_sampled_inside_a_turn_are_found() -> None:
 
 def test_sampled_tokens_that_name_no_request_are_found() -> None:
     (difference,) = against_one_turn([part(0, 4, seed=None)])
-    assert "of no request" in difference
+    assert "without a request" in difference
 
 
 # -- the log ----------------------------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ from ramify.config.configure import resolve
 from ramify.core.engine import Generation
 from ramify.core.errors import ConfigError
 from ramify.core.segment import Finish, token_array
-from ramify.experiments.measured_prices import Timed, measured_prices, prices_of
+from ramify.experiments.measured_prices import TimedGeneration, measured_prices, prices_of
 
 
-def timed(new: int, cached: int, sampled: int, seconds: float) -> Timed:
+def timed(new: int, cached: int, sampled: int, seconds: float) -> TimedGeneration:
     ids = token_array([1] * sampled)
     made = Generation(ids, Finish("length"), num_billed=sampled, num_cached=cached, num_prefilled=new)
     return made, seconds
@@ -30,7 +30,7 @@ def test_no_token_takes_less_than_nothing() -> None:
 
 
 def test_an_engine_that_counts_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="does not say how many tokens"):
+    with pytest.raises(ConfigError, match="does not report how many tokens"):
         prices_of([timed(10, 0, 0, 0.1)])
 
 

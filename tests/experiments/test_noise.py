@@ -7,22 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.experiments.noise import Line, Sample, cap_of, lines, sample
+from ramify.experiments.noise import GradientSample, NoiseLine, cap_of, lines, sample
 
 VECTORS = st.lists(st.lists(st.floats(-9, 9, width=32), min_size=3, max_size=3), min_size=2, max_size=5)
 
 
-def samples_of(*values: float, tokens: float = 10.0) -> list[Sample]:
-    return [Sample(second_moment=v, variance=v / 2, tokens=tokens, zero=float(v == 0)) for v in values]
+def samples_of(*values: float, tokens: float = 10.0) -> list[GradientSample]:
+    return [GradientSample(second_moment=v, variance=v / 2, tokens=tokens, zero=float(v == 0)) for v in values]
 
 
-def heavy(rng: np.random.Generator, number: int) -> list[Sample]:
+def heavy(rng: np.random.Generator, number: int) -> list[GradientSample]:
     """Samples with a third of zeros and a log-normal tail."""
     values = np.where(rng.random(number) < 1 / 3, 0.0, rng.lognormal(0, 2, number))
     return samples_of(*values.tolist())
 
 
-def second_of(line: Line) -> tuple[float, float, float]:
+def second_of(line: NoiseLine) -> tuple[float, float, float]:
     assert line.second_moment.ratio is not None
     return (line.second_moment.ratio.value, line.second_moment.ratio.low, line.second_moment.ratio.high)
 
@@ -36,7 +36,7 @@ def test_the_variance_is_that_of_the_coordinates_summed(vectors: list[list[float
 def test_two_trees_give_the_second_moment_less_the_product_of_their_gradients() -> None:
     one, other = np.array([3.0, 4.0]), np.array([1.0, 0.0])
     found = sample([one, other], [10, 20])
-    assert found == Sample(second_moment=13.0, variance=13.0 - 3.0, tokens=15.0, zero=0.0)
+    assert found == GradientSample(second_moment=13.0, variance=13.0 - 3.0, tokens=15.0, zero=0.0)
 
 
 def test_one_tree_has_no_variance_and_then_no_line_has_one() -> None:

@@ -1,9 +1,10 @@
-"""Checks of the goldens of votes and statistics."""
+"""Checks of the goldens of votes and statistics. What only a golden asks for is computed here."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ramify.experiments.proportions import mcnemar, pass_at_k, value_at_budget, wilson
+from ramify.experiments.proportions import pass_at_k, wilson
 from ramify.runner import votes
 
 Input = Mapping[str, Any]
@@ -26,12 +27,17 @@ def passed(given: Input, mode: str | None) -> dict[str, float]:
 
 
 def paired(given: Input, mode: str | None) -> dict[str, float]:
-    found = mcnemar(given["a"], given["b"])
+    """McNemar's exact test, two-sided: how probable a split at least as uneven is where both are equally good."""
+    pairs = list(zip(given["a"], given["b"], strict=True))
+    only_a = sum(one and not other for one, other in pairs)
+    only_b = sum(other and not one for one, other in pairs)
+    total, fewer = only_a + only_b, min(only_a, only_b)
+    tail = sum(math.comb(total, i) for i in range(fewer + 1)) / 2**total
     return {
-        "only_a": found.only_first,
-        "only_b": found.only_second,
-        "p_value": found.p_value,
-        "difference": found.difference,
+        "only_a": only_a,
+        "only_b": only_b,
+        "p_value": min(1.0, 2 * tail),
+        "difference": (only_a - only_b) / len(pairs),
     }
 
 
@@ -41,5 +47,10 @@ def interval(given: Input, mode: str | None) -> dict[str, float]:
 
 
 def at_budgets(given: Input, mode: str | None) -> dict[str, list[float | None]]:
-    curve = [(tokens, value) for tokens, value in given["curve_tokens_value"]]
-    return {"values": [value_at_budget(curve, budget) for budget in given["budgets"]]}
+    return {"values": [value_at_budget(given["curve_tokens_value"], budget) for budget in given["budgets"]]}
+
+
+def value_at_budget(curve: Sequence[tuple[float, float]], budget: float) -> float | None:
+    """Value of the last answer whose cumulative cost is within the budget; None = nothing yet. `curve` holds
+    (cumulative cost, value) in order of cost."""
+    return next((value for cost, value in reversed(curve) if cost <= budget), None)

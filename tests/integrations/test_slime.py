@@ -25,9 +25,9 @@ from ramify.integrations.slime import (
     post_process_rewards,
 )
 from ramify.integrations.slime.args import SlimeArgs, loaded
-from ramify.integrations.slime.background import background_loop, run_in_background
+from ramify.integrations.slime.background_loop import background_loop, run_in_background
 from ramify.integrations.slime.batch import GroupsFailed, drawn_batch
-from ramify.integrations.slime.config import EvalLaw, evaluation_config, training_config
+from ramify.integrations.slime.config import EvalSampling, evaluation_config, training_config
 from ramify.integrations.slime.metrics import batch_metrics
 from ramify.integrations.slime.runs import close_runs
 from ramify.integrations.slime.samples import question_of
@@ -382,7 +382,7 @@ def test_a_step_has_no_more_rollouts_than_a_batch_of_trees(tmp_path: Path) -> No
         ("", "names no engine, and the arguments no router"),
         (TREES + "[run_limits]\ndecode = 100\n", "run_limits are of a whole run"),
         (TREES + "[actions.policy.sampling]\ntemperature = 0.5\n", "computes logprobs at rollout_temperature = 0.8"),
-        (TREES + "[actions.policy.sampling]\ntop_p = 0.5\n", "under the whole law"),
+        (TREES + "[actions.policy.sampling]\ntop_p = 0.5\n", "of the whole distribution"),
         (TREES + "[strategi]\n", "unknown key"),
     ],
 )
@@ -506,7 +506,7 @@ def test_without_sets_nothing_is_evaluated_and_no_prompt_is_used_up(tmp_path: Pa
 
 def test_evaluation_runs_chains_whatever_training_grows(tmp_path: Path) -> None:
     config = training_config(SlimeArgs.of(arguments(tmp_path)))
-    law = EvalLaw(num_samples=3, temperature=0.0, top_p=0.7, max_response_tokens=11)
+    law = EvalSampling(num_samples=3, temperature=0.0, top_p=0.7, max_response_tokens=11)
     made = evaluation_config(config, law)
     assert (made.strategy.name, made.strategy.options) == ("chains", {"n": 3})
     sampling = made.actions["policy"].sampling
@@ -516,7 +516,7 @@ def test_evaluation_runs_chains_whatever_training_grows(tmp_path: Path) -> None:
 
 def test_no_coin_is_thrown_in_an_evaluation(tmp_path: Path) -> None:
     config = training_config(SlimeArgs.of(arguments(tmp_path)))
-    law = EvalLaw(num_samples=3, temperature=0.0, top_p=0.7, max_response_tokens=11)
+    law = EvalSampling(num_samples=3, temperature=0.0, top_p=0.7, max_response_tokens=11)
     thrown = replace(config, growth=replace(config.growth, prune="task", keep=0.5))
     pruned = replace(config, growth=replace(config.growth, prune="task"))
     assert (evaluation_config(thrown, law).growth.prune, evaluation_config(thrown, law).growth.keep) == (None, 0.0)

@@ -5,7 +5,7 @@ from tests.credit.trees import bare, end, fork
 
 from ramify.core.tree import ROOT
 from ramify.experiments.compare import figures
-from ramify.experiments.proportions import holm, majority_at_k, mcnemar, pass_at_k, value_at_budget, wilson
+from ramify.experiments.proportions import pass_at_k, wilson
 from ramify.runner import votes
 from ramify.runner.answers import Answering
 from ramify.runner.events import TreeClosed
@@ -31,20 +31,8 @@ def test_pass_at_k_refuses_what_is_no_draw() -> None:
         pass_at_k(4, 1, 5)
 
 
-def test_majority_at_all_is_the_majority() -> None:
-    assert majority_at_k([0, 1, 1, -1], [False, True, True, False], 4) == 1.0
-    assert majority_at_k([-1, -1], [False, False], 1) == 0.0
-
-
 def test_nothing_tried_says_nothing() -> None:
     assert wilson(0, 0) == (0.0, 1.0)
-    assert mcnemar([], []).p_value == 1.0
-    assert value_at_budget([], 10) is None
-
-
-def test_holm_multiplies_the_smallest_by_the_number_of_comparisons_and_never_falls() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.6, 0.7]) == [1.0, 1.0]
 
 
 def test_a_path_that_a_coin_ended_answers_nothing() -> None:

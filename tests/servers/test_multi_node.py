@@ -32,7 +32,7 @@ from ramify.servers.pool.plan import EnginePlan, Member, Node, Plan, plan
 from ramify.servers.self_served import SelfServed
 from ramify.servers.server_config import ServerConfig
 from ramify.servers.server_pool import Down, Event, ServerPool, Up
-from ramify.service.pooled import pooled
+from ramify.service.build import pooled
 
 T = TypeVar("T")
 

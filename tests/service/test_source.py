@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.problem import Problem
 from ramify.rows.sample import Sample
-from ramify.service.source import SampleSource, Source, flat
+from ramify.service.source import ProblemSource, SampleSource, flat
 
 
-def source(num: int = 5, *, seed: int = 0, shuffle: bool = True) -> Source:
+def source(num: int = 5, *, seed: int = 0, shuffle: bool = True) -> ProblemSource:
     problems = [Problem(f"p{i}", f"question {i}?", secret={"answer": i}, public={"row": i}) for i in range(num)]
-    return Source(problems, seed=seed, shuffle=shuffle)
+    return ProblemSource(problems, seed=seed, shuffle=shuffle)
 
 
-def uids(drawn: Source, numbers: range) -> list[str]:
+def uids(drawn: ProblemSource, numbers: range) -> list[str]:
     return [drawn.problem(number).uid for number in numbers]
 
 
@@ -43,7 +43,7 @@ def test_the_order_follows_from_the_seed_and_differs_between_epochs() -> None:
 
 def test_a_source_without_problems_is_refused() -> None:
     with pytest.raises(ConfigError, match="holds no problem"):
-        Source([], seed=0, shuffle=False)
+        ProblemSource([], seed=0, shuffle=False)
 
 
 @pytest.mark.covers("S3.8")

@@ -23,13 +23,13 @@ from ramify.runner.folder import begin, dealt, grow_shard, resume
 from ramify.runner.report import RunReport
 from ramify.runner.saved import Saved
 from ramify.runner.tally import Tally
-from ramify.sharded.run import Patience, ShardedRun
-from ramify.sharded.workers import ShardEnd, ShardWorker, Sight, Worker, WorkerDied
+from ramify.sharded.run import RestartPolicy, ShardedRun
+from ramify.sharded.workers import ShardEnd, ShardWorker, Worker, WorkerDied, WorkerInfo
 from ramify.store.layout import SHARDS, shard_path
 from ramify.store.shards import ShardedFolder
 from ramify.store.store import header_and_config
 
-IMPATIENT = Patience(max_deaths=2, pause_s=0.0, start_s=30.0, busy_s=0.2, stop_s=5.0, look_s=0.01)
+IMPATIENT = RestartPolicy(max_deaths=2, pause_s=0.0, start_s=30.0, busy_s=0.2, stop_s=5.0, look_s=0.01)
 CACHED = {"prefill_cached", "prefill_uncached"}
 """What an engine's cache holds depends on who else has asked it."""
 MEASURED = {"seconds", "max_rss_mb", "tools"}
@@ -179,18 +179,18 @@ class Stillborn(ShardWorker):
 
 
 class Slow(ShardWorker):
-    async def meet(self, token: str) -> Sight:
+    async def meet(self, token: str) -> WorkerInfo:
         await asyncio.Event().wait()
         raise AssertionError
 
 
 class Elsewhere(ShardWorker):
-    async def meet(self, token: str) -> Sight:
+    async def meet(self, token: str) -> WorkerInfo:
         return replace(await super().meet(token), sees_folder=False, host="far")
 
 
 class Older(ShardWorker):
-    async def meet(self, token: str) -> Sight:
+    async def meet(self, token: str) -> WorkerInfo:
         return replace(await super().meet(token), library="0.0.1", host="far")
 
 
@@ -251,7 +251,7 @@ def grown(
             num_workers=num_workers,
             show=said.tallies.append,
             say=said.lines.append,
-            patience=IMPATIENT,
+            restarts=IMPATIENT,
         )
         return loop.run(run.grow())
 
@@ -315,8 +315,8 @@ def test_deaths_are_counted_anew_once_the_shard_has_got_on(tmp_path: Path, whole
 def test_a_worker_that_does_not_start_counts_as_dead(tmp_path: Path):
     problems, said = divided(config(), tmp_path / "run", num_shards=2), Said()
     with closing(ShardedFolder.open(tmp_path / "run")) as folder:
-        patience = replace(IMPATIENT, start_s=0.05)
-        run = ShardedRun(folder, problems, Here(Slow), num_workers=2, say=said.lines.append, patience=patience)
+        restarts = replace(IMPATIENT, start_s=0.05)
+        run = ShardedRun(folder, problems, Here(Slow), num_workers=2, say=said.lines.append, restarts=restarts)
         assert loop.run(run.grow()).trees == 7
     assert said.lines == ["the worker of shard 0 died (it did not start within 0.05 s); another one goes on"]
 
@@ -377,7 +377,7 @@ def test_a_cancelled_run_stops_its_workers_and_closes_their_journals(
             if tally.num_closed >= when:
                 told.set()
 
-        run = ShardedRun(folder, problems, places, num_workers=2, show=look, patience=IMPATIENT)
+        run = ShardedRun(folder, problems, places, num_workers=2, show=look, restarts=IMPATIENT)
         growing = asyncio.ensure_future(run.grow())
         await asyncio.wait({growing, asyncio.ensure_future(told.wait())}, return_when=asyncio.FIRST_COMPLETED)
         assert growing.cancel()
@@ -397,7 +397,7 @@ def test_a_cancelled_run_stops_its_workers_and_closes_their_journals(
 @pytest.mark.parametrize("options", [{"max_deaths": -1}, {"start_s": 0}, {"pause_s": -1.0}, {"look_s": 0.0}])
 def test_an_impossible_patience_is_refused(options: dict[str, float]):
     with pytest.raises(ConfigError, match="times are above 0"):
-        Patience(**options)  # type: ignore[arg-type]
+        RestartPolicy(**options)  # type: ignore[arg-type]
 
 
 def test_a_run_without_workers_is_refused(tmp_path: Path):

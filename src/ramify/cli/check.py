@@ -15,7 +15,7 @@ from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import ExportError, StoreError
 
 if TYPE_CHECKING:
-    from ramify.experiments.log_check import Compared
+    from ramify.experiments.log_check import LogComparison
     from ramify.runner.saved import Saved
     from ramify.store.replay import Replayed
 
@@ -31,7 +31,7 @@ class Checked:
     without_rows: dict[str, str] = field(default_factory=dict)
     """Problem uid -> why its tree gives no rows; no breach."""
     breaches: list[str] = field(default_factory=list)
-    against: "Compared | None" = None
+    against: "LogComparison | None" = None
     """What the engine's log was compared with."""
 
 
@@ -57,14 +57,14 @@ def checked_run(path: Path, log: Path | None = None) -> Checked:
     Raises `StoreError` only if there is no run, or no log, at all.
     """
     from ramify.engines.logged import read_log
-    from ramify.experiments.log_check import Compared, Log
+    from ramify.experiments.log_check import EngineLog, LogComparison
     from ramify.runner.saved import Saved
     from ramify.store.replay import replay_each
     from ramify.store.store import stream
 
     checked = Checked()
-    against = None if log is None else Log(read_log(log))
-    checked.against = None if against is None else Compared()
+    against = None if log is None else EngineLog(read_log(log))
+    checked.against = None if against is None else LogComparison()
     try:
         saved = Saved.open(path)
         for replayed in replay_each(stream(path), saved.codec, saved.rules):

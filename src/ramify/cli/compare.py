@@ -7,7 +7,7 @@ problems over decode tokens. What the table says is read off its figures, whiche
 import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.problem import Problem
     from ramify.core.task import Task
-    from ramify.experiments.compare import Line, Pool, TreeFigures
-    from ramify.experiments.paired import Difference
+    from ramify.experiments.compare import ChainPool, CompareLine, TreeFigures
+    from ramify.planner.interval import Interval
 
 NUM_PROBLEMS = 200
 NUM_SEEDS = 3
@@ -87,7 +87,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     return ExitCode.DONE
 
 
-def table(lines: "Sequence[Line]", pool: "Pool") -> Table:
+def table(lines: "Sequence[CompareLine]", pool: "ChainPool") -> Table:
     """One line an arm; figures are means a tree."""
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column("preset", no_wrap=True)
@@ -116,7 +116,7 @@ def table(lines: "Sequence[Line]", pool: "Pool") -> Table:
     return shown
 
 
-def findings(lines: "Sequence[Line]") -> Iterator[str]:
+def findings(lines: "Sequence[CompareLine]") -> Iterator[str]:
     """What the figures say, a line an arm that differs from chains, and what was known to the judge."""
     said = {"more": "solves more problems than", "fewer": "solves fewer problems than"}
     for each in lines:
@@ -184,11 +184,11 @@ def _grow(
 
 def _pool(
     config: "RunConfig", arms: Sequence[Arm], problems: "Sequence[Problem]", task: "Task", terminal: Terminal
-) -> "Pool":
+) -> "ChainPool":
     """Chains enough for the tokens of the dearest arm: a few to know their length, then the rest."""
-    from ramify.experiments.compare import Pool
+    from ramify.experiments.compare import ChainPool
 
-    pool = Pool(task.is_same_answer)
+    pool = ChainPool(task.is_same_answer)
     dearest = max(_mean_tokens(arm) for arm in arms)
     _add_chains(pool, config, MIN_POOL, -1, problems, task, terminal)
     wanted = min(MAX_POOL, int(POOL_ROOM * dearest / pool.tokens_a_chain) + 1)
@@ -198,7 +198,7 @@ def _pool(
 
 
 def _add_chains(
-    pool: "Pool",
+    pool: "ChainPool",
     config: "RunConfig",
     number: int,
     part: int,
@@ -228,17 +228,17 @@ def _mean_tokens(arm: Arm) -> float:
     return fmean(tree.spent.decode for group in arm.trees.values() for tree in group)
 
 
-def interval_text(difference: "Difference") -> str:
+def interval_text(difference: "Interval") -> str:
     """A difference with its interval."""
-    return f"{difference.mean:+.3f} [{difference.low:+.3f},{difference.high:+.3f}]"
+    return f"{difference.value:+.3f} [{difference.low:+.3f},{difference.high:+.3f}]"
 
 
-def _values(options: argparse.Namespace, lines: "Sequence[Line]", pool: "Pool") -> Mapping[str, object]:
+def _values(options: argparse.Namespace, lines: "Sequence[CompareLine]", pool: "ChainPool") -> Mapping[str, object]:
     return {
         "task": options.task,
         "problems": options.problems,
         "seeds": options.seeds,
         "tokens_a_chain": pool.tokens_a_chain,
         "chains_in_pool": pool.size,
-        "presets": [asdict(each) for each in lines],
+        "presets": [each.as_dict() for each in lines],
     }

@@ -6,7 +6,7 @@ where they are spent. What the table says is read off its figures, whichever way
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from ramify.cli.terminal import Terminal
 if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.tree import Tree
-    from ramify.experiments.paired import Difference
+    from ramify.planner.interval import Interval
     from ramify.runner.report import RunReport
 
 NUM_PROBLEMS = 100
@@ -121,7 +121,7 @@ def comparison(results: list[Result]) -> Table:
             result.arm.title,
             str(report.leaves),
             f"{report.coverage or 0:.0%}",
-            "" if is_baseline else f"{difference.mean:+.2f} [{difference.low:+.2f},{difference.high:+.2f}]",
+            "" if is_baseline else f"{difference.value:+.2f} [{difference.low:+.2f},{difference.high:+.2f}]",
             f"{report.mean_reward or 0:.2f}",
             f"{report.mixed_groups or 0:.0%}",
             str(report.decode_tokens),
@@ -143,7 +143,7 @@ def findings(results: list[Result]) -> list[str]:
     return [*lines, "A leaf is not a solution: measure before you fork."]
 
 
-def less(result: Result, baseline: Result) -> "Difference":
+def less(result: Result, baseline: Result) -> "Interval":
     """Solved problems of `result` less those of `baseline`, paired by problem."""
     from ramify.experiments.paired import paired_difference
 
@@ -201,7 +201,9 @@ def _rewards(tree: "Tree") -> set[float]:
 
 
 def _values(result: Result, baseline: Result) -> dict[str, object]:
-    return {"name": result.arm.name, **result.report.as_dict(), "less_chains": asdict(less(result, baseline))}
+    from ramify.experiments.paired import difference_dict
+
+    return {"name": result.arm.name, **result.report.as_dict(), "less_chains": difference_dict(less(result, baseline))}
 
 
 def _next(out: Path) -> list[str]:

@@ -7,7 +7,7 @@ Differences are to the first preset, paired by problem. Nothing is called better
 import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     if draw is not None:
         draw(lines, options.plot, title=f"{first.task.name}: {len(problems)} problems, {options.seeds} seeds")
     if options.json:
-        terminal.result(SCHEMA, {"task": first.task.name, "budget": kind, "lines": [asdict(each) for each in lines]})
+        terminal.result(SCHEMA, {"task": first.task.name, "budget": kind, "lines": [each.as_dict() for each in lines]})
     else:
         terminal.whole(table(lines, kind))
         terminal.out.print(

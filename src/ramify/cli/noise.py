@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.problem import Problem
     from ramify.core.tree import Tree
-    from ramify.experiments.noise import Figure, Interval, Line, Sample
+    from ramify.experiments.noise import Figure, GradientSample, NoiseLine
+    from ramify.planner.interval import Interval
     from ramify.rows.row import Row
     from ramify.train.policy_gradient import PolicyGradient
 
@@ -85,7 +86,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         raise ConfigError(f"task {options.task!r} has {len(problems)} problems; intervals are over problems: 2 or more")
     policy = _policy(arms[0].config, options)
     terminal.say(f"{len(problems)} problems of {options.task}, {options.seeds} trees of each a preset")
-    samples: dict[str, list[Sample]] = {}
+    samples: dict[str, list[GradientSample]] = {}
     for arm in arms:
         _grow(arm, problems, options, terminal)
         samples[arm.name] = _samples(arm, policy)
@@ -98,7 +99,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     return ExitCode.DONE
 
 
-def table(arms: Sequence[Arm], lines: "Sequence[Line]") -> Table:
+def table(arms: Sequence[Arm], lines: "Sequence[NoiseLine]") -> Table:
     """One line a preset."""
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column("preset", no_wrap=True)
@@ -120,7 +121,7 @@ def table(arms: Sequence[Arm], lines: "Sequence[Line]") -> Table:
     return shown
 
 
-def findings(arms: Sequence[Arm], lines: "Sequence[Line]") -> Iterator[str]:
+def findings(arms: Sequence[Arm], lines: "Sequence[NoiseLine]") -> Iterator[str]:
     """What the ratios say of each preset beside the first, in both measures."""
     first, *others = lines
     is_exact = {arm.name: not arm.reasons for arm in arms}
@@ -134,7 +135,7 @@ def findings(arms: Sequence[Arm], lines: "Sequence[Line]") -> Iterator[str]:
             yield f"{each.name}, variance x tokens: {said[each.variance.word]} {first.name}"
 
 
-def conditions(arms: Sequence[Arm], lines: "Sequence[Line]") -> Iterator[str]:
+def conditions(arms: Sequence[Arm], lines: "Sequence[NoiseLine]") -> Iterator[str]:
     """How the figures were made, and what keeps a preset's from being comparable."""
     caps = [f"|g|^2 {lines[0].second_moment.cap:.3g}"]
     caps += [] if (variance := lines[0].variance) is None else [f"variance {variance.cap:.3g}"]
@@ -197,7 +198,7 @@ def _num_decoded(tree: "Tree") -> int:
     return sum(spend.decode for spend in tree.spent().values())
 
 
-def _samples(arm: Arm, policy: "PolicyGradient") -> "list[Sample]":
+def _samples(arm: Arm, policy: "PolicyGradient") -> "list[GradientSample]":
     """Of each problem, in order of their names."""
     from ramify.experiments.noise import sample
 
@@ -213,7 +214,7 @@ def _interval_text(interval: "Interval") -> str:
 
 
 def _values(
-    options: argparse.Namespace, arms: Sequence[Arm], lines: "Sequence[Line]", num_parameters: int
+    options: argparse.Namespace, arms: Sequence[Arm], lines: "Sequence[NoiseLine]", num_parameters: int
 ) -> Mapping[str, object]:
     presets = [{**asdict(each), "reasons": arm.reasons} for arm, each in zip(arms, lines, strict=True)]
     return {

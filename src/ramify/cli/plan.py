@@ -21,8 +21,9 @@ from ramify.core.errors import ConfigError
 if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.prices import Prices
-    from ramify.experiments.pilot import Flown
-    from ramify.planner.plan import Aim, Estimate, Plan, Pruning
+    from ramify.experiments.pilot import PilotRun
+    from ramify.planner.interval import Interval
+    from ramify.planner.plan import Aim, Plan, Pruning
     from ramify.runner.events import Observer
 
 
@@ -82,12 +83,12 @@ def planned(
     prices: "Prices | None" = None,
     aim: "Aim",
     terminal: Terminal,
-) -> "tuple[Plan, Flown]":
-    """Grow the pilot of a run, with bars, and plan from it. Arguments as of `runner.pilot.fly`."""
+) -> "tuple[Plan, PilotRun]":
+    """Grow the pilot of a run, with bars, and plan from it. Arguments as of `experiments.pilot.grow_pilot`."""
     import numpy as np
 
     from ramify.cli.progress import RunProgress
-    from ramify.experiments.pilot import DECODE, fly
+    from ramify.experiments.pilot import DECODE, grow_pilot
     from ramify.planner.plan import plan
 
     @contextmanager
@@ -96,7 +97,7 @@ def planned(
             yield progress.observe
 
     assert config.limits.decode is not None, "a plan is for a budget"
-    flown = fly(config, num_problems=num_problems, run_tokens=run_tokens, prices=prices or DECODE, watch=watched)
+    flown = grow_pilot(config, num_problems=num_problems, run_tokens=run_tokens, prices=prices or DECODE, watch=watched)
     budget, rng = config.limits.decode * flown.cost_a_token, np.random.default_rng(config.seed)
     return plan(flown.pilot, budget=budget, rng=rng, aim=aim), flown
 
@@ -134,12 +135,12 @@ def advice(made: "Plan") -> Iterator[str]:
     yield f"{_shape_in_words(made)}: {_gain_in_words(made.gain, made.aim)}"
 
 
-def interval(estimate: "Estimate", form: str) -> str:
+def interval(estimate: "Interval", form: str) -> str:
     """A figure with its interval."""
     return f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
 
 
-def _children(ratio: "Estimate") -> str:
+def _children(ratio: "Interval") -> str:
     """Best numbers, those at the ends of the scale as what they stand for."""
     from ramify.planner.plan import FARTHEST
 
@@ -196,7 +197,7 @@ def _shape_in_words(made: "Plan") -> str:
     return "advice: " + ", ".join(parts)
 
 
-def _gain_in_words(gain: "Estimate", aim: str) -> str:
+def _gain_in_words(gain: "Interval", aim: str) -> str:
     if aim == "gradient":
         return f"chains cost {interval(gain, '+.1%')} for the same noise"
     return f"{interval(gain, '+.1%')} of the problems solved beyond chains"

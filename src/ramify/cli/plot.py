@@ -15,7 +15,7 @@ except ImportError as error:
     raise ConfigError("--plot needs matplotlib: pip install 'ramify[plot]'") from error
 
 if TYPE_CHECKING:
-    from ramify.experiments.compare import Line, Pool
+    from ramify.experiments.compare import ChainPool, CompareLine
     from ramify.experiments.evaluation import EvalLine
 
 POINTS = 60
@@ -24,7 +24,7 @@ INK, GREY, MORE, FEWER = "#22272e", "#8b949e", "#1a7f37", "#cf222e"
 COLOURS = {"more": MORE, "fewer": FEWER, "equal": INK}
 
 
-def draw(lines: "Sequence[Line]", pool: "Pool", path: Path, *, title: str) -> None:
+def draw(lines: "Sequence[CompareLine]", pool: "ChainPool", path: Path, *, title: str) -> None:
     """Write the plot to `path`; its ending says the format. A point's whisker is the interval of its difference."""
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.add_subplot()
@@ -34,7 +34,7 @@ def draw(lines: "Sequence[Line]", pool: "Pool", path: Path, *, title: str) -> No
     axes.plot(tokens, solved, color=GREY, linewidth=2, label="independent chains", zorder=1)
     for number, line in enumerate(sorted(lines, key=lambda line: line.tokens)):
         less = line.less_chains["solved"]
-        whiskers = [[less.mean - less.low], [less.high - less.mean]]
+        whiskers = [[less.value - less.low], [less.high - less.value]]
         axes.errorbar(line.tokens, line.solved, whiskers, fmt="o", color=COLOURS[less.word], capsize=3, markersize=5)
         offset = (6, -11) if number % 2 else (-6, 12)  # neighbours on two sides, so that their names stay apart
         axes.annotate(line.name, (line.tokens, line.solved), xytext=offset, textcoords="offset points", fontsize=9)

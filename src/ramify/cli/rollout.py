@@ -79,7 +79,7 @@ def new_folder(config: "RunConfig") -> Path:
 
 def _dry_run(config: "RunConfig", terminal: Terminal, *, is_json: bool) -> ExitCode:
     from ramify.config.configure import to_toml
-    from ramify.experiments.estimate import bounds
+    from ramify.experiments.spend_bounds import bounds
 
     most = bounds(config)
     if is_json:

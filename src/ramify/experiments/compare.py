@@ -1,22 +1,23 @@
-"""Compare: several configurations on the same problems, each against chains that sampled equally many tokens.
+"""Compare: several configurations on the same problems, each with chains that sampled equally many tokens.
 
-Every arm keeps its own shape, so arms cost what they cost. What makes them comparable is a pool of independent chains
-for each problem: from it the expectation of any number of chains is exact (as pass@k is), also of a fractional one, so
-that each arm is held against chains of its own mean number of decode tokens. Differences are paired by problem, and
-their intervals are over problems. Numbers only; running and printing is done elsewhere.
+Contenders keep their own shapes, so their costs differ. A pool of independent chains for each problem makes them
+comparable: it gives the exact expectation of any number of chains (as pass@k does), also of a fractional one. So each
+contender is compared with chains of its own mean number of decode tokens. Differences are paired by problem, and their
+intervals are over problems. Numbers only: running and printing is done elsewhere.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 
 from ramify.core.format import IsSame
 from ramify.core.ledger import Spend
 from ramify.core.stop import ROULETTE
 from ramify.core.tree import Tree
-from ramify.experiments.paired import Difference, paired_difference
+from ramify.experiments.paired import difference_dict, paired_difference
+from ramify.planner.interval import Interval
 from ramify.runner.answers import ReadAnswer
 from ramify.runner.events import TreeClosed
 from ramify.runner.votes import classes_of
@@ -24,15 +25,15 @@ from ramify.runner.votes import classes_of
 
 @dataclass(frozen=True, slots=True)
 class TreeFigures:
-    """What one tree came to. Rewards of 1 or more count as solved."""
+    """Figures of one tree. Rewards of 1 or more count as solved."""
 
     solved: float
     reward: float
-    """Mean over its judged leaves; 0 where none was judged."""
+    """Mean over its judged leaves; 0 if none was judged."""
     mixed: float
-    """1 where leaves differ in reward: the tree has a training signal."""
+    """1 if leaves differ in reward: then the tree has a training signal."""
     answers: float
-    """Different answers among its leaves."""
+    """Number of different answers among its leaves."""
     spent: Spend
     is_oracle: bool = False
 
@@ -43,12 +44,12 @@ class Chain:
 
     reward: float
     answer: str | None
-    """None = it gave none."""
+    """None = no answer."""
     num_tokens: int
 
 
 def figures(closed: TreeClosed, read: ReadAnswer, is_same: IsSame) -> TreeFigures:
-    """The figures of a tree that has closed."""
+    """The figures of a closed tree."""
     tree = closed.tree
     leaves = tree.leaves()
     rewards = [reward for leaf in leaves if (reward := tree.reward(leaf)) is not None]
@@ -68,7 +69,7 @@ def figures(closed: TreeClosed, read: ReadAnswer, is_same: IsSame) -> TreeFigure
 
 
 def chains_of(tree: Tree, read: ReadAnswer) -> list[Chain]:
-    """The leaves of a tree of independent chains, one a stem."""
+    """The leaves of a tree of independent chains, one per root branch."""
     return [
         Chain(
             tree.reward(leaf) or 0.0,
@@ -80,13 +81,13 @@ def chains_of(tree: Tree, read: ReadAnswer) -> list[Chain]:
 
 
 @dataclass(slots=True)
-class Pool:
-    """Independent chains of each problem, whichever runs grew them. Mutated by `add` only."""
+class ChainPool:
+    """Independent chains of each problem, from any number of runs. Only `add` mutates it."""
 
     is_same: IsSame
     chains: dict[str, list[Chain]] = field(default_factory=dict[str, list[Chain]])
     classes: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-    """Of the answers of all chains of a problem, as votes count them."""
+    """Problem -> the class of each chain's answer, as votes count them."""
 
     def add(self, uid: str, chains: Sequence[Chain]) -> None:
         pooled = self.chains.setdefault(uid, [])
@@ -100,45 +101,48 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """Chains of the problem that has the fewest."""
+        """Number of chains of the problem with the fewest."""
         return min((len(chains) for chains in self.chains.values()), default=0)
 
     def num_chains(self, num_tokens: float) -> float:
-        """How many chains so many tokens pay for, at least one and at most the pool's."""
+        """How many chains `num_tokens` pay for: at least 1, at most the pool's."""
         return min(max(num_tokens / self.tokens_a_chain, 1.0), float(self.size))
 
     def expected(self, num_tokens: float) -> Mapping[str, Mapping[str, float]]:
-        """Problem -> what `num_tokens` worth of chains solve, mix and answer on average over all draws of them."""
+        """Problem -> the means of solved, mixed and answers over all draws of chains worth `num_tokens`."""
         k = self.num_chains(num_tokens)
         return {uid: _expected(chains, self.classes[uid], k) for uid, chains in self.chains.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One arm, as it is printed. Figures of trees are means over problems and seeds."""
+class CompareLine:
+    """One contender's row of the report. Figures of trees are means over problems and seeds."""
 
     name: str
     num_trees: int
     leaves: float
     tokens: float
-    """Decode tokens a tree; the chains it is compared with have as many."""
+    """Decode tokens per tree; the chains that it is compared with have as many."""
     solved: float
     reward: float
     mixed: float
     answers: float
-    less_chains: Mapping[str, Difference]
-    """`solved`, `mixed` and `answers` less those of chains of equally many tokens, paired by problem."""
+    less_chains: Mapping[str, Interval]
+    """`solved`, `mixed` and `answers` minus those of chains of equally many tokens, paired by problem."""
     is_covered: bool
-    """Whether the pool has as many chains as these tokens pay for; else the comparison is with all of it."""
+    """Whether the pool has as many chains as these tokens pay for; if not, the comparison is with the whole pool."""
     prefill_uncached: float
     prefill_cached: float
     tool_calls: float
     seconds: float
     is_oracle: bool
 
+    def as_dict(self) -> Mapping[str, object]:
+        return asdict(self) | {"less_chains": {what: difference_dict(less) for what, less in self.less_chains.items()}}
 
-def line(name: str, trees: Mapping[str, Sequence[TreeFigures]], pool: Pool, *, seconds: float) -> Line:
-    """One arm's line. `trees` maps a problem to its trees, one a seed."""
+
+def line(name: str, trees: Mapping[str, Sequence[TreeFigures]], pool: ChainPool, *, seconds: float) -> CompareLine:
+    """One contender's line. `trees` maps a problem to its trees, one per seed."""
     every = [tree for group in trees.values() for tree in group]
     tokens = fmean(tree.spent.decode for tree in every)
     chains = pool.expected(tokens)
@@ -147,7 +151,7 @@ def line(name: str, trees: Mapping[str, Sequence[TreeFigures]], pool: Pool, *, s
         what: {uid: fmean(vars_of(tree)[what] for tree in trees[uid]) for uid in uids}
         for what in ("solved", "mixed", "answers", "reward")
     }
-    return Line(
+    return CompareLine(
         name=name,
         num_trees=len(every),
         leaves=fmean(tree.spent.leaves for tree in every),
@@ -170,12 +174,12 @@ def line(name: str, trees: Mapping[str, Sequence[TreeFigures]], pool: Pool, *, s
 
 
 def vars_of(tree: TreeFigures) -> Mapping[str, float]:
-    """The figures that are means of a tree."""
+    """The figures whose means are reported, by name."""
     return {"solved": tree.solved, "mixed": tree.mixed, "answers": tree.answers, "reward": tree.reward}
 
 
 def _expected(chains: Sequence[Chain], classes: Sequence[int], k: float) -> Mapping[str, float]:
-    """Means over all ways to take k of these chains; between whole numbers, between their means."""
+    """Means over all ways to draw k of these chains; linear between whole numbers."""
     low, share = int(k), k - int(k)
     at_low = _expected_of(chains, classes, low)
     if not share:

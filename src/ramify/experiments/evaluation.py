@@ -1,13 +1,13 @@
-"""Evaluation: what searches answer on the same problems within the same budget, whether it is right, and what it cost.
+"""Evaluation: searches on the same problems within the same budget: is the answer right, and what did it cost.
 
-A search is over before anything is graded, so no grade can steer it. `pass@1` is the answer a search returns; coverage
-is any of its candidates being right, another number altogether; every vote is graded beside them, whichever the search
-uses. The denominator is fixed in advance: a tree that failed or gave no answer is wrong. What was paid is all that was
-started, of every role, whatever came of it.
+Grading begins after a search has ended, so no grade can steer it. `pass@1` grades the answer that a search returns.
+Coverage, another number, asks if any of its candidates is right. Every vote is graded too, not only the one that the
+search uses. The denominator is fixed in advance: a tree that failed or gave no answer is wrong. The cost counts
+everything that was started, of every role, also what failed.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import get_args
 
@@ -16,8 +16,9 @@ from ramify.core.ledger import Spend
 from ramify.core.problem import Problem
 from ramify.core.strategy import Vote
 from ramify.core.tree import Tree
-from ramify.experiments.paired import Difference, paired_difference
+from ramify.experiments.paired import difference_dict, paired_difference
 from ramify.experiments.proportions import wilson
+from ramify.planner.interval import Interval
 from ramify.runner.answers import Answers
 from ramify.runner.build import prepared_run
 from ramify.runner.deadline import finished
@@ -26,7 +27,7 @@ from ramify.runner.run import Run
 from ramify.strategies.parts.steering import REWARD
 
 RIGHT = 1.0
-"""A reward of so much or more is a right answer."""
+"""The least reward of a right answer."""
 VOTES: tuple[Vote, ...] = get_args(Vote)
 
 
@@ -42,17 +43,17 @@ class Graded:
     """Of every role."""
     decode_by_role: Mapping[str, int]
     is_steered_by_oracle: bool
-    """Whether the search declares that it goes by a judge that saw the answer."""
+    """Whether the search declares a judge that saw the gold answer."""
     is_picked_by_metric: bool
-    """Whether the judge that picks among its answers is the one that grades them."""
+    """Whether the judge that picks among the answers also grades them."""
     is_priced: bool = False
-    """Whether what it cost is known."""
+    """Whether engines have prices, so that `spent.dollars` is known."""
     is_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EvalLine:
-    """One search at one budget, as it is printed. Figures are means over problems, each a mean over its seeds."""
+    """One search at one budget: a row of the report. Figures are means over problems, each a mean over its seeds."""
 
     name: str
     budget: float | None
@@ -74,20 +75,23 @@ class EvalLine:
     tool_calls: float
     judge_calls: float
     unspent: float | None
-    """Share of the budget that was left; None = there was none."""
+    """Share of the budget that was left; None = no budget."""
     seconds: float
     """Of CPU, all problems and seeds."""
-    less_first: Difference | None
-    """`returned` less that of the first search at this budget, paired by problem; None = it is the first."""
+    less_first: Interval | None
+    """`returned` minus that of the first search at this budget, paired by problem; None = this is the first."""
     is_steered_by_oracle: bool
     is_picked_by_metric: bool
     num_failed: int
+
+    def as_dict(self) -> Mapping[str, object]:
+        return asdict(self) | {"less_first": None if self.less_first is None else difference_dict(self.less_first)}
 
 
 async def evaluated(
     config: RunConfig, problems: Sequence[Problem], *, observers: Sequence[Observer] = ()
 ) -> dict[str, Graded]:
-    """Search every problem and grade what came of it, by uid."""
+    """Search every problem and grade the result; keys are uids."""
     run = Run(prepared_run(config, problems))
     closed: dict[int, TreeClosed] = {}
 
@@ -124,7 +128,7 @@ async def graded(run: Run, problem: Problem, closed: TreeClosed) -> Graded:
 
 
 async def _rewards(run: Run, problem: Problem, tree: Tree, answers: Answers) -> dict[int, float | None]:
-    """Node of every candidate that gave an answer -> its reward: the one it was given as a leaf, or one given now."""
+    """Node of every candidate with an answer -> its reward: the one it got as a leaf, or else one judged now."""
     if not run.prepared.judging.leaf:
         return {}
     judge = run.prepared.judging.leaf[-1]
@@ -159,7 +163,7 @@ def eval_line(
     budget: float | None,
     seconds: float,
 ) -> EvalLine:
-    """One search's line: `seeds` map problems to its trees, one mapping a seed; `first` is the search it is held to.
+    """One search's line. `seeds`: problem -> its tree, one mapping per seed; `first`: the search it is compared with.
 
     `budget` is of the amount that `limit` names.
     """
@@ -195,7 +199,7 @@ def eval_line(
 
 
 def _by_problem(seeds: Sequence[Mapping[str, Graded]], uids: Sequence[str]) -> list[float]:
-    """Of each problem the share of seeds whose returned answer was right."""
+    """Share of seeds whose returned answer was right, for each problem."""
     return [fmean(seed[uid].returned for seed in seeds) for uid in uids]
 
 

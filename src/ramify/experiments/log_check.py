@@ -1,12 +1,12 @@
-"""Against: a run held against the log its engine kept: every id fed and every id sampled, turn by turn.
+"""Log check: compares a run with the log that its engine kept: every id fed and every id sampled, turn by turn.
 
-A turn is one generation of the log. The run says of each sampled token by which request it was made (tree and seed);
-forks and versions divide generations, so the parts of a turn are put together again first. Then one generation of the
-log must be equal to it from its first id to its last: the ids fed are those of the path before it, the ids sampled are
-each on the tree once and in their places, and nothing else is between them.
+A turn is one generation of the log. Each sampled token of the run names the request that made it (tree and seed). Forks
+and versions divide generations, so the parts of a turn are joined first. Then one generation of the log must equal the
+turn from its first id to its last: the ids fed are those of the path before it, the ids sampled are on the tree once
+and in order, and nothing lies between them.
 
-What the log alone holds is no difference: a kill loses turns, and a turn tried again is there more than once. Steps of
-commands that have no outcome yet are on no tree, and are not looked at.
+What only the log holds is no difference: a kill loses turns, and the log holds every retry. Steps of commands without
+an outcome are on no tree and are not compared.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,18 +23,18 @@ from ramify.runner.sampler import request_id
 
 
 @dataclass(slots=True)
-class Compared:
-    """What was compared, and every difference in words. Mutated by `Log` only."""
+class LogComparison:
+    """Counts of what was compared, and every difference in words. Only `EngineLog` mutates it."""
 
     turns: int = 0
     ids_fed: int = 0
     ids_sampled: int = 0
     only_in_log: int = 0
-    """Generations that the run does not hold: lost with a kill, aborted, cancelled or given up."""
+    """Generations that the run does not have: lost in a kill, aborted, cancelled or given up."""
     differences: list[str] = field(default_factory=list)
 
 
-class Part(NamedTuple):
+class TurnPart(NamedTuple):
     """Tokens of one turn on one node: positions on its branch."""
 
     start: int
@@ -42,25 +42,25 @@ class Part(NamedTuple):
     node: int
 
 
-class Log:
-    """The generations of a log by their request."""
+class EngineLog:
+    """The generations of a log, by request."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._made: dict[str, list[tuple[Ids_T, Ids_T]]] = {}
         self._num_unheld = 0
         for entry in entries:
             if not entry.sampled:
-                continue  # cut off before its first token: there is no turn that a run could hold
+                continue  # cut off before its first token: no run has a turn of it
             self._made.setdefault(entry.request_id, []).append((token_array(entry.fed), token_array(entry.sampled)))
             self._num_unheld += 1
 
-    def compare(self, tree: Tree, index: int, found: Compared) -> None:
-        """Hold one tree against the log. Mutates `found`."""
-        turns: dict[int, list[Part]] = {}
+    def compare(self, tree: Tree, index: int, found: LogComparison) -> None:
+        """Compare one tree with the log. Mutates `found`."""
+        turns: dict[int, list[TurnPart]] = {}
         for part, seed in _sampled(tree):
             if seed is None:
                 at = f"tree {index}, node {part.node}"
-                found.differences.append(f"{at}: {part.end - part.start} sampled ids that the run says of no request")
+                found.differences.append(f"{at}: {part.end - part.start} sampled ids without a request in the run")
             else:
                 turns.setdefault(seed, []).append(part)
         for seed, parts in turns.items():
@@ -68,13 +68,13 @@ class Log:
             if fault is not None:
                 found.differences.append(f"tree {index}, node {parts[0].node}, request {seed:016x}: {fault}")
 
-    def finish(self, found: Compared) -> Compared:
-        """Count what only the log holds. Mutates and returns `found`."""
+    def finish(self, found: LogComparison) -> LogComparison:
+        """Count what only the log has. Mutates and returns `found`."""
         found.only_in_log = self._num_unheld
         return found
 
-    def _fault(self, tree: Tree, request: str, parts: Sequence[Part], found: Compared) -> str | None:
-        """What is wrong with a turn; None = the log holds it. Mutates `found`."""
+    def _fault(self, tree: Tree, request: str, parts: Sequence[TurnPart], found: LogComparison) -> str | None:
+        """What is wrong with a turn; None = the log has it. Mutates `found`."""
         start, (_, end, last) = parts[0].start, parts[-1]
         path = tree.branch(last).ids[:end]
         fed, sampled = path[:start], path[start:]
@@ -97,14 +97,14 @@ class Log:
         return f"sampled {_first_difference(in_log[1], sampled)}"
 
 
-def _sampled(tree: Tree) -> Iterator[tuple[Part, int | None]]:
+def _sampled(tree: Tree) -> Iterator[tuple[TurnPart, int | None]]:
     """Every sampled segment of a tree, and the seed of the request that made it."""
     for node in tree.subtree():
         segments = tree.segments(node)
         start = tree.length(node) - sum(map(len, segments))
         for segment in segments:
             if segment.is_sampled:
-                yield Part(start, start + len(segment), node), segment.seed
+                yield TurnPart(start, start + len(segment), node), segment.seed
             start += len(segment)
 
 

@@ -1,8 +1,8 @@
-"""Measured prices: what an engine's tokens take here, in seconds, by asking it for them.
+"""Measured prices: how many seconds an engine's tokens take here, measured by requests.
 
-Contexts are made of the task's questions; each is asked for once anew, once more while the engine's cache may hold it,
-and once for a longer continuation. What a token takes is the least-squares fit of the seconds to the numbers that the
-engine reports. One request at a time: an engine that shares its steps among many requests decodes cheaper than this.
+Contexts are made of the task's questions. Each is sent three times: new, again while the engine's cache may hold it,
+and for a longer continuation. A least-squares fit of the seconds to the token counts that the engine reports gives the
+seconds per token. One request runs at a time: an engine that batches many requests decodes cheaper than this.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from ramify.runner.run import Run
 NUM_CONTEXTS: Final = 8
 CONTEXT_TOKENS: Final = 192
 CONTINUED: Final = 32
-Timed = tuple[Generation, float]
-"""(what a request became, seconds)"""
+TimedGeneration = tuple[Generation, float]
+"""(generation, its seconds)"""
 
 
 def measured_prices(config: RunConfig) -> Prices:
@@ -49,11 +49,11 @@ async def _measured(config: RunConfig) -> Prices:
         await finished(run.close())
 
 
-def prices_of(timed: Sequence[Timed]) -> Prices:
-    """The fit. No kind of token takes less than nothing."""
+def prices_of(timed: Sequence[TimedGeneration]) -> Prices:
+    """The fit. No price is below 0."""
     counts = np.array([[g.num_prefilled, g.num_cached, g.num_billed] for g, _ in timed], np.float64)
     if not counts[:, 2].any():
-        raise ConfigError("the engine does not say how many tokens it sampled: its prices cannot be measured")
+        raise ConfigError("the engine does not report how many tokens it sampled, so its prices cannot be measured")
     seconds = np.array([seconds for _, seconds in timed])
     found = np.linalg.lstsq(counts, seconds, rcond=None)[0]
     new, cached, output = (float(max(each, 0.0) * 1e6) for each in found)
@@ -68,9 +68,9 @@ def _contexts(codec: Codec, text: str) -> list[list[int]]:
     return [ids[start : start + CONTEXT_TOKENS] for start in range(NUM_CONTEXTS)]
 
 
-async def _asked(engine: Engine, context: Sequence[int]) -> list[Timed]:
+async def _asked(engine: Engine, context: Sequence[int]) -> list[TimedGeneration]:
     clock = asyncio.get_running_loop().time
-    found: list[Timed] = []
+    found: list[TimedGeneration] = []
     for seed, max_tokens in enumerate((1, 1, CONTINUED)):
         began = clock()
         generation = await engine.generate(Request(token_array(context), max_tokens=max_tokens, seed=seed))

@@ -1,10 +1,10 @@
-"""Noise: how much a policy gradient costs, |g|^2 times sampled tokens, of several presets on the same problems.
+"""Noise: the cost of a policy gradient, |g|^2 times sampled tokens, for several presets on the same problems.
 
-A budget of tokens pays for so many trees, and the mean of their gradients errs by E|g|^2 over their number (less the
-square of the true gradient, which all exact presets share): so the error at equal tokens is E|g|^2 times the tokens of
-a tree. Norms are heavy-tailed, a few problems carry a plain mean. So a problem counts for at most a cap, one for all
-presets, and presets are compared by ratios paired by problem. Intervals are percentile bootstraps of problems, with the
-cap held fixed. Numbers only; gradients are made elsewhere.
+A budget of tokens pays for a number of trees. The mean of their gradients has the error E|g|^2 over that number (less
+the square of the true gradient, which all exact presets share). So the error at equal tokens is E|g|^2 times the tokens
+of a tree. Norms are heavy-tailed: a few problems dominate a plain mean. So each problem counts for at most a cap, the
+same for all presets, and presets are compared by ratios paired by problem. Intervals are percentile bootstraps of
+problems with the cap held fixed. Numbers only: gradients are made elsewhere.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ramify.experiments.paired import resamples
+from ramify.planner.interval import Interval
 
 Doubles_P = npt.NDArray[np.float64]
 TAILS = (0.025, 0.975)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class GradientSample:
     """The gradients of one problem's trees under one preset."""
 
     second_moment: float
@@ -37,20 +38,11 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """A figure and where 95 % of its resamples lie; infinite where some of them divide by 0."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class Figure:
     """A mean over problems, times the mean tokens of a tree."""
 
     raw: float
-    """Of the values as they are. Not to be compared."""
+    """Of the uncapped values. Do not compare presets by it."""
     capped: Interval
     """Of the values, each at most `cap`."""
     cap: float
@@ -60,15 +52,13 @@ class Figure:
 
     @property
     def word(self) -> str:
-        """`more` or `less` than the first preset, or `equal` where the ratio's interval holds 1."""
-        if self.ratio is None:
-            return "equal"
-        return "more" if self.ratio.low > 1 else "less" if self.ratio.high < 1 else "equal"
+        """`more` or `less` than the first preset; `equal` if the ratio's interval holds 1."""
+        return "equal" if self.ratio is None else ("equal", "more", "less")[self.ratio.sign(1)]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One preset, as it is printed."""
+class NoiseLine:
+    """One preset's row of the report."""
 
     name: str
     tokens: float
@@ -80,12 +70,12 @@ class Line:
     """None = some problem has a single tree."""
 
 
-def sample(gradients: Sequence[npt.NDArray[np.floating[Any]]], tokens: Sequence[int]) -> Sample:
+def sample(gradients: Sequence[npt.NDArray[np.floating[Any]]], tokens: Sequence[int]) -> GradientSample:
     """The sample of one problem: (D,) gradients and decode tokens of its trees."""
     norms = [_square(gradient) for gradient in gradients]
     second, number = fmean(norms), len(norms)
     mean = np.mean(np.asarray(gradients, np.float64), axis=0)
-    return Sample(
+    return GradientSample(
         second_moment=second,
         variance=max(0.0, number / (number - 1) * (second - _square(mean))) if number > 1 else None,
         tokens=fmean(tokens),
@@ -93,11 +83,11 @@ def sample(gradients: Sequence[npt.NDArray[np.floating[Any]]], tokens: Sequence[
     )
 
 
-def lines(samples: Mapping[str, Sequence[Sample]], *, quantile: float) -> list[Line]:
-    """A line a preset, in order, each held against the first.
+def lines(samples: Mapping[str, Sequence[GradientSample]], *, quantile: float) -> list[NoiseLine]:
+    """One line per preset, in order, each compared with the first.
 
-    `samples`: preset -> samples of the same problems in one order, one problem at least. `quantile`: of the values that
-    are not 0, which is the cap; 1 caps nothing.
+    `samples`: preset -> samples of the same problems in one order, one problem at least. `quantile`: the cap is this
+    quantile of the values that are not 0; 1 caps nothing.
     """
     tokens = {name: np.array([each.tokens for each in of]) for name, of in samples.items()}
     second = {name: np.array([each.second_moment for each in of]) for name, of in samples.items()}
@@ -106,7 +96,7 @@ def lines(samples: Mapping[str, Sequence[Sample]], *, quantile: float) -> list[L
     of_second = _figures(second, tokens, quantile)
     of_variance = _figures({n: np.array(v) for n, v in variances.items()}, tokens, quantile) if is_known else {}
     return [
-        Line(
+        NoiseLine(
             name=name,
             tokens=float(tokens[name].mean()),
             zero=fmean(each.zero for each in of),
@@ -146,7 +136,7 @@ def _product(values: Doubles_P, tokens: Doubles_P) -> Interval:
 
 
 def _ratio(one: tuple[Doubles_P, Doubles_P], other: tuple[Doubles_P, Doubles_P]) -> Interval:
-    """Of two products of means. A resample in which both are 0 shows no difference, and counts as 1."""
+    """Ratio of two products of means. A resample in which both are 0 shows no difference and counts as 1."""
     above, below = _resampled(*one), _resampled(*other)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where((above == 0) & (below == 0), 1.0, above / below)

@@ -1,7 +1,7 @@
-"""Pilot: a few problems grown as trees with forks at every depth, and what a plan is computed from them.
+"""Pilot: grows a few problems as trees with forks at every depth; a plan is computed from them.
 
-First a few chains say how many steps paths have; then the pilot's trees are grown with the strategy `planned`, whose
-forks are decided beforehand. Its seeds are not those of the run: the trees that set a shape may not be trained on it.
+First a few chains show how many steps paths have. Then the strategy `planned`, whose forks are decided beforehand,
+grows the pilot's trees. The pilot has other seeds than the run: trees that decide a shape may not be trained with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,84 +27,93 @@ from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.tools import tools_of
 
 DECODE: Final = Prices(prompt=0.0, output=1.0)
-"""A sampled token costs 1 and context nothing: costs are decode tokens."""
+"""Costs are decode tokens: a sampled token costs 1, a context token nothing."""
 CHAINS: Final = StrategyConfig(name="chains", options={"n": 2})
 STEMS: Final = 4
 CHILDREN: Final = 2.0
 MAX_WIDENING: Final = 8.0
-"""Most paths that a stem of the pilot divides into: deep pilots fork by a coin at each depth, not in two."""
+"""Most paths per stem of the pilot. Deep pilots fork at random, into fewer than two children on average."""
 MAX_DEPTHS: Final = 8
 REACHED: Final = 0.25
-"""A depth is forked at where so large a share of paths goes on behind it."""
-SCOUTS: Final = 8
-"""Problems of the first chains."""
+"""The pilot forks at a depth if at least this share of paths goes on behind it."""
+FIRST_CHAINS: Final = 8
+"""Number of problems of the first chains."""
 SEED: Final = 7_919
 """Added to the run's seed."""
 NUM_PROBLEMS: Final = 60
-"""Of a pilot whose run is not stated: about half a minute of the built-in model."""
+"""Default for a pilot whose run has no stated size: about half a minute of the built-in model."""
 SHARE: Final = 0.05
-"""Of the decode tokens of a run that is stated, what its pilot takes."""
+"""Share of a run's decode tokens that its pilot takes, if the run's size is stated."""
 MAX_PROBLEMS: Final = 400
 Watch = Callable[[str, int], AbstractContextManager[Observer]]
 """(title, number of trees) -> an observer of the trees that are grown inside."""
 
 
 @dataclass(frozen=True, slots=True)
-class Flown:
-    """A pilot, and what it took."""
+class PilotRun:
+    """A pilot and its cost."""
 
     pilot: Pilot
     children: tuple[float, ...]
-    """Of its trees, as `planned` has them."""
+    """Of its trees, as the strategy `planned` takes them."""
     decode: int
-    """Tokens sampled, those of the first chains included."""
+    """Sampled tokens, first chains included."""
     cost_a_token: float
-    """What a decode token of a chain costs with all that goes with it; 1 where only decode tokens cost."""
+    """Cost of a chain per decode token, its context included; 1 if only decode tokens cost."""
     caveats: tuple[str, ...]
-    """What the pilot could not see."""
+    """What the pilot could not measure, in sentences."""
 
 
-def fly(
+def grow_pilot(
     config: RunConfig, *, num_problems: int | None = None, run_tokens: int | None = None, prices: Prices, watch: Watch
-) -> Flown:
+) -> PilotRun:
     """Grow the pilot of a run: of `num_problems`, or as many as `SHARE` of the run's decode tokens pays for.
 
     Raises `ConfigError` where fewer than two problems gave a tree with two rewarded stems.
     """
     task = build.build_task(config)
-    with watch("first chains", SCOUTS) as observe:
-        chains, decode = _grown(config, CHAINS, task.problems(config.task.split, SCOUTS, config.seed), observe)
-    scouted, caveats = _scouted(chains), list[str]()
+    with watch("first chains", FIRST_CHAINS) as observe:
+        chains, decode = _grown(config, CHAINS, task.problems(config.task.split, FIRST_CHAINS, config.seed), observe)
+    profile, caveats = _profile_of(chains), list[str]()
     if stuck := [tool.name for tool in tools_of(task, config.tools) if tool.branching == "refuse"]:
-        scouted = scouted.unforked()
-        caveats.append(f"the state of {', '.join(stuck)} cannot be branched: chains, since forks would be refused")
-    number = num_problems or scouted.num_problems(run_tokens)
+        profile = profile.unforked()
+        caveats.append(
+            f"the state of {', '.join(stuck)} cannot be branched, and forks would be refused: the pilot grows chains"
+        )
+    number = num_problems or profile.num_problems(run_tokens)
     with watch("pilot", number) as observe:
         problems = task.problems(config.task.split, number, config.seed)
-        planned = StrategyConfig(name="planned", options={"children": list(scouted.children)})
+        planned = StrategyConfig(name="planned", options={"children": list(profile.children)})
         trees, more = _grown(config, planned, problems, observe)
-    num_levels = len(scouted.children)
+    num_levels = len(profile.children)
     found = [pilot_tree(tree, prices, num_levels=num_levels) for tree in trees]
     flown = [tree for tree in found if tree is not None]
     if len(flown) < 2:
-        raise ConfigError(f"{len(flown)} of {number} problems gave two stems with a reward: a pilot needs two of them")
+        raise ConfigError(
+            f"{len(flown)} of {number} problems gave two stems with a reward; a pilot needs 2 such problems: "
+            "raise --problems"
+        )
     if len(flown) < number:
-        caveats.append(f"{number - len(flown)} of {number} problems gave fewer than two stems with a reward: left out")
+        caveats.append(
+            f"left out {number - len(flown)} of {number} problems: they gave fewer than two stems with a reward"
+        )
     pilot = Pilot(tuple(flown), num_levels)
     cost = float(levels(pilot).cost.sum())
     if not cost:
-        raise ConfigError(f"nothing costs anything with these prices, so no shape is cheaper than another: {prices!r}")
-    return Flown(pilot, scouted.children, decode + more, cost / sum(scouted.tokens), tuple(caveats))
+        raise ConfigError(
+            f"with {prices!r} nothing costs anything, so no shape is cheaper than another: set a price above 0"
+        )
+    return PilotRun(pilot, profile.children, decode + more, cost / sum(profile.tokens), tuple(caveats))
 
 
 @dataclass(frozen=True, slots=True)
-class _Scouted:
-    """What a few chains say of a task: decode tokens of a path in each level, as deep as is worth forking at."""
+class _PathProfile:
+    """What a few chains show of a task: decode tokens of a path in each level, down to the deepest level to fork at."""
 
     tokens: tuple[float, ...]
 
-    def unforked(self) -> "_Scouted":
-        return _Scouted((sum(self.tokens),))
+    def unforked(self) -> "_PathProfile":
+        return _PathProfile((sum(self.tokens),))
 
     @property
     def children(self) -> tuple[float, ...]:
@@ -126,14 +135,14 @@ class _Scouted:
         return min(number, MAX_PROBLEMS)
 
 
-def _scouted(trees: Sequence[Tree]) -> _Scouted:
+def _profile_of(trees: Sequence[Tree]) -> _PathProfile:
     paths = [np.array([t.num_sampled(node) for node in t.path(leaf)[1:]]) for t in trees for leaf in t.leaves()]
     if not paths:
-        raise ConfigError("the pilot's first chains came to nothing: `ramify rollout` says what goes wrong")
+        raise ConfigError("the pilot's first chains gave no path: run `ramify rollout` to see why")
     going_on = [np.mean([len(path) > depth for path in paths]) for depth in range(1, MAX_DEPTHS + 1)]
     num_depths = sum(bool(share >= REACHED) for share in going_on)
     tokens = [float(np.mean([path[depth : depth + 1].sum() for path in paths])) for depth in range(num_depths)]
-    return _Scouted((*tokens, float(np.mean([path[num_depths:].sum() for path in paths]))))
+    return _PathProfile((*tokens, float(np.mean([path[num_depths:].sum() for path in paths]))))
 
 
 def pilot_tree(tree: Tree, prices: Prices, *, num_levels: int) -> PilotTree | None:

@@ -1,8 +1,9 @@
 """Planner: a pilot -> a shape: where to fork, where to give up, and what that gains. Pure numpy."""
 
+from ramify.planner.interval import Interval
 from ramify.planner.levels import Levels, levels
 from ramify.planner.pilot import Pilot, PilotTree
-from ramify.planner.plan import Aim, Depth, Estimate, Plan, Pruning, plan
+from ramify.planner.plan import Aim, Depth, Plan, Pruning, plan
 from ramify.planner.shape import Shape
 
-__all__ = ["Aim", "Depth", "Estimate", "Levels", "Pilot", "PilotTree", "Plan", "Pruning", "Shape", "levels", "plan"]
+__all__ = ["Aim", "Depth", "Interval", "Levels", "Pilot", "PilotTree", "Plan", "Pruning", "Shape", "levels", "plan"]

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ramify.planner.coverage import Successes, coverage
+from ramify.planner.interval import Interval
 from ramify.planner.levels import Levels, levels, resampled
 from ramify.planner.pilot import Pilot
 from ramify.planner.pruning import best_keep, pruned_noise, rule_of
@@ -24,7 +25,6 @@ from ramify.planner.shape import MAX_CHILDREN, Shape, best_children, best_ratio,
 Array = npt.NDArray[np.float64]
 Aim = Literal["gradient", "coverage"]
 Call = Literal["fork", "go on", "too close to call", "nothing to see"]
-CONFIDENCE: Final = 0.95
 NUMBERS: Final = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 """Children that are tried at a depth for coverage."""
 NARROWINGS: Final = 20
@@ -40,36 +40,15 @@ FARTHEST: Final = 64.0
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """A figure with its 95 % interval by bootstrap over problems."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, resamples: Array) -> "Estimate":
-        """(R,) resamples, the first of which is the figure itself."""
-        tail = (1 - CONFIDENCE) / 2
-        low, high = np.nanquantile(resamples, (tail, 1 - tail)) if not np.isnan(resamples).all() else (np.nan, np.nan)
-        return cls(float(resamples[0]), float(low), float(high))
-
-    @classmethod
-    def between(cls, least: Array, most: Array) -> "Estimate":
-        """The figure and the lower end of `least`, (R,) as in `of`, with the upper end of `most`."""
-        return replace(cls.of(least), high=cls.of(most).high)
-
-
-@dataclass(frozen=True, slots=True)
 class Depth:
     """The advice for one depth: what to do when a path has made so many steps."""
 
     steps: int
-    ratio: Estimate
+    ratio: Interval
     """Best number of children here, were it free to be below 1; NaN = no return varies on either side."""
     number: float
     """Children that `gain` is about."""
-    gain: Estimate
+    gain: Interval
     """Of forking here alone, as in `Plan`."""
     call: Call
     variance_share: float
@@ -88,15 +67,15 @@ class Pruning:
     """Share of paths that it would end early."""
     saves: float
     """Share of the cost that these paths spend behind it."""
-    loses: Estimate
+    loses: Interval
     """Share of the return that they bring in all the same; exceptions are rare, and the upper end has one more."""
     keep: float
-    gain: Estimate
+    gain: Interval
     """As in `Plan`, of pruning alone."""
 
     @property
     def pays(self) -> bool:
-        return self.gain.low > 0
+        return self.gain.sign() > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +88,7 @@ class Plan:
     depths: tuple[Depth, ...]
     pruning: Pruning | None
     """None = the task has no rule, or it never fired."""
-    gain: Estimate
+    gain: Interval
     """Over chains at the same cost."""
     num_problems: int
     mean_return: float
@@ -160,16 +139,16 @@ class _Outlook:
         )
 
     def _depth(self, steps: int, ratios: Array, variance_share: float, cost_share: float) -> Depth:
-        ratio = Estimate.of(ratios)
+        ratio = Interval.of(ratios)
         number = self._number(steps, ratio.value)
         gain = self.gain(self._fork(steps, number))
         judged, even = (gain, 0.0) if self.aim == "coverage" else (ratio, 1.0)
         call: Call = "too close to call"
         if math.isnan(ratio.value):
             call = "nothing to see"
-        elif judged.low > even:
+        elif judged.sign(even) > 0:
             call = "fork"
-        elif judged.high < even:
+        elif judged.sign(even) < 0:
             call = "go on"
         more = _more_problems(judged, even, len(self.pilot.trees)) if call == "too close to call" else None
         return Depth(steps, ratio, number, gain, call, variance_share, cost_share, more)
@@ -201,7 +180,7 @@ class _Outlook:
         return Pruning(
             fires=float(rule.fires[0]),
             saves=float(rule.cost[0]) / cost,
-            loses=Estimate.between(rule.returns / mean, rule.most_returns / mean) if mean else Estimate(0.0, 0.0, 0.0),
+            loses=Interval.between(rule.returns / mean, rule.most_returns / mean) if mean else Interval(0.0, 0.0, 0.0),
             keep=keep,
             gain=self.gain(Shape((1.0,), keep if keep < 1 else None)),
         )
@@ -219,9 +198,9 @@ class _Outlook:
         whole = self.found.cost[0]
         return whole if keep is None else keep * whole + (1 - keep) * levels(self.pilot.truncated()).cost[0]
 
-    def gain(self, shape: Shape) -> Estimate:
+    def gain(self, shape: Shape) -> Interval:
         """Of `shape` over chains of the same cost."""
-        return Estimate.of(self._more_solved(shape) if self.aim == "coverage" else self._less_noise(shape))
+        return Interval.of(self._more_solved(shape) if self.aim == "coverage" else self._less_noise(shape))
 
     def _less_noise(self, shape: Shape) -> Array:
         """(R,) variance x cost of chains, over that of `shape`, less 1. Forks and coin are counted apart."""
@@ -247,7 +226,7 @@ def _ratio(chains: Array, others: Array) -> Array:
     return np.divide(chains, others, out=np.ones_like(chains), where=others > 0)
 
 
-def _more_problems(judged: Estimate, even: float, num_problems: int) -> int | None:
+def _more_problems(judged: Interval, even: float, num_problems: int) -> int | None:
     """Problems to add until the interval, which narrows with the root of their number, leaves out `even`."""
     distance = abs(judged.value - even)
     half = judged.high - even if judged.value < even else even - judged.low

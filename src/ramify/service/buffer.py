@@ -1,7 +1,7 @@
 """Buffer: the trees between the source and a batch: growing, partial, finished, each in exactly one state.
 
 `growing` -> `checking` (its rows are made, a filter is asked) -> `ready` -> handed over, or dropped for a reason, which
-is counted. Nothing leaves in any other way. The buffer is what the journal says: `recall.py` makes the same one from
+is counted. Nothing leaves in any other way. The buffer is what the journal says: `recovery.py` makes the same one from
 its records. No asyncio, no files.
 """
 
@@ -17,7 +17,7 @@ from ramify.store.records import Handed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class ReadyGroup:
     """A finished tree and its samples."""
 
     index: int
@@ -35,7 +35,7 @@ class Buffer:
     growing: dict[int, Tree | None] = field(default_factory=dict)
     """None = it has no root yet."""
     checking: dict[int, Tree] = field(default_factory=dict)
-    ready: dict[int, Group] = field(default_factory=dict)
+    ready: dict[int, ReadyGroup] = field(default_factory=dict)
     batches: dict[int, Handed] = field(default_factory=dict)
     """What was handed over, by the number of the batch."""
     num_samples: int = 0
@@ -70,7 +70,7 @@ class Buffer:
         assert tree is not None
         self.checking[index] = tree
 
-    def passed(self, group: Group) -> None:
+    def passed(self, group: ReadyGroup) -> None:
         """A finished tree may be trained."""
         del self.checking[group.index]
         self.ready[group.index] = group
@@ -90,7 +90,7 @@ class Buffer:
         self.num_samples = batch.first_sample + batch.num_samples
         self.num_handed += len(batch.trees)
 
-    def next(self, num_groups: int, *, in_order: bool) -> list[Group] | None:
+    def next(self, num_groups: int, *, in_order: bool) -> list[ReadyGroup] | None:
         """The groups of the next batch; None = they are not there yet. `in_order`: the first that were begun, whatever
         takes longest; else the first begun of those that are ready."""
         if in_order:
@@ -133,7 +133,7 @@ def versions_of(tree: Tree) -> set[int]:
     }
 
 
-def chosen(buffer: Buffer, picked: Any, num_groups: int, *, fault: Callable[[str], ContractError]) -> list[Group]:
+def chosen(buffer: Buffer, picked: Any, num_groups: int, *, fault: Callable[[str], ContractError]) -> list[ReadyGroup]:
     """The groups that a buffer filter picked, by their `group_index`. Raises `fault` for anything else."""
     is_nested = isinstance(picked, Sequence) and all(isinstance(group, Sequence) and len(group) for group in picked)
     if not is_nested:

@@ -12,7 +12,7 @@ from ramify.config.service_config import EvalConfig, ServiceConfig
 from ramify.core.errors import ConfigError, ContractError
 from ramify.rows.sample import Sample, sample_of
 from ramify.rows.slime import train_data
-from ramify.service import debug
+from ramify.service import debug_files
 from ramify.service.eval_results import EvalResult, eval_result, eval_results, numbers
 from ramify.service.functions import Function, Functions
 from ramify.service.producer import Producer
@@ -60,12 +60,12 @@ class RolloutController:
         """
         metrics: Mapping[str, Any] = {}
         if self._service.load_debug is not None:
-            samples = debug.load(debug.path_of(self._service.load_debug, rollout_id))
+            samples = debug_files.load(debug_files.path_of(self._service.load_debug, rollout_id))
         else:
             groups, metrics = await self._groups(rollout_id)
             samples = self._samples(groups)
             if self._service.save_debug is not None:
-                debug.save(samples, debug.path_of(self._service.save_debug, rollout_id))
+                debug_files.save(samples, debug_files.path_of(self._service.save_debug, rollout_id))
         data = None if self._service.debug == "rollout_only" else await self._converted(samples)
         return Batch(rollout_id, samples, data, metrics)
 
@@ -75,7 +75,7 @@ class RolloutController:
         results, others = await self._results(rollout_id)
         if self._service.save_debug is not None:
             samples = [sample for result in results for sample in result.samples or ()]
-            debug.save(samples, debug.path_of(self._service.save_debug, rollout_id, is_evaluation=True))
+            debug_files.save(samples, debug_files.path_of(self._service.save_debug, rollout_id, is_evaluation=True))
         return results, others
 
     async def _results(self, rollout_id: int) -> tuple[list[EvalResult], Mapping[str, float]]:
@@ -85,8 +85,8 @@ class RolloutController:
             metrics = numbers(getattr(said, "metrics", None) or {}, function=ask.called)
             return eval_results(getattr(said, "data", said), function=ask.called), metrics
         results: list[EvalResult] = []
-        for name, exam in self._service.eval.items():
-            results.append(eval_result(name, await self._answer(exam), reward_key=self._service.reward_key))
+        for name, dataset in self._service.eval.items():
+            results.append(eval_result(name, await self._answer(dataset), reward_key=self._service.reward_key))
         return results, {}
 
     async def _groups(self, rollout_id: int) -> tuple[Sequence[Any], Mapping[str, Any]]:

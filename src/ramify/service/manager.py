@@ -20,31 +20,25 @@ from ramify.config.run_config import RunConfig
 from ramify.config.service_config import EvalConfig, ServiceConfig
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError
-from ramify.core.limits import Limits
-from ramify.core.problem import Problem
 from ramify.core.task import Task
 from ramify.core.tree import Tree
-from ramify.engines.gate import Gate
 from ramify.rows.sample import Sample
-from ramify.runner import build, folder
+from ramify.runner import folder
 from ramify.runner.deadline import finished
 from ramify.runner.events import Observer
 from ramify.runner.loop import collecting_rarely
-from ramify.runner.run import Run
 from ramify.service.arguments import arguments, group_size
-from ramify.service.book import Book
+from ramify.service.build import assembled, settled
 from ramify.service.controller import Batch, RolloutController
-from ramify.service.exam import answered
-from ramify.service.figures import Figures
+from ramify.service.eval_samples import eval_samples
 from ramify.service.functions import Functions
-from ramify.service.pooled import pooled
+from ramify.service.metric_log import MetricLog
 from ramify.service.producer import Producer
-from ramify.service.recall import Recalled, trees_again
-from ramify.service.reward import RewardFunction, WithReward
-from ramify.service.source import SampleSource, Source
+from ramify.service.recovery import Recovered, trees_again
+from ramify.service.reward import rewarded
+from ramify.service.service_journal import ServiceJournal
+from ramify.service.source import ProblemSource, SampleSource
 from ramify.store.records import Updated
-from ramify.tasks.data import read_problems
-from ramify.tasks.data_row import RowFault
 from ramify.telemetry.service_meter import ServiceMeter
 from ramify.telemetry.telemetry import Telemetry
 
@@ -74,8 +68,8 @@ class RolloutManager:
         telemetry: Telemetry | None = None,
     ) -> None:
         """`console`: where evaluations and warnings are shown; `telemetry` stays open."""
-        self._book = Book(path)
-        self.config = config = _settled(config, self._book)
+        self._journal = ServiceJournal(path)
+        self.config = config = settled(config, self._journal)
         assert config.service is not None
         self.service: ServiceConfig = config.service
         self._functions = Functions.of(self.service)
@@ -85,10 +79,12 @@ class RolloutManager:
         self._console = console or Console(stderr=True)
         self._telemetry = telemetry
         self._meter = None if telemetry is None else ServiceMeter(telemetry)
-        self.run, self.gate = self._assembled(engine, task)
+        self.run, self.gate = assembled(
+            config, engine=engine, task=task, rewarded=self._rewarded, telemetry=telemetry, console=self._console
+        )
         self._args.engine, self._args.run = self.gate, self.run.prepared
-        self._figures = Figures(self.service, group_size=group_size(config), console=self._console)
-        self._source = Source(self.run.prepared.problems, seed=config.seed, shuffle=self.service.shuffle)
+        self._metrics = MetricLog(self.service, group_size=group_size(config), console=self._console)
+        self._source = ProblemSource(self.run.prepared.problems, seed=config.seed, shuffle=self.service.shuffle)
         self._engines = asyncio.Lock()
         self._generating = asyncio.Lock()
         self._controller: RolloutController | None = None
@@ -121,18 +117,18 @@ class RolloutManager:
         if self._controller is not None and self._controller.producer is not None:
             await self._controller.producer.close()
         self._controller = None
-        self._figures.close()
+        self._metrics.close()
         try:
             await (self.run.close() if self._is_engine_ours else self.run.close_others())
         finally:
-            self._book.close()
+            self._journal.close()
 
     async def save(self, rollout_id: int) -> None:
         """Make all that was done durable, and a place to come back to: `load(rollout_id)`. Raises `StoreError` where it
         cannot be written; the places of before stay."""
         async with self._generating:
             controller = self._opened
-            await self._book.mark(rollout_id, controller.data_source.state() if controller.producer is None else {})
+            await self._journal.mark(rollout_id, controller.data_source.state() if controller.producer is None else {})
 
     async def load(self, rollout_id: int) -> None:
         """Go back to where `save(rollout_id)` was called: batches handed over since are grown anew, as the trainer's
@@ -140,12 +136,12 @@ class RolloutManager:
         was saved under this number."""
         async with self._generating, self._engines:
             controller = self._opened
-            self._book.check_mark(rollout_id)
+            self._journal.check_mark(rollout_id)
             if controller.producer is not None:
                 await controller.producer.close()
-            self._book.close()
+            self._journal.close()
             try:
-                await asyncio.to_thread(self._book.rewind, rollout_id)
+                await asyncio.to_thread(self._journal.rewind, rollout_id)
             finally:
                 await self._open()
 
@@ -159,7 +155,7 @@ class RolloutManager:
                 self._refuse_asleep()
             batch = await controller.generate(rollout_id)
         others = {f"rollout/{name}": float(value) for name, value in batch.metrics.items()}
-        metrics = self._figures.batch(rollout_id, batch.samples, version=self.version, others=others)
+        metrics = self._metrics.batch(rollout_id, batch.samples, version=self.version, others=others)
         if self._meter is not None:
             self._meter.batch(batch.samples, version=self.version, counts=self.counts)
         return replace(batch, metrics=metrics)
@@ -176,7 +172,7 @@ class RolloutManager:
         async with self._engines:
             self._refuse_asleep()
             results, others = await controller.evaluate(rollout_id)
-        return self._figures.evaluation(rollout_id, results, others)
+        return self._metrics.evaluation(rollout_id, results, others)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -216,7 +212,7 @@ class RolloutManager:
     async def updating(self, version: int, source: str = "") -> AsyncIterator[None]:
         """While this is held a trainer may push weights to the engines itself; they are acknowledged when it ends well.
         Without a `source` nobody but the trainer has them: a service that is resumed waits for them."""
-        controller, store = self._opened, self._book.store
+        controller, store = self._opened, self._journal.store
         async with self._engines:
             if version < self.version:
                 raise ConfigError(f"weights of version {version} are older than those of version {self.version} in use")
@@ -260,124 +256,64 @@ class RolloutManager:
                 "them before the next batch"
             )
 
-    def _assembled(self, engine: Engine | None, task: Task | None) -> tuple[Run, Gate]:
-        gates: list[Gate] = []
-
-        def gated(engine: Engine) -> Gate:
-            gates.append(Gate(engine))
-            return gates[0]
-
-        measured = None if self._telemetry is None else self._telemetry.in_front_of
-        pool, settings = self.service.pool, self.config.engine
-        if engine is None and pool is not None and self.service.debug != "train_only":
-            engine = pooled(settings, pool)
-        if engine is not None and measured is not None:
-            engine = measured(engine, settings.model or "")
-        task = self._judged(task or build.build_task(self.config))
-        problems, skipped = _problems(self.config, task)
-        for fault in skipped:
-            self._console.print(f"skipped: {fault}", markup=False)
-        run = Run(
-            build.prepared_run(self.config, problems, engine=engine, task=task, in_front=gated, measured=measured)
-        )
-        return run, gates[0]
-
-    def _judged(self, task: Task) -> Task:
+    def _rewarded(self, task: Task) -> Task:
         """The task, judged by the user's reward function where there is one."""
-        function, service = self._functions.reward, self.service
-        if function is None:
-            return task
-        judge = RewardFunction(
-            function,
-            self._args,
-            deadline_s=service.function_deadline_s,
-            reward_key=service.reward_key,
-            label_key=service.label_key,
-        )
-        return WithReward(task, judge)
+        return rewarded(task, self._functions.reward, self._args, self.service)
 
-    async def _answered(self, exam: EvalConfig) -> list[Sample]:
-        return await answered(self.config, exam, self.run.prepared.engine, judged=self._judged)
+    async def _answered(self, dataset: EvalConfig) -> list[Sample]:
+        return await eval_samples(self.config, dataset, self.run.prepared.engine, rewarded=self._rewarded)
 
     @property
     def _measuring(self) -> list[Observer]:
         return [] if self._telemetry is None else [self._telemetry.observer()]
 
     async def _open(self) -> None:
-        """Open the book and go on with what is in it."""
-        recalled = Recalled(self.run.prepared.codec, self.run.prepared.rules)
+        """Open the journal and go on from it."""
+        recovered = Recovered(self.run.prepared.codec, self.run.prepared.rules)
         with collecting_rarely():
-            self._book.open(folder.header_of(self.run.prepared), self.config, recalled)
-        await self._restore_weights(recalled)
+            self._journal.open(folder.header_of(self.run.prepared), self.config, recovered)
+        await self._restore_weights(recovered)
         self._controller = RolloutController(
             self.service,
             functions=self._functions,
-            data_source=self._samples(recalled),
-            producer=await self._producer(recalled),
+            data_source=self._samples(recovered),
+            producer=await self._producer(recovered),
             answer=self._answered,
             args=self._args,
         )
 
-    def _samples(self, recalled: Recalled) -> SampleSource:
+    def _samples(self, recovered: Recovered) -> SampleSource:
         samples = SampleSource(
             self._source, group_size=self._args.n_samples_per_prompt, label_key=self.service.label_key
         )
-        if recalled.source:
-            samples.load(recalled.source)
+        if recovered.source:
+            samples.load(recovered.source)
         return samples
 
-    async def _producer(self, recalled: Recalled) -> Producer | None:
+    async def _producer(self, recovered: Recovered) -> Producer | None:
         """What grows trees; None where batches come from elsewhere."""
         if self._functions.rollout is not None or self.service.load_debug is not None:
             return None
         producer = Producer(
             self.run,
             source=self._source,
-            buffer=recalled.buffer,
-            store=self._book.store,
+            buffer=recovered.buffer,
+            store=self._journal.store,
             gate=self.gate,
             filters=self._functions.filters,
             args=self._args,
             again=self._trees_again,
-            observers=[*self._book.observers, *self._observers, *self._measuring],
+            observers=[*self._journal.observers, *self._observers, *self._measuring],
         )
-        await producer.start(recalled.trees)
+        await producer.start(recovered.trees)
         return producer
 
-    async def _restore_weights(self, recalled: Recalled) -> None:
+    async def _restore_weights(self, recovered: Recovered) -> None:
         """Bring engines that began anew to the weights that were acknowledged last."""
-        self.gate.version = recalled.version
-        if recalled.weights and recalled.version != self._loaded and self.service.debug != "train_only":
-            await self.run.prepared.engine.update_weights(recalled.weights, recalled.version)
-            self._loaded = recalled.version
+        self.gate.version = recovered.version
+        if recovered.weights and recovered.version != self._loaded and self.service.debug != "train_only":
+            await self.run.prepared.engine.update_weights(recovered.weights, recovered.version)
+            self._loaded = recovered.version
 
     def _trees_again(self, wanted: Sequence[int]) -> Sequence[Tree]:
-        return trees_again(self._book.records(), wanted, self.run.prepared.codec, self.run.prepared.rules)
-
-
-def _settled(config: RunConfig | None, book: Book) -> RunConfig:
-    """The configuration of a service. Raises `ConfigError` where there is none, another one is written already, or it
-    limits what a service has no end of."""
-    recorded = book.config()
-    if config is None:
-        config = recorded
-    if config is None:
-        raise ConfigError(f"{book.path} holds no service; give a configuration to begin one")
-    config = replace(config, service=config.service or ServiceConfig())
-    if recorded is not None and recorded != config:
-        raise ConfigError(
-            f"{book.path} was begun with another configuration; leave it out to go on, or choose a new folder"
-        )
-    if config.run_limits != Limits() or config.limits.seconds is not None:
-        raise ConfigError(
-            "a service has no end that run_limits could be shared out to, and its trees wait while weights are loaded, "
-            "so that seconds say nothing: leave run_limits and limits.seconds out; limits of a tree are kept"
-        )
-    return config
-
-
-def _problems(config: RunConfig, task: Task) -> tuple[Sequence[Problem], Sequence[RowFault]]:
-    """All problems of a data file and the bad rows that were skipped, or as many of the task's own as are asked for."""
-    if config.data.path is not None or config.data.questions:
-        return read_problems(config.data)
-    return task.problems(config.task.split, config.prompts, config.seed), ()
+        return trees_again(self._journal.records(), wanted, self.run.prepared.codec, self.run.prepared.rules)

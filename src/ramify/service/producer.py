@@ -22,10 +22,10 @@ from ramify.rows.sample import Sample
 from ramify.runner.events import Event, Observer, TreeClosed, TreeOpened
 from ramify.runner.run import Run, Seedling
 from ramify.runner.scheduler import MIN_COMMANDS_TO_JUDGE_FAULTS, TooManyFailures
-from ramify.service.buffer import Buffer, Group, chosen, versions_of
+from ramify.service.buffer import Buffer, ReadyGroup, chosen, versions_of
 from ramify.service.functions import Function
 from ramify.service.samples import group_samples, numbered, rewards_differ
-from ramify.service.source import Source
+from ramify.service.source import ProblemSource
 from ramify.store.records import Dropped, Handed
 from ramify.store.replay import Replayed
 from ramify.store.store import Store
@@ -41,7 +41,7 @@ class Producer:
         self,
         run: Run,
         *,
-        source: Source,
+        source: ProblemSource,
         buffer: Buffer,
         store: Store,
         gate: Gate,
@@ -88,7 +88,7 @@ class Producer:
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    async def batch(self, rollout_id: int) -> list[Group]:
+    async def batch(self, rollout_id: int) -> list[ReadyGroup]:
         """The groups of the next batch, when they are done, or of the one that was handed over under this number; their
         samples are numbered. Raises what ended the growing, and then the service can be resumed."""
         if (record := self.buffer.batches.get(rollout_id)) is not None:
@@ -123,11 +123,11 @@ class Producer:
             await self._gate.hold(self._service.on_update, by=IDLE)
         return groups
 
-    def _repeated(self, record: Handed) -> list[Group]:
+    def _repeated(self, record: Handed) -> list[ReadyGroup]:
         """A batch that was handed over before."""
         floor = record.version - self._service.max_staleness
         trees = zip(record.trees, self._again(record.trees), strict=True)
-        groups = [Group(index, tree, group_samples(index, tree, self._run, floor=floor)) for index, tree in trees]
+        groups = [ReadyGroup(index, tree, group_samples(index, tree, self._run, floor=floor)) for index, tree in trees]
         numbered([group.samples for group in groups], record.first_sample)
         return groups
 
@@ -145,21 +145,21 @@ class Producer:
         """The oldest weights that tokens may be of."""
         return self._gate.version - self._service.max_staleness
 
-    def _next(self) -> list[Group] | None:
+    def _next(self) -> list[ReadyGroup] | None:
         return self.buffer.next(self._service.batch_size, in_order=not self._service.over_sampling)
 
-    def _masked(self, group: Group) -> Group:
+    def _masked(self, group: ReadyGroup) -> ReadyGroup:
         """The group without what has become stale since it was finished."""
         return replace(group, samples=group_samples(group.index, group.tree, self._run, floor=self._floor))
 
-    async def _picked(self, rollout_id: int) -> list[Group]:
+    async def _picked(self, rollout_id: int) -> list[ReadyGroup]:
         """What a buffer filter makes the batch of."""
         pick, size = self._filters["buffer_filter"], self._service.batch_size
         ready = [self.buffer.ready[index].samples for index in sorted(self.buffer.ready)]
         picked = await pick(self._args, rollout_id, ready, size, deadline_s=self._service.function_deadline_s)
         return chosen(self.buffer, picked, size, fault=pick.fault)
 
-    async def _when(self, look: Callable[[], list[Group] | None]) -> list[Group]:
+    async def _when(self, look: Callable[[], list[ReadyGroup] | None]) -> list[ReadyGroup]:
         """What `look` finds, as soon as it finds something. Raises what ended the growing."""
         while (found := look()) is None:
             self._refuse_dead()
@@ -249,7 +249,7 @@ class Producer:
         except ExportError as error:
             return f"no_rows: {error}"
         if (why := await self._filtered(samples)) is None and index in self.buffer.checking:
-            self.buffer.passed(Group(index, tree, samples))
+            self.buffer.passed(ReadyGroup(index, tree, samples))
         return why
 
     async def _filtered(self, samples: list[Sample]) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ramify.config.service_config import ServiceConfig
 from ramify.core.branch import Branch
 from ramify.core.errors import ContractError, JudgeError
 from ramify.core.format import Format
@@ -57,6 +58,20 @@ class RewardFunction:
                 return Verdict(parts[self._reward_key], parts)
             raise self._function.fault(f"returned the parts {sorted(parts)}; service.reward_key = {self._reward_key!r}")
         raise self._function.fault(f"returned {said!r:.200}; it must return a number, or a mapping of named numbers")
+
+
+def rewarded(task: Task, function: Function | None, args: Any, service: ServiceConfig) -> Task:
+    """The task, judged by the user's reward function where there is one."""
+    if function is None:
+        return task
+    judge = RewardFunction(
+        function,
+        args,
+        deadline_s=service.function_deadline_s,
+        reward_key=service.reward_key,
+        label_key=service.label_key,
+    )
+    return WithReward(task, judge)
 
 
 class WithReward:

@@ -1,4 +1,4 @@
-"""Source: which problem comes when, in epochs and shuffles, and the samples that functions are handed of it.
+"""ProblemSource: which problem comes when, in epochs and shuffles, and the samples that functions are handed of it.
 
 The n-th problem drawn is a pure function of the problems, the seed and n: epochs follow each other, each in an order of
 its own. So a position in it is one number, and a source that is told it goes on exactly. In a later epoch a problem has
@@ -20,7 +20,7 @@ from ramify.rows.sample import Sample
 Groups = list[list[Sample]]
 
 
-class Source:
+class ProblemSource:
     """Problems without an end. Immutable."""
 
     def __init__(self, problems: Sequence[Problem], *, seed: int, shuffle: bool) -> None:
@@ -60,7 +60,7 @@ class SampleSource:
     None = they have none.
     """
 
-    def __init__(self, source: Source, *, group_size: int, label_key: str | None = None) -> None:
+    def __init__(self, source: ProblemSource, *, group_size: int, label_key: str | None = None) -> None:
         self._source = source
         self._group_size = group_size
         self._label_key = label_key

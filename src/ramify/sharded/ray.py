@@ -21,9 +21,9 @@ from ramify.runner.build import problems_of
 from ramify.runner.folder import checked_start
 from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally
-from ramify.sharded.run import PATIENCE, Patience, ShardedRun
+from ramify.sharded.run import RESTARTS, RestartPolicy, ShardedRun
 from ramify.sharded.shareable import check_shareable
-from ramify.sharded.workers import ShardEnd, ShardWorker, Sight, Worker, WorkerDied
+from ramify.sharded.workers import ShardEnd, ShardWorker, Worker, WorkerDied, WorkerInfo
 from ramify.store.shards import ShardedFolder
 from ramify.store.store import refuse_occupied
 
@@ -40,7 +40,7 @@ def rollout(
     address: str | None = None,
     show: Show = lambda tally: None,
     say: Say = lambda text: None,
-    patience: Patience = PATIENCE,
+    restarts: RestartPolicy = RESTARTS,
 ) -> RunReport:
     """Grow a run into the new folder `out` by Ray actors, one a shard.
 
@@ -54,8 +54,11 @@ def rollout(
     header, text, problems = loop.run(checked_start(config))
     with joined(address, num_workers):
         number = min(num_workers or num_cpus(), config.prompts)
-        with reserved(number) as places, closing(ShardedFolder.create(out, header, text, num_shards=number)) as folder:
-            run = ShardedRun(folder, problems, places, num_workers=number, show=show, say=say, patience=patience)
+        with (
+            reserved(number) as launcher,
+            closing(ShardedFolder.create(out, header, text, num_shards=number)) as folder,
+        ):
+            run = ShardedRun(folder, problems, launcher, num_workers=number, show=show, say=say, restarts=restarts)
             return loop.run(run.grow())
 
 
@@ -66,15 +69,15 @@ def resume(
     address: str | None = None,
     show: Show = lambda tally: None,
     say: Say = lambda text: None,
-    patience: Patience = PATIENCE,
+    restarts: RestartPolicy = RESTARTS,
 ) -> RunReport:
     """Go on with a divided run by Ray actors, `num_workers` shards at a time. Arguments as in `rollout`."""
     library()
     with closing(ShardedFolder.open(path.absolute())) as folder, joined(address, num_workers):
         problems = problems_of(from_toml(folder.config))
         number = min(num_workers or num_cpus(), len(folder.shards))
-        with reserved(number) as places:
-            run = ShardedRun(folder, problems, places, num_workers=number, show=show, say=say, patience=patience)
+        with reserved(number) as launcher:
+            run = ShardedRun(folder, problems, launcher, num_workers=number, show=show, say=say, restarts=restarts)
             return loop.run(run.grow())
 
 
@@ -82,7 +85,7 @@ def resume(
 
 
 @contextmanager
-def reserved(number: int) -> Iterator["RayPlaces"]:
+def reserved(number: int) -> Iterator["RayLauncher"]:
     """Room for so many workers, of a CPU each, spread over the machines of the cluster.
 
     Raises `ConfigError` if the cluster has not that much, or others hold it.
@@ -100,12 +103,12 @@ def reserved(number: int) -> Iterator["RayPlaces"]:
             raise ConfigError(
                 f"the cluster made no room for {number} workers in {ROOM_S:g} s: others use it; try fewer: --workers"
             )
-        yield RayPlaces(ray, group)
+        yield RayLauncher(ray, group)
     finally:
         remove_placement_group(group)
 
 
-class RayPlaces:
+class RayLauncher:
     """Starts workers as actors, each in its slot of a placement group."""
 
     def __init__(self, ray: Any, group: Any) -> None:
@@ -134,7 +137,7 @@ class RayWorker:
         self._ray = ray
         self._actor = actor
 
-    async def meet(self, token: str) -> Sight:
+    async def meet(self, token: str) -> WorkerInfo:
         return await self._answered(self._actor.meet.remote(token))
 
     async def grow(self) -> ShardEnd:

@@ -1,9 +1,9 @@
 """ShardedRun: a divided run, grown by workers that may die.
 
-Owns which shard has a worker, what becomes of a shard whose worker died, and the report of them all. Where workers run
-is a `Places`' business: Ray's (`ramify.sharded.ray`), or anybody's. No state is kept that is not in the journals: a
-worker that died is followed by another that goes on from its shard's journal: no finished node and no budget is lost.
-The invariant: a shard has at most one worker here, and its journal's lock keeps any other from writing.
+Owns which shard has a worker, what happens when a worker dies, and the merged report. A `WorkerLauncher` decides where
+workers run: on Ray (`ramify.sharded.ray`) or elsewhere. All state is in the journals: when a worker dies, the next one
+goes on from its shard's journal, and no finished node and no budget is lost. Invariant: a shard has at most one worker
+here, and the lock of its journal keeps any other process from writing.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from ramify.core.shard import Shard
 from ramify.runner.deadline import finished
 from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally
-from ramify.sharded.workers import Places, Sight, Worker, WorkerDied
+from ramify.sharded.workers import Worker, WorkerDied, WorkerInfo, WorkerLauncher
 from ramify.store.journal import file_paths, store_errors
 from ramify.store.layout import JOURNAL, SHARDS, shard_path
 from ramify.store.shards import ShardedFolder
@@ -26,40 +26,40 @@ from ramify.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How much a run puts up with from its workers."""
+class RestartPolicy:
+    """When a worker counts as dead, and how often a run replaces it."""
 
     max_deaths: int = 3
-    """In a row in which a shard's journal got no longer; the next one ends the run."""
+    """Deaths in a row without a new byte in the shard's journal; one more ends the run."""
     pause_s: float = 1.0
-    """Before a worker is started in a dead one's place; doubled by each further death in a row."""
+    """Pause before a dead worker is replaced; each further death in a row doubles it."""
     start_s: float = 180.0
-    """Longest a worker takes to start: a machine may have to load libraries over the network first."""
+    """Longest start of a worker: a machine may have to load libraries over the network first."""
     busy_s: float = 60.0
-    """Longest that the journal of a worker that is gone stays locked."""
+    """Longest time that the journal of a dead worker stays locked."""
     stop_s: float = 20.0
-    """Longest a worker takes to stop when it is told to."""
+    """Longest time that a worker takes to stop."""
     look_s: float = 0.5
-    """Between two looks at how far the workers have come."""
+    """Time between two progress reports."""
 
     def __post_init__(self) -> None:
         if self.max_deaths < 0 or min(self.start_s, self.busy_s, self.stop_s, self.look_s) <= 0 or self.pause_s < 0:
             raise ConfigError(f"{self!r}: times are above 0, and a pause and a number of deaths 0 or more")
 
 
-PATIENCE = Patience()
+RESTARTS = RestartPolicy()
 
 
 @dataclass(slots=True)
 class Deaths:
-    """Of the workers of one shard, in a row in which its journal got no longer."""
+    """Deaths of a shard's workers in a row, while its journal did not grow."""
 
     num_bytes: int
     """The longest the journal has been."""
     number: int = 0
 
     def count(self, num_bytes: int) -> None:
-        """Another one, who left a journal of so many bytes."""
+        """Count a death after which the journal has `num_bytes`."""
         self.number = 1 if num_bytes > self.num_bytes else self.number + 1
         self.num_bytes = max(self.num_bytes, num_bytes)
 
@@ -73,22 +73,22 @@ class ShardedRun:
         self,
         folder: ShardedFolder,
         problems: Sequence[Problem],
-        places: Places,
+        launcher: WorkerLauncher,
         *,
         num_workers: int,
         show: Callable[[Tally], object] = lambda tally: None,
         say: Callable[[str], object] = lambda text: None,
-        patience: Patience = PATIENCE,
+        restarts: RestartPolicy = RESTARTS,
     ) -> None:
         if num_workers < 1:
             raise ConfigError(f"{num_workers!r} workers: a run has at least 1")
         self._folder = folder
         self._problems = problems
-        self._places = places
+        self._launcher = launcher
         self._num_at_once = min(num_workers, len(folder.shards))
         self._show = show
         self._say = say
-        self._patience = patience
+        self._restarts = restarts
         self._token = f"seen-{secrets.token_hex(8)}"
         self._workers: dict[Shard, Worker] = {}
         self._tallies: dict[Shard, Tally] = {}
@@ -136,13 +136,13 @@ class ShardedRun:
                 return await self._grow_once(shard, slot)
             except WorkerDied as death:
                 deaths.count(self._journal_bytes(shard))
-                if deaths.number > self._patience.max_deaths:
+                if deaths.number > self._restarts.max_deaths:
                     raise WorkersDown(
                         f"the worker of shard {shard.index} died {deaths.number} times in a row and got nowhere; "
                         f"the last time: {death}"
                     ) from death
                 self._say(f"the worker of shard {shard.index} died ({death}); another one goes on")
-            await asyncio.sleep(self._patience.pause_s * 2 ** (deaths.number - 1))
+            await asyncio.sleep(self._restarts.pause_s * 2 ** (deaths.number - 1))
 
     async def _grow_once(self, shard: Shard, slot: int) -> RunReport:
         worker = await self._started(shard, slot)
@@ -155,35 +155,35 @@ class ShardedRun:
             raise
         finally:
             self._workers.pop(shard, None)
-            self._places.end(worker)
+            self._launcher.end(worker)
 
     async def _started(self, shard: Shard, slot: int) -> Worker:
-        return await self._places.start(
+        return await self._launcher.start(
             self._folder.path, shard.of(self._problems), slot=slot, num_at_once=self._num_at_once
         )
 
-    async def _met(self, worker: Worker) -> Sight:
+    async def _met(self, worker: Worker) -> WorkerInfo:
         try:
-            async with asyncio.timeout(self._patience.start_s):
+            async with asyncio.timeout(self._restarts.start_s):
                 return await worker.meet(self._token)
         except TimeoutError:
-            raise WorkerDied(f"it did not start within {self._patience.start_s:g} s") from None
+            raise WorkerDied(f"it did not start within {self._restarts.start_s:g} s") from None
 
-    def _check(self, sight: Sight, shard: Shard) -> None:
+    def _check(self, info: WorkerInfo, shard: Shard) -> None:
         """Refuse a worker that cannot do the work."""
-        if not sight.sees_folder:
+        if not info.sees_folder:
             raise StoreError(
-                f"the worker of shard {shard.index}, on {sight.host}, does not see {self._folder.path}: the run folder "
+                f"the worker of shard {shard.index}, on {info.host}, does not see {self._folder.path}: the run folder "
                 "must be on a file system that all workers share; choose another with --out"
             )
-        if sight.library != __version__:
+        if info.library != __version__:
             raise ConfigError(
-                f"{sight.host} has ramify {sight.library} and this is {__version__}; install one version on all"
+                f"{info.host} has ramify {info.library} and this is {__version__}; install one version on all"
             )
 
     async def _ended(self, worker: Worker) -> RunReport:
         """Have a worker grow. A process that was taken for dead may hold its journal a little longer."""
-        end = asyncio.get_running_loop().time() + self._patience.busy_s
+        end = asyncio.get_running_loop().time() + self._restarts.busy_s
         while True:
             ended = await worker.grow()
             if ended.report is not None:
@@ -191,11 +191,11 @@ class ShardedRun:
             fault = ended.error() or WorkerDied("somebody else told it to stop")
             if not isinstance(fault, FolderBusy) or asyncio.get_running_loop().time() >= end:
                 raise fault
-            await asyncio.sleep(self._patience.look_s)
+            await asyncio.sleep(self._restarts.look_s)
 
     async def _stop(self, worker: Worker) -> None:
         try:
-            async with asyncio.timeout(self._patience.stop_s):
+            async with asyncio.timeout(self._restarts.stop_s):
                 await worker.stop()
         except (WorkerDied, TimeoutError):
             pass  # Its journal is as sound as after any kill, and its process is ended next.
@@ -203,7 +203,7 @@ class ShardedRun:
     async def _look(self) -> None:
         """Show how far the run has come, now and then."""
         while True:
-            await asyncio.sleep(self._patience.look_s)
+            await asyncio.sleep(self._restarts.look_s)
             workers = dict(self._workers)
             tallies = await asyncio.gather(*(w.tally() for w in workers.values()), return_exceptions=True)
             for shard, tally in zip(workers, tallies, strict=True):

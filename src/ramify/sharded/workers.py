@@ -27,7 +27,7 @@ class WorkerDied(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class WorkerInfo:
     """What a worker says of where it is."""
 
     host: str
@@ -56,7 +56,7 @@ class ShardEnd:
 class Worker(Protocol):
     """Grows one shard, somewhere. Every method raises `WorkerDied` if it is gone."""
 
-    async def meet(self, token: str) -> Sight:
+    async def meet(self, token: str) -> WorkerInfo:
         """Say where it is, and whether it sees the file of that name in the run's folder of shards."""
         ...
 
@@ -73,8 +73,8 @@ class Worker(Protocol):
         ...
 
 
-class Places(Protocol):
-    """Where workers can be had."""
+class WorkerLauncher(Protocol):
+    """Starts workers and ends them."""
 
     async def start(self, path: Path, portion: Portion, *, slot: int, num_at_once: int) -> Worker:
         """A worker for a shard of the run at `path`, the only one in its slot of `num_at_once`. May raise
@@ -96,9 +96,9 @@ class ShardWorker:
         self._tallying = Tallying()
         self._growing: asyncio.Task[RunReport] | None = None
 
-    async def meet(self, token: str) -> Sight:
+    async def meet(self, token: str) -> WorkerInfo:
         sees_folder = (self._path / SHARDS / token).is_file()
-        return Sight(socket.gethostname(), os.getpid(), __version__, sees_folder)
+        return WorkerInfo(socket.gethostname(), os.getpid(), __version__, sees_folder)
 
     async def grow(self) -> ShardEnd:
         self._tallying = tallying = Tallying()

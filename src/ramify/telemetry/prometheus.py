@@ -30,7 +30,7 @@ class MetricsServer:
         if not 0 <= port <= MAX_PORT:
             raise ConfigError(f"metrics port {port!r}: a port is a number from 0, any that is free, to {MAX_PORT}")
         registry = CollectorRegistry()
-        registry.register(Page(meters))
+        registry.register(_Page(meters))
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
@@ -49,7 +49,7 @@ class MetricsServer:
         self._thread.join()
 
 
-class Page:
+class _Page:
     """Meters as prometheus_client collects them."""
 
     def __init__(self, meters: Meters) -> None:

@@ -25,7 +25,7 @@ from ramify.runner.events import (
 )
 from ramify.telemetry.meters import Meters, Series
 from ramify.telemetry.spans import OpenTree, Spans, error_of_call, error_type
-from ramify.telemetry.tree_shape import Shape, leaves_by_stop, shape_of
+from ramify.telemetry.tree_shape import TreeShape, leaves_by_stop, shape_of
 
 UNSAID: Final = ""
 """The phase of a tree before its first."""
@@ -44,7 +44,7 @@ class Faults:
 
 
 @dataclass(slots=True)
-class Growing:
+class GrowingTree:
     """A tree that is open."""
 
     tree: Tree
@@ -56,7 +56,7 @@ class Growing:
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class StepCosts:
     """What is counted of every step of one phase and role."""
 
     steps: Series
@@ -85,8 +85,8 @@ class RunMeter:
         self._spans = spans
         self._faults = faults
         self._agent = agent
-        self._growing: dict[int, Growing] = {}
-        self._costs: dict[tuple[str, Role], Costs] = {}
+        self._growing: dict[int, GrowingTree] = {}
+        self._costs: dict[tuple[str, Role], StepCosts] = {}
         """By phase and role."""
 
     def observe(self, event: Event) -> None:
@@ -128,15 +128,15 @@ class RunMeter:
             # The run that it was of has been cancelled, and another begun.
             self.close()
         span = None if self._spans is None else self._spans.open_tree(index, tree, is_resumed=is_resumed)
-        self._growing[index] = Growing(tree, _now(), span)
+        self._growing[index] = GrowingTree(tree, _now(), span)
         self._meters.count("ramify.trees.open")
 
-    def _of(self, index: int) -> Growing:
+    def _of(self, index: int) -> GrowingTree:
         if index not in self._growing:
             raise ContractError(f"tree {index} was not opened here; runs side by side take an observer() each")
         return self._growing[index]
 
-    def _closed(self, growing: Growing | None, closed: TreeClosed) -> None:
+    def _closed(self, growing: GrowingTree | None, closed: TreeClosed) -> None:
         """A tree has ended; one whose record could not be followed was never opened."""
         tree, meters = closed.tree, self._meters
         error = "" if closed.is_whole else error_type(closed.reason)
@@ -157,7 +157,7 @@ class RunMeter:
         if self._spans is not None and growing.span is not None:
             self._spans.close_tree(growing.span, _attributes(closed, shape), duration_s, error)
 
-    def _gone(self, growing: Growing) -> None:
+    def _gone(self, growing: GrowingTree) -> None:
         """A tree is no longer open."""
         self._meters.count("ramify.trees.open", -1)
         self._fly(growing, 0)
@@ -166,7 +166,7 @@ class RunMeter:
 
     # -- what is going on ---------------------------------------------------------------------------------------------
 
-    def _moved(self, growing: Growing, phase: str) -> None:
+    def _moved(self, growing: GrowingTree, phase: str) -> None:
         """A tree is in another phase, or another round of one, and its commands in flight with it."""
         if phase == growing.phase:
             return
@@ -178,10 +178,10 @@ class RunMeter:
         self._meters.count("ramify.phase.trees", phase=phase)
         self._fly(growing, number)
 
-    def _recount(self, growing: Growing) -> None:
+    def _recount(self, growing: GrowingTree) -> None:
         self._fly(growing, len(growing.tree.pending))
 
-    def _fly(self, growing: Growing, number: int) -> None:
+    def _fly(self, growing: GrowingTree, number: int) -> None:
         """So many commands of the tree are in flight."""
         if number != growing.num_in_flight:
             self._meters.count("ramify.commands.in_flight", number - growing.num_in_flight, phase=growing.phase)
@@ -205,7 +205,7 @@ class RunMeter:
 
     # -- what it costs ------------------------------------------------------------------------------------------------
 
-    def _grown(self, growing: Growing, step: Step, name: str) -> None:
+    def _grown(self, growing: GrowingTree, step: Step, name: str) -> None:
         calls = [segment.tool_call for segment in step.segments if segment.tool_call is not None]
         self._costs_of(growing.phase, step.role).bill(step)
         for score in step.scores:
@@ -216,10 +216,10 @@ class RunMeter:
             named = ((f"{name}/{number}", call) for number, call in enumerate(calls) if call.is_executed)
             self._spans.tools(growing.span, named)
 
-    def _costs_of(self, phase: str, role: Role) -> Costs:
+    def _costs_of(self, phase: str, role: Role) -> StepCosts:
         if (phase, role) not in self._costs:
             count = self._meters.counter
-            self._costs[phase, role] = Costs(
+            self._costs[phase, role] = StepCosts(
                 steps=count("ramify.steps", phase=phase, role=role),
                 decode=count("ramify.tokens.decode", role=role),
                 cached=count("ramify.tokens.prefill_cached", role=role),
@@ -245,7 +245,7 @@ class RunMeter:
         )
 
 
-def _attributes(closed: TreeClosed, shape: Shape) -> dict[str, int]:
+def _attributes(closed: TreeClosed, shape: TreeShape) -> dict[str, int]:
     """What a tree's span says of how it ended."""
     total = Spend()
     for spend in closed.spent.values():

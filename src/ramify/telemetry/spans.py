@@ -32,7 +32,7 @@ _WORD: Final = re.compile(r"[A-Za-z_][\w.-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EngineLabels:
     """An engine as spans and metrics name it."""
 
     operation: Operation
@@ -123,14 +123,14 @@ class Spans:
 
     # -- generations --------------------------------------------------------------------------------------------------
 
-    def generation(self, asked: Asked, request: Request, codec: Codec) -> OpenSpan:
+    def generation(self, labels: EngineLabels, request: Request, codec: Codec) -> OpenSpan:
         """One try of a generation begins."""
         from opentelemetry.trace import SpanKind
 
         sampling = request.sampling
         attributes: dict[str, Any] = {
-            "gen_ai.operation.name": asked.operation,
-            "gen_ai.provider.name": asked.provider,
+            "gen_ai.operation.name": labels.operation,
+            "gen_ai.provider.name": labels.provider,
             "gen_ai.request.max_tokens": request.max_tokens,
             "gen_ai.request.temperature": sampling.temperature,
             "gen_ai.request.top_p": sampling.top_p,
@@ -138,14 +138,14 @@ class Spans:
         }
         if sampling.top_k:
             attributes["gen_ai.request.top_k"] = sampling.top_k
-        if asked.model:
-            attributes["gen_ai.request.model"] = asked.model
+        if labels.model:
+            attributes["gen_ai.request.model"] = labels.model
         if self.has_content:
             attributes["gen_ai.input.messages"] = _input(request, codec)
         began = time.time_ns()
         span = self.tracer.start_span(
-            f"{asked.operation} {asked.model}".rstrip(),
-            kind=SpanKind.CLIENT if asked.is_remote else SpanKind.INTERNAL,
+            f"{labels.operation} {labels.model}".rstrip(),
+            kind=SpanKind.CLIENT if labels.is_remote else SpanKind.INTERNAL,
             attributes=attributes,
             start_time=began,
         )

@@ -17,7 +17,7 @@ from ramify.telemetry.metrics import INSTALL, SCOPE
 from ramify.telemetry.prometheus import MetricsServer
 from ramify.telemetry.run_meter import Faults, RunMeter
 from ramify.telemetry.spans import Spans
-from ramify.telemetry.timed import Timed
+from ramify.telemetry.timed_engine import TimedEngine
 from ramify.version import __version__
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Telemetry:
 
     def in_front_of(self, engine: Engine, model: str = "") -> Engine:
         """`engine`, each try of a request measured. `model` = what its server calls the model, where that is known."""
-        return Timed(engine, model, self._meters, self._spans)
+        return TimedEngine(engine, model, self._meters, self._spans)
 
     def count(self, name: str, amount: float = 1, /, **attributes: str) -> None:
         """Add to a counter. Raises `ContractError` for what is not in the table of metrics."""

@@ -1,4 +1,4 @@
-"""Shape: how deep and how wide a finished tree is, and how its paths ended. Pure: it only looks."""
+"""TreeShape: how deep and how wide a finished tree is, and how its paths ended. Pure: it only looks."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from ramify.core.tree import ROOT, Tree
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TreeShape:
     """Of a finished tree."""
 
     num_nodes: int
@@ -27,7 +27,7 @@ def leaves_by_stop(tree: Tree) -> dict[str, int]:
     return counts
 
 
-def shape_of(tree: Tree) -> Shape:
+def shape_of(tree: Tree) -> TreeShape:
     """Work a finished tree's shape out, each node once."""
     depths: dict[int, int] = {ROOT: 0}
     inner: set[int] = set()
@@ -39,4 +39,4 @@ def shape_of(tree: Tree) -> Shape:
             inner.add(parent)
         if tree.is_leaf(node):
             deepest = max(deepest or 0, depths[node])
-    return Shape(len(tree), deepest, (len(tree) - 1) / len(inner) if inner else None)
+    return TreeShape(len(tree), deepest, (len(tree) - 1) / len(inner) if inner else None)

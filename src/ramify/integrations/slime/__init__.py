@@ -1,6 +1,6 @@
-"""What slime (THUDM/slime) loads by dotted path to train on trees. Begin with `functions.py`; see docs/slime.md.
+"""What slime (THUDM/slime) loads by dotted path to train on trees: docs/slime.md.
 
-It may import whatever the service may. slime itself is imported only where a trainer has loaded it.
+May import what `integrations` may; slime itself only where a trainer has loaded it. Read `functions.py` first.
 """
 
 from ramify.integrations.slime.functions import (

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from ramify import plugins
 from ramify.core.errors import ConfigError
-from ramify.integrations.slime.background import trainer
+from ramify.integrations.slime.background_loop import trainer
 from ramify.rows.slime import Rollouts
 
 Mean = Literal["tokens", "rollouts"]
@@ -26,8 +26,8 @@ REFUSED: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
     ("apply_chat_template", (False, None), "the format of the TOML renders questions, once; leave it out"),
     ("group_rm", (False, None), "every leaf is judged when it ends, before its tree is credited; use a judge of one"),
     ("multimodal_keys", (None,), "questions are text"),
-    ("rollout_top_p", (1.0, None), "the tokens that it kept are not recorded; sample from the whole law"),
-    ("rollout_top_k", (-1, 0, None), "logprobs are those of the whole law; sample from it"),
+    ("rollout_top_p", (1.0, None), "the kept tokens are not recorded; sample from the whole distribution"),
+    ("rollout_top_k", (-1, 0, None), "logprobs are those of the whole distribution; sample from it"),
     ("rollout_stop", (None, [], ""), "what ends a turn is the format's: format_options of the TOML"),
     ("rollout_stop_token_ids", (None, []), "what ends a turn is the format's: format_options of the TOML"),
     ("custom_generate_function_path", (None,), "a tree belongs to a group, and this is called once a sample"),

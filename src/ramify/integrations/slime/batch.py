@@ -21,7 +21,7 @@ from ramify.core.tree import Tree
 from ramify.integrations.slime.args import SlimeArgs, checked_size, loaded
 from ramify.integrations.slime.config import training_config
 from ramify.integrations.slime.runs import standing_run
-from ramify.integrations.slime.samples import Group, fill, group_of
+from ramify.integrations.slime.samples import SlimeGroup, fill, group_of
 from ramify.rows.row import Row
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, TreeClosed
@@ -42,13 +42,13 @@ Filter = Callable[[Any, list[Any]], Any]
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class SlimeBatch:
     """What a call came to. Mutated while it fills."""
 
-    kept: list[Group] = field(default_factory=list[Group])
-    dropped: list[Group] = field(default_factory=list[Group])
+    kept: list[SlimeGroup] = field(default_factory=list[SlimeGroup])
+    dropped: list[SlimeGroup] = field(default_factory=list[SlimeGroup])
     """By the filter; their samples are filled."""
-    returned: list[Group] = field(default_factory=list[Group])
+    returned: list[SlimeGroup] = field(default_factory=list[SlimeGroup])
     """As they came."""
     reasons: Counter[str] = field(default_factory=Counter[str])
     """Why groups were dropped."""
@@ -72,14 +72,14 @@ class Filling:
     rollout_id: int
     draw: Callable[[int], list[list[Any]]]
     keeps: Filter | None = None
-    batch: Batch = field(default_factory=Batch)
-    _growing: dict[int, Group] = field(default_factory=dict[int, Group])
+    batch: SlimeBatch = field(default_factory=SlimeBatch)
+    _growing: dict[int, SlimeGroup] = field(default_factory=dict[int, SlimeGroup])
     _seedlings: asyncio.Queue[Seedling | None] = field(default_factory=asyncio.Queue)
     _closed: asyncio.Queue[TreeClosed | None] = field(default_factory=asyncio.Queue)
     """None = no tree grows any more."""
     _num_drawn: int = 0
 
-    async def full(self, num_groups: int) -> Batch:
+    async def full(self, num_groups: int) -> SlimeBatch:
         """The batch, `num_groups` kept, in the order of their samples. What did not get into it is in `returned`: all
         that was drawn and not dropped, where this raises."""
         began = asyncio.get_running_loop().time()
@@ -130,7 +130,7 @@ class Filling:
             self._growing[group.number] = group
             self._seedlings.put_nowait(Seedling(group.number, group.problem))
 
-    def _group(self, given: list[Any], number: int) -> Group:
+    def _group(self, given: list[Any], number: int) -> SlimeGroup:
         config = self.run.prepared.config
         return group_of(
             given,
@@ -155,13 +155,13 @@ class Filling:
             batch.kept.append(group)
             batch.rows += rows
 
-    def _fail(self, group: Group, fault: str, num_groups: int) -> None:
+    def _fail(self, group: SlimeGroup, fault: str, num_groups: int) -> None:
         self.batch.returned.append(group)
         self.batch.faults.append(fault)
         if len(self.batch.faults) > max(FEWEST_FAULTS, num_groups):
             raise GroupsFailed(f"{len(self.batch.faults)} groups failed; the last: {fault}")
 
-    def _is_kept(self, group: Group, num_groups: int) -> bool:
+    def _is_kept(self, group: SlimeGroup, num_groups: int) -> bool:
         """What the trainer's filter says; notes a dropped group. A group that it would keep only where there are too
         few is kept if dropping it would have more drawn."""
         if self.keeps is None:
@@ -185,7 +185,7 @@ class Filling:
             self._growing.clear()
 
 
-async def drawn_batch(args: Any, rollout_id: int, source: Any) -> tuple[Batch, int]:
+async def drawn_batch(args: Any, rollout_id: int, source: Any) -> tuple[SlimeBatch, int]:
     """A full batch of a trainer's arguments, and how many groups the source did not take back. Raises `ConfigError`
     before anything is drawn; behind that, with all that was drawn back in the source."""
     said = SlimeArgs.of(args)
@@ -220,7 +220,7 @@ def rows_for(run: Run, event: TreeClosed, num_rows: int) -> list[Row]:
         raise ExportError(f"{error}; a leaf has no reward: {fault}") from error
 
 
-def give_back(source: Any, groups: list[Group]) -> int:
+def give_back(source: Any, groups: list[SlimeGroup]) -> int:
     """Hand groups back to a data source that takes any, in the order they were drawn; returns how many it did not take.
     A source that only reads has no `add_samples`, or one that raises (THUDM/slime slime/rollout/data_source.py)."""
     if not groups:
@@ -243,7 +243,7 @@ def _judges_fault(tree: Tree) -> str | None:
     return next((str(note) for leaf in tree.leaves() if (note := tree.notes(leaf).get("judge")) is not None), None)
 
 
-def _order(group: Group) -> tuple[bool, int]:
+def _order(group: SlimeGroup) -> tuple[bool, int]:
     """By the index of its samples; those without any come last, as they were drawn."""
     index = group.samples[0].index
     return index is None, group.number if index is None else index

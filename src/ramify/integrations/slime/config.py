@@ -27,7 +27,7 @@ def training_config(args: SlimeArgs) -> RunConfig:
     flags = {path: value for path, value in _filled(said, args) if _at(said, path) is None}
     is_small = _at(said, "engine.name") == "builtin"
     config = resolve(files=[args.config], flags=flags, is_small=is_small).config
-    _refuse_cut_law(config.actions["policy"].sampling, args)
+    _refuse_truncated_sampling(config.actions["policy"].sampling, args)
     if config.run_limits != Limits():
         raise ConfigError(
             f"{args.config}: run_limits are of a whole run, and a trainer's has no end; set limits, which are a tree's"
@@ -36,7 +36,7 @@ def training_config(args: SlimeArgs) -> RunConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalLaw:
+class EvalSampling:
     """How an evaluation set is sampled. None = as training is."""
 
     num_samples: int
@@ -47,7 +47,7 @@ class EvalLaw:
     max_response_tokens: int | None = None
 
     @classmethod
-    def of(cls, dataset: Any, num_samples: int) -> "EvalLaw":
+    def of(cls, dataset: Any, num_samples: int) -> "EvalSampling":
         """Read the trainer's description of an evaluation set."""
         top_k = said_of(dataset, "top_k")
         return cls(
@@ -59,16 +59,16 @@ class EvalLaw:
         )
 
 
-def evaluation_config(config: RunConfig, law: EvalLaw) -> RunConfig:
+def evaluation_config(config: RunConfig, asked: EvalSampling) -> RunConfig:
     """The run of an evaluation set: independent chains, since leaves of a tree share what they began with."""
     policy = config.actions["policy"]
-    given = {"temperature": law.temperature, "top_p": law.top_p, "top_k": law.top_k}
+    given = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": asked.top_k}
     sampling = replace(policy.sampling, **{name: value for name, value in given.items() if value is not None})
-    room = law.max_response_tokens or config.growth.max_response_tokens
+    room = asked.max_response_tokens or config.growth.max_response_tokens
     return replace(
         config,
         preset=None,
-        strategy=StrategyConfig(name="chains", options={"n": law.num_samples}),
+        strategy=StrategyConfig(name="chains", options={"n": asked.num_samples}),
         credit="auto",
         rows=RowsConfig(),
         actions={**config.actions, "policy": replace(policy, sampling=sampling)},
@@ -133,9 +133,9 @@ def _at(said: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def _refuse_cut_law(law: Sampling, args: SlimeArgs) -> None:
-    if law.top_p < 1 or law.top_k:
+def _refuse_truncated_sampling(sampling: Sampling, args: SlimeArgs) -> None:
+    if sampling.top_p < 1 or sampling.top_k:
         raise ConfigError(
-            f"{args.config}: the policy samples with top_p = {law.top_p!r}, top_k = {law.top_k!r}, and the trainer "
-            "computes logprobs under the whole law; leave them out"
+            f"{args.config}: the policy samples with top_p = {sampling.top_p!r}, top_k = {sampling.top_k!r}, and the "
+            "trainer computes logprobs of the whole distribution; leave them out"
         )

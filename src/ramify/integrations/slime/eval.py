@@ -13,11 +13,11 @@ from typing import Any
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ExportError
 from ramify.integrations.slime.args import SlimeArgs, checked_size, said_of
-from ramify.integrations.slime.background import trainer
+from ramify.integrations.slime.background_loop import trainer
 from ramify.integrations.slime.batch import GroupsFailed, rows_for
-from ramify.integrations.slime.config import EvalLaw, evaluation_config, training_config
+from ramify.integrations.slime.config import EvalSampling, evaluation_config, training_config
 from ramify.integrations.slime.runs import standing_run
-from ramify.integrations.slime.samples import Group, fill, group_of
+from ramify.integrations.slime.samples import SlimeGroup, fill, group_of
 from ramify.judges.exact import ANSWER
 from ramify.rows.sample import Sample
 from ramify.runner.events import Event, TreeClosed
@@ -34,12 +34,12 @@ class EvalSet:
 
     name: str
     groups: Sequence[list[Any]]
-    law: EvalLaw
+    sampling: EvalSampling
     args: SlimeArgs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EvalResult:
+class SlimeEvalResult:
     """The samples of a set, in order, and why questions are missing."""
 
     samples: list[Any]
@@ -64,7 +64,7 @@ def eval_sets(given_args: Any, args: SlimeArgs, source: Any, num_prompts: int) -
     named = said_of(given_args, "eval_datasets")
     if named is None and not hasattr(given_args, "eval_datasets"):
         groups = source.get_samples(args.num_groups or num_prompts)
-        return [EvalSet(OF_SOURCE, groups, EvalLaw(num_samples=checked_size(groups, None)), args)]
+        return [EvalSet(OF_SOURCE, groups, EvalSampling(num_samples=checked_size(groups, None)), args)]
     return [_named(dataset, given_args, args) for dataset in named or ()]
 
 
@@ -80,7 +80,7 @@ def _named(dataset: Any, given_args: Any, args: SlimeArgs) -> EvalSet:
     groups = [[copy.deepcopy(question) for _ in range(num_samples)] for question in _questions(dataset, given_args)]
     for index, sample in enumerate(sample for group in groups for sample in group):
         sample.index = index
-    return EvalSet(dataset.name, groups, EvalLaw.of(dataset, num_samples), judged)
+    return EvalSet(dataset.name, groups, EvalSampling.of(dataset, num_samples), judged)
 
 
 def _questions(dataset: Any, given_args: Any) -> list[Any]:
@@ -112,7 +112,7 @@ def _column(dataset: Any, name: str, otherwise: str) -> str:
     return said_of(dataset, name) or otherwise
 
 
-async def _answered(dataset: EvalSet, config: RunConfig, given_args: Any, rollout_id: int) -> EvalResult:
+async def _answered(dataset: EvalSet, config: RunConfig, given_args: Any, rollout_id: int) -> SlimeEvalResult:
     """Grow a tree of chains for every question. Raises `GroupsFailed` where all of them broke."""
     closed: list[TreeClosed] = []
 
@@ -132,18 +132,18 @@ async def _answered(dataset: EvalSet, config: RunConfig, given_args: Any, rollou
         )
         for number, given in enumerate(dataset.groups)
     ]
-    async with standing_run(evaluation_config(config, dataset.law), dataset.args) as run:
+    async with standing_run(evaluation_config(config, dataset.sampling), dataset.args) as run:
         await run.grow_each(_seedlings(groups), [keep])
         return _filled(dataset, run, groups, closed)
 
 
-async def _seedlings(groups: Sequence[Group]) -> AsyncIterator[Seedling]:
+async def _seedlings(groups: Sequence[SlimeGroup]) -> AsyncIterator[Seedling]:
     for group in groups:
         yield Seedling(group.number, group.problem)
 
 
-def _filled(dataset: EvalSet, run: Run, groups: Sequence[Group], closed: Sequence[TreeClosed]) -> EvalResult:
-    result = EvalResult([], [])
+def _filled(dataset: EvalSet, run: Run, groups: Sequence[SlimeGroup], closed: Sequence[TreeClosed]) -> SlimeEvalResult:
+    result = SlimeEvalResult([], [])
     for event in sorted(closed, key=lambda event: event.index):
         group = groups[event.index]
         try:

@@ -13,7 +13,7 @@ from typing import Any
 from ramify.core.errors import ConfigError, ExportError
 from ramify.credit.group import Kind
 from ramify.integrations.slime.args import SlimeArgs, loaded, mean_of, said_of
-from ramify.integrations.slime.background import run_in_background, trainer
+from ramify.integrations.slime.background_loop import run_in_background, trainer
 from ramify.integrations.slime.batch import drawn_batch
 from ramify.integrations.slime.eval import evaluated
 from ramify.integrations.slime.metrics import batch_metrics

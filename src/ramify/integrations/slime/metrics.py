@@ -2,14 +2,14 @@
 
 from typing import Final
 
-from ramify.integrations.slime.batch import Batch
+from ramify.integrations.slime.batch import SlimeBatch
 
 PREFIX: Final = "rollout/ramify/"
 DROPPED: Final = "rollout/dynamic_filter/drop_"
 """The trainer's own name for groups that its filter dropped (THUDM/slime slime/rollout/filter_hub/base_types.py)."""
 
 
-def batch_metrics(batch: Batch, *, num_lost: int) -> dict[str, float]:
+def batch_metrics(batch: SlimeBatch, *, num_lost: int) -> dict[str, float]:
     """Numbers by name; what could not be computed is left out. `num_lost`: groups that the data source did not take
     back."""
     report = batch.report.finish(seconds=batch.seconds, tools={}, engines={})

@@ -20,18 +20,18 @@ from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.task import Task
 from ramify.integrations.slime.args import SlimeArgs, loaded
-from ramify.integrations.slime.background import trainer
+from ramify.integrations.slime.background_loop import trainer
 from ramify.judges.function import side_by_side
 from ramify.service.reward import WithReward
 
 ASKED: Final = "slime"
-"""Key of the `Asked` among a problem's secrets."""
+"""Key of the `RewardRequest` among a problem's secrets."""
 
 RewardFunction = Callable[[Any, Any], Awaitable[Any]]
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class RewardRequest:
     """What a reward function is to see of a problem, and the mappings it returned."""
 
     args: Any
@@ -58,7 +58,7 @@ class TrainerReward:
         async with asyncio.timeout(self.deadline_s):
             return await side_by_side(self._verdict(branch, asked) for branch in branches)
 
-    async def _verdict(self, branch: Branch, asked: Asked) -> Verdict:
+    async def _verdict(self, branch: Branch, asked: RewardRequest) -> Verdict:
         said = await self.function(asked.args, _with_leaf(asked.sample, branch))
         if not isinstance(said, Mapping):
             return Verdict(_number(said))

@@ -16,7 +16,7 @@ from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.core.engine import Engine
 from ramify.core.task import Task
 from ramify.integrations.slime.args import SlimeArgs
-from ramify.integrations.slime.background import background_loop
+from ramify.integrations.slime.background_loop import background_loop
 from ramify.integrations.slime.rewards import rewarded
 from ramify.runner.build import build_engine, build_task
 from ramify.runner.prepared import prepare

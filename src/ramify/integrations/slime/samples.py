@@ -11,7 +11,7 @@ from typing import Any, Final
 from ramify.core.codec import Codec
 from ramify.core.errors import ConfigError, ExportError
 from ramify.core.problem import Problem
-from ramify.integrations.slime.rewards import ASKED, Asked
+from ramify.integrations.slime.rewards import ASKED, RewardRequest
 from ramify.judges.exact import ANSWER
 from ramify.rows.row import Row
 from ramify.rows.sample import Sample
@@ -26,7 +26,7 @@ UNREPLAYED: Final = ("rollout_routed_experts", "rollout_top_p_token_ids", "multi
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class SlimeGroup:
     """The samples of one prompt, which stand for the leaves of one tree."""
 
     number: int
@@ -35,14 +35,14 @@ class Group:
     problem: Problem
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> RewardRequest:
         return self.problem.secret[ASKED]
 
 
 def group_of(
     given: Sequence[Any], number: int, *, rollout_id: int | str, system: str | None = None, args: Any = None,
     reward_key: str | None = None,
-) -> Group:  # fmt: skip
+) -> SlimeGroup:  # fmt: skip
     """A group as a problem: its uid names the group and the batch, so that a prompt drawn again grows another tree.
 
     `system`: what the run's format says before every question; messages may repeat it. Raises `ConfigError`.
@@ -54,9 +54,9 @@ def group_of(
         uid=f"{_name(first, number)}@{rollout_id}",
         question=question_of(first.prompt, system),
         public={key: value for key, value in metadata.items() if key != "ramify"},
-        secret={**secret, ASKED: Asked(args, first, reward_key)},
+        secret={**secret, ASKED: RewardRequest(args, first, reward_key)},
     )
-    return Group(number, list(given), problem)
+    return SlimeGroup(number, list(given), problem)
 
 
 def question_of(prompt: str | Sequence[Mapping[str, Any]], system: str | None = None) -> str:
@@ -75,7 +75,7 @@ def question_of(prompt: str | Sequence[Mapping[str, Any]], system: str | None = 
     return asked[0]
 
 
-def fill(group: Group, rows: Sequence[Row], *, codec: Codec, rollouts: Rollouts, reward_key: str | None) -> None:
+def fill(group: SlimeGroup, rows: Sequence[Row], *, codec: Codec, rollouts: Rollouts, reward_key: str | None) -> None:
     """Fill the group's samples by the rows of its tree, one each, in order. Mutates the samples."""
     _refuse_shared_rollout(group, rollouts)
     # Where the trainer's reward has said parts, they are handed back as it said them; of a coin's end it said nothing.
@@ -122,7 +122,7 @@ def _name(sample: Any, number: int) -> str:
     return f"draw-{number}" if sample.index is None else f"sample-{sample.index}"
 
 
-def _refuse_shared_rollout(group: Group, rollouts: Rollouts) -> None:
+def _refuse_shared_rollout(group: SlimeGroup, rollouts: Rollouts) -> None:
     """Refuse a tree as one rollout where nothing says which."""
     if rollouts == "tree" and len(group.samples) > 1 and group.samples[0].index is None:
         raise ConfigError("ramify_rollouts = 'tree' needs the samples' index, and the data source gives none")

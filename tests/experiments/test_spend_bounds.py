@@ -1,5 +1,5 @@
 from ramify.config.configure import resolve
-from ramify.experiments.estimate import bounds
+from ramify.experiments.spend_bounds import bounds
 
 
 def bound(*overrides: str, preset: str | None = None) -> tuple[int | None, ...]:

@@ -1,7 +1,7 @@
-"""Timed: an engine in front of another one, the same but that every try of a request is measured.
+"""TimedEngine: wraps an engine and measures every try of a request.
 
-It stands behind whatever tries again: a try that failed has its own duration and its own error. Whether a generation is
-sound is found out in front of it. Nothing it does changes a request or a generation.
+Retries happen in front of it, so a failed try has its own duration and its own error. Generations are checked in front
+of it too. It changes no request and no generation.
 """
 
 import asyncio
@@ -11,24 +11,24 @@ from ramify.core.engine import Capabilities, Engine, Generation, Remote, Request
 from ramify.core.errors import EngineError
 from ramify.engines.in_front import InFront, innermost
 from ramify.telemetry.meters import Meters
-from ramify.telemetry.spans import Asked, Spans, error_type
+from ramify.telemetry.spans import EngineLabels, Spans, error_type
 
 
-class Timed(InFront):
-    """Told of each generation: durations and tokens to `meters`, a span to `spans` where there are any."""
+class TimedEngine(InFront):
+    """Records durations and tokens in `meters`, and a span in `spans` if there are any."""
 
     def __init__(self, engine: Engine, model: str, meters: Meters, spans: Spans | None) -> None:
         super().__init__(engine)
         self._model = model
         self._is_remote = isinstance(innermost(engine), Remote)
-        self._known: tuple[Capabilities, Asked] | None = None
+        self._known: tuple[Capabilities, EngineLabels] | None = None
         self._meters = meters
         self._spans = spans
 
     async def generate(self, request: Request) -> Generation:
         clock = asyncio.get_running_loop().time
-        asked, began = self._asked(), clock()
-        span = None if self._spans is None else self._spans.generation(asked, request, self.codec)
+        labels, began = self._engine_labels(), clock()
+        span = None if self._spans is None else self._spans.generation(labels, request, self.codec)
         generation: Generation | None = None
         error = ""
         try:
@@ -46,23 +46,23 @@ class Timed(InFront):
             raise
         finally:
             duration_s = clock() - began
-            self._measure(asked, duration_s, generation, error)
+            self._measure(labels, duration_s, generation, error)
             if self._spans is not None and span is not None:
                 if generation is not None:
                     self._spans.generated(span, generation, self.codec)
                 span.end(duration_s, error)
 
-    def _asked(self) -> Asked:
-        """What the engine is now: one behind a server may only know when it has connected."""
+    def _engine_labels(self) -> EngineLabels:
+        """The engine as it is now: a server's name may be known only after connecting."""
         capabilities = self.capabilities
         if self._known is None or self._known[0] is not capabilities:
             provider, _, named = capabilities.name.partition(":")
             operation = "text_completion" if capabilities.has_token_ids else "chat"
-            self._known = capabilities, Asked(operation, provider, self._model or named, self._is_remote)
+            self._known = capabilities, EngineLabels(operation, provider, self._model or named, self._is_remote)
         return self._known[1]
 
-    def _measure(self, asked: Asked, duration_s: float, generation: Generation | None, error: str) -> None:
-        named = {"operation": asked.operation, "provider": asked.provider, "model": asked.model}
+    def _measure(self, labels: EngineLabels, duration_s: float, generation: Generation | None, error: str) -> None:
+        named = {"operation": labels.operation, "provider": labels.provider, "model": labels.model}
         self._meters.record("gen_ai.client.operation.duration", duration_s, **named, error=error)
         if generation is None:
             return

@@ -1,4 +1,4 @@
-"""Figures: what is said of batches and evaluations, on the console and to trackers, at one step of one axis."""
+"""Metric log: sends the metrics of batches and evaluations to the console and to trackers, all at one kind of step."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from ramify.service.evaluate import EVAL_STEP, ROLLOUT_STEP, StepRule, eval_metr
 from ramify.trackers.trackers import Trackers, trackers_of
 
 
-class Figures:
+class MetricLog:
     """Mutable. Raises `ConfigError` where a tracker cannot be opened; later faults of trackers are warnings."""
 
     def __init__(self, service: ServiceConfig, *, group_size: int | None, console: Console) -> None:

@@ -1,6 +1,6 @@
-"""Recall: where a killed service stood, from its journal alone.
+"""Recovery: the state of a killed service, from its journal alone.
 
-Only trees that no batch has taken are kept in memory; the others are passed over.
+Only trees that are in no batch are kept in memory.
 """
 
 from collections.abc import Collection, Iterable
@@ -17,7 +17,7 @@ from ramify.store.replay import Replayed, feed
 
 
 @dataclass(slots=True, eq=False)
-class Recalled:
+class Recovered:
     """What the records read so far leave behind. Mutated by `read`."""
 
     codec: Codec

@@ -1,4 +1,4 @@
-"""Book: where a service writes down what it does, and reads it again: a run folder, or memory.
+"""Service journal: where a service writes down what it does, and reads it again: a run folder, or memory.
 
 In memory everything is kept until the process ends, so that is for tests and simulations.
 """
@@ -14,14 +14,14 @@ from ramify.runner.events import Observer
 from ramify.runner.folder import refuse_other_weights
 from ramify.runner.log import RunLog
 from ramify.runner.recorder import Recorder
-from ramify.service.recall import Recalled
+from ramify.service.recovery import Recovered
 from ramify.store.commit import Writing
 from ramify.store.records import Header, Marked, RunRecord
 from ramify.store.rewind import finish_rewind, rewind
 from ramify.store.store import JOURNAL, FolderStore, MemoryStore, Store, header_and_config, stream
 
 
-class Book:
+class ServiceJournal:
     """Mutable. `path` None = memory."""
 
     def __init__(self, path: Path | None) -> None:
@@ -59,17 +59,17 @@ class Book:
             return None
         return from_toml(header_and_config(self.path)[1])
 
-    def open(self, header: Header, config: RunConfig, recalled: Recalled) -> None:
-        """Begin, or go on: `recalled` reads every record there is. Raises `StoreError` where another process writes it,
-        it was begun with other weights, or is damaged."""
+    def open(self, header: Header, config: RunConfig, recovered: Recovered) -> None:
+        """Create the journal, or open it: then `recovered` reads every record. Raises `StoreError` if another process
+        writes it, if it was begun with other weights, or if it is damaged."""
         if self.path is None:
             self._store = self._memory = self._memory or MemoryStore(header)
             for record in self._memory.records:
-                recalled.read(record)
+                recovered.read(record)
         else:
-            self._store = self._folder(self.path, header, config, recalled)
+            self._store = self._folder(self.path, header, config, recovered)
             self._log = RunLog(self._store.log_path)
-        self.marks = set(recalled.marks)
+        self.marks = set(recovered.marks)
 
     async def mark(self, rollout_id: int, source: dict[str, object]) -> None:
         """Make all that was written durable, and a place to come back to."""
@@ -111,11 +111,11 @@ class Book:
             if log is not None:
                 log.close()
 
-    def _folder(self, path: Path, header: Header, config: RunConfig, recalled: Recalled) -> FolderStore:
+    def _folder(self, path: Path, header: Header, config: RunConfig, recovered: Recovered) -> FolderStore:
         writing = Writing(durability=config.durability)
         if not self.is_begun:
             return FolderStore.create(path, header, to_toml(config), writing=writing)
-        store, saved = FolderStore.resume(path, writing=writing, read=recalled.read)
+        store, saved = FolderStore.resume(path, writing=writing, read=recovered.read)
         try:
             refuse_other_weights(saved.header, header)
         except BaseException:

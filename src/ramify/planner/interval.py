@@ -1,0 +1,40 @@
+"""Interval: a figure with its interval over problems. The one noun for it: plans, comparisons and noise share it."""
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+CONFIDENCE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure and its 95 % interval by bootstrap over problems. An end may be infinite; NaN = nothing can be told."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, resamples: Array) -> "Interval":
+        """(R,) resamples, the first of which is the figure itself."""
+        tail = (1 - CONFIDENCE) / 2
+        low, high = np.nanquantile(resamples, (tail, 1 - tail)) if not np.isnan(resamples).all() else (np.nan, np.nan)
+        return cls(float(resamples[0]), float(low), float(high))
+
+    @classmethod
+    def between(cls, least: Array, most: Array) -> "Interval":
+        """The figure and the lower end of `least`, (R,) as in `of`, with the upper end of `most`."""
+        return replace(cls.of(least), high=cls.of(most).high)
+
+    def sign(self, even: float = 0.0) -> Literal[-1, 0, 1]:
+        """1 if the whole interval lies above `even`, -1 if below, 0 if it holds `even`."""
+        return 1 if self.low > even else -1 if self.high < even else 0
+
+    @property
+    def word(self) -> Literal["more", "fewer", "equal"]:
+        """The sign of a difference in words."""
+        return ("equal", "more", "fewer")[self.sign()]

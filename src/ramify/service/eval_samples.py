@@ -1,0 +1,71 @@
+"""Eval samples: the answers of the policy to one data set, as chains in memory.
+
+None of them reaches a journal, a buffer or a batch.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ramify.config.run_config import RowsConfig, RunConfig, StrategyConfig, TaskConfig
+from ramify.config.service_config import EvalConfig
+from ramify.core.engine import Engine
+from ramify.core.limits import Limits
+from ramify.core.stop import STOP_WORDS
+from ramify.core.task import Task
+from ramify.core.tree import Tree
+from ramify.rows.sample import Sample
+from ramify.runner import build, library
+from ramify.service.reward import sample_of_branch
+from ramify.tasks.data import read_problems
+
+
+async def eval_samples(
+    config: RunConfig, dataset: EvalConfig, engine: Engine, *, rewarded: Callable[[Task], Task] = lambda task: task
+) -> list[Sample]:
+    """`dataset.repeats` answers to each problem, sampled from `engine` by the run's own actions and limits of growth.
+
+    `rewarded` may change who judges. A chain that no judge could score has no reward. A chain that failed is left out,
+    and its problem has fewer answers. Raises `ConfigError`.
+    """
+    settings = _settings(config, dataset)
+    task = rewarded(build.build_task(settings))
+    problems = read_problems(dataset.data)[0][: dataset.prompts] if _has_data(dataset) else None
+    grown = await library.rollout(problems, config=settings, engine=engine, task=task)
+    return [sample for group, tree in enumerate(grown.trees) for sample in _samples(tree, group, dataset.repeats)]
+
+
+def _has_data(dataset: EvalConfig) -> bool:
+    return dataset.data.path is not None or bool(dataset.data.questions)
+
+
+def _settings(config: RunConfig, dataset: EvalConfig) -> RunConfig:
+    """The run that answers the data set."""
+    own: Mapping[str, Any] = config.task.options if dataset.task in (None, config.task.name) else {}
+    name = dataset.task or ("data" if _has_data(dataset) else config.task.name)
+    return replace(
+        config,
+        task=TaskConfig(name=name, split=dataset.split, options={**own, **dataset.options}),
+        data=dataset.data,
+        prompts=dataset.prompts,
+        seed=dataset.seed,
+        strategy=StrategyConfig(name="chains", options={"n": dataset.repeats}),
+        growth=config.growth.without_coin,
+        rows=RowsConfig(),
+        limits=Limits(),
+        judges={},
+        service=None,
+    )
+
+
+def _samples(tree: Tree, group: int, repeats: int) -> list[Sample]:
+    """One sample a leaf of a tree of chains."""
+    made: list[Sample] = []
+    for place, leaf in enumerate(tree.leaves()):
+        sample = sample_of_branch(tree.branch(leaf), tree.problem)
+        sample.group_index, sample.index = group, group * repeats + place
+        sample.reward = tree.reward(leaf)
+        if STOP_WORDS[tree.stop(leaf) or ""].is_truncated:
+            sample.status = Sample.Status.TRUNCATED
+        made.append(sample)
+    return made
