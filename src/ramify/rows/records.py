@@ -1,6 +1,7 @@
 """Records: a row as plain data, the one schema of the file exports. `docs/rows.md` describes it.
 
-The order of columns is fixed. Nothing in a record depends on a clock or on the order in which nodes came.
+The order of columns is fixed. Nothing in a record depends on a clock or on the order in which nodes came. Two fields of
+a row are left out: `leaf_id`, which is not canonical, and `entropies`, which only `entropy_scaled` reads.
 """
 
 import math
