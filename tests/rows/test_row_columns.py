@@ -17,7 +17,7 @@ from tests.credit.trees import SOURCE, bare, end, fork, step
 from ramify import plugins
 from ramify.core.segment import ToolCall
 from ramify.core.tree import ROOT
-from ramify.rows import Row, Span, rows_of
+from ramify.rows import Row, RowSpan, rows_of
 from ramify.rows.records import record
 
 FIELDS: Final = {field.name for field in fields(Row)}
@@ -105,7 +105,12 @@ def row() -> Row:
 def changed(made: Row) -> dict[str, Row]:
     """Field -> the row with another value of it."""
     prompt, said, answered, *rest = made.spans
-    spans = (prompt, replace(said, version=3), Span(1, answered.node, "sampled", 4, SOURCE, ToolCall("s", "q")), *rest)
+    spans = (
+        prompt,
+        replace(said, version=3),
+        RowSpan(1, answered.node, "sampled", 4, SOURCE, ToolCall("s", "q")),
+        *rest,
+    )
     other: dict[str, Any] = {
         "uid": "other", "tree_seed": 8, "split": "test", "leaf": 9, "leaf_id": 9, "ids": made.ids + 1,
         "weights": made.weights * np.arange(len(made)) / 10 * (np.arange(len(made)) != 4),

@@ -16,8 +16,7 @@ from tests.store.growths import CODEC, HEADER, RULES, Live, answer, same, state
 
 from ramify.core.command import Cancel, Candidate, Close, Command, Fork, Grow, Judge, Score, Tokens
 from ramify.core.errors import StoreError
-from ramify.core.growth import Asked as AskedEvent
-from ramify.core.growth import Done, Ending, Failure, Scored
+from ramify.core.growth import Asked, Done, Ending, Failure, Scored
 from ramify.core.problem import Problem
 from ramify.core.segment import Finish, Origination, Sampling, Segment, ToolCall, Usage, token_array
 from ramify.core.tree import ROOT, Step
@@ -159,14 +158,15 @@ def test_every_field_of_a_value_is_written_and_read_back(case: Case) -> None:
 
 
 def test_every_value_of_the_journal_is_the_record_of_a_value_above() -> None:
-    values = {name for name, kind in vars(records).items() if _is_record(kind)} - {type(r).__name__ for r in RECORDS}
+    own = {type(record).__name__ for record in RECORDS}
+    values = {kind.__name__ for kind in vars(records).values() if _is_record(kind)} - own
     recorded = {f"{type(value).__name__}Value" for value, *_ in CASES} - {"ProblemValue", "SamplingValue"}
     named_otherwise = {"OriginationValue": "SourceValue"}
-    assert {named_otherwise.get(name, name) for name in recorded} == values - {"Weights", "ShardValue"}
+    assert {named_otherwise.get(name, name) for name in recorded} == values - {"WeightsValue", "ShardValue"}
 
 
 def _is_record(kind: Any) -> bool:
-    is_struct = isinstance(kind, type) and issubclass(kind, records.Value)
+    is_struct = isinstance(kind, type) and issubclass(kind, records.JournalValue)
     return is_struct and bool(kind.__struct_fields__ or kind.__struct_config__.tag)
 
 
@@ -180,7 +180,7 @@ def closed_tree(index: int) -> list[Record]:
     observe(TreeOpened(index, live.tree))
     command = Grow(ROOT)
     (command_id,) = live.ask(command)
-    observe(CommandsAsked(index, AskedEvent(command_id, (command,))))
+    observe(CommandsAsked(index, Asked(command_id, (command,))))
     live.grow(command_id, answer())
     observe(StepGrown(index, command_id, 0, answer()))
     outcome = live.end(command_id)
@@ -226,14 +226,14 @@ def made_of(lines: list[Record]) -> Any:
 
 
 OTHER: Final[Mapping[str, Mapping[str, Any]]] = {
-    "Opened": {
+    "OpenedRecord": {
         "tree": 7, "uid": "v", "seed": 9, "codec_sha256": "0" * 64, "question": "r", "public": {"a": 1},
         "prompt": (), "split": "test",
     },
-    "Asked": {"tree": 7, "first_id": 3, "commands": ()},
-    "Grew": {"tree": 7, "command_id": 3, "number": 3, "step": recording.STEP.pack(answer("5"))},
-    "Ended": {"tree": 7, "command_id": 3, "ending": recording.ENDING.pack(Failure("r")), "num_steps": 3},
-    "Shut": {"tree": 7, "reason": "budget", "num_leaves": 3, "spent": {}, "candidates": ()},
+    "AskedRecord": {"tree": 7, "first_id": 3, "commands": ()},
+    "GrownRecord": {"tree": 7, "command_id": 3, "number": 3, "step": recording.STEP.pack(answer("5"))},
+    "OutcomeRecord": {"tree": 7, "command_id": 3, "ending": recording.ENDING.pack(Failure("r")), "num_steps": 3},
+    "ClosedRecord": {"tree": 7, "reason": "budget", "num_leaves": 3, "spent": {}, "candidates": ()},
     "Handed": {"rollout_id": 3, "trees": (1,), "first_sample": 3, "num_samples": 3},
     "Dropped": {"tree": 0, "reason": "stale"},
     "Updated": {"version": 3, "source": "x"},
@@ -241,8 +241,8 @@ OTHER: Final[Mapping[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 """Record -> field -> another value of it."""
 UNREAD: Final = {
-    ("Asked", "allotments"): "no run writes them: a command's allotment is worked out again when a run goes on",
-    ("Ended", "spent"): "no run writes it: it follows from the usage of the command's segments",
+    ("AskedRecord", "allotments"): "no run writes them: a command's allotment is worked out again when a run goes on",
+    ("OutcomeRecord", "spent"): "no run writes it: it follows from the usage of the command's segments",
     ("Handed", "version"): "read where a batch is handed over again, by the producer",
 }
 """Fields that nobody reads here, or that no run writes; the format keeps them."""

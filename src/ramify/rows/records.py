@@ -12,7 +12,7 @@ import numpy as np
 
 from ramify.core.errors import ExportError
 from ramify.core.segment import Floats_T, ToolCall
-from ramify.rows.row import Row, Span
+from ramify.rows.row import Row, RowSpan
 
 SCHEMA_VERSION: Final = 1
 
@@ -76,7 +76,7 @@ def plain(value: Any, where: str) -> Any:
             raise ExportError(f"column {where} holds {value!r} of type {type(value).__name__}, which is no JSON")
 
 
-def _span(span: Span) -> dict[str, Any]:
+def _span(span: RowSpan) -> dict[str, Any]:
     source = span.source
     return {
         "num_tokens": span.num_tokens,

@@ -18,24 +18,24 @@ from ramify.core.tree import Step
 from ramify.store.field_table import FieldTable, Packer, free_form, many, one_of, optional
 from ramify.store.packing import clean_text
 from ramify.store.records import (
-    Asked,
+    AskedRecord,
     CancelValue,
     CandidateValue,
+    ClosedRecord,
     CloseValue,
     Counters,
     DoneValue,
-    Ended,
     FailureValue,
     FinishValue,
     ForkValue,
-    Grew,
+    GrownRecord,
     GrowValue,
     JudgeValue,
-    Opened,
+    OpenedRecord,
+    OutcomeRecord,
     ScoredValue,
     ScoreValue,
     SegmentValue,
-    Shut,
     SourceValue,
     Spent,
     StepValue,
@@ -100,20 +100,20 @@ CANDIDATES: Final = many(CANDIDATE)
 # -- core -> record ---------------------------------------------------------------------------------------------------
 
 
-def opened(index: int, problem: Problem, *, prompt: Sequence[Segment], seed: int, codec: Codec) -> Opened:
+def opened(index: int, problem: Problem, *, prompt: Sequence[Segment], seed: int, codec: Codec) -> OpenedRecord:
     """The record that tree `index` began with `prompt`."""
-    return Opened(
+    return OpenedRecord(
         tree=index, seed=seed, codec_sha256=codec.sha256, prompt=PROMPT.pack(tuple(prompt)), **PROBLEM.pack(problem)
     )
 
 
 def asked(
     index: int, first_id: int, commands: Sequence[Command], *, allotments: Sequence[Mapping[str, int] | None] = ()
-) -> Asked:
+) -> AskedRecord:
     """The record that the strategy of tree `index` asked for `commands`; `allotments` is empty or one a command."""
     if allotments and len(allotments) != len(commands):
         raise StoreError(f"{len(allotments)} allotments for {len(commands)} commands")
-    return Asked(
+    return AskedRecord(
         tree=index,
         first_id=first_id,
         commands=COMMANDS.pack(tuple(commands)),
@@ -121,16 +121,16 @@ def asked(
     )
 
 
-def grew(index: int, command_id: int, number: int, *, step: Step) -> Grew:
+def grew(index: int, command_id: int, number: int, *, step: Step) -> GrownRecord:
     """The record of the `number`-th step of a command."""
-    return Grew(tree=index, command_id=command_id, number=number, step=STEP.pack(step))
+    return GrownRecord(tree=index, command_id=command_id, number=number, step=STEP.pack(step))
 
 
 def ended(
     index: int, command_id: int, ending: Ending, *, num_steps: int, spent: Mapping[str, Mapping[str, int]] | None = None
-) -> Ended:
+) -> OutcomeRecord:
     """The record that a command was delivered with `num_steps` steps."""
-    return Ended(
+    return OutcomeRecord(
         tree=index, command_id=command_id, ending=ENDING.pack(ending), num_steps=num_steps, spent=_spent(spent)
     )
 
@@ -142,9 +142,9 @@ def shut(
     *,
     spent: Mapping[str, Mapping[str, int]] | None = None,
     candidates: Sequence[Candidate] = (),
-) -> Shut:
+) -> ClosedRecord:
     """The record that tree `index` is finished."""
-    return Shut(
+    return ClosedRecord(
         tree=index,
         reason=clean_text(reason),
         num_leaves=num_leaves,
@@ -164,28 +164,28 @@ def _spent(spent: Mapping[str, Mapping[str, int]] | None) -> Spent:
 # -- record -> core ---------------------------------------------------------------------------------------------------
 
 
-def problem_of(record: Opened) -> Problem:
+def problem_of(record: OpenedRecord) -> Problem:
     """The problem of a tree, without its secret."""
     return PROBLEM.unpack(record)
 
 
-def prompt_of(record: Opened) -> tuple[Segment, ...]:
+def prompt_of(record: OpenedRecord) -> tuple[Segment, ...]:
     """The opening context of a tree."""
     return PROMPT.unpack(record.prompt)
 
 
-def commands_of(record: Asked) -> tuple[Command, ...]:
+def commands_of(record: AskedRecord) -> tuple[Command, ...]:
     return COMMANDS.unpack(record.commands)
 
 
-def step_of(record: Grew) -> Step:
+def step_of(record: GrownRecord) -> Step:
     return STEP.unpack(record.step)
 
 
-def ending_of(record: Ended) -> Ending:
+def ending_of(record: OutcomeRecord) -> Ending:
     return ENDING.unpack(record.ending)
 
 
-def candidates_of(record: Shut) -> tuple[Candidate, ...]:
+def candidates_of(record: ClosedRecord) -> tuple[Candidate, ...]:
     """What the search of a finished tree came to."""
     return CANDIDATES.unpack(record.candidates)
