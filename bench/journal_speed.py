@@ -23,7 +23,7 @@ from ramify.core.tree import Step
 from ramify.store import recording
 from ramify.store.commit import Writing
 from ramify.store.journal import Journal, read
-from ramify.store.records import Header, TreeRecord, Weights
+from ramify.store.records import Header, TreeRecord, WeightsValue
 from ramify.store.replay import replay
 
 NUM_TOKENS = 300
@@ -34,7 +34,7 @@ CODEC = ByteCodec(is_exact=True)
 
 
 def header() -> Header:
-    weights = Weights(engine="none", codec=CODEC.name, codec_sha256=CODEC.sha256)
+    weights = WeightsValue(engine="none", codec=CODEC.name, codec_sha256=CODEC.sha256)
     return Header(
         library="bench", config_hash="", weights=(weights,), seed=0, delivery="ordered", isolation="none", created=0.0
     )

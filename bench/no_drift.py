@@ -42,7 +42,7 @@ from ramify.runner.folder import begin, header_of, resume
 from ramify.runner.recorder import Recorder
 from ramify.runner.run import Run
 from ramify.store.commit import Writing
-from ramify.store.records import Shut
+from ramify.store.records import ClosedRecord
 from ramify.store.store import FolderStore, stream
 from ramify.testing.clock import run_virtual
 
@@ -219,7 +219,9 @@ def played(leg: Leg, run: Path, num_turns: float) -> Result:
     entries = list(read_log(log))
     unheld = num_unheld(entries, leg.spoilt)
     faults = [*checked.breaches]
-    faults += [f"a tree ended with {r.reason!r}" for r in stream(run) if isinstance(r, Shut) and r.reason != "done"]
+    faults += [
+        f"a tree ended with {r.reason!r}" for r in stream(run) if isinstance(r, ClosedRecord) and r.reason != "done"
+    ]
     faults += [f"{checked.unfinished} trees are unfinished"] if checked.unfinished else []
     if found.only_in_log != unheld or bool(unheld) != leg.is_lossy:
         faults.append(f"{found.only_in_log} turns are in the log alone, {unheld} should be")

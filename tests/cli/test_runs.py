@@ -9,7 +9,7 @@ import pytest
 from tests.cli.commands import SCRIPTED, Said, ramify
 
 from ramify.config.configure import from_toml
-from ramify.store.records import Shut
+from ramify.store.records import ClosedRecord
 from ramify.store.store import FolderStore, load
 
 FIELDS = "trees leaves decode_tokens prefill_cached prefill_uncached tool_calls mean_reward stop_words seconds".split()
@@ -234,7 +234,7 @@ def test_an_unknown_export_is_refused_with_the_nearest(tmp_path: Path, capsys: p
     assert "unknown export 'jsnl'; did you mean 'jsonl'?" in said.err
 
 
-def overspent(record: Shut) -> Shut:
+def overspent(record: ClosedRecord) -> ClosedRecord:
     spent = {role: {**counters, "decode": counters["decode"] + 1} for role, counters in record.spent.items()}
     return msgspec.structs.replace(record, spent=spent)
 
@@ -244,7 +244,7 @@ def test_check_finds_a_ledger_that_was_not_spent(tmp_path: Path, capsys: pytest.
     saved = load(tmp_path / "run")
     store = FolderStore.create(tmp_path / "forged", saved.header, saved.config)
     for record in saved.records:
-        store.append(overspent(record) if isinstance(record, Shut) and record.tree == 1 else record)
+        store.append(overspent(record) if isinstance(record, ClosedRecord) and record.tree == 1 else record)
     store.close()
     said = ramify(capsys, "check", tmp_path / "forged", "--json")
     assert said.code == 5

@@ -9,7 +9,7 @@ import pytest
 from ramify.config.configure import resolve
 from ramify.config.presets import preset
 from ramify.core.format import Action, AnswerAction
-from ramify.formats.steps import Step, tagged
+from ramify.formats.steps import RStarStep, tagged
 from ramify.runner.library import Rollout, rollout_sync
 from ramify.store.check import tree_faults
 
@@ -54,7 +54,7 @@ CODE: Final[Mapping[str, Any]] = {
 """What the built-in model says to its calculator is Python too, and a code block by other tags."""
 
 
-def spoken(step: Step) -> Action | None:
+def spoken(step: RStarStep) -> Action | None:
     """A parser of steps whose answers stand between tags."""
     _, tag, answer = step.text.rpartition("<answer>")
     return AnswerAction(answer) if tag and step.end == "answer" and not step.is_code else tagged(step)

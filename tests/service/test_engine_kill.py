@@ -28,7 +28,7 @@ from ramify.servers.process import Command
 from ramify.servers.self_served import SelfServed
 from ramify.servers.server_pool import Event, ServerPool
 from ramify.service.manager import RolloutManager
-from ramify.store.records import Grew, Handed, RunRecord
+from ramify.store.records import GrownRecord, Handed, RunRecord
 from ramify.store.store import FolderStore, stream
 
 BATCHES = 3
@@ -110,7 +110,7 @@ class Trained:
 
 def read(path: Path, counts: Mapping[str, int]) -> Trained:
     records = list(stream(path / "run"))
-    grown = [record for record in records if isinstance(record, Grew)]
+    grown = [record for record in records if isinstance(record, GrownRecord)]
     batches = [record for record in records if isinstance(record, Handed)]
     sampled_by: dict[int, set[int | None]] = defaultdict(set)
     for record in grown:

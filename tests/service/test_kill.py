@@ -13,7 +13,7 @@ from tests.service.services import config, entries, train
 
 from ramify.config.run_config import RunConfig
 from ramify.service.manager import RolloutManager
-from ramify.store.records import Dropped, Ended, Grew, Handed, Opened
+from ramify.store.records import Dropped, GrownRecord, Handed, OpenedRecord, OutcomeRecord
 from ramify.store.store import stream
 
 BATCHES = 4
@@ -106,14 +106,14 @@ def test_killed_again_and_again_it_gets_there(folder: Path) -> None:
 @pytest.mark.covers("S3.8")
 def test_acknowledged_steps_are_not_grown_again(folder: Path) -> None:
     assert killed(CONFIGS["tree"], folder / "killed", after=60)
-    before = [r for r in stream(folder / "killed" / "run") if isinstance(r, Grew)]
+    before = [r for r in stream(folder / "killed" / "run") if isinstance(r, GrownRecord)]
     trained(CONFIGS["tree"], folder / "killed")
     records = list(stream(folder / "killed" / "run"))
-    steps = [(r.tree, r.command_id, r.number) for r in records if isinstance(r, Grew)]
+    steps = [(r.tree, r.command_id, r.number) for r in records if isinstance(r, GrownRecord)]
     assert len(steps) == len(set(steps)) > len(before) > 10
-    opened = [r.tree for r in records if isinstance(r, Opened)]
+    opened = [r.tree for r in records if isinstance(r, OpenedRecord)]
     assert len(opened) == len(set(opened))
-    ended = [(r.tree, r.command_id) for r in records if isinstance(r, Ended)]
+    ended = [(r.tree, r.command_id) for r in records if isinstance(r, OutcomeRecord)]
     assert len(ended) == len(set(ended))
 
 

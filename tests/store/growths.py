@@ -19,7 +19,7 @@ from ramify.core.segment import FINISH_KINDS, Finish, Origination, Sampling, Seg
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.store import recording
-from ramify.store.records import Header, TreeRecord, Weights
+from ramify.store.records import Header, TreeRecord, WeightsValue
 
 CODEC = ByteCodec(is_exact=True)
 RULES = GrowthRules(words=("</calc>", "</answer>"), quoting=frozenset({"critique"}))
@@ -44,7 +44,7 @@ NAMED_FLOATS = st.lists(st.tuples(TEXT, FLOATS), max_size=2).map(tuple)
 HEADER = Header(
     library="0.1.0",
     config_hash="0" * 64,
-    weights=(Weights(engine="scripted", codec=CODEC.name, codec_sha256=CODEC.sha256),),
+    weights=(WeightsValue(engine="scripted", codec=CODEC.name, codec_sha256=CODEC.sha256),),
     seed=1,
     delivery="ordered",
     isolation="none",

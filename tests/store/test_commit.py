@@ -18,7 +18,7 @@ from ramify.store.commit import AppendFile, GroupCommit, Writing, kill_after
 from ramify.store.framing import FramedLine, decode, parse
 from ramify.store.journal import Journal, check_space, read
 from ramify.store.recording import shut
-from ramify.store.records import Shut
+from ramify.store.records import ClosedRecord
 
 NUM_RECORDS = 6
 
@@ -80,7 +80,7 @@ def run_on(disk: Disk, folder: Path, durability: str) -> tuple[int, list[int], l
         except StoreError as error:
             errors.append(error)
     lines = [parse(raw) for raw in journal.unsaved]
-    unsaved = [record.tree for line in lines if line and isinstance(record := decode(line.body), Shut)]
+    unsaved = [record.tree for line in lines if line and isinstance(record := decode(line.body), ClosedRecord)]
     try:
         journal.close()
     except StoreError as error:
@@ -226,7 +226,7 @@ from ramify.core.errors import StoreError
 from ramify.store.commit import Writing
 from ramify.store.journal import Journal
 from ramify.store.recording import shut
-from ramify.store.records import Shut
+from ramify.store.records import ClosedRecord
 from tests.store.growths import HEADER
 journal = Journal.create(Path(sys.argv[1]), HEADER, writing=Writing(min_free_bytes=0))
 acknowledged = 0

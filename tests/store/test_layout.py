@@ -10,7 +10,7 @@ from ramify.core.errors import ConfigError, FolderBusy, StoreError
 from ramify.core.problem import Problem
 from ramify.core.shard import WHOLE, Portion, Shard, shards_of
 from ramify.store.layout import LAYOUT, SHARDS, is_sharded, layout_of, parts, records, shard_path
-from ramify.store.records import Header, Opened, ShardValue
+from ramify.store.records import Header, OpenedRecord, ShardValue
 from ramify.store.shards import ShardedFolder
 from ramify.store.store import FolderStore, header_and_config, load, stream
 
@@ -30,8 +30,8 @@ def header(shard: Shard = WHOLE) -> Header:
     )
 
 
-def opened(tree: int) -> Opened:
-    return Opened(tree=tree, uid=f"p{tree}", seed=tree, codec_sha256="", question="?", public={}, prompt=())
+def opened(tree: int) -> OpenedRecord:
+    return OpenedRecord(tree=tree, uid=f"p{tree}", seed=tree, codec_sha256="", question="?", public={}, prompt=())
 
 
 def begun(path: Path, *trees: tuple[int, ...]) -> Path:
@@ -79,7 +79,7 @@ def test_a_divided_run_is_read_like_any_other(tmp_path: Path):
     path = begun(tmp_path / "run", (0, 3), (1,), ())
     assert is_sharded(path)
     assert header_and_config(path)[1] == CONFIG
-    assert [record.tree for record in stream(path) if isinstance(record, Opened)] == [0, 3, 1]
+    assert [record.tree for record in stream(path) if isinstance(record, OpenedRecord)] == [0, 3, 1]
     assert [part.shard for part in parts(path)] == [Shard(0, 3), Shard(1, 3)]
     assert [part.shard for part in parts(shard_path(path, 1))] == [Shard(1, 3)]
 

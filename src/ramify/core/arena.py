@@ -27,7 +27,7 @@ HAS_LOGPROBS, HAS_SEED, HAS_VERSION = 1, 2, 4
 NO_FINISH = -1
 
 
-class Pool:
+class _Pool:
     """A growable one-dimensional array. Views handed out stay valid and are read-only."""
 
     __slots__ = ("_data", "size")
@@ -91,9 +91,9 @@ class SegmentArena:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._ids = Pool(np.int32)
-        self._logprobs = Pool(np.float32)
-        self._measures: dict[str, Pool] = {}
+        self._ids = _Pool(np.int32)
+        self._logprobs = _Pool(np.float32)
+        self._measures: dict[str, _Pool] = {}
         self._measured: dict[int, tuple[str, ...]] = {}
         self._origin, self._flags, self._calls = array("B"), array("B"), array("B")
         self._start, self._end = array("i"), array("i")
@@ -236,7 +236,7 @@ class SegmentArena:
         self._logprobs.append(_missing(segment) if segment.logprobs is None else segment.logprobs)
         for name in segment.measures:
             if name not in self._measures:
-                self._measures[name] = pool = Pool(np.float32)
+                self._measures[name] = pool = _Pool(np.float32)
                 pool.append(np.full(self._ids.size - len(segment.ids), np.nan, np.float32))
         for name, pool in self._measures.items():
             pool.append(segment.measures[name] if name in segment.measures else _missing(segment))

@@ -84,7 +84,7 @@ class Listing(Protocol):
 
 
 @runtime_checkable
-class Checked(Protocol):
+class ChecksArguments(Protocol):
     """A tool that can tell before a call whether its arguments can be meant; one that cannot is never made."""
 
     def fault(self, arguments: str) -> str | None:

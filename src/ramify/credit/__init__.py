@@ -1,4 +1,7 @@
-"""Credit: a tree -> a coefficient for every sampled token. Pure numpy; says which forks it is exact for."""
+"""Credit, the advantage estimators: a tree -> a coefficient for every sampled token. Each says where it is exact.
+
+Imports core only; pure numpy. Read `forest` first, then `choose`.
+"""
 
 from ramify.credit.at2po import at2po, at2po_as_published
 from ramify.credit.balance import PostHocRule, balanced, balanced_split, balanced_split_tree_loo

@@ -46,7 +46,7 @@ def deepsearch(forest: Forest) -> Array_N:
 
     A finished child that was not backed up is trained by its own end.
     """
-    search = Search(forest)
+    search = _Search(forest)
     ends = search.final[forest.leaves]
     if not len(ends) or bool((ends == ends[0]).all()):
         return np.zeros(len(forest))
@@ -58,7 +58,7 @@ def deepsearch_as_published(forest: Forest, *, deviation: Deviation = "none", ov
 
     So a trunk counts once a path, and what lies on none is not trained. A single path is held against 0.
     """
-    search = Search(forest)
+    search = _Search(forest)
     penalties = np.array([overlong.penalty(int(search.num_tokens[leaf])) for leaf in search.chosen])
     scores = search.final[search.chosen] + penalties
     is_alone = len(scores) < 2
@@ -71,7 +71,7 @@ def deepsearch_as_published(forest: Forest, *, deviation: Deviation = "none", ov
     return total / max(1, len(scores))
 
 
-class Search:
+class _Search:
     """A search, worked out again from what it grew. Arrays are (N,)."""
 
     def __init__(self, forest: Forest) -> None:

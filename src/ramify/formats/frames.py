@@ -46,7 +46,7 @@ Render = Callable[[Mapping[str, str]], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class FrameSlot:
     """Where a content stands, and what the template does to it."""
 
     name: str
@@ -57,7 +57,7 @@ class Slot:
 class Frame:
     """Glue and slots in order."""
 
-    parts: tuple[str | Slot, ...]
+    parts: tuple[str | FrameSlot, ...]
 
     @property
     def head(self) -> str:
@@ -70,7 +70,7 @@ class Frame:
         return self.parts[-1] if self.parts and isinstance(self.parts[-1], str) else ""
 
     def shows(self, name: str) -> bool:
-        return any(isinstance(part, Slot) and part.name == name for part in self.parts)
+        return any(isinstance(part, FrameSlot) and part.name == name for part in self.parts)
 
     def fill(self, values: Mapping[str, str]) -> list[Span]:
         """Glue as trusted spans, contents as untrusted ones."""
@@ -84,7 +84,7 @@ class Frame:
 
     def changing(self, name: str, change: str) -> "Frame":
         """This frame with another change in the slots called `name`."""
-        return Frame(tuple(Slot(name, change) if part == Slot(name) else part for part in self.parts))
+        return Frame(tuple(FrameSlot(name, change) if part == FrameSlot(name) else part for part in self.parts))
 
 
 def learned(render: Render, slots: Sequence[str]) -> Frame:
@@ -121,16 +121,16 @@ def _with_change(frame: Frame, name: str, render: Render, marks: Mapping[str, st
 def _split(text: str, marks: Mapping[str, str]) -> Frame:
     """`text` as a frame: marks are slots."""
 
-    def parted(parts: list[str | Slot], named: tuple[str, str]) -> list[str | Slot]:
+    def parted(parts: list[str | FrameSlot], named: tuple[str, str]) -> list[str | FrameSlot]:
         name, mark = named
-        pieces = (_between(part.split(mark), Slot(name)) if isinstance(part, str) else [part] for part in parts)
+        pieces = (_between(part.split(mark), FrameSlot(name)) if isinstance(part, str) else [part] for part in parts)
         return list(chain.from_iterable(pieces))
 
-    start: list[str | Slot] = [text]
+    start: list[str | FrameSlot] = [text]
     return Frame(tuple(part for part in reduce(parted, marks.items(), start) if part != ""))
 
 
-def _between(pieces: Sequence[str], slot: Slot) -> list[str | Slot]:
+def _between(pieces: Sequence[str], slot: FrameSlot) -> list[str | FrameSlot]:
     """Pieces with the slot between each two."""
     return [part for piece in pieces for part in (slot, piece)][1:]
 

@@ -48,7 +48,7 @@ TAGS: Final = StepTags()
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RStarStep:
     """One step."""
 
     text: str
@@ -61,10 +61,10 @@ class Step:
     """Whether its block was opened by a tag, or is closed by this step."""
 
 
-StepParser = Callable[[Step], Action | None]
+StepParser = Callable[[RStarStep], Action | None]
 
 
-def last_step(run: str, tags: StepTags) -> Step:
+def last_step(run: str, tags: StepTags) -> RStarStep:
     """The step that the last tag of `run` ends, the text sampled since the last observation; all of it if there is no
     tag. What the token of the tag carries behind it is ignored.
     """
@@ -75,20 +75,20 @@ def last_step(run: str, tags: StepTags) -> Step:
     return _step(run[: last.start()], tags.ends[last[0]], [place.end() for place in places], tags)
 
 
-def unended_step(run: str, tags: StepTags) -> Step:
+def unended_step(run: str, tags: StepTags) -> RStarStep:
     """What stands behind the last tag of `run`: a step that the end of the sequence has ended."""
     return _step(run, "answer", [place.end() for place in _pattern(tags).finditer(run)], tags)
 
 
-def _step(said: str, end: StepEnd, borders: Sequence[int], tags: StepTags) -> Step:
+def _step(said: str, end: StepEnd, borders: Sequence[int], tags: StepTags) -> RStarStep:
     """The step at the end of `said`, behind the last of the borders of the steps before it."""
     closed = max((border for border in borders if said.endswith(tags.code_end, 0, border)), default=0)
     _, tag, code = said[closed:].rpartition(tags.code)
     block = _pattern(tags).sub("", code).strip()
-    return Step(said[borders[-1] if borders else 0 :], end, block, is_code=bool(tag) or end == "code")
+    return RStarStep(said[borders[-1] if borders else 0 :], end, block, is_code=bool(tag) or end == "code")
 
 
-def tagged(step: Step) -> Action | None:
+def tagged(step: RStarStep) -> Action | None:
     r"""Code stands between its tags, an answer outside them and in a `\boxed{…}`; an empty step is none."""
     if step.is_code and step.end == "answer":
         return InvalidAction("the code block is not closed")
@@ -102,7 +102,7 @@ def tagged(step: Step) -> Action | None:
     return None if step.text.strip() else InvalidAction("the step is empty")
 
 
-def published(step: Step) -> Action | None:
+def published(step: RStarStep) -> Action | None:
     """As published: a step that says "boxed" anywhere is the final answer, and whatever does not is code."""
     if BOX in step.text:
         return AnswerAction(boxed(step.text) or "")

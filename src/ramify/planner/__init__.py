@@ -1,4 +1,7 @@
-"""Planner: a pilot -> a shape: where to fork, where to give up, and what that gains. Pure numpy."""
+"""Planner: a pilot -> a shape: where to fork, where to prune, and what that gains.
+
+Imports core and itself; pure numpy. Read `plan` first.
+"""
 
 from ramify.planner.interval import Interval
 from ramify.planner.levels import Levels, levels

@@ -1,6 +1,7 @@
 """Records: a row as plain data, the one schema of the file exports. `docs/rows.md` describes it.
 
-The order of columns is fixed. Nothing in a record depends on a clock or on the order in which nodes came.
+The order of columns is fixed. Nothing in a record depends on a clock or on the order in which nodes came. Two fields of
+a row are left out: `leaf_id`, which is not canonical, and `entropies`, which only `entropy_scaled` reads.
 """
 
 import math
@@ -11,7 +12,7 @@ import numpy as np
 
 from ramify.core.errors import ExportError
 from ramify.core.segment import Floats_T, ToolCall
-from ramify.rows.row import Row, Span
+from ramify.rows.row import Row, RowSpan
 
 SCHEMA_VERSION: Final = 1
 
@@ -75,7 +76,7 @@ def plain(value: Any, where: str) -> Any:
             raise ExportError(f"column {where} holds {value!r} of type {type(value).__name__}, which is no JSON")
 
 
-def _span(span: Span) -> dict[str, Any]:
+def _span(span: RowSpan) -> dict[str, Any]:
     source = span.source
     return {
         "num_tokens": span.num_tokens,

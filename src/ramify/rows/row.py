@@ -38,7 +38,7 @@ Doubles_T = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RowSpan:
     """Tokens of one segment of a row."""
 
     num_tokens: int
@@ -75,7 +75,7 @@ class Row:
     """(T,) float32, in nats, as sampled; NaN where nothing was sampled or the engine gave none."""
     entropies: Floats_T
     """(T,) float32, the measure `entropy` in nats; NaN where nothing was sampled or it was not asked of the engine."""
-    spans: tuple[Span, ...]
+    spans: tuple[RowSpan, ...]
     """What the tokens are, in order; their numbers sum to T."""
     reward: float
     parts: Mapping[str, float]
@@ -304,9 +304,9 @@ class _Export:
         values = [0.0 if i is None else advantages[i] for i in pieces]
         return np.repeat(np.array(weights), lengths), np.repeat(np.array(values), lengths)
 
-    def _spans(self, branch: Branch) -> tuple[Span, ...]:
+    def _spans(self, branch: Branch) -> tuple[RowSpan, ...]:
         return tuple(
-            Span(
+            RowSpan(
                 num_tokens=len(p.segment),
                 node=self._number[p.node],
                 origin=p.segment.origin,
@@ -323,5 +323,5 @@ def _entropies(segment: Segment) -> Floats_T:
     return np.full(len(segment), np.nan, np.float32) if found is None else found
 
 
-def _origin(span: Span) -> Origin:
+def _origin(span: RowSpan) -> Origin:
     return span.origin

@@ -29,7 +29,7 @@ from ramify.runner.tools import isolation_of
 from ramify.store.commit import Writing
 from ramify.store.journal import is_begun
 from ramify.store.layout import JOURNAL, is_sharded, shard_of, shard_path
-from ramify.store.records import Header, ShardValue, Weights
+from ramify.store.records import Header, ShardValue, WeightsValue
 from ramify.store.replay import Replayed, replay
 from ramify.store.shards import ShardedFolder
 from ramify.store.store import FolderStore, header_and_config, refuse_occupied
@@ -115,7 +115,7 @@ def header_of(run: Prepared) -> Header:
     return Header(
         library=__version__,
         config_hash="",
-        weights=tuple(Weights(engine.capabilities.name, codec.name, codec.sha256) for engine, codec in named),
+        weights=tuple(WeightsValue(engine.capabilities.name, codec.name, codec.sha256) for engine, codec in named),
         seed=run.config.seed,
         delivery=run.config.delivery,
         isolation=isolation_of(run.tools),

@@ -18,7 +18,7 @@ from ramify.runner.answers import Answering, Answers
 from ramify.runner.build import prepared_run
 from ramify.runner.folder import header_of
 from ramify.runner.rows import tree_rows
-from ramify.store.layout import Part, parts, records
+from ramify.store.layout import RunPart, parts, records
 from ramify.store.records import Header
 from ramify.store.replay import replay_each
 from ramify.store.store import header_and_config
@@ -57,7 +57,7 @@ class Saved:
         shards = map(self._trees_of, parts(self.path))
         return (tree for _, tree in heapq.merge(*shards, key=itemgetter(0)))
 
-    def _trees_of(self, part: Part) -> Iterator[tuple[int, Tree]]:
+    def _trees_of(self, part: RunPart) -> Iterator[tuple[int, Tree]]:
         """Finished trees of one journal in order of their problems, with their indices."""
         early: dict[int, Tree] = {}
         wanted = part.shard.index

@@ -12,7 +12,7 @@ from ramify.core.errors import StoreError
 from ramify.core.growth import GrowthRules
 from ramify.core.tree import Tree
 from ramify.service.buffer import Buffer
-from ramify.store.records import Dropped, Handed, Marked, Opened, RunRecord, ServiceRecord, Shut, Updated
+from ramify.store.records import ClosedRecord, Dropped, Handed, Marked, OpenedRecord, RunRecord, ServiceRecord, Updated
 from ramify.store.replay import Replayed, feed
 
 
@@ -53,16 +53,16 @@ class Recovered:
                 self.source = dict(source)
                 self.marks.append(rollout_id)
             case _ if record.tree in self._given_up:
-                if isinstance(record, Shut):
+                if isinstance(record, ClosedRecord):
                     self._given_up.remove(record.tree)
             case _:
                 feed(self.trees, record, self.codec, rules=self.rules)
                 self._count(record)
 
     def _count(self, record: RunRecord) -> None:
-        if isinstance(record, Opened):
+        if isinstance(record, OpenedRecord):
             self.buffer.opened(record.tree, self.trees[record.tree].tree)
-        elif isinstance(record, Shut):
+        elif isinstance(record, ClosedRecord):
             self.buffer.closed(record.tree)
 
 

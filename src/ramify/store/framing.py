@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from ramify.core.errors import StoreError
-from ramify.store.records import FORMAT, Header, Record, Sealed, Shut, TreeRecord
+from ramify.store.records import FORMAT, ClosedRecord, Header, Record, Sealed, TreeRecord
 
 FRAME_BYTES = 64
 """Most bytes a frame adds to a record's own JSON."""
@@ -27,7 +27,7 @@ _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Record)
 
 
-class Line(NamedTuple):
+class JournalLine(NamedTuple):
     """What a line with a right checksum says."""
 
     number: int
@@ -61,14 +61,14 @@ def frame(number: int, after: int | None, body: bytes) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(data), data)
 
 
-def parse(raw: bytes) -> Line | None:
+def parse(raw: bytes) -> JournalLine | None:
     """What `raw` says; None = it is no whole line with a right checksum."""
     data = _checked_json(raw)
     prefix = _PREFIX.match(data) if data else None
     if prefix is None:
         return None
     after = prefix[2]
-    return Line(int(prefix[1]), None if after is None else int(after), b"{" + data[prefix.end() :])
+    return JournalLine(int(prefix[1]), None if after is None else int(after), b"{" + data[prefix.end() :])
 
 
 def sound_end(raw: bytes) -> bytes:
@@ -88,7 +88,12 @@ def encode(record: Record) -> bytes:
     try:
         return _ENCODER.encode(record)
     except (TypeError, ValueError, OverflowError) as error:
-        raise StoreError(f"a {type(record).__name__} record cannot be written: {error}") from error
+        raise StoreError(f"a {_tag(record)!r} record cannot be written: {error}") from error
+
+
+def _tag(record: Record) -> str:
+    """The record's name on disk."""
+    return str(record.__struct_config__.tag)
 
 
 def decode(body: bytes) -> Record:
@@ -133,7 +138,7 @@ class Position:
 
     def advance(self, record: Record, data: bytes) -> None:
         """`record` was written, or read, as `data`."""
-        if isinstance(record, Shut):
+        if isinstance(record, ClosedRecord):
             self.last.pop(record.tree, None)
         elif isinstance(record, TreeRecord):
             self.last[record.tree] = self.number
@@ -171,7 +176,7 @@ class Lines:
         body = encode(record)
         if len(body) > self._max_record_bytes:
             raise StoreError(
-                f"a {type(record).__name__} record of {len(body)} bytes is refused: at most {self._max_record_bytes} "
+                f"a {_tag(record)!r} record of {len(body)} bytes is refused: at most {self._max_record_bytes} "
                 "are written; shorten what tools return or what is noted"
             )
         lines: list[FramedLine] = []

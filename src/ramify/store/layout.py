@@ -16,7 +16,7 @@ from ramify.core.errors import StoreError
 from ramify.core.shard import WHOLE, Shard, shards_of
 from ramify.store.commit import sync_folder
 from ramify.store.journal import Reader, is_begun, store_errors
-from ramify.store.records import Header, Opened, RunRecord
+from ramify.store.records import Header, OpenedRecord, RunRecord
 
 JOURNAL = "journal"
 SHARDS = "shards"
@@ -32,7 +32,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """As each shard's journal has it, but for the shard."""
 
 
-class Part(NamedTuple):
+class RunPart(NamedTuple):
     """One journal of a run."""
 
     path: Path
@@ -74,12 +74,12 @@ def write_layout(path: Path, layout: Layout) -> None:
         sync_folder(path)
 
 
-def parts(path: Path) -> list[Part]:
+def parts(path: Path) -> list[RunPart]:
     """The journals of the run at `path` that have begun: its own, or those of its shards."""
     if is_sharded(path):
-        every = [Part(shard_path(path, shard.index), shard) for shard in shards_of(layout_of(path).num_shards)]
+        every = [RunPart(shard_path(path, shard.index), shard) for shard in shards_of(layout_of(path).num_shards)]
         return [part for part in every if is_begun(part.path / JOURNAL)]
-    return [Part(path, shard_of(Reader(path / JOURNAL).header))]
+    return [RunPart(path, shard_of(Reader(path / JOURNAL).header))]
 
 
 def shard_of(header: Header) -> Shard:
@@ -87,10 +87,10 @@ def shard_of(header: Header) -> Shard:
     return WHOLE if header.shard is None else Shard(header.shard.index, header.shard.count)
 
 
-def records(part: Part) -> Iterator[RunRecord]:
+def records(part: RunPart) -> Iterator[RunRecord]:
     """The records of one journal. Raises `StoreError` on a tree that is not this shard's."""
     for record in Reader(part.path / JOURNAL):
-        if isinstance(record, Opened) and not part.shard.owns(record.tree):
+        if isinstance(record, OpenedRecord) and not part.shard.owns(record.tree):
             raise StoreError(
                 f"{part.path} is shard {part.shard.index} of {part.shard.count} and holds tree {record.tree}, which is "
                 "another's; put the folders of the shards back"

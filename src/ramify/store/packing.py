@@ -1,8 +1,7 @@
 """Packing: values that JSON does not hold, as values it does, and back; lossless but for lone surrogates.
 
-Token arrays become bytes (base64 on disk), so that no logprob meets JSON. Encoders write NaN and infinities as `null`
-without a word and die of a lone surrogate: here a number that is not finite becomes a string and a lone surrogate
-becomes U+FFFD, and what cannot be kept raises a `StoreError`.
+Encoders write NaN and infinities as `null` without a word and fail on a lone surrogate. Here a number that is not
+finite becomes a string, a lone surrogate becomes U+FFFD, and what cannot be kept raises a `StoreError`.
 """
 
 import base64
@@ -14,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ramify.core.errors import StoreError
-from ramify.core.segment import Floats_T, Ids_T
 
 Number = float | str
 """A float, or `"nan"`, `"inf"`, `"-inf"`."""
@@ -34,30 +32,6 @@ def clean_text(text: str) -> str:
 def pack_number(value: float) -> Number:
     number = float(value)
     return number if math.isfinite(number) else repr(number)
-
-
-def unpack_number(value: Number) -> float:
-    return float(value)
-
-
-def pack_ids(ids: Ids_T) -> bytes:
-    """(T,) int32 as packed little-endian int32."""
-    return ids.astype("<i4").tobytes()
-
-
-def unpack_ids(data: bytes) -> Ids_T:
-    """(T,) int32, read-only."""
-    return np.frombuffer(data, "<i4").astype(np.int32, copy=False)
-
-
-def pack_floats(values: Floats_T) -> bytes:
-    """(T,) float32 as packed little-endian float32, bit for bit."""
-    return values.astype("<f4").tobytes()
-
-
-def unpack_floats(data: bytes) -> Floats_T:
-    """(T,) float32, read-only."""
-    return np.frombuffer(data, "<f4").astype(np.float32, copy=False)
 
 
 def pack_data(value: Any, *, depth: int = 0) -> Any:

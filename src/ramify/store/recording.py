@@ -1,11 +1,12 @@
 """Recording: the pure conversion between the values of the core and the records that a run writes down.
 
-Lossless and bit-exact but for lone surrogates (see `packing`). Raises `StoreError` on values that cannot be kept.
+Every value has one field table, which both directions follow. Lossless and bit-exact but for lone surrogates (see
+`packing`). Raises `StoreError` on values that cannot be kept.
 """
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, assert_never
+from typing import Final
 
 from ramify.core.codec import Codec
 from ramify.core.command import Cancel, Candidate, Close, Command, Fork, Grow, Judge, Score, Tokens
@@ -14,38 +15,27 @@ from ramify.core.growth import Done, Ending, Failure, Scored
 from ramify.core.problem import Problem
 from ramify.core.segment import Finish, Origination, Sampling, Segment, ToolCall, Usage
 from ramify.core.tree import Step
-from ramify.store.packing import (
-    Number,
-    clean_text,
-    pack_data,
-    pack_floats,
-    pack_ids,
-    pack_number,
-    unpack_data,
-    unpack_floats,
-    unpack_ids,
-    unpack_number,
-)
+from ramify.store.field_table import FieldTable, Packer, free_form, many, one_of, optional
+from ramify.store.packing import clean_text
 from ramify.store.records import (
-    Asked,
+    AskedRecord,
     CancelValue,
     CandidateValue,
+    ClosedRecord,
     CloseValue,
-    CommandValue,
     Counters,
     DoneValue,
-    Ended,
     FailureValue,
     FinishValue,
     ForkValue,
-    Grew,
+    GrownRecord,
     GrowValue,
     JudgeValue,
-    Opened,
+    OpenedRecord,
+    OutcomeRecord,
     ScoredValue,
     ScoreValue,
     SegmentValue,
-    Shut,
     SourceValue,
     Spent,
     StepValue,
@@ -53,66 +43,96 @@ from ramify.store.records import (
     UsageValue,
 )
 
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+PROBLEM: Final = FieldTable(
+    Problem,
+    dict,
+    unrecorded=["secret"],
+    public=free_form("the public columns of problem {0.uid!r}"),
+)
+FINISH: Final = FieldTable(Finish, FinishValue)
+USAGE: Final = FieldTable(Usage, UsageValue)
+TOOL_CALL: Final = FieldTable(ToolCall, ToolCallValue, metadata=free_form("the metadata of tool {0.tool!r}"))
+SAMPLING: Final = FieldTable(Sampling, dict)
+SOURCE: Final = Packer(
+    lambda source: SourceValue(
+        engine=clean_text(source.engine), logprobs=source.logprobs, **SAMPLING.pack(source.sampling)
+    ),
+    lambda record: Origination(record.engine, SAMPLING.unpack(record), record.logprobs),
+)
+SEGMENT: Final = FieldTable(
+    Segment, SegmentValue, known={Origination: SOURCE, Finish: FINISH, Usage: USAGE, ToolCall: TOOL_CALL}
+)
+SCORE: Final = FieldTable(Score, ScoreValue)
+STEP: Final = FieldTable(Step, StepValue, known={Segment: SEGMENT, Score: SCORE})
+CANDIDATE: Final = FieldTable(Candidate, CandidateValue)
+FORK: Final = FieldTable(Fork, ForkValue)
+COMMAND: Final = one_of(
+    FieldTable(
+        Grow,
+        GrowValue,
+        known={Candidate: CANDIDATE},
+        until=Packer(
+            lambda until: operator.index(until.n) if isinstance(until, Tokens) else until,
+            lambda until: Tokens(until) if isinstance(until, int) else until,
+        ),
+        fork=optional(
+            Packer(
+                lambda fork: FORK.pack(fork) if isinstance(fork, Fork) else operator.index(fork),
+                lambda fork: FORK.unpack(fork) if isinstance(fork, ForkValue) else fork,
+            )
+        ),
+    ),
+    FieldTable(Judge, JudgeValue, known={Candidate: CANDIDATE}),
+    FieldTable(Close, CloseValue, known={Candidate: CANDIDATE}),
+    FieldTable(Cancel, CancelValue),
+)
+ENDING: Final = one_of(
+    FieldTable(Done, DoneValue),
+    FieldTable(Scored, ScoredValue, known={Score: SCORE}),
+    FieldTable(Failure, FailureValue),
+)
+PROMPT: Final = many(SEGMENT)
+COMMANDS: Final = many(COMMAND)
+CANDIDATES: Final = many(CANDIDATE)
+
 # -- core -> record ---------------------------------------------------------------------------------------------------
 
 
-def opened(index: int, problem: Problem, *, prompt: Sequence[Segment], seed: int, codec: Codec) -> Opened:
+def opened(index: int, problem: Problem, *, prompt: Sequence[Segment], seed: int, codec: Codec) -> OpenedRecord:
     """The record that tree `index` began with `prompt`."""
-    return Opened(
-        tree=index,
-        uid=clean_text(problem.uid),
-        seed=seed,
-        codec_sha256=codec.sha256,
-        question=clean_text(problem.question),
-        public=_pack_named(problem.public, f"the public columns of problem {problem.uid!r}"),
-        prompt=tuple(map(_segment_value, prompt)),
-        split=clean_text(problem.split),
+    return OpenedRecord(
+        tree=index, seed=seed, codec_sha256=codec.sha256, prompt=PROMPT.pack(tuple(prompt)), **PROBLEM.pack(problem)
     )
 
 
 def asked(
     index: int, first_id: int, commands: Sequence[Command], *, allotments: Sequence[Mapping[str, int] | None] = ()
-) -> Asked:
+) -> AskedRecord:
     """The record that the strategy of tree `index` asked for `commands`; `allotments` is empty or one a command."""
     if allotments and len(allotments) != len(commands):
         raise StoreError(f"{len(allotments)} allotments for {len(commands)} commands")
-    return Asked(
+    return AskedRecord(
         tree=index,
         first_id=first_id,
-        commands=tuple(map(_command_value, commands)),
+        commands=COMMANDS.pack(tuple(commands)),
         allotments=tuple(None if a is None else _counters(a) for a in allotments),
     )
 
 
-def grew(index: int, command_id: int, number: int, *, step: Step) -> Grew:
+def grew(index: int, command_id: int, number: int, *, step: Step) -> GrownRecord:
     """The record of the `number`-th step of a command."""
-    value = StepValue(
-        segments=tuple(map(_segment_value, step.segments)),
-        stop=step.stop,
-        action=clean_text(step.action),
-        edge=step.edge,
-        role=step.role,
-        measures={clean_text(name): pack_number(x) for name, x in step.measures.items()},
-        scores=tuple(map(_score_value, step.scores)),
-        notes=_pack_named(step.notes, "notes"),
-    )
-    return Grew(tree=index, command_id=command_id, number=number, step=value)
+    return GrownRecord(tree=index, command_id=command_id, number=number, step=STEP.pack(step))
 
 
 def ended(
     index: int, command_id: int, ending: Ending, *, num_steps: int, spent: Mapping[str, Mapping[str, int]] | None = None
-) -> Ended:
+) -> OutcomeRecord:
     """The record that a command was delivered with `num_steps` steps."""
-    match ending:
-        case Done():
-            value = DoneValue()
-        case Scored(scores):
-            value = ScoredValue(scores=tuple(map(_score_value, scores)))
-        case Failure(reason, is_retryable):
-            value = FailureValue(reason=clean_text(reason), is_retryable=bool(is_retryable))
-        case _:
-            assert_never(ending)
-    return Ended(tree=index, command_id=command_id, ending=value, num_steps=num_steps, spent=_spent(spent))
+    return OutcomeRecord(
+        tree=index, command_id=command_id, ending=ENDING.pack(ending), num_steps=num_steps, spent=_spent(spent)
+    )
 
 
 def shut(
@@ -122,155 +142,15 @@ def shut(
     *,
     spent: Mapping[str, Mapping[str, int]] | None = None,
     candidates: Sequence[Candidate] = (),
-) -> Shut:
+) -> ClosedRecord:
     """The record that tree `index` is finished."""
-    return Shut(
+    return ClosedRecord(
         tree=index,
         reason=clean_text(reason),
         num_leaves=num_leaves,
         spent=_spent(spent),
-        candidates=tuple(map(_candidate_value, candidates)),
+        candidates=CANDIDATES.pack(tuple(candidates)),
     )
-
-
-def candidates_of(record: Shut) -> tuple[Candidate, ...]:
-    """What the search of a finished tree came to."""
-    return tuple(map(_candidate, record.candidates))
-
-
-def _segment_value(segment: Segment) -> SegmentValue:
-    return SegmentValue(
-        origin=segment.origin,
-        ids=pack_ids(segment.ids),
-        logprobs=None if segment.logprobs is None else pack_floats(segment.logprobs),
-        measures={clean_text(name): pack_floats(values) for name, values in segment.measures.items()},
-        source=None if segment.source is None else _source_value(segment.source),
-        version=_integer(segment.version),
-        finish=None if segment.finish is None else _finish_value(segment.finish),
-        seed=_integer(segment.seed),
-        usage=_usage_value(segment.usage),
-        message=None if segment.message is None else _pack_named(segment.message, "the message"),
-        tool_call=None if segment.tool_call is None else _tool_call_value(segment.tool_call),
-        attachments=tuple(map(clean_text, segment.attachments)),
-    )
-
-
-def _finish_value(finish: Finish) -> FinishValue:
-    return FinishValue(kind=finish.kind, matched=None if finish.matched is None else clean_text(finish.matched))
-
-
-def _source_value(source: Origination) -> SourceValue:
-    return SourceValue(
-        engine=clean_text(source.engine),
-        temperature=pack_number(source.sampling.temperature),
-        top_p=pack_number(source.sampling.top_p),
-        top_k=operator.index(source.sampling.top_k),
-        logprobs=source.logprobs,
-    )
-
-
-def _usage_value(usage: Usage) -> UsageValue:
-    return UsageValue(
-        num_calls=operator.index(usage.num_calls),
-        num_billed=operator.index(usage.num_billed),
-        num_cached=operator.index(usage.num_cached),
-        num_prefilled=operator.index(usage.num_prefilled),
-        picodollars=operator.index(usage.picodollars),
-    )
-
-
-def _tool_call_value(call: ToolCall) -> ToolCallValue:
-    return ToolCallValue(
-        tool=clean_text(call.tool),
-        arguments=clean_text(call.arguments),
-        status=call.status,
-        result=clean_text(call.result),
-        duration_s=pack_number(call.duration_s),
-        num_retries=operator.index(call.num_retries),
-        metadata=_pack_named(call.metadata, f"the metadata of tool {call.tool!r}"),
-        attachments=tuple(map(clean_text, call.attachments)),
-    )
-
-
-def _score_value(score: Score) -> ScoreValue:
-    return ScoreValue(
-        judge=clean_text(score.judge),
-        value=_number(score.value),
-        parts=_pack_terms(score.parts),
-        attempt=operator.index(score.attempt),
-        is_oracle=bool(score.is_oracle),
-        is_of_step=bool(score.is_of_step),
-    )
-
-
-def _command_value(command: Command) -> CommandValue:
-    match command:
-        case Grow():
-            return GrowValue(
-                node=operator.index(command.node),
-                at=_integer(command.at),
-                until=operator.index(command.until.n) if isinstance(command.until, Tokens) else command.until,
-                action=clean_text(command.action),
-                fork=_fork_value(command.fork) if isinstance(command.fork, Fork) else _integer(command.fork),
-                why=tuple(map(_candidate_value, command.why)),
-            )
-        case Judge():
-            return JudgeValue(
-                nodes=tuple(map(operator.index, command.nodes)),
-                judge=clean_text(command.judge),
-                attempt=operator.index(command.attempt),
-                why=tuple(map(_candidate_value, command.why)),
-            )
-        case Close():
-            return CloseValue(
-                node=operator.index(command.node),
-                reason=clean_text(command.reason),
-                why=tuple(map(_candidate_value, command.why)),
-                stop=command.stop,
-            )
-        case Cancel():
-            return CancelValue(command_id=operator.index(command.command_id))
-        case _:
-            assert_never(command)
-
-
-def _fork_value(fork: Fork) -> ForkValue:
-    return ForkValue(
-        num_siblings=operator.index(fork.num_siblings),
-        rule=clean_text(fork.rule),
-        shares=tuple(map(pack_number, fork.shares)),
-        probability=_number(fork.probability),
-        score=_number(fork.score),
-        select_prob=_number(fork.select_prob),
-    )
-
-
-def _candidate_value(candidate: Candidate) -> CandidateValue:
-    return CandidateValue(
-        node=operator.index(candidate.node), score=pack_number(candidate.score), terms=_pack_terms(candidate.terms)
-    )
-
-
-def _pack_terms(terms: tuple[tuple[str, float], ...]) -> tuple[tuple[str, Number], ...]:
-    return tuple((clean_text(name), pack_number(x)) for name, x in terms)
-
-
-def _pack_named(data: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """A mapping of free-form data; a refusal says what it was."""
-    if not data:
-        return {}
-    try:
-        return pack_data(data)
-    except StoreError as error:
-        raise StoreError(f"{what}: {error}") from None
-
-
-def _number(value: float | None) -> Number | None:
-    return None if value is None else pack_number(value)
-
-
-def _integer(value: int | None) -> int | None:
-    return None if value is None else operator.index(value)
 
 
 def _counters(counters: Mapping[str, int]) -> Counters:
@@ -284,135 +164,28 @@ def _spent(spent: Mapping[str, Mapping[str, int]] | None) -> Spent:
 # -- record -> core ---------------------------------------------------------------------------------------------------
 
 
-def problem_of(record: Opened) -> Problem:
+def problem_of(record: OpenedRecord) -> Problem:
     """The problem of a tree, without its secret."""
-    return Problem(uid=record.uid, question=record.question, public=unpack_data(record.public), split=record.split)
+    return PROBLEM.unpack(record)
 
 
-def prompt_of(record: Opened) -> tuple[Segment, ...]:
+def prompt_of(record: OpenedRecord) -> tuple[Segment, ...]:
     """The opening context of a tree."""
-    return tuple(map(_segment, record.prompt))
+    return PROMPT.unpack(record.prompt)
 
 
-def commands_of(record: Asked) -> tuple[Command, ...]:
-    return tuple(map(_command, record.commands))
+def commands_of(record: AskedRecord) -> tuple[Command, ...]:
+    return COMMANDS.unpack(record.commands)
 
 
-def step_of(record: Grew) -> Step:
-    step = record.step
-    return Step(
-        segments=tuple(map(_segment, step.segments)),
-        stop=step.stop,
-        action=step.action,
-        edge=step.edge,
-        role=step.role,
-        measures={name: unpack_number(x) for name, x in step.measures.items()},
-        scores=tuple(map(_score, step.scores)),
-        notes=unpack_data(step.notes),
-    )
+def step_of(record: GrownRecord) -> Step:
+    return STEP.unpack(record.step)
 
 
-def ending_of(record: Ended) -> Ending:
-    match record.ending:
-        case DoneValue():
-            return Done()
-        case ScoredValue(scores=scores):
-            return Scored(tuple(map(_score, scores)))
-        case FailureValue(reason=reason, is_retryable=is_retryable):
-            return Failure(reason, is_retryable)
-        case _:
-            assert_never(record.ending)
+def ending_of(record: OutcomeRecord) -> Ending:
+    return ENDING.unpack(record.ending)
 
 
-def _segment(value: SegmentValue) -> Segment:
-    return Segment(
-        origin=value.origin,
-        ids=unpack_ids(value.ids),
-        logprobs=None if value.logprobs is None else unpack_floats(value.logprobs),
-        measures={name: unpack_floats(data) for name, data in value.measures.items()},
-        source=None if value.source is None else _source(value.source),
-        version=value.version,
-        finish=None if value.finish is None else Finish(value.finish.kind, value.finish.matched),
-        seed=value.seed,
-        usage=_usage(value.usage),
-        message=None if value.message is None else unpack_data(value.message),
-        tool_call=None if value.tool_call is None else _tool_call(value.tool_call),
-        attachments=value.attachments,
-    )
-
-
-def _usage(value: UsageValue) -> Usage:
-    return Usage(value.num_calls, value.num_billed, value.num_cached, value.num_prefilled, value.picodollars)
-
-
-def _source(value: SourceValue) -> Origination:
-    sampling = Sampling(unpack_number(value.temperature), unpack_number(value.top_p), value.top_k)
-    return Origination(value.engine, sampling, value.logprobs)
-
-
-def _tool_call(value: ToolCallValue) -> ToolCall:
-    return ToolCall(
-        tool=value.tool,
-        arguments=value.arguments,
-        status=value.status,
-        result=value.result,
-        duration_s=unpack_number(value.duration_s),
-        num_retries=value.num_retries,
-        metadata=unpack_data(value.metadata),
-        attachments=value.attachments,
-    )
-
-
-def _score(value: ScoreValue) -> Score:
-    return Score(
-        judge=value.judge,
-        value=_unpacked(value.value),
-        parts=_unpack_terms(value.parts),
-        attempt=value.attempt,
-        is_oracle=value.is_oracle,
-        is_of_step=value.is_of_step,
-    )
-
-
-def _command(value: CommandValue) -> Command:
-    match value:
-        case GrowValue():
-            return Grow(
-                node=value.node,
-                at=value.at,
-                until=Tokens(value.until) if isinstance(value.until, int) else value.until,
-                action=value.action,
-                fork=_fork(value.fork) if isinstance(value.fork, ForkValue) else value.fork,
-                why=tuple(map(_candidate, value.why)),
-            )
-        case JudgeValue():
-            return Judge(value.nodes, value.judge, value.attempt, tuple(map(_candidate, value.why)))
-        case CloseValue():
-            return Close(value.node, value.reason, tuple(map(_candidate, value.why)), value.stop)
-        case CancelValue():
-            return Cancel(value.command_id)
-        case _:
-            assert_never(value)
-
-
-def _fork(value: ForkValue) -> Fork:
-    return Fork(
-        num_siblings=value.num_siblings,
-        rule=value.rule,
-        shares=tuple(map(unpack_number, value.shares)),
-        probability=_unpacked(value.probability),
-        score=_unpacked(value.score),
-        select_prob=_unpacked(value.select_prob),
-    )
-
-
-def _candidate(value: CandidateValue) -> Candidate:
-    return Candidate(value.node, unpack_number(value.score), _unpack_terms(value.terms))
-
-
-def _unpack_terms(terms: tuple[tuple[str, Number], ...]) -> tuple[tuple[str, float], ...]:
-    return tuple((name, unpack_number(x)) for name, x in terms)
-
-
-def _unpacked(value: Number | None) -> float | None:
-    return None if value is None else unpack_number(value)
+def candidates_of(record: ClosedRecord) -> tuple[Candidate, ...]:
+    """What the search of a finished tree came to."""
+    return CANDIDATES.unpack(record.candidates)

@@ -25,11 +25,11 @@ Spent = dict[str, Counters]
 """Role -> what was spent; opaque here."""
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class JournalValue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A part of a record; fields at their default are left out on disk."""
 
 
-class SourceValue(Value, frozen=True):
+class SourceValue(JournalValue, frozen=True):
     engine: str
     temperature: Number
     top_p: Number
@@ -37,12 +37,12 @@ class SourceValue(Value, frozen=True):
     logprobs: LogprobKind | None = None
 
 
-class FinishValue(Value, frozen=True):
+class FinishValue(JournalValue, frozen=True):
     kind: FinishKind
     matched: str | None = None
 
 
-class UsageValue(Value, frozen=True):
+class UsageValue(JournalValue, frozen=True):
     num_calls: int = 0
     num_billed: int = 0
     num_cached: int = 0
@@ -50,7 +50,7 @@ class UsageValue(Value, frozen=True):
     picodollars: int = 0
 
 
-class ToolCallValue(Value, frozen=True):
+class ToolCallValue(JournalValue, frozen=True):
     tool: str
     arguments: str
     status: ToolStatus = "ok"
@@ -61,7 +61,7 @@ class ToolCallValue(Value, frozen=True):
     attachments: tuple[str, ...] = ()
 
 
-class SegmentValue(Value, frozen=True):
+class SegmentValue(JournalValue, frozen=True):
     """A segment: ids as packed int32, logprobs and measures as packed float32, all little-endian, base64 on disk."""
 
     origin: Origin
@@ -78,7 +78,7 @@ class SegmentValue(Value, frozen=True):
     attachments: tuple[str, ...] = ()
 
 
-class ScoreValue(Value, frozen=True):
+class ScoreValue(JournalValue, frozen=True):
     judge: str
     value: Number | None
     parts: tuple[tuple[str, Number], ...] = ()
@@ -87,7 +87,7 @@ class ScoreValue(Value, frozen=True):
     is_of_step: bool = False
 
 
-class StepValue(Value, frozen=True):
+class StepValue(JournalValue, frozen=True):
     segments: tuple[SegmentValue, ...]
     stop: str | None = None
     action: str = "policy"
@@ -98,13 +98,13 @@ class StepValue(Value, frozen=True):
     notes: dict[str, Any] = {}
 
 
-class CandidateValue(Value, frozen=True):
+class CandidateValue(JournalValue, frozen=True):
     node: int
     score: Number
     terms: tuple[tuple[str, Number], ...] = ()
 
 
-class ForkValue(Value, frozen=True):
+class ForkValue(JournalValue, frozen=True):
     num_siblings: int
     rule: str
     shares: tuple[Number, ...] = ()
@@ -113,7 +113,7 @@ class ForkValue(Value, frozen=True):
     select_prob: Number | None = None
 
 
-class GrowValue(Value, frozen=True, tag="grow", tag_field="command"):
+class GrowValue(JournalValue, frozen=True, tag="grow", tag_field="command"):
     node: int
     at: int | None = None
     until: int | Literal["step", "end"] = "end"
@@ -123,36 +123,36 @@ class GrowValue(Value, frozen=True, tag="grow", tag_field="command"):
     why: tuple[CandidateValue, ...] = ()
 
 
-class JudgeValue(Value, frozen=True, tag="judge", tag_field="command"):
+class JudgeValue(JournalValue, frozen=True, tag="judge", tag_field="command"):
     nodes: tuple[int, ...]
     judge: str
     attempt: int = 0
     why: tuple[CandidateValue, ...] = ()
 
 
-class CloseValue(Value, frozen=True, tag="close", tag_field="command"):
+class CloseValue(JournalValue, frozen=True, tag="close", tag_field="command"):
     node: int
     reason: str
     why: tuple[CandidateValue, ...] = ()
     stop: Literal["closed", "roulette"] = "closed"
 
 
-class CancelValue(Value, frozen=True, tag="cancel", tag_field="command"):
+class CancelValue(JournalValue, frozen=True, tag="cancel", tag_field="command"):
     command_id: int
 
 
 CommandValue = GrowValue | JudgeValue | CloseValue | CancelValue
 
 
-class DoneValue(Value, frozen=True, tag="done", tag_field="ending"):
+class DoneValue(JournalValue, frozen=True, tag="done", tag_field="ending"):
     """A Grow, Close or Cancel was carried out."""
 
 
-class ScoredValue(Value, frozen=True, tag="scored", tag_field="ending"):
+class ScoredValue(JournalValue, frozen=True, tag="scored", tag_field="ending"):
     scores: tuple[ScoreValue, ...]
 
 
-class FailureValue(Value, frozen=True, tag="failed", tag_field="ending"):
+class FailureValue(JournalValue, frozen=True, tag="failed", tag_field="ending"):
     reason: str
     is_retryable: bool = False
 
@@ -163,7 +163,7 @@ EndingValue = DoneValue | ScoredValue | FailureValue
 # -- records ----------------------------------------------------------------------------------------------------------
 
 
-class Weights(Value, frozen=True):
+class WeightsValue(JournalValue, frozen=True):
     """What one engine of the run samples with."""
 
     engine: str
@@ -171,19 +171,19 @@ class Weights(Value, frozen=True):
     codec_sha256: str
 
 
-class ShardValue(Value, frozen=True):
+class ShardValue(JournalValue, frozen=True):
     index: int
     count: int
 
 
-class Header(Value, frozen=True, tag="header", tag_field="record"):
+class Header(JournalValue, frozen=True, tag="header", tag_field="record"):
     """First record of every file of a journal: which run this is."""
 
     library: str
     """Version of ramify that began the run."""
     config_hash: str
     """SHA-256 of the resolved configuration's text."""
-    weights: tuple[Weights, ...]
+    weights: tuple[WeightsValue, ...]
     """Of the policy, then of judges' actions with a tokenizer of their own, by name."""
     seed: int
     delivery: str
@@ -201,7 +201,7 @@ class Header(Value, frozen=True, tag="header", tag_field="record"):
             raise StoreError(f"a header's creation time is a number of seconds, got {self.created!r}")
 
 
-class Opened(Value, frozen=True, tag="opened", tag_field="record"):
+class OpenedRecord(JournalValue, frozen=True, tag="opened", tag_field="record"):
     """A tree began: its problem without the secret, and its opening context."""
 
     tree: int
@@ -215,7 +215,7 @@ class Opened(Value, frozen=True, tag="opened", tag_field="record"):
     split: str = ""
 
 
-class Asked(Value, frozen=True, tag="asked", tag_field="record"):
+class AskedRecord(JournalValue, frozen=True, tag="asked", tag_field="record"):
     """The strategy asked for commands: the first has this id, the others follow."""
 
     tree: int
@@ -225,7 +225,7 @@ class Asked(Value, frozen=True, tag="asked", tag_field="record"):
     """What each command may spend, where the driver fixed it at ask; opaque here."""
 
 
-class Grew(Value, frozen=True, tag="grown", tag_field="record"):
+class GrownRecord(JournalValue, frozen=True, tag="grown", tag_field="record"):
     """A command completed a step."""
 
     tree: int
@@ -235,7 +235,7 @@ class Grew(Value, frozen=True, tag="grown", tag_field="record"):
     step: StepValue
 
 
-class Ended(Value, frozen=True, tag="outcome", tag_field="record"):
+class OutcomeRecord(JournalValue, frozen=True, tag="outcome", tag_field="record"):
     """A command was delivered: what it grew was put on the tree and its outcome told. In order of delivery."""
 
     tree: int
@@ -246,7 +246,7 @@ class Ended(Value, frozen=True, tag="outcome", tag_field="record"):
     spent: Spent = {}
 
 
-class Shut(Value, frozen=True, tag="closed", tag_field="record"):
+class ClosedRecord(JournalValue, frozen=True, tag="closed", tag_field="record"):
     """A tree is finished; nothing of it follows."""
 
     tree: int
@@ -258,7 +258,7 @@ class Shut(Value, frozen=True, tag="closed", tag_field="record"):
     """Of a search: what it came to."""
 
 
-class Handed(Value, frozen=True, tag="handed", tag_field="record"):
+class Handed(JournalValue, frozen=True, tag="handed", tag_field="record"):
     """A batch was handed to the trainer: its trees are nobody's any more."""
 
     rollout_id: int
@@ -270,21 +270,21 @@ class Handed(Value, frozen=True, tag="handed", tag_field="record"):
     num_samples: int
 
 
-class Dropped(Value, frozen=True, tag="dropped", tag_field="record"):
+class Dropped(JournalValue, frozen=True, tag="dropped", tag_field="record"):
     """A tree will be in no batch."""
 
     tree: int
     reason: str
 
 
-class Updated(Value, frozen=True, tag="updated", tag_field="record"):
+class Updated(JournalValue, frozen=True, tag="updated", tag_field="record"):
     """Weights were loaded: what is sampled from here on carries their version."""
 
     version: int
     source: str = ""
 
 
-class Marked(Value, frozen=True, tag="marked", tag_field="record"):
+class Marked(JournalValue, frozen=True, tag="marked", tag_field="record"):
     """The trainer saved what it has: its service can be brought back to here."""
 
     rollout_id: int
@@ -292,7 +292,7 @@ class Marked(Value, frozen=True, tag="marked", tag_field="record"):
     """State of the source of samples, for rollout functions; opaque here."""
 
 
-class Sealed(Value, frozen=True, tag="sealed", tag_field="record"):
+class Sealed(JournalValue, frozen=True, tag="sealed", tag_field="record"):
     """Last record of a file that will not be written again."""
 
     num_records: int
@@ -301,7 +301,10 @@ class Sealed(Value, frozen=True, tag="sealed", tag_field="record"):
     """CRC-32 of the file's bytes before this record."""
 
 
-TreeRecord = Opened | Asked | Grew | Ended | Shut
+TreeRecord = OpenedRecord | AskedRecord | GrownRecord | OutcomeRecord | ClosedRecord
 ServiceRecord = Handed | Dropped | Updated | Marked
 RunRecord = TreeRecord | ServiceRecord
 Record = Header | RunRecord | Sealed
+
+Shut = ClosedRecord
+"""Its old name, for one version."""

@@ -14,7 +14,7 @@ from ramify.core.errors import StoreError
 from ramify.store.commit import sync_folder
 from ramify.store.framing import check_version, decode, parse, sound_end
 from ramify.store.journal import FolderLock, Journal, Reader, file_paths, raw_lines, store_errors
-from ramify.store.records import Header, Opened, Record, RunRecord, Sealed, TreeRecord
+from ramify.store.records import Header, OpenedRecord, Record, RunRecord, Sealed, TreeRecord
 
 NUM_IN_FLIGHT = 1024
 """Records handed to the new journal before its writer is waited for."""
@@ -182,7 +182,7 @@ def _kept(lines: list[SoundLine], report: Repair) -> Iterator[RunRecord]:
             yield record
             continue
         tree = record.tree
-        if after == last.get(tree) and (after is not None or isinstance(record, Opened)):
+        if after == last.get(tree) and (after is not None or isinstance(record, OpenedRecord)):
             last[tree] = number
             yield record
         else:

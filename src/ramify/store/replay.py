@@ -11,12 +11,18 @@ from typing import assert_never
 
 from ramify.core.codec import Codec
 from ramify.core.errors import ContractError, StoreError
-from ramify.core.growth import Asked as WasAsked
-from ramify.core.growth import Ended as WasTold
-from ramify.core.growth import Growth, GrowthRules, Recorded
+from ramify.core.growth import Asked, Ended, Growth, GrowthRules, Recorded
 from ramify.core.tree import Step, Tree
 from ramify.store.recording import candidates_of, commands_of, ending_of, problem_of, prompt_of, step_of
-from ramify.store.records import Asked, Ended, Grew, Opened, RunRecord, ServiceRecord, Shut
+from ramify.store.records import (
+    AskedRecord,
+    ClosedRecord,
+    GrownRecord,
+    OpenedRecord,
+    OutcomeRecord,
+    RunRecord,
+    ServiceRecord,
+)
 
 
 @dataclass(slots=True)
@@ -30,7 +36,7 @@ class Replayed:
     """What the strategy asked and was told, in order: with it a fresh driver comes to the same state."""
     steps: dict[int, list[Step]] = field(default_factory=dict)
     """Every step by its command; emptied when the tree closes, which nobody drives on."""
-    shut: Shut | None = None
+    shut: ClosedRecord | None = None
     """The record that closed the tree; None = it was still growing."""
 
     @property
@@ -46,7 +52,7 @@ class Replayed:
         """Why the tree closed: `"done"`, a stop word or the text of an error; empty while it is open."""
         return self.shut.reason if self.shut else ""
 
-    def feed(self, record: Asked | Grew | Ended | Shut) -> None:
+    def feed(self, record: AskedRecord | GrownRecord | OutcomeRecord | ClosedRecord) -> None:
         """Apply the next record of this tree."""
         if self.shut is not None:
             raise StoreError(f"tree {self.index}: a record follows although it was closed: {record!r:.200}")
@@ -55,40 +61,40 @@ class Replayed:
         except ContractError as error:
             raise StoreError(f"tree {self.index}: its record does not replay: {error}") from error
 
-    def _apply(self, record: Asked | Grew | Ended | Shut) -> None:
+    def _apply(self, record: AskedRecord | GrownRecord | OutcomeRecord | ClosedRecord) -> None:
         match record:
-            case Asked():
+            case AskedRecord():
                 self._ask(record)
-            case Grew():
+            case GrownRecord():
                 self._grow(record)
-            case Ended():
+            case OutcomeRecord():
                 self._end(record)
-            case Shut():
+            case ClosedRecord():
                 self._close(record)
             case _:
                 assert_never(record)
 
-    def _ask(self, record: Asked) -> None:
+    def _ask(self, record: AskedRecord) -> None:
         self._expect("command", record.first_id, self.growth.num_asked)
         commands = commands_of(record)
         for command in commands:
             self.growth.ask(command)
-        self.events.append(WasAsked(record.first_id, commands))
+        self.events.append(Asked(record.first_id, commands))
 
-    def _grow(self, record: Grew) -> None:
+    def _grow(self, record: GrownRecord) -> None:
         self._expect(f"step of command {record.command_id}", record.number, self._num_steps(record.command_id))
         step = step_of(record)
         self.growth.grow(record.command_id, step)
         self.steps.setdefault(record.command_id, []).append(step)
 
-    def _end(self, record: Ended) -> None:
+    def _end(self, record: OutcomeRecord) -> None:
         num_steps = self._num_steps(record.command_id)
         self._expect(f"number of steps of command {record.command_id}", record.num_steps, num_steps)
         ending = ending_of(record)
         self.growth.end(record.command_id, ending)
-        self.events.append(WasTold(record.command_id, ending))
+        self.events.append(Ended(record.command_id, ending))
 
-    def _close(self, record: Shut) -> None:
+    def _close(self, record: ClosedRecord) -> None:
         if record.reason == "done":
             self._expect("number of commands in flight", 0, len(self.growth.flights))
             self._expect("number of leaves", record.num_leaves, self.tree.num_leaves)
@@ -123,7 +129,7 @@ def replay_each(records: Iterable[RunRecord], codec: Codec, rules: GrowthRules) 
     trees: dict[int, Replayed] = {}
     for record in records:
         feed(trees, record, codec, rules=rules)
-        if isinstance(record, Shut):
+        if isinstance(record, ClosedRecord):
             yield trees.pop(record.tree)
     yield from trees.values()
 
@@ -132,7 +138,7 @@ def feed(trees: dict[int, Replayed], record: RunRecord, codec: Codec, *, rules: 
     """Apply the next record. Mutates `trees`; a record of no tree changes none."""
     if isinstance(record, ServiceRecord):
         return
-    if isinstance(record, Opened):
+    if isinstance(record, OpenedRecord):
         if record.tree in trees:
             raise StoreError(f"tree {record.tree} was opened twice")
         trees[record.tree] = Replayed(record.tree, _planted(record, codec, rules))
@@ -142,7 +148,7 @@ def feed(trees: dict[int, Replayed], record: RunRecord, codec: Codec, *, rules: 
         raise StoreError(f"tree {record.tree} was never opened, or is closed: {record!r:.200}")
 
 
-def _planted(record: Opened, codec: Codec, rules: GrowthRules) -> Growth:
+def _planted(record: OpenedRecord, codec: Codec, rules: GrowthRules) -> Growth:
     """A tree that has its root only."""
     if record.codec_sha256 != codec.sha256:
         raise StoreError(

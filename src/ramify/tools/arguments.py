@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ramify.core.tool import Checked, Described, Tool
+from ramify.core.tool import ChecksArguments, Described, Tool
 from ramify.formats.calls import listed_in, no_constant, only_text, without_repeats
 from ramify.tools.output import valid
 from ramify.tools.schema import misfit, shown
@@ -34,7 +34,7 @@ def faults_of(tool: Tool) -> Faults:
     A tool that checks its own is asked. Of any other one the schema counts, where a JSON object came: formats of tags
     hand over the text as it was written, and what that means only the tool knows.
     """
-    if isinstance(tool, Checked):
+    if isinstance(tool, ChecksArguments):
         return tool.fault
     if not isinstance(tool, Described) or only_text(tool.schema["parameters"]) is not None:
         return lambda arguments: None

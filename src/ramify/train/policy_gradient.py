@@ -20,7 +20,7 @@ import torch
 from ramify.core.errors import ConfigError
 from ramify.core.segment import Sampling
 from ramify.engines.model_folder import ModelFolder
-from ramify.rows.row import Row, Span
+from ramify.rows.row import Row, RowSpan
 from ramify.train.sketch import Sketch
 
 Layers = Literal["all", "last"]
@@ -127,16 +127,16 @@ def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
         yield batch
 
 
-def _by_span(row: Row, value: Callable[[Span], float]) -> npt.NDArray[Any]:
+def _by_span(row: Row, value: Callable[[RowSpan], float]) -> npt.NDArray[Any]:
     """(T,) what `value` says of each token's span."""
     return np.repeat([value(span) for span in row.spans], [span.num_tokens for span in row.spans])
 
 
-def _has_raw_logprobs(span: Span) -> bool:
+def _has_raw_logprobs(span: RowSpan) -> bool:
     return span.source is None or span.source.logprobs == "raw"
 
 
-def _temperature(span: Span) -> float:
+def _temperature(span: RowSpan) -> float:
     """Raises `ConfigError` for a law that is not the model's at some temperature."""
     law = Sampling() if span.source is None else span.source.sampling
     if law.temperature == 0 or law != Sampling(law.temperature):

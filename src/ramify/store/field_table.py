@@ -1,0 +1,178 @@
+"""Field tables: a class of ours and its record, field by field, from which writing and reading both follow.
+
+How a field is packed follows from its type in our class; a table names only the fields whose type does not say it. A
+table is checked when it is made: both classes have the same fields, so that no field is forgotten.
+"""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import numpy as np
+
+from ramify.core.errors import StoreError
+from ramify.core.segment import Floats_T, Ids_T
+from ramify.store.packing import clean_text, pack_data, pack_number, unpack_data
+
+V = TypeVar("V")
+R = TypeVar("R")
+
+
+class Packer(NamedTuple):
+    """How one kind of value is written as a part of a record, and read back."""
+
+    pack: Callable[[Any], Any]
+    unpack: Callable[[Any], Any]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+WORD = Packer(_same, str)
+"""A text out of a closed set."""
+
+
+class FieldTable(Generic[V, R]):
+    """Field -> its packer, for the class `ours` and the record `theirs`, whose fields have the same names.
+
+    `theirs` = `dict`: the fields stand among others of a larger record. `unrecorded` names fields that are not written
+    and have their default when read. Fields may have the types of `known` beside plain ones.
+    """
+
+    def __init__(
+        self,
+        ours: type[V],
+        theirs: type[R],
+        *,
+        known: Mapping[Any, "Packs"] | None = None,
+        unrecorded: Iterable[str] = (),
+        **packers: Packer,
+    ) -> None:
+        self.ours = ours
+        self.theirs = theirs
+        names = [f.name for f in fields(ours) if f.name not in unrecorded]  # pyright: ignore[reportArgumentType]
+        recorded = theirs.__struct_fields__ if issubclass(theirs, msgspec.Struct) else names
+        if set(names) != set(recorded) or not packers.keys() <= set(names):
+            raise TypeError(f"{ours.__name__} has the fields {names}, {theirs.__name__} has {recorded}")
+        hints = get_type_hints(ours)
+        types = {**_PLAIN, **(known or {})}
+        chosen = {name: packers.get(name) or _packer_of(hints[name], name, types) for name in names}
+        self._writers = [(name, packer.pack) for name, packer in chosen.items()]
+        self._readers = [(name, packer.unpack) for name, packer in chosen.items()]
+
+    def pack(self, value: V) -> R:
+        """Raises `StoreError` on free-form data that cannot be kept."""
+        try:
+            return self.theirs(**{name: pack(getattr(value, name)) for name, pack in self._writers})
+        except _Unkept as error:
+            raise StoreError(f"{error.what.format(value)}: {error}") from None
+
+    def unpack(self, record: Any) -> V:
+        """The value that `record` holds, beside others if it is a larger one."""
+        return self.ours(**{name: unpack(getattr(record, name)) for name, unpack in self._readers})
+
+
+Packs = Packer | FieldTable[Any, Any]
+"""What packs a value."""
+
+
+def many(packer: Packs) -> Packer:
+    return Packer(lambda values: tuple(map(packer.pack, values)), lambda values: tuple(map(packer.unpack, values)))
+
+
+def optional(packer: Packs) -> Packer:
+    return Packer(
+        lambda value: None if value is None else packer.pack(value),
+        lambda value: None if value is None else packer.unpack(value),
+    )
+
+
+def one_of(*tables: FieldTable[Any, Any]) -> Packer:
+    """A closed union: the table of the value's class writes it, that of the record's class reads it."""
+    readers = {table.theirs: table.unpack for table in tables}
+
+    def pack(value: Any) -> Any:
+        for table in tables:
+            if isinstance(value, table.ours):
+                return table.pack(value)
+        raise TypeError(f"{value!r} cannot be recorded; known are {[table.ours.__name__ for table in tables]}")
+
+    return Packer(pack, lambda record: readers[type(record)](record))
+
+
+def free_form(what: str) -> Packer:
+    """Free-form data. `what` names them in an error; `{0}` in it is the value that holds them."""
+
+    def pack(data: Any) -> Any:
+        try:
+            return pack_data(data) if data else {}
+        except StoreError as error:
+            raise _Unkept(what, str(error)) from None
+
+    return Packer(pack, unpack_data)
+
+
+class _Unkept(StoreError):
+    """Free-form data that cannot be kept; the table that they stand in says whose they are."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(why)
+        self.what = what
+
+
+def _named(packer: Packs) -> Packer:
+    return Packer(
+        lambda values: {clean_text(name): packer.pack(value) for name, value in values.items()},
+        lambda values: {name: packer.unpack(value) for name, value in values.items()},
+    )
+
+
+def _row(packers: Sequence[Packs]) -> Packer:
+    return Packer(
+        lambda values: tuple(packer.pack(value) for packer, value in zip(packers, values, strict=True)),
+        lambda values: tuple(packer.unpack(value) for packer, value in zip(packers, values, strict=True)),
+    )
+
+
+def _array(dtype: str) -> Packer:
+    """(T,) numbers as packed bytes, base64 on disk, so that no logprob meets JSON; bit for bit, read-only when read."""
+    native = np.dtype(dtype).newbyteorder("=")
+    return Packer(
+        lambda values: values.astype(dtype).tobytes(),
+        lambda data: np.frombuffer(data, dtype).astype(native, copy=False),
+    )
+
+
+_PLAIN: Mapping[Any, Packer] = {
+    bool: Packer(bool, bool),
+    int: Packer(operator.index, operator.index),
+    float: Packer(pack_number, float),
+    str: Packer(clean_text, str),
+    Ids_T: _array("<i4"),
+    Floats_T: _array("<f4"),
+}
+
+
+def _packer_of(hint: Any, name: str, types: Mapping[Any, Packs]) -> Packs:
+    """The packer of a field called `name` of type `hint`."""
+    if hint in types:
+        return types[hint]
+    match get_origin(hint), get_args(hint):
+        case kind, _ if kind is Literal:
+            return WORD
+        case kind, (inner, none) if kind in (Union, UnionType) and none is NoneType:
+            return optional(_packer_of(inner, name, types))
+        case kind, (inner, more) if kind is tuple and more is ...:
+            return many(_packer_of(inner, name, types))
+        case kind, inner if kind is tuple:
+            return _row([_packer_of(each, name, types) for each in inner])
+        case kind, (_, inner) if kind is Mapping and inner is Any:
+            return free_form(f"the {name}")
+        case kind, (_, inner) if kind is Mapping:
+            return _named(_packer_of(inner, name, types))
+        case _:
+            raise TypeError(f"field {name!r}: nothing says how a value of type {hint} is recorded")
