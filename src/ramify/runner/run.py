@@ -36,6 +36,7 @@ from ramify.runner.driver import Driver
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.formats import build_format
 from ramify.runner.grower import Grower
+from ramify.runner.judge_formats import JudgeFormat, format_for, is_spoken_to
 from ramify.runner.judges import check_strategy_judges, judge_actions, judges_of, sampling
 from ramify.runner.judging import Judging
 from ramify.runner.pruning import Pruning
@@ -54,7 +55,6 @@ from ramify.runner.sampler import Sampler, most_tool_tokens
 from ramify.runner.scheduler import KeepUp, Scheduler, TreeRun
 from ramify.runner.toolbox import Toolbox
 from ramify.runner.tools import listed, tools_of
-from ramify.runner.voices import Voice, format_for, is_spoken_to
 from ramify.runner.whole_turns import check_growths, check_messages, check_stops
 from ramify.runner.work import prompt_segments
 from ramify.store.replay import Replayed
@@ -114,8 +114,8 @@ class Run:
         self.config = config = replace(config, actions=judge_actions(config, judges, self.format))
         check_actions(config.actions, self.engines, self.format)
         self._asking_judges = sampling(judges)
-        self._voices = {judge.action: self._voice(judge.action) for judge in self._asking_judges.values()}
-        asking = Asking(self._voices, config.actions) if self._voices else None
+        self._judge_formats = {judge.action: self._judge_format(judge.action) for judge in self._asking_judges.values()}
+        asking = Asking(self._judge_formats, config.actions) if self._judge_formats else None
         self.judging = Judging(judges, leaf_judges, asking=asking)
         self._pruning = Pruning.of(config.growth, task, self.judging)
         self._strategy: Any = strategy or plugins.find("strategy", config.strategy.name)
@@ -313,20 +313,20 @@ class Run:
             pruning=self._pruning,
         )
 
-    def _voice(self, action: str) -> Voice:
+    def _judge_format(self, action: str) -> JudgeFormat:
         """How judges ask by an action: in the run's own format wherever its engine is spoken to in that."""
         name = self.config.actions[action].engine
         engine, own = self.engines[name], self.format
         if is_spoken_to(engine, self.codec, own):
-            return Voice(self._judges_sampler(own.stops), own, self.codec)
+            return JudgeFormat(self._judges_sampler(own.stops), own, self.codec)
         config = self.config.engine if name == "policy" else self.config.engines[name]
         format = format_for(engine, config)
-        return Voice(self._judges_sampler(format.stops), format, engine.codec, reader=own)
+        return JudgeFormat(self._judges_sampler(format.stops), format, engine.codec, reader=own)
 
     @property
     def _codecs(self) -> dict[str, Codec]:
         """Judge's action -> the tokenizer of contexts of its own."""
-        return {action: voice.codec for action, voice in self._voices.items() if voice.reader is not None}
+        return {action: each.codec for action, each in self._judge_formats.items() if each.reader is not None}
 
     def _judges_sampler(self, stops: tuple[str, ...]) -> Sampler:
         """What judges ask by: no tools, and a limit to each reply, but none to all of a dialogue but the context."""
