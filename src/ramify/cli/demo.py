@@ -53,7 +53,6 @@ CONTENDERS = (
     ),
     DemoContender("restart", "chains, dead ends restart", "chains", (*CHAINS, "growth.prune=task")),
 )
-BASELINE = CONTENDERS[0].name
 
 
 @dataclass(slots=True)
