@@ -16,13 +16,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ramify.servers.attached import attach
-
+from ramify.edge.http import Http
 from ramify.edge.stdio_guard import PR_SET_PDEATHSIG
 from ramify.engines import value_model
 from ramify.engines.builtin import FOLDER
 from ramify.servers.launch import Launch, command
-from ramify.servers.member import Care
+from ramify.servers.member import CARE
 from ramify.servers.ports import Ports
 from ramify.servers.probe import Probe
 from ramify.servers.server_config import ServerConfig
@@ -57,9 +56,20 @@ class Served:
         return {"engine.name": "vllm", "engine.model": str(self.model), "engine.base_url": self.base_url, **others}
 
     def wait_until_all_answer(self) -> None:
-        """Wait until every server says what it serves and generates a token. Raises `EngineError` after `AGAIN_S`."""
+        """Wait until every server says what it serves and generates a token. Raises `TimeoutError` after `AGAIN_S`."""
         probe = replace(Launch(model=str(self.model)).probe, health="/v1/models")
-        asyncio.run(attach(self.urls, probe=probe, care=Care(start_s=AGAIN_S)))
+        asyncio.run(wait_until_ready(self.urls, probe))
+
+
+async def wait_until_ready(urls: Sequence[str], probe: Probe) -> None:
+    """Ask the servers until each has generated. Raises `TimeoutError` after `AGAIN_S`."""
+    async with asyncio.timeout(AGAIN_S):
+        for url in urls:
+            http = Http(url)
+            try:
+                await probe.until_ready(http, health_s=CARE.health_s, probe_s=CARE.probe_s, tell=lambda fault: None)
+            finally:
+                await http.close()
 
 
 @contextmanager
@@ -97,7 +107,8 @@ def scorer(path: str, *arguments: str) -> Iterator[str]:
     probe = Probe(path=path, body={"model": launch.name, "input": ["a"]}, key="data")
     with subprocess.Popen(started.argv, env=started.environment, preexec_fn=_goes_with_us) as process:  # noqa: PLW1509
         try:
-            yield asyncio.run(attach([address.url], probe=probe, care=Care(start_s=AGAIN_S)))[0]
+            asyncio.run(wait_until_ready([address.url], probe))
+            yield address.url
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=60)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ramify.cli.compare import Arm, conditions
+from ramify.cli.compare import Contender, conditions
 from ramify.cli.main import main
 from ramify.config.configure import resolve
 
@@ -49,8 +49,10 @@ def test_presets_that_grow_the_same_trees_grow_them_once(capsys: pytest.CaptureF
 
 
 def test_what_an_arm_has_and_its_chains_have_not_is_said() -> None:
-    arms = [Arm(name, resolve(preset=name).config) for name in ("offline", "treerl", "deepsearch", "treepo")]
-    said = list(conditions(arms, resolve(preset="chains").config))
+    contenders = [
+        Contender(name, resolve(preset=name).config) for name in ("offline", "treerl", "deepsearch", "treepo")
+    ]
+    said = list(conditions(contenders, resolve(preset="chains").config))
     assert [line.partition(" ")[0] for line in said] == ["treerl", "deepsearch", "treepo"]
     assert "actions.policy" in said[0] and "gold answers" in said[1] and "growth" in said[2]
 

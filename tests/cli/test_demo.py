@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from tests.cli.commands import ramify
 
-from ramify.cli.demo import ARMS
+from ramify.cli.demo import CONTENDERS
 
 SCRIPTED = ("--fast", "--tokens", "150", "--set", "engine.name=scripted")
 
@@ -15,16 +15,16 @@ def test_the_demo_draws_a_tree_compares_at_equal_tokens_and_says_what_to_try(
     said = ramify(capsys, "demo", *SCRIPTED)
     assert said.code == 0
     assert said.out.startswith("make ")
-    assert all(arm.title in said.out for arm in ARMS)
+    assert all(each.title in said.out for each in CONTENDERS)
     assert "measure before you fork" in said.out
     assert said.out.count("  ramify ") == 3
-    for arm in ARMS:
-        assert ramify(capsys, "check", tmp_path / "runs" / "demo" / arm.name).code == 0
+    for each in CONTENDERS:
+        assert ramify(capsys, "check", tmp_path / "runs" / "demo" / each.name).code == 0
 
 
 def test_every_strategy_of_the_demo_spends_the_same_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     said = ramify(capsys, "demo", *SCRIPTED, "--out", tmp_path / "demo", "--json")
     arms = said.json["arms"]
-    assert [arm["name"] for arm in arms] == [arm.name for arm in ARMS]
+    assert [arm["name"] for arm in arms] == [each.name for each in CONTENDERS]
     assert len({arm["decode_tokens"] for arm in arms}) == 1
     assert arms[0]["less_chains"] == {"mean": 0.0, "low": 0.0, "high": 0.0}

@@ -1,5 +1,6 @@
 """`ramify export` for trainers: every format by name, its options, exactly n rows a tree."""
 
+import inspect
 import json
 from collections import Counter
 from pathlib import Path
@@ -8,14 +9,10 @@ import pytest
 from safetensors.numpy import load_file
 from tests.cli.commands import SCRIPTED, ramify
 
-FORMATS = {
-    "arrays": "rows.npz",
-    "jsonl": "rows.jsonl",
-    "search_r1": "rows.safetensors",
-    "slime": "rows.jsonl",
-    "slime_train": "rows.jsonl",
-    "verl": "rows.npz",
-}
+from ramify import plugins
+
+FILES = {"arrays": "rows.npz", "search_r1": "rows.safetensors", "verl": "rows.npz"}
+"""Format -> the file it writes, where that is no `rows.jsonl`."""
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +24,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("name", "file"), FORMATS.items())
-def test_every_format_writes_all_rows(
-    name: str, file: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def takes_rows(name: str) -> bool:
+    return next(iter(inspect.signature(plugins.find("export", name)).parameters)) == "rows"
+
+
+@pytest.mark.parametrize("name", [name for name in plugins.known("export") if takes_rows(name)])
+def test_every_format_writes_all_rows(name: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = FILES.get(name, "rows.jsonl")
     said = ramify(capsys, "export", run, "--to", name, "--out", tmp_path / file, "--json")
     assert (said.code, said.json["rows"]) == (0, 15)
     assert (tmp_path / file).exists()

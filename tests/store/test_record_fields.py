@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import pytest
+from ramify.service.recall import Recalled
 from tests.store.growths import CODEC, HEADER, RULES, Live, answer, same, state
 
 from ramify.core.command import Cancel, Candidate, Close, Command, Fork, Grow, Judge, Score, Tokens
@@ -24,7 +25,6 @@ from ramify.runner.driver import Delivered
 from ramify.runner.events import CommandsAsked, OutcomeTold, StepGrown, TreeClosed, TreeOpened
 from ramify.runner.folder import refuse_other_weights
 from ramify.runner.recorder import Recorder
-from ramify.service.recall import Recalled
 from ramify.store import recording, records
 from ramify.store.check import ledger_faults
 from ramify.store.framing import decode, encode, file_name, frame, parse

@@ -19,13 +19,13 @@ from ramify.runner.formats import in_messages
 from ramify.runner.library import Rollout, rollout
 from ramify.sandbox.session import Answer
 from ramify.tasks.ledgers import FORMAT, Ledgers, question
-from ramify.tasks.ledgers_book import Book
+from ramify.tasks.ledgers_book import LedgerBook
 from ramify.tasks.ledgers_python import LedgerPython
 from ramify.testing.scripted import SCRIPTED, Scripted
 from ramify.testing.scripts import Rule
 from ramify.tools.python import Python
 
-BOOK = Book((("ann", 12), ("bob", 40), ("eve", 7)), 3)
+BOOK = LedgerBook((("ann", 12), ("bob", 40), ("eve", 7)), 3)
 PROBLEM = Problem(BOOK.key, question(BOOK), {"ledger": BOOK.ledger, "num_orders": BOOK.num_orders})
 GROWTH = GrowthConfig(max_response_tokens=8000, max_tool_calls=8)
 TREES = StrategyConfig(name="tree_grpo")
@@ -185,7 +185,7 @@ def test_problems_say_the_first_order_and_keep_the_answer_secret() -> None:
     problems = Ledgers().problems("heldout", 200, 0)
     assert len({problem.uid for problem in problems}) == 200
     for problem in problems:
-        book = Book(tuple(problem.public["ledger"].items()), problem.public["num_orders"])
+        book = LedgerBook(tuple(problem.public["ledger"].items()), problem.public["num_orders"])
         assert problem.secret == {ANSWER: str(book.answer)}
         assert problem.question.endswith(f"order 1 of {book.num_orders}: {book.order(0, book.ledger).text}")
         assert str(book.answer) not in str(problem.for_agents().secret)

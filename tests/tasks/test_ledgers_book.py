@@ -11,15 +11,15 @@ from ramify.tasks.ledgers_book import (
     MIN_ORDERS,
     NAMES,
     SPLITS,
-    Book,
-    Order,
+    LedgerBook,
+    LedgerOrder,
     Split,
     draw_book,
     generate,
     split_of,
 )
 
-BOOK = Book((("ann", 12), ("bob", 40), ("eve", 7)), 4)
+BOOK = LedgerBook((("ann", 12), ("bob", 40), ("eve", 7)), 4)
 BOOKS = st.integers(0, 10_000).map(lambda seed: draw_book(random.Random(seed)))
 LEDGERS = st.fixed_dictionaries({name: st.integers(-500, 500) for name in ("ann", "bob", "eve")})
 
@@ -27,14 +27,14 @@ LEDGERS = st.fixed_dictionaries({name: st.integers(-500, 500) for name in ("ann"
 @pytest.mark.parametrize(
     ("order", "text", "after"),
     [
-        (Order("add", "ann", amount=7), "add 7 to ann", {"ann": 19, "bob": 40, "eve": 7}),
-        (Order("take", "eve", amount=9), "take 9 from eve", {"ann": 12, "bob": 40, "eve": -2}),
-        (Order("move", "bob", "ann", 5), "move 5 from bob to ann", {"ann": 17, "bob": 35, "eve": 7}),
-        (Order("double", "ann"), "double ann", {"ann": 24, "bob": 40, "eve": 7}),
-        (Order("swap", "ann", "bob"), "swap ann and bob", {"ann": 40, "bob": 12, "eve": 7}),
+        (LedgerOrder("add", "ann", amount=7), "add 7 to ann", {"ann": 19, "bob": 40, "eve": 7}),
+        (LedgerOrder("take", "eve", amount=9), "take 9 from eve", {"ann": 12, "bob": 40, "eve": -2}),
+        (LedgerOrder("move", "bob", "ann", 5), "move 5 from bob to ann", {"ann": 17, "bob": 35, "eve": 7}),
+        (LedgerOrder("double", "ann"), "double ann", {"ann": 24, "bob": 40, "eve": 7}),
+        (LedgerOrder("swap", "ann", "bob"), "swap ann and bob", {"ann": 40, "bob": 12, "eve": 7}),
     ],
 )
-def test_an_order_says_what_it_does(order: Order, text: str, after: dict[str, int]) -> None:
+def test_an_order_says_what_it_does(order: LedgerOrder, text: str, after: dict[str, int]) -> None:
     assert order.text == text
     assert order.done(BOOK.ledger) == after
 
@@ -48,7 +48,7 @@ def test_every_order_changes_the_ledger_it_was_made_for(ledger: dict[str, int], 
 
 
 @given(book=BOOKS)
-def test_the_answer_is_that_of_carrying_out_every_order(book: Book) -> None:
+def test_the_answer_is_that_of_carrying_out_every_order(book: LedgerBook) -> None:
     ledger = book.ledger
     for number in range(book.num_orders):
         ledger = book.order(number, ledger).done(ledger)
@@ -76,8 +76,8 @@ def test_whoever_errs_once_is_nearly_always_told_other_orders_and_answers_someth
 
 def test_the_key_says_what_the_problem_is_whatever_the_order_of_its_accounts() -> None:
     assert BOOK.key == "ann 12 bob 40 eve 7: 4"
-    assert Book(BOOK.accounts[::-1], 4).key == BOOK.key
-    assert Book(BOOK.accounts[::-1], 4).answer == BOOK.answer
+    assert LedgerBook(BOOK.accounts[::-1], 4).key == BOOK.key
+    assert LedgerBook(BOOK.accounts[::-1], 4).answer == BOOK.answer
 
 
 @pytest.mark.parametrize("split", SPLITS)

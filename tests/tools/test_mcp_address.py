@@ -13,7 +13,7 @@ from aiohttp import web
 
 from ramify.core.errors import ToolError
 from ramify.tools.mcp import Mcp
-from ramify.tools.mcp_client import CLOSE_S, Server
+from ramify.tools.mcp_client import CLOSE_S, McpServer
 from ramify.tools.mcp_process import MAX_MESSAGE_BYTES
 
 TOOL = {"name": "look", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
@@ -34,7 +34,7 @@ def said(text: str) -> dict[str, Any]:
 @asynccontextmanager
 async def serving(
     calls: list[Any], *, methods: Mapping[str, Any] = {}, is_stuck_at_its_end: bool = False
-) -> AsyncIterator[Server]:
+) -> AsyncIterator[McpServer]:
     """Sessions with a server that answers one call after another by `calls`, results or whole responses."""
 
     async def post(request: web.Request) -> web.StreamResponse:
@@ -68,7 +68,7 @@ async def serving(
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def looked(server: Server) -> str:
+async def looked(server: McpServer) -> str:
     (block,) = (await server.shared().call("look", {})).content
     return block.text  # type: ignore[union-attr]
 

@@ -13,7 +13,7 @@ from tests.tools.mcp_calls import PROBLEM, ask, called, is_alive, mcp, servers, 
 
 from ramify.core.errors import ConfigError, ToolError
 from ramify.runner.toolbox import Toolbox
-from ramify.tools.mcp_client import MAX_UNANSWERED, Connection, Server
+from ramify.tools.mcp_client import MAX_UNANSWERED, Connection, McpServer
 from ramify.tools.mcp_process import MAX_MESSAGE_BYTES, MAX_WORDS_BYTES, LastWords
 
 
@@ -94,7 +94,7 @@ async def test_a_server_that_died_between_calls_is_missed_before_the_next() -> N
     assert not servers()
 
 
-async def answered(server: Server, tool: str, how: str) -> str | None:
+async def answered(server: McpServer, tool: str, how: str) -> str | None:
     """What the session of the run answers in a moment."""
     await server.shared().ready()
     with contextlib.suppress(TimeoutError):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckReport:
     """What was looked at, and what is broken."""
 
     trees: int = 0
@@ -44,14 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     checked = checked_run(options.run, options.against)
     if options.json:
-        values = {name: getattr(checked, name) for name in Checked.__slots__}
+        values = {name: getattr(checked, name) for name in CheckReport.__slots__}
         terminal.result("ramify.check/1", {"run": str(options.run), **values})
     else:
         terminal.out.print("\n".join(_lines(checked)), markup=False, soft_wrap=True)
     return ExitCode.CHECK if checked.breaches else ExitCode.DONE
 
 
-def checked_run(path: Path, log: Path | None = None) -> Checked:
+def checked_run(path: Path, log: Path | None = None) -> CheckReport:
     """Replay the run at `path` and check it all, also against its engine's `log`.
 
     Raises `StoreError` only if there is no run, or no log, at all.
@@ -62,7 +62,7 @@ def checked_run(path: Path, log: Path | None = None) -> Checked:
     from ramify.store.replay import replay_each
     from ramify.store.store import stream
 
-    checked = Checked()
+    checked = CheckReport()
     against = None if log is None else EngineLog(read_log(log))
     checked.against = None if against is None else LogComparison()
     try:
@@ -78,7 +78,7 @@ def checked_run(path: Path, log: Path | None = None) -> Checked:
     return checked
 
 
-def _check_tree(replayed: "Replayed", saved: "Saved", checked: Checked) -> None:
+def _check_tree(replayed: "Replayed", saved: "Saved", checked: CheckReport) -> None:
     """Check one tree. Mutates `checked`."""
     from ramify.store.check import ledger_faults, tree_faults
 
@@ -93,7 +93,7 @@ def _check_tree(replayed: "Replayed", saved: "Saved", checked: Checked) -> None:
     checked.breaches += [f"tree {replayed.index}: {fault}" for fault in found]
 
 
-def _row_faults(replayed: "Replayed", saved: "Saved", checked: Checked) -> Iterator[str]:
+def _row_faults(replayed: "Replayed", saved: "Saved", checked: CheckReport) -> Iterator[str]:
     from ramify.runner.rows import tree_rows
     from ramify.store.check import row_faults
 
@@ -106,7 +106,7 @@ def _row_faults(replayed: "Replayed", saved: "Saved", checked: Checked) -> Itera
     yield from row_faults(replayed.tree, rows)
 
 
-def _lines(checked: Checked) -> Iterator[str]:
+def _lines(checked: CheckReport) -> Iterator[str]:
     yield f"{checked.trees} trees ({checked.unfinished} unfinished), {checked.nodes} nodes, {checked.rows} rows"
     for uid, reason in checked.without_rows.items():
         yield f"no rows: {visible(uid)}: {visible(reason)}"

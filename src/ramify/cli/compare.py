@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from ramify.cli.arms import add_arm_flags, arm_config, arm_names, check_numbers
+from ramify.cli.contenders import add_contender_flags, check_numbers, contender_config, contender_names
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal
@@ -30,12 +30,12 @@ NUM_PROBLEMS = 200
 NUM_SEEDS = 3
 MIN_POOL = 16
 POOL_ROOM = 1.25
-"""The pool has so many times the chains that the dearest arm's tokens pay for."""
+"""The pool has so many times the chains that the dearest contender's tokens pay for."""
 MAX_POOL = 256
 
 
 @dataclass(slots=True)
-class Arm:
+class Contender:
     """One preset of the comparison and what its trees came to, by problem."""
 
     name: str
@@ -43,11 +43,11 @@ class Arm:
     trees: "dict[str, list[TreeFigures]]" = field(default_factory=dict[str, "list[TreeFigures]"])
     seconds: float = 0.0
     same_as: str = ""
-    """An earlier arm that grows the very same trees, which are grown once; '' = there is none."""
+    """An earlier contender that grows the very same trees, which are grown once; '' = there is none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_arm_flags(parser)
+    add_contender_flags(parser)
     parser.add_argument("--task", default="countdown", metavar="NAME", help="a built-in task or path/to/file.py:Class")
     parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="held-out problems of the task")
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS, metavar="N", help="trees of each problem and preset")
@@ -60,35 +60,35 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.experiments.compare import line
     from ramify.runner import build
 
-    names = arm_names(options.presets)
+    names = contender_names(options.presets)
     check_numbers(options)
     draw = None if options.plot is None else _drawer()
-    arms = [Arm(name, _config(name, names, options)) for name in names]
+    contenders = [Contender(name, _config(name, names, options)) for name in names]
     chains = _config("chains", ["chains", *names], options)
     task = build.build_task(chains)
     problems = task.problems(chains.task.split, options.problems, options.seed)
     terminal.say(f"{len(problems)} problems of {options.task}, {options.seeds} trees of each a preset")
-    for number, arm in enumerate(arms):
-        twin = next((other for other in arms[:number] if _grows_alike(other.config, arm.config)), None)
+    for number, contender in enumerate(contenders):
+        twin = next((other for other in contenders[:number] if _grows_alike(other.config, contender.config)), None)
         if twin is None:
-            _grow(arm, problems, task, options, terminal)
+            _grow(contender, problems, task, options, terminal)
         else:
-            arm.same_as, arm.trees, arm.seconds = twin.name, twin.trees, twin.seconds
-    pool = _pool(chains, arms, problems, task, terminal)
-    lines = [line(arm.name, arm.trees, pool, seconds=arm.seconds) for arm in arms]
+            contender.same_as, contender.trees, contender.seconds = twin.name, twin.trees, twin.seconds
+    pool = _pool(chains, contenders, problems, task, terminal)
+    lines = [line(contender.name, contender.trees, pool, seconds=contender.seconds) for contender in contenders]
     if draw is not None:
         draw(lines, pool, options.plot, title=f"{options.task}: {len(problems)} problems, {options.seeds} seeds")
     if options.json:
-        values = {**_values(options, lines, pool), "conditions": list(conditions(arms, chains))}
+        values = {**_values(options, lines, pool), "conditions": list(conditions(contenders, chains))}
         terminal.result("ramify.compare/1", values)
     else:
         terminal.whole(table(lines, pool))
-        terminal.out.print("\n".join([*findings(lines), *conditions(arms, chains)]), markup=False, soft_wrap=True)
+        terminal.out.print("\n".join([*findings(lines), *conditions(contenders, chains)]), markup=False, soft_wrap=True)
     return ExitCode.DONE
 
 
 def table(lines: "Sequence[CompareLine]", pool: "ChainPool") -> Table:
-    """One line an arm; figures are means a tree."""
+    """One line a contender; figures are means a tree."""
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column("preset", no_wrap=True)
     for name in (
@@ -117,7 +117,7 @@ def table(lines: "Sequence[CompareLine]", pool: "ChainPool") -> Table:
 
 
 def findings(lines: "Sequence[CompareLine]") -> Iterator[str]:
-    """What the figures say, a line an arm that differs from chains, and what was known to the judge."""
+    """What the figures say, a line a contender that differs from chains, and what was known to the judge."""
     said = {"more": "solves more problems than", "fewer": "solves fewer problems than"}
     for each in lines:
         if (word := each.less_chains["solved"].word) in said:
@@ -130,18 +130,18 @@ def findings(lines: "Sequence[CompareLine]") -> Iterator[str]:
         yield "rewards are from a judge that knows the gold answers"
 
 
-def conditions(arms: Sequence[Arm], chains: "RunConfig") -> Iterator[str]:
-    """In what else than its shape an arm differs from the chains it is held against, and which arms do not differ."""
-    for arm in arms:
-        if arm.same_as:
-            yield f"{arm.name} grows the trees of {arm.same_as} here, and differs in its credit alone: grown once"
-        law, other = arm.config.actions["policy"], chains.actions["policy"]
-        own = {"actions.policy": law != other, "growth": arm.config.growth != chains.growth}
+def conditions(contenders: Sequence[Contender], chains: "RunConfig") -> Iterator[str]:
+    """How a contender differs from its chains in more than shape, and which contenders grow the same trees."""
+    for each in contenders:
+        if each.same_as:
+            yield f"{each.name} grows the trees of {each.same_as} here, and differs in its credit alone: grown once"
+        law, other = each.config.actions["policy"], chains.actions["policy"]
+        own = {"actions.policy": law != other, "growth": each.config.growth != chains.growth}
         if any(own.values()):
             said = " and ".join(section for section, is_own in own.items() if is_own)
-            yield f"{arm.name} has settings of its own in {said}; the chains it is held against do without them"
-        if arm.config.strategy.options.get("oracle") == "declared":
-            yield f"{arm.name} searches by rewards, also of a judge that knows the gold answers"
+            yield f"{each.name} has settings of its own in {said}; the chains it is held against do without them"
+        if each.config.strategy.options.get("oracle") == "declared":
+            yield f"{each.name} searches by rewards, also of a judge that knows the gold answers"
 
 
 def _drawer() -> "Callable[..., None]":
@@ -153,7 +153,7 @@ def _drawer() -> "Callable[..., None]":
 
 def _config(name: str, names: Sequence[str], options: argparse.Namespace) -> "RunConfig":
     flags = {"task.name": options.task, "prompts": options.problems, "seed": options.seed}
-    return arm_config(name, names, flags=flags, given=options.set)
+    return contender_config(name, names, flags=flags, given=options.set)
 
 
 def _grows_alike(one: "RunConfig", other: "RunConfig") -> bool:
@@ -162,9 +162,9 @@ def _grows_alike(one: "RunConfig", other: "RunConfig") -> bool:
 
 
 def _grow(
-    arm: Arm, problems: "Sequence[Problem]", task: "Task", options: argparse.Namespace, terminal: Terminal
+    contender: Contender, problems: "Sequence[Problem]", task: "Task", options: argparse.Namespace, terminal: Terminal
 ) -> None:
-    """Grow the trees of all seeds. Mutates `arm`."""
+    """Grow the trees of all seeds. Mutates `contender`."""
     from ramify.cli.progress import RunProgress
     from ramify.experiments.compare import figures
     from ramify.runner import library
@@ -173,23 +173,27 @@ def _grow(
     def note(event: Event) -> None:
         if isinstance(event, TreeClosed):
             found = figures(event, task.format.answer, task.is_same_answer)
-            arm.trees.setdefault(event.tree.problem.uid, []).append(found)
+            contender.trees.setdefault(event.tree.problem.uid, []).append(found)
 
     began = time.process_time()
-    with RunProgress(terminal, title=arm.name, num_trees=options.seeds * len(problems)) as progress:
+    with RunProgress(terminal, title=contender.name, num_trees=options.seeds * len(problems)) as progress:
         for seed in range(options.seed, options.seed + options.seeds):
-            library.grow(replace(arm.config, seed=seed), problems, observers=[note, progress.observe])
-    arm.seconds = time.process_time() - began
+            library.grow(replace(contender.config, seed=seed), problems, observers=[note, progress.observe])
+    contender.seconds = time.process_time() - began
 
 
 def _pool(
-    config: "RunConfig", arms: Sequence[Arm], problems: "Sequence[Problem]", task: "Task", terminal: Terminal
+    config: "RunConfig",
+    contenders: Sequence[Contender],
+    problems: "Sequence[Problem]",
+    task: "Task",
+    terminal: Terminal,
 ) -> "ChainPool":
-    """Chains enough for the tokens of the dearest arm: a few to know their length, then the rest."""
+    """Chains enough for the tokens of the dearest contender: a few to know their length, then the rest."""
     from ramify.experiments.compare import ChainPool
 
     pool = ChainPool(task.is_same_answer)
-    dearest = max(_mean_tokens(arm) for arm in arms)
+    dearest = max(_mean_tokens(contender) for contender in contenders)
     _add_chains(pool, config, MIN_POOL, -1, problems, task, terminal)
     wanted = min(MAX_POOL, int(POOL_ROOM * dearest / pool.tokens_a_chain) + 1)
     if wanted > MIN_POOL:
@@ -206,7 +210,7 @@ def _add_chains(
     task: "Task",
     terminal: Terminal,
 ) -> None:
-    """Grow `number` chains a problem with seeds that no arm has. Mutates `pool`."""
+    """Grow `number` chains a problem with seeds that no contender has. Mutates `pool`."""
     from ramify.cli.progress import RunProgress
     from ramify.config.run_config import StrategyConfig
     from ramify.core.limits import Limits
@@ -224,8 +228,8 @@ def _add_chains(
         library.grow(config, problems, observers=[note, progress.observe])
 
 
-def _mean_tokens(arm: Arm) -> float:
-    return fmean(tree.spent.decode for group in arm.trees.values() for tree in group)
+def _mean_tokens(contender: Contender) -> float:
+    return fmean(tree.spent.decode for group in contender.trees.values() for tree in group)
 
 
 def interval_text(difference: "Interval") -> str:

@@ -35,7 +35,7 @@ SETTINGS = ("growth.max_response_tokens=256", "limits.decode={tokens}", f"max_tr
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class DemoContender:
     """One strategy of the comparison: a preset, and what makes it go on until its tokens are spent."""
 
     name: str
@@ -45,20 +45,21 @@ class Arm:
 
 
 CHAINS = ("strategy.options.n=4", "strategy.options.repeat=budget")
-ARMS = (
-    Arm("chains", "independent chains", "chains", CHAINS),
-    Arm("offline", "offline tree", "offline", ("strategy.options.expansion_iterations=1000",)),
-    Arm("online", "online tree (ARPO)", "arpo", ("strategy.options.n=64", "strategy.options.initial_rollouts=4")),
-    Arm("restart", "chains, dead ends restart", "chains", (*CHAINS, "growth.prune=task")),
+CONTENDERS = (
+    DemoContender("chains", "independent chains", "chains", CHAINS),
+    DemoContender("offline", "offline tree", "offline", ("strategy.options.expansion_iterations=1000",)),
+    DemoContender(
+        "online", "online tree (ARPO)", "arpo", ("strategy.options.n=64", "strategy.options.initial_rollouts=4")
+    ),
+    DemoContender("restart", "chains, dead ends restart", "chains", (*CHAINS, "growth.prune=task")),
 )
-BASELINE = ARMS[0].name
 
 
 @dataclass(slots=True)
 class Result:
     """What one strategy came to."""
 
-    arm: Arm
+    contender: DemoContender
     report: "RunReport"
     solved: Mapping[str, float]
     """Problem uid -> 1.0 if any leaf was right."""
@@ -84,7 +85,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     if not options.json:
         terminal.out.print("\n".join([*advice, ""]), markup=False, soft_wrap=True)
     terminal.say(f"{num_problems} held-out countdown problems, {options.tokens} sampled tokens each, built-in model")
-    results = [_run(arm, _config(arm, num_problems, options), out / arm.name, terminal) for arm in ARMS]
+    results = [_run(each, _config(each, num_problems, options), out / each.name, terminal) for each in CONTENDERS]
     _export(out)
     if options.json:
         terminal.result(
@@ -118,7 +119,7 @@ def comparison(results: list[Result]) -> Table:
         report, difference = result.report, less(result, results[0])
         is_baseline = result is results[0]
         table.add_row(
-            result.arm.title,
+            result.contender.title,
             str(report.leaves),
             f"{report.coverage or 0:.0%}",
             "" if is_baseline else f"{difference.value:+.2f} [{difference.low:+.2f},{difference.high:+.2f}]",
@@ -139,7 +140,7 @@ def findings(results: list[Result]) -> list[str]:
     for result in results[1:]:
         ratio = result.report.leaves / max(results[0].report.leaves, 1)
         solved = {"more": "solves more problems", "fewer": "solves fewer problems", "equal": "shows no difference"}
-        lines.append(f"{result.arm.title}: {ratio:.1f}x the leaves, {solved[less(result, results[0]).word]}")
+        lines.append(f"{result.contender.title}: {ratio:.1f}x the leaves, {solved[less(result, results[0]).word]}")
     return [*lines, "A leaf is not a solution: measure before you fork."]
 
 
@@ -156,20 +157,20 @@ def _advice(num_problems: int, options: argparse.Namespace, terminal: Terminal) 
     from ramify.cli.plan import advice, planned
 
     made, flown = planned(
-        _config(ARMS[0], num_problems, options), num_problems=num_problems, aim="coverage", terminal=terminal
+        _config(CONTENDERS[0], num_problems, options), num_problems=num_problems, aim="coverage", terminal=terminal
     )
     head = f"a pilot of {num_problems} problems ({flown.decode} tokens) says, before anything is compared:"
     return [head, *flown.caveats, *advice(made)]
 
 
-def _config(arm: Arm, num_problems: int, options: argparse.Namespace) -> "RunConfig":
+def _config(contender: DemoContender, num_problems: int, options: argparse.Namespace) -> "RunConfig":
     from ramify.config.configure import resolve
 
     settings = [text.format(tokens=options.tokens, problems=num_problems) for text in SETTINGS]
-    return resolve(preset=arm.preset, overrides=[*arm.settings, *settings, *options.set]).config
+    return resolve(preset=contender.preset, overrides=[*contender.settings, *settings, *options.set]).config
 
 
-def _run(arm: Arm, config: "RunConfig", out: Path, terminal: Terminal) -> Result:
+def _run(contender: DemoContender, config: "RunConfig", out: Path, terminal: Terminal) -> Result:
     from ramify.cli.progress import RunProgress
     from ramify.runner import folder
     from ramify.runner.events import Event, TreeClosed
@@ -180,9 +181,9 @@ def _run(arm: Arm, config: "RunConfig", out: Path, terminal: Terminal) -> Result
         if isinstance(event, TreeClosed):
             solved[event.tree.problem.uid] = float(1.0 in _rewards(event.tree))
 
-    with RunProgress(terminal, title=arm.title, num_trees=config.prompts) as progress:
+    with RunProgress(terminal, title=contender.title, num_trees=config.prompts) as progress:
         report = folder.begin(config, out, observers=[note, progress.observe])
-    return Result(arm, report, solved)
+    return Result(contender, report, solved)
 
 
 def _tree_to_draw(options: argparse.Namespace) -> "Tree":
@@ -203,12 +204,16 @@ def _rewards(tree: "Tree") -> set[float]:
 def _values(result: Result, baseline: Result) -> dict[str, object]:
     from ramify.experiments.paired import difference_dict
 
-    return {"name": result.arm.name, **result.report.as_dict(), "less_chains": difference_dict(less(result, baseline))}
+    return {
+        "name": result.contender.name,
+        **result.report.as_dict(),
+        "less_chains": difference_dict(less(result, baseline)),
+    }
 
 
 def _next(out: Path) -> list[str]:
     return [
-        f"runs and their journals: {out}/{{{','.join(arm.name for arm in ARMS)}}}",
+        f"runs and their journals: {out}/{{{','.join(each.name for each in CONTENDERS)}}}",
         f"rows a trainer can use: {_rows_path(out)}",
         "try next:",
         f"  ramify show {out / 'restart'} 0",

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ramify.cli.arms import add_arm_flags, arm_config, arm_names, check_numbers
 from ramify.cli.compare import NUM_PROBLEMS, NUM_SEEDS, interval_text
+from ramify.cli.contenders import add_contender_flags, check_numbers, contender_config, contender_names
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import BUDGETS, add_json_flag, amounts_of
 from ramify.cli.terminal import Terminal
@@ -28,7 +28,7 @@ SCHEMA = "ramify.eval/1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_arm_flags(parser, about="; differences are to the first")
+    add_contender_flags(parser, about="; differences are to the first")
     parser.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
     parser.add_argument("--data", metavar="FILE", help="questions and answers from a file or folder")
     parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="problems, held-out ones")
@@ -44,7 +44,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.runner import build
     from ramify.runner.run import Run
 
-    names = arm_names(options.presets)
+    names = contender_names(options.presets)
     check_numbers(options)
     kind, budgets = budgets_of(options.budget)
     draw = None if options.plot is None else _drawer()
@@ -170,7 +170,7 @@ def _config(name: str, names: Sequence[str], options: argparse.Namespace) -> "Ru
     flags = {"prompts": options.problems, "seed": options.seed}
     flags |= {"task.name": options.task} if options.task else {}
     flags |= {"data.path": options.data} if options.data else {}
-    return arm_config(name, names, flags=flags, given=options.set, files=options.config)
+    return contender_config(name, names, flags=flags, given=options.set, files=options.config)
 
 
 def _drawer() -> "Callable[..., None]":

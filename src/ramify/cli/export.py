@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from ramify import plugins
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag, add_run_argument
 from ramify.cli.terminal import Terminal
@@ -19,8 +20,8 @@ from ramify.core.errors import ConfigError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
-    names = "arrays, jsonl, parquet, preference, search_r1, sft, slime, slime_train, verl or path/to/file.py:write"
-    parser.add_argument("--to", required=True, metavar="FORMAT", help=names)
+    names = ", ".join(plugins.known("export"))
+    parser.add_argument("--to", required=True, metavar="FORMAT", help=f"{names} or path/to/file.py:write")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="replaced if it is there")
     parser.add_argument("--per-tree", type=int, metavar="N", help="exactly N rows of every tree, for positional groups")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the format")
@@ -28,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    from ramify import plugins
     from ramify.runner.rows import marked
     from ramify.runner.saved import Saved
 
@@ -55,11 +55,10 @@ def _settings(write: Callable[..., int], name: str, texts: Sequence[str]) -> dic
     import msgspec
 
     from ramify.config.layers import merged, override_layers
-    from ramify.plugins import unknown_keywords
 
     faults: list[str] = []
     given, _ = merged(override_layers(texts, faults))
-    faults += unknown_keywords(write, given).values() if given else []
+    faults += plugins.unknown_keywords(write, given).values() if given else []
     if faults:
         raise ConfigError(f"export {name!r}: {'; '.join(faults)}")
     hints = get_type_hints(write)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
-from ramify.cli.arms import add_arm_flags, arm_config, arm_names, check_numbers
+from ramify.cli.contenders import add_contender_flags, check_numbers, contender_config, contender_names
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal
@@ -40,7 +40,7 @@ of 10 % where nothing is capped; intervals are a quarter shorter than at 0.95.""
 
 
 @dataclass(slots=True)
-class Arm:
+class NoiseContender:
     """One preset, and what its trees came to."""
 
     name: str
@@ -60,7 +60,7 @@ class Arm:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_arm_flags(parser, about="; ratios are to the first")
+    add_contender_flags(parser, about="; ratios are to the first")
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="a Hugging Face folder; default: the built-in one")
     parser.add_argument("--task", default="countdown", metavar="NAME", help="a built-in task or path/to/file.py:Class")
     parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="held-out problems of the task")
@@ -78,28 +78,29 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.experiments.noise import lines
     from ramify.runner import build
 
-    names = arm_names(options.presets)
+    names = contender_names(options.presets)
     _check(options)
-    arms = [Arm(name, _config(name, names, options)) for name in names]
-    problems = build.problems_of(arms[0].config)
+    contenders = [NoiseContender(name, _config(name, names, options)) for name in names]
+    problems = build.problems_of(contenders[0].config)
     if len(problems) < 2:
         raise ConfigError(f"task {options.task!r} has {len(problems)} problems; intervals are over problems: 2 or more")
-    policy = _policy(arms[0].config, options)
+    policy = _policy(contenders[0].config, options)
     terminal.say(f"{len(problems)} problems of {options.task}, {options.seeds} trees of each a preset")
     samples: dict[str, list[GradientSample]] = {}
-    for arm in arms:
-        _grow(arm, problems, options, terminal)
-        samples[arm.name] = _samples(arm, policy)
+    for contender in contenders:
+        _grow(contender, problems, options, terminal)
+        samples[contender.name] = _samples(contender, policy)
     found = lines(samples, quantile=options.winsorise)
     if options.json:
-        terminal.result("ramify.noise/1", _values(options, arms, found, policy.num_parameters))
+        terminal.result("ramify.noise/1", _values(options, contenders, found, policy.num_parameters))
     else:
-        terminal.whole(table(arms, found))
-        terminal.out.print("\n".join([*findings(arms, found), *conditions(arms, found)]), markup=False, soft_wrap=True)
+        terminal.whole(table(contenders, found))
+        said = [*findings(contenders, found), *conditions(contenders, found)]
+        terminal.out.print("\n".join(said), markup=False, soft_wrap=True)
     return ExitCode.DONE
 
 
-def table(arms: Sequence[Arm], lines: "Sequence[NoiseLine]") -> Table:
+def table(contenders: Sequence[NoiseContender], lines: "Sequence[NoiseLine]") -> Table:
     """One line a preset."""
     shown = Table(box=None, header_style="bold", pad_edge=False)
     shown.add_column("preset", no_wrap=True)
@@ -108,7 +109,7 @@ def table(arms: Sequence[Arm], lines: "Sequence[NoiseLine]") -> Table:
         "of the first's", "exact",
     ):  # fmt: skip
         shown.add_column(name, justify="right", no_wrap=True)
-    for arm, each in zip(arms, lines, strict=True):
+    for contender, each in zip(contenders, lines, strict=True):
         shown.add_row(
             each.name,
             f"{each.tokens:.0f}",
@@ -116,15 +117,15 @@ def table(arms: Sequence[Arm], lines: "Sequence[NoiseLine]") -> Table:
             f"{each.second_moment.raw:.3g}",
             *_figure_texts(each.second_moment),
             *(("", "") if each.variance is None else _figure_texts(each.variance)),
-            "no" if arm.reasons else "yes",
+            "no" if contender.reasons else "yes",
         )
     return shown
 
 
-def findings(arms: Sequence[Arm], lines: "Sequence[NoiseLine]") -> Iterator[str]:
+def findings(contenders: Sequence[NoiseContender], lines: "Sequence[NoiseLine]") -> Iterator[str]:
     """What the ratios say of each preset beside the first, in both measures."""
     first, *others = lines
-    is_exact = {arm.name: not arm.reasons for arm in arms}
+    is_exact = {each.name: not each.reasons for each in contenders}
     said = {"more": "more than", "less": "less than", "equal": "no difference shown to"}
     for each in others:
         if not (is_exact[each.name] and is_exact[first.name]):
@@ -135,13 +136,13 @@ def findings(arms: Sequence[Arm], lines: "Sequence[NoiseLine]") -> Iterator[str]
             yield f"{each.name}, variance x tokens: {said[each.variance.word]} {first.name}"
 
 
-def conditions(arms: Sequence[Arm], lines: "Sequence[NoiseLine]") -> Iterator[str]:
+def conditions(contenders: Sequence[NoiseContender], lines: "Sequence[NoiseLine]") -> Iterator[str]:
     """How the figures were made, and what keeps a preset's from being comparable."""
     caps = [f"|g|^2 {lines[0].second_moment.cap:.3g}"]
     caps += [] if (variance := lines[0].variance) is None else [f"variance {variance.cap:.3g}"]
     yield f"most that a problem counts for, but in raw: {', '.join(caps)}"
-    for arm in arms:
-        yield from (f"{arm.name} is not exact: {reason}" for reason in arm.reasons)
+    for each in contenders:
+        yield from (f"{each.name} is not exact: {reason}" for reason in each.reasons)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -159,7 +160,7 @@ def _config(name: str, names: Sequence[str], options: argparse.Namespace) -> "Ru
     flags = {"task.name": options.task, "prompts": options.problems, "seed": options.seed, "credit": "auto"}
     if options.model is not None:
         flags |= {"engine.name": "local", "engine.model": str(options.model), "engine.options": {"dtype": "float32"}}
-    config = arm_config(name, names, flags=flags, given=options.set)
+    config = contender_config(name, names, flags=flags, given=options.set)
     return replace(config, rows=replace(config.rows, policy="once", leaves=None))
 
 
@@ -178,31 +179,34 @@ def _policy(config: "RunConfig", options: argparse.Namespace) -> "PolicyGradient
     return PolicyGradient(folder, sketch=Sketch(options.projection))
 
 
-def _grow(arm: Arm, problems: "Sequence[Problem]", options: argparse.Namespace, terminal: Terminal) -> None:
-    """Grow the trees of all seeds and keep their rows. Mutates `arm`."""
+def _grow(
+    contender: NoiseContender, problems: "Sequence[Problem]", options: argparse.Namespace, terminal: Terminal
+) -> None:
+    """Grow the trees of all seeds and keep their rows. Mutates `contender`."""
     from ramify.cli.progress import RunProgress
     from ramify.runner import library
     from ramify.runner.rows import tree_rows
 
-    with RunProgress(terminal, title=arm.name, num_trees=options.seeds * len(problems)) as progress:
+    with RunProgress(terminal, title=contender.name, num_trees=options.seeds * len(problems)) as progress:
         for seed in range(options.seed, options.seed + options.seeds):
-            config = replace(arm.config, seed=seed)
+            config = replace(contender.config, seed=seed)
             grown = library.rollout_sync(problems, config=config, observers=[progress.observe])
             for tree in grown.trees:
                 uid, rows = tree.problem.uid, tree_rows(tree, config, grown.post_hoc_reasons, post_hoc=grown.post_hoc)
-                arm.rows.setdefault(uid, []).append(rows)
-                arm.tokens.setdefault(uid, []).append(_num_decoded(tree))
+                contender.rows.setdefault(uid, []).append(rows)
+                contender.tokens.setdefault(uid, []).append(_num_decoded(tree))
 
 
 def _num_decoded(tree: "Tree") -> int:
     return sum(spend.decode for spend in tree.spent().values())
 
 
-def _samples(arm: Arm, policy: "PolicyGradient") -> "list[GradientSample]":
+def _samples(contender: NoiseContender, policy: "PolicyGradient") -> "list[GradientSample]":
     """Of each problem, in order of their names."""
     from ramify.experiments.noise import sample
 
-    return [sample([policy.of(rows) for rows in arm.rows[uid]], arm.tokens[uid]) for uid in sorted(arm.rows)]
+    rows, tokens = contender.rows, contender.tokens
+    return [sample([policy.of(each) for each in rows[uid]], tokens[uid]) for uid in sorted(rows)]
 
 
 def _figure_texts(figure: "Figure") -> tuple[str, str]:
@@ -214,16 +218,16 @@ def _interval_text(interval: "Interval") -> str:
 
 
 def _values(
-    options: argparse.Namespace, arms: Sequence[Arm], lines: "Sequence[NoiseLine]", num_parameters: int
+    options: argparse.Namespace, contenders: Sequence[NoiseContender], lines: "Sequence[NoiseLine]", num_parameters: int
 ) -> Mapping[str, object]:
-    presets = [{**asdict(each), "reasons": arm.reasons} for arm, each in zip(arms, lines, strict=True)]
+    presets = [{**asdict(line), "reasons": each.reasons} for each, line in zip(contenders, lines, strict=True)]
     return {
         "task": options.task,
-        "problems": len(next(iter(arms)).rows),
+        "problems": len(next(iter(contenders)).rows),
         "seeds": options.seeds,
         "parameters": num_parameters,
         "projection": None if options.layers else options.projection,
         "winsorise": options.winsorise,
-        "findings": [*findings(arms, lines), *conditions(arms, lines)],
+        "findings": [*findings(contenders, lines), *conditions(contenders, lines)],
         "presets": presets,
     }

@@ -37,7 +37,7 @@ SAME_SIGNAL_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ServeOrder:
     """What is to be served, as the command line says."""
 
     launch: Launch
@@ -83,7 +83,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     return loop.run(serve(order, terminal, is_json=options.json))
 
 
-def ordered(options: argparse.Namespace) -> Order:
+def ordered(options: argparse.Namespace) -> ServeOrder:
     """What the command line asks for. Raises `ConfigError`, also where the environment has no such engine."""
     from ramify.servers.installed import settled
 
@@ -104,7 +104,7 @@ def ordered(options: argparse.Namespace) -> Order:
         ),
     )
     router = RouterLaunch(python=options.router_python or options.python or "", policy=options.policy)
-    return Order(
+    return ServeOrder(
         launch=settled(launch, ours=os.environ),
         router=None if options.router == "none" else router,
         count=options.replicas,
@@ -112,7 +112,7 @@ def ordered(options: argparse.Namespace) -> Order:
     )
 
 
-def site(order: Order, say: Callable[[str], None]) -> Site:
+def site(order: ServeOrder, say: Callable[[str], None]) -> Site:
     """The servers of `order`, and the router if there is to be one; nothing is started."""
 
     def pool(observe: Callable[[Event], None]) -> ServerPool:
@@ -140,7 +140,7 @@ def site(order: Order, say: Callable[[str], None]) -> Site:
     return Site(pool, None if order.router is None else router, say=say)
 
 
-async def serve(order: Order, terminal: Terminal, *, is_json: bool) -> ExitCode:
+async def serve(order: ServeOrder, terminal: Terminal, *, is_json: bool) -> ExitCode:
     """Start, say where, and wait for a signal or the end of all servers; then stop."""
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -195,7 +195,7 @@ async def _before(work: Coroutine[Any, Any, object], asked: asyncio.Event) -> bo
         await cancelled((working, asking))
 
 
-def _tell(order: Order, served: Site, terminal: Terminal, *, is_json: bool) -> None:
+def _tell(order: ServeOrder, served: Site, terminal: Terminal, *, is_json: bool) -> None:
     if is_json:
         terminal.result(
             "ramify.serve/1",
@@ -215,7 +215,7 @@ def _tell(order: Order, served: Site, terminal: Terminal, *, is_json: bool) -> N
         terminal.out.file.flush()
 
 
-def _flags(order: Order, served: Site) -> str:
+def _flags(order: ServeOrder, served: Site) -> str:
     """What `ramify rollout` is told to use these servers."""
     if order.router is not None and order.launch.kind == "vllm":
         return f"--engine openai --model {shlex.quote(order.launch.name)} --base-url {served.base_url}"

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -47,6 +46,8 @@ class Terminal:
 
     def result(self, schema: str, values: Mapping[str, Any]) -> None:
         """One JSON object on stdout, with its schema."""
+        import msgspec  # the only use: most commands print no JSON
+
         self.out.file.write(msgspec.json.encode({"schema": schema, **values}).decode() + "\n")
         self.out.file.flush()
 

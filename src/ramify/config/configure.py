@@ -9,14 +9,14 @@ that was used. The environment is no layer: it holds secrets, never settings.
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from ramify import plugins
-from ramify.config.decode import CLEARED, Fault, decode
+from ramify.config.decode import Fault, decode
+from ramify.config.format_options import anchored_format_options, format_actions, format_faults
 from ramify.config.judge_options import anchored_judge, judge_faults
 from ramify.config.layers import file_layers, flag_layers, merged, override_layers, preset_layers, source_of
 from ramify.config.run_config import EngineConfig, GrowthConfig, RunConfig, ToolConfig
@@ -25,25 +25,12 @@ from ramify.config.tool_options import option_faults
 from ramify.core.errors import ConfigError, nearest
 from ramify.credit import NAMES
 from ramify.edge.patience import Patience
-from ramify.formats import refine
-from ramify.formats.chat import ChatOptions
-from ramify.formats.messages import MessagesOptions
-from ramify.formats.rstar import RStarOptions
 from ramify.strategies.parts import choose, sample
 from ramify.strategies.parts.repeats import repeats
 
 BUILTIN = EngineConfig().name
 OWN_FORMAT = "task"
 """How a file says that the format is the task's own, in place of one that a layer below it names."""
-FORMAT_OPTIONS: Mapping[str, type[Any]] = {
-    "chat": ChatOptions,
-    "messages": MessagesOptions,
-    "refine": refine.Refine,
-    "rstar": RStarOptions,
-}
-"""Format -> what its options are decoded as."""
-RSTAR_PLUGINS: Mapping[str, plugins.Kind] = {"step_parser": "step_parser", "answer_equivalence": "equivalence"}
-"""Options of `rstar` that name a function, and its kind."""
 VALUE = "value"
 """Keyword of a prune rule that reads a judge."""
 TASK_PRUNE = "task"
@@ -125,7 +112,7 @@ def checked(values: Mapping[str, Any]) -> tuple[RunConfig | None, list[Fault]]:
 
 def _actions(given: Mapping[str, Any], format: object) -> dict[str, Any]:
     """The actions given, with those that every run has and those of its format, where they are not described."""
-    known: dict[str, Any] = {"policy": {}, **(refine.ACTIONS if format == "refine" else {})}
+    known: dict[str, Any] = {"policy": {}, **format_actions(format)}
     filled = {name: {**known.get(name, {}), **a} if isinstance(a, Mapping) else a for name, a in given.items()}
     return {**known, **filled}
 
@@ -163,7 +150,7 @@ def _anchored(config: RunConfig) -> RunConfig:
         tools=replace(config.tools, use={name: _anchored_tool(name, tool) for name, tool in config.tools.use.items()}),
         judges={name: anchored_judge(name, judge) for name, judge in config.judges.items()},
         format=config.format and plugins.anchored(config.format),
-        format_options=_anchored_options(config.format, config.format_options),
+        format_options=anchored_format_options(config.format, config.format_options),
         growth=replace(config.growth, prune=config.growth.prune and plugins.anchored(config.growth.prune)),
         rows=replace(config.rows, sample=plugins.anchored(config.rows.sample)),
     )
@@ -190,15 +177,6 @@ def _anchored_tool(name: str, tool: ToolConfig) -> ToolConfig:
 
 def _absolute(path: str | None) -> str | None:
     return path and str(Path(path).resolve())
-
-
-def _anchored_options(format: str | None, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Options of a format with the files they name as absolute paths: the template of `chat`, functions of `rstar`."""
-    if format == "chat" and isinstance(template := options.get("template"), str):
-        return {**options, "template": _absolute(template)}
-    if format != "rstar":
-        return options
-    return {k: plugins.anchored(v) if k in RSTAR_PLUGINS and isinstance(v, str) else v for k, v in options.items()}
 
 
 def _with_repeats(config: RunConfig) -> RunConfig:
@@ -269,18 +247,11 @@ def _prune_faults(growth: GrowthConfig) -> list[Fault]:
 
 
 def _format_faults(config: RunConfig) -> list[Fault]:
-    """What is wrong with the format, its options and the functions they name."""
+    """What is wrong with the format and its options."""
     format, options = config.format, config.format_options
     if format is None:
         return [Fault("format_options", 'they are of a format that is named: format = "chat"')] if options else []
-    faults = _faults_of("format", lambda: plugins.find("format", format))
-    if format in FORMAT_OPTIONS:
-        faults += decode(FORMAT_OPTIONS[format], options, path="format_options")[1]
-    for option, kind in RSTAR_PLUGINS.items() if format == "rstar" else ():
-        name = options.get(option)
-        if isinstance(name, str) and name != CLEARED:
-            faults += _faults_of(f"format_options.{option}", partial(plugins.find, kind, name))
-    return faults
+    return format_faults(format, options)
 
 
 def _constructor_faults(

@@ -7,12 +7,12 @@ The table `[preset]` describes the file; everything else in it is configuration 
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
-from typing import Any
-
-import msgspec
+from pathlib import Path
+from typing import Any, Final
 
 from ramify.core.errors import ConfigError, nearest
+
+FOLDER: Final = Path(__file__).parents[1] / "presets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,7 @@ class Preset:
 
 def preset_names() -> tuple[str, ...]:
     """Names of all presets."""
-    folder = files("ramify") / "presets"
-    return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 
 def preset(name: str) -> Preset:
@@ -49,6 +48,6 @@ def preset(name: str) -> Preset:
     known = preset_names()
     if name not in known:
         raise ConfigError(f"unknown preset {name!r}; {nearest(name, known)}")
-    values = tomllib.loads((files("ramify") / "presets" / f"{name}.toml").read_text("utf-8"))
+    values = tomllib.loads((FOLDER / f"{name}.toml").read_text("utf-8"))
     about, small = values.pop("preset"), values.pop("small", {})
-    return msgspec.convert({**about, "name": name, "values": values, "small": small}, Preset)
+    return Preset(name=name, values=values, small=small, **about)

@@ -35,7 +35,7 @@ _ANSWER_TAG = re.compile(r"[A-Za-z_][\w.-]*")
 class ChatOptions:
     """What a configuration says of a chat format."""
 
-    template: str | None = None
+    template: str | None = field(default=None, metadata={"names": "file"})
     """A model's folder or a Jinja file; None = the template of the engine's model."""
     template_name: str | None = None
     """Of several templates; None = `tool_use` where there are tools and it is there, else `default` (transformers)."""
@@ -60,6 +60,8 @@ class Chat:
 
     Renders a hundred times when it is made. Raises `ConfigError` naming the probe that a template fails.
     """
+
+    Config = ChatOptions
 
     def __init__(
         self,

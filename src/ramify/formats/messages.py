@@ -66,6 +66,8 @@ class Messages:
     None = there is none: calls are native and the last message is the answer, unless the options say otherwise.
     """
 
+    Config = MessagesOptions
+
     def __init__(
         self,
         spoken: TagFormat | None = None,

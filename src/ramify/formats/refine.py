@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError
@@ -88,6 +88,8 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refine:
     """Speaks in whole answers. Raises `ConfigError` for options that make no sense."""
+
+    actions: ClassVar[Mapping[str, Mapping[str, str]]] = ACTIONS
 
     template: str = OPENING
     """Words that ask for the first answer."""

@@ -10,7 +10,7 @@ run, an error is what the tool calls one, and code that spells "boxed" is no ans
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from ramify.core.branch import Branch
@@ -58,9 +58,9 @@ class RStarOptions:
     """When code is run: once its block is closed, or, as published, the whole block again at every step of it, which
     shows errors early and the output only in the end. Published runs have a fresh interpreter: the tool's option
     `is_stateful = false`."""
-    step_parser: str = "tags"
+    step_parser: str = field(default="tags", metadata={"names": "step_parser"})
     """Which parser reads a step: `tags`, `published` or `path/to/file.py:function` (`ramify.formats.steps`)."""
-    answer_equivalence: str | None = None
+    answer_equivalence: str | None = field(default=None, metadata={"names": "equivalence"})
     """Which answers mean the same, for votes and exact judges: `text` or `path/to/file.py:function`; None = the task
     says it."""
 
@@ -90,21 +90,23 @@ class OpenBlock(ToolAction):
 
 
 class RStar:
-    """Speaks in steps. `parse` reads one, None = the parser the options name; `is_same_answer` = None leaves that to
-    the task."""
+    """Speaks in steps. `step_parser` reads one, None = the parser the options name; `answer_equivalence` says which
+    answers mean the same, None = the task does."""
+
+    Config = RStarOptions
 
     def __init__(
         self,
         options: RStarOptions = RStarOptions(),
         *,
-        parse: StepParser | None = None,
-        is_same_answer: IsSame | None = None,
+        step_parser: StepParser | None = None,
+        answer_equivalence: IsSame | None = None,
     ) -> None:
         self.options = options
-        self.is_same_answer = is_same_answer
-        if parse is None and options.step_parser not in PARSERS:
+        self.is_same_answer = answer_equivalence
+        if step_parser is None and options.step_parser not in PARSERS:
             raise ConfigError(f"step_parser = {options.step_parser!r}: {nearest(options.step_parser, PARSERS)}")
-        self._parse = parse or PARSERS[options.step_parser]
+        self._parse = step_parser or PARSERS[options.step_parser]
 
     @property
     def stops(self) -> tuple[str, ...]:

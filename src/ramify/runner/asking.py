@@ -24,8 +24,8 @@ from ramify.core.stop import stop_word
 from ramify.core.tool import ToolResult
 from ramify.core.tree import Place, Step
 from ramify.formats.messages import text_of
+from ramify.runner.judge_formats import JudgeFormat
 from ramify.runner.sampler import CONTEXT_FULL, DEADLINE
-from ramify.runner.voices import Voice
 from ramify.runner.work import Path, Turn, Work, behind_end, message_segments, prompt_segments
 
 SPENT: Final = frozenset({"budget", DEADLINE})
@@ -39,7 +39,7 @@ _THOUGHT = re.compile(r"\A.*</think>|<think>.*\Z", re.DOTALL)
 class Asking:
     """How the judges of a run ask."""
 
-    voices: Mapping[str, Voice]
+    formats: Mapping[str, JudgeFormat]
     """By action."""
     actions: Mapping[str, ActionConfig]
 
@@ -63,7 +63,7 @@ class Questions:
         self._places = places
         self._name = work.command.action
         self._action = asking.actions[self._name]
-        self._voice = asking.voices[self._name]
+        self._judge_format = asking.formats[self._name]
         self._recorded = deque(work.done)
         self._path = Path(work, work.branch, work.place.seed)
         self._num_opened = 0
@@ -87,14 +87,14 @@ class Questions:
     async def open(self, contexts: Sequence[Branch]) -> Reply:
         """See `Dialogue`."""
         self.close()
-        place, codec = self._places(self._num_opened), self._voice.codec
+        place, codec = self._places(self._num_opened), self._judge_format.codec
         self._num_opened += 1
         self._is_fresh, self._has_ended = True, False
         self._path.seed, self._path.branch = place.seed, Branch(codec, place.parent, ())
         if self._recorded:
             return self._again()
         turn = Turn(self._path.branch, place.seed, self._path.next_node)
-        spans = self._voice.open(self._action.template, contexts, self.problem.for_agents())
+        spans = self._judge_format.open(self._action.template, contexts, self.problem.for_agents())
         turn.take(*prompt_segments(codec, spans))
         return await self._heard(turn)
 
@@ -126,7 +126,7 @@ class Questions:
     async def _heard(self, turn: Turn) -> Reply:
         self._path.turn = turn
         try:
-            await self._voice.sampler.sample(turn, self._path)
+            await self._judge_format.sampler.sample(turn, self._path)
         except EnginesDown as error:
             if self._asking.is_grown_by(self._name):
                 raise
@@ -154,20 +154,20 @@ class Questions:
 
     def _read(self, segments: Sequence[Segment]) -> Reply:
         sampled = [segment for segment in segments if segment.is_sampled]
-        last, codec = sampled[-1], self._voice.codec
+        last, codec = sampled[-1], self._judge_format.codec
         finish = last.finish or Finish("length")
         if last.message is not None:
             text = text_of(last.message)
         else:
             ids = [i for segment in sampled for i in segment.ids.tolist()]
             text = codec.decode(ids[:-1] if ids[-1:] == [codec.eos_id] else ids)
-        answer = self._voice.format.answer(text)
+        answer = self._judge_format.format.answer(text)
         said = _without_end(text, finish) if answer is None else answer
         return Reply(said, is_cut=finish.kind not in ("stop", "end_of_sequence"))
 
     def _observe(self, turn: Turn, fault: str) -> None:
         """Tell the model what was wrong, as the format answers what is no action."""
-        format, codec, message = self._voice.format, turn.branch.codec, turn.message
+        format, codec, message = self._judge_format.format, turn.branch.codec, turn.message
         action, result = InvalidAction(fault), ToolResult(fault, "invalid")
         if message is not None and isinstance(format, MessageFormat):
             spans = format.reply(message, action, result)

@@ -7,10 +7,11 @@ Where an engine takes messages in place of token ids the format is `messages`, a
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from ramify import plugins
 from ramify.config.decode import decode
+from ramify.config.format_options import options_class, plugin_options
 from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities
@@ -23,7 +24,6 @@ from ramify.engines.shipped import MODELS
 from ramify.formats.chat import Chat, ChatOptions
 from ramify.formats.messages import Messages, MessagesOptions
 from ramify.formats.refine import Refine
-from ramify.formats.rstar import RStar, RStarOptions
 from ramify.formats.tags import TagFormat
 
 T = TypeVar("T")
@@ -66,26 +66,29 @@ def _named_format(config: RunConfig, task: Task, tools: Sequence[Tool]) -> Forma
     if config.format is None:
         return with_tags(task.format, tools)
     found = plugins.find("format", config.format)
-    if found is Refine:
-        return _decoded(Refine, config)
-    if found is RStar:
-        return _rstar(_decoded(RStarOptions, config))
+    kind = options_class(found)
     if found is Messages:
         spoken = task.format if isinstance(task.format, TagFormat) else None
         options = _decoded(MessagesOptions, config)
         return Messages(spoken, schemas=[schema_of(tool) for tool in tools], options=options)
-    format = plugins.build("format", config.format, **config.format_options)
+    if kind is None:
+        format = plugins.build("format", config.format, **config.format_options)
+    elif kind is found:
+        format = _decoded(kind, config)
+    else:
+        options = _decoded(kind, config)
+        format = found(options, **_plugins_of(options))
     return with_tags(format, [tool for tool in tools if all(tool is not own for own in task.tools)])
 
 
-def _rstar(options: RStarOptions) -> RStar:
-    """The format of steps with its plug-ins."""
-    is_same = options.answer_equivalence
-    return RStar(
-        options,
-        parse=plugins.find("step_parser", options.step_parser),
-        is_same_answer=None if is_same is None else plugins.find("equivalence", is_same),
-    )
+def _plugins_of(options: Any) -> dict[str, Any]:
+    """Option -> the plug-in that it names, where it names one."""
+    named = {option: (kind, getattr(options, option)) for option, kind in plugin_options(type(options)).items()}
+    return {
+        option: plugins.find(cast(plugins.Kind, kind), name)
+        for option, (kind, name) in named.items()
+        if name is not None
+    }
 
 
 def _chat(config: RunConfig, codec: Codec, tools: Sequence[Tool]) -> Chat:

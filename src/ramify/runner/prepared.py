@@ -29,6 +29,7 @@ from ramify.engines.retrying import Retrying, retrying
 from ramify.runner.answers import Answering
 from ramify.runner.asking import Asking
 from ramify.runner.formats import build_format
+from ramify.runner.judge_formats import JudgeFormat, format_for, is_spoken_to
 from ramify.runner.judges import check_strategy_judges, judge_actions, judges_of, sampling
 from ramify.runner.judging import Judging
 from ramify.runner.pruning import Pruning
@@ -45,7 +46,6 @@ from ramify.runner.refusals import (
 from ramify.runner.run_strategy import RunStrategy
 from ramify.runner.sampler import Sampler
 from ramify.runner.tools import listed, tools_of
-from ramify.runner.voices import Voice, format_for, is_spoken_to
 from ramify.runner.whole_turns import check_growths, check_messages, check_stops
 from ramify.runner.work import prompt_segments
 from ramify.strategies.parts.post_hoc import post_hoc_rule
@@ -68,7 +68,7 @@ class Prepared:
     tools: tuple[Tool, ...]
     format: Format
     judging: Judging
-    voices: Mapping[str, Voice]
+    judge_formats: Mapping[str, JudgeFormat]
     """Judge's action -> how its model is spoken to."""
     pruning: Pruning | None
     strategy: RunStrategy
@@ -99,7 +99,7 @@ class Prepared:
     @property
     def codecs(self) -> dict[str, Codec]:
         """Judge's action -> the tokenizer of contexts of its own."""
-        return {action: voice.codec for action, voice in self.voices.items() if voice.reader is not None}
+        return {action: each.codec for action, each in self.judge_formats.items() if each.reader is not None}
 
     @property
     def prices(self) -> dict[str, Prices]:
@@ -180,8 +180,8 @@ def prepare(
     config = replace(config, actions=judge_actions(config, judges, format))
     check_actions(config.actions, every, format)
     asked = [judge.action for judge in sampling(judges).values()]
-    voices = {action: _voice(config, every, format, engine.codec, action) for action in asked}
-    judging = Judging(judges, leaf_judges, asking=Asking(voices, config.actions) if voices else None)
+    judge_formats = {action: _judge_format(config, every, format, engine.codec, action) for action in asked}
+    judging = Judging(judges, leaf_judges, asking=Asking(judge_formats, config.actions) if judge_formats else None)
     chosen = RunStrategy.of(config, strategy)
     sample = chosen.sample()
     is_same = format.is_same_answer if isinstance(format, Equating) else None
@@ -195,7 +195,7 @@ def prepare(
         tools=tools,
         format=format,
         judging=judging,
-        voices=voices,
+        judge_formats=judge_formats,
         pruning=Pruning.of(config.growth, task, judging),
         strategy=chosen,
         measures=sample.measures,
@@ -212,14 +212,16 @@ def prepare(
     return prepared
 
 
-def _voice(config: RunConfig, engines: Mapping[str, Engine], own: Format, codec: Codec, action: str) -> Voice:
+def _judge_format(
+    config: RunConfig, engines: Mapping[str, Engine], own: Format, codec: Codec, action: str
+) -> JudgeFormat:
     """How judges ask by an action: in the run's own format wherever its engine is spoken to in that."""
     name = config.actions[action].engine
     engine = engines[name]
     if is_spoken_to(engine, codec, own):
-        return Voice(_judges_sampler(config, engines, own.stops), own, codec)
+        return JudgeFormat(_judges_sampler(config, engines, own.stops), own, codec)
     format = format_for(engine, config.engine if name == "policy" else config.engines[name])
-    return Voice(_judges_sampler(config, engines, format.stops), format, engine.codec, reader=own)
+    return JudgeFormat(_judges_sampler(config, engines, format.stops), format, engine.codec, reader=own)
 
 
 def _judges_sampler(config: RunConfig, engines: Mapping[str, Engine], stops: tuple[str, ...]) -> Sampler:

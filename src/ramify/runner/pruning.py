@@ -17,7 +17,7 @@ from ramify.strategies.parts.prune import Prune
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PruneAnswer:
     """What came of asking about one path."""
 
     reason: str | None
@@ -46,16 +46,16 @@ class Pruning:
         found: Prune = task.prune if growth.prune == TASK_PRUNE else plugins.find("prune", growth.prune)
         return cls(partial(found, **growth.prune_options), judging, growth.prune_judge)
 
-    async def ask(self, branch: Branch, problem: Problem) -> Asked:
+    async def ask(self, branch: Branch, problem: Problem) -> PruneAnswer:
         """Whether to give the path up. A judge's fault is data: its score is None."""
         if self.judge is None:
-            return Asked(self.rule(branch))
+            return PruneAnswer(self.rule(branch))
         try:
             (score,) = await self.judging.scores(self.judge, [branch], problem)
         except JudgeError as error:
-            return Asked(None, (Score(self.judge, None, is_of_step=True),), str(error))
+            return PruneAnswer(None, (Score(self.judge, None, is_of_step=True),), str(error))
         reason = None if score.value is None else self.rule(branch, value=score.value)
-        return Asked(reason, (replace(score, is_of_step=True),))
+        return PruneAnswer(reason, (replace(score, is_of_step=True),))
 
 
 def _check(name: str, judging: Judging) -> None:

@@ -62,7 +62,7 @@ def acting(tools: Iterable[Tool]) -> dict[str, Acting]:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class CallStart:
     """Where a call begins: a tool, and the calls on the branch that made the state it acts on."""
 
     acting: Acting
@@ -70,7 +70,7 @@ class Start:
     history: tuple[ToolCall, ...]
 
     @classmethod
-    def behind(cls, acting: Acting, tree: str, calls: Sequence[ToolCall]) -> "Start":
+    def behind(cls, acting: Acting, tree: str, calls: Sequence[ToolCall]) -> "CallStart":
         """On a branch of `tree` that has made `calls`."""
         return cls(acting, tree, tuple(c for c in calls if c.tool in acting.peers and c.status in STATEFUL))
 
@@ -88,7 +88,7 @@ class Start:
 
 
 @dataclass(slots=True)
-class Slot:
+class SessionSlot:
     """One state. `call` is kept because its id names the slot; a slot in use is neither evicted nor closed."""
 
     call: ToolCall | None
@@ -103,9 +103,9 @@ class Sessions:
     def __init__(self, problems: Mapping[str, Problem], config: ToolsConfig) -> None:
         self._problems = problems
         self._config = config
-        self._parked: OrderedDict[Key, Slot] = OrderedDict()
+        self._parked: OrderedDict[Key, SessionSlot] = OrderedDict()
         """States that can be rebuilt, the least recently used first."""
-        self._kept: dict[Key, Slot] = {}
+        self._kept: dict[Key, SessionSlot] = {}
         """States that cannot, and shared sessions: never evicted."""
         self._live: dict[str, dict[Key, None]] = {}
         """Trees whose sessions may be parked, and every key one of theirs was kept by."""
@@ -118,7 +118,7 @@ class Sessions:
     def num_parked(self) -> int:
         return len(self._parked) + len(self._kept)
 
-    async def take(self, start: Start) -> ToolSession:
+    async def take(self, start: CallStart) -> ToolSession:
         """A session in the state the branch needs, for the caller alone unless the tool is shared.
 
         Raises `Refused`, `ToolError("replay_diverged")` where the calls gave other results this time, and whatever the
@@ -133,7 +133,7 @@ class Sessions:
             case "replay" | "refuse":
                 return await self._moved(start)
 
-    def park(self, start: Start, call: ToolCall, session: ToolSession) -> None:
+    def park(self, start: CallStart, call: ToolCall, session: ToolSession) -> None:
         """Keep a session, taken at `start`, in the state behind `call`."""
         if start.tool.branching == "share":
             return
@@ -141,11 +141,11 @@ class Sessions:
             self._close_soon(session)
             return
         key = (start.tree, start.acting.state, id(call))
-        self._home(start)[key] = Slot(call, session)
+        self._home(start)[key] = SessionSlot(call, session)
         self._note(key)
         self._evict()
 
-    def discard(self, start: Start, session: ToolSession) -> None:
+    def discard(self, start: CallStart, session: ToolSession) -> None:
         """Close a session whose state is no longer known; a shared one has none and lives on."""
         if start.tool.branching != "share":
             self._close_soon(session)
@@ -165,21 +165,21 @@ class Sessions:
 
     # -- the ways to branch -----------------------------------------------------------------------------------------
 
-    async def _shared(self, start: Start) -> ToolSession:
+    async def _shared(self, start: CallStart) -> ToolSession:
         start = replace(start, history=())
         async with self._held(start) as slot:
             if slot.session is None:
                 slot.session = await self._opened(start)
             return slot.session
 
-    async def _forked(self, start: Start) -> ToolSession:
+    async def _forked(self, start: CallStart) -> ToolSession:
         """A fork of the parked state, which is rebuilt if it is not there."""
         async with self._held(start) as slot:
             if slot.session is None:
                 slot.session = await self._rebuilt(start)
             return await self._fork(slot)
 
-    async def _moved(self, start: Start) -> ToolSession:
+    async def _moved(self, start: CallStart) -> ToolSession:
         """The parked session itself; one that has moved on is replayed, or refused."""
         slot = self._home(start).pop(start.key, None)
         if slot is not None and slot.session is not None:
@@ -188,7 +188,7 @@ class Sessions:
             raise Refused
         return await self._replayed(start, await self._opened(start), num_done=0)
 
-    async def _rebuilt(self, start: Start) -> ToolSession:
+    async def _rebuilt(self, start: CallStart) -> ToolSession:
         """The state from its nearest parked ancestor, or from the beginning."""
         for num_calls in range(len(start.history) - 1, -1, -1):
             slot = self._parked.get(start.key_after(num_calls))
@@ -201,14 +201,14 @@ class Sessions:
 
     # -- what a tool does -------------------------------------------------------------------------------------------
 
-    async def _opened(self, start: Start) -> ToolSession:
+    async def _opened(self, start: CallStart) -> ToolSession:
         if start.tree not in self._problems:
             raise ContractError(f"no problem is known for tree {start.tree!r}; its tools cannot be opened")
         problem = self._problems[start.tree].for_agents()
         what = f"{start.tool.name} did not open"
         return await self._in_time(lambda: start.tool.open(problem), what, unwanted=self._close_soon)
 
-    async def _fork(self, slot: Slot) -> ToolSession:
+    async def _fork(self, slot: SessionSlot) -> ToolSession:
         """A fork of the slot's session; one that fails to fork is lost, and rebuilt by the next who needs it."""
         session = slot.session
         assert session is not None
@@ -219,7 +219,7 @@ class Sessions:
             slot.session = None
             raise
 
-    async def _replayed(self, start: Start, session: ToolSession, *, num_done: int) -> ToolSession:
+    async def _replayed(self, start: CallStart, session: ToolSession, *, num_done: int) -> ToolSession:
         """`session` after the rest of the history, whose results must be those the branch shows."""
         try:
             for call in start.history[num_done:]:
@@ -258,14 +258,14 @@ class Sessions:
 
     # -- slots --------------------------------------------------------------------------------------------------------
 
-    def _home(self, start: Start) -> dict[Key, Slot]:
+    def _home(self, start: CallStart) -> dict[Key, SessionSlot]:
         return self._kept if start.tool.branching in ("share", "refuse") else self._parked
 
     @contextlib.asynccontextmanager
-    async def _held(self, start: Start) -> AsyncIterator[Slot]:
+    async def _held(self, start: CallStart) -> AsyncIterator[SessionSlot]:
         """The slot of a state, made if need be, for one user at a time."""
         home, key = self._home(start), start.key
-        slot = home.setdefault(key, Slot(start.history[-1] if start.history else None))
+        slot = home.setdefault(key, SessionSlot(start.history[-1] if start.history else None))
         self._note(key)
         if home is self._parked:
             self._parked.move_to_end(key)
@@ -282,7 +282,7 @@ class Sessions:
         if key[0] in self._live:
             self._live[key[0]][key] = None
 
-    def _settle(self, home: dict[Key, Slot], key: Key, slot: Slot) -> None:
+    def _settle(self, home: dict[Key, SessionSlot], key: Key, slot: SessionSlot) -> None:
         """The last user of a slot closes what was released meanwhile and drops what came to nothing."""
         if slot.num_users:
             return

@@ -21,7 +21,7 @@ from ramify.core.tool import STATEFUL, Lasting, Sandboxed, Tool, ToolResult, Too
 from ramify.edge.error_text import error_text
 from ramify.edge.retries import backoff_s
 from ramify.runner.deadline import OutOfTime
-from ramify.runner.sessions import Refused, Sessions, Start, acting
+from ramify.runner.sessions import CallStart, Refused, Sessions, acting
 from ramify.runner.tool_metrics import ToolMetrics
 from ramify.tools.arguments import Faults, faults_of
 from ramify.tools.output import made_safe, valid
@@ -69,7 +69,7 @@ class Toolbox:
         if (fault := self._faults[action.tool](action.arguments)) is not None:
             return self._unmade(action, "invalid", fault)
         async with self._room:
-            return await self._answered(Start.behind(called, tree, branch.tool_calls), action)
+            return await self._answered(CallStart.behind(called, tree, branch.tool_calls), action)
 
     async def try_walls(self) -> None:
         """Try the walls of every tool that needs some, before anything is grown. Raises as `Sandboxed` says."""
@@ -98,7 +98,7 @@ class Toolbox:
             "tools/parked_sessions": float(self._sessions.num_parked),
         }
 
-    async def _answered(self, start: Start, action: ToolAction) -> ToolCall:
+    async def _answered(self, start: CallStart, action: ToolAction) -> ToolCall:
         """The call of `action`, tried again while the tool says that the fault is its own."""
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -138,12 +138,12 @@ class Toolbox:
         with contextlib.suppress(Exception):
             await self._sessions.deadlines.within(tool.let_go, END_S)
 
-    def _may_retry(self, start: Start, error: ToolError, num_retries: int) -> bool:
+    def _may_retry(self, start: CallStart, error: ToolError, num_retries: int) -> bool:
         """Whether another try makes sense; a tool that refuses to branch lost its state with the fault."""
         is_restorable = start.tool.branching != "refuse"
         return is_restorable and error.reason not in UNTRIED and num_retries < self._config.max_retries
 
-    async def _tried(self, start: Start, action: ToolAction) -> tuple[ToolResult, ToolSession | None]:
+    async def _tried(self, start: CallStart, action: ToolAction) -> tuple[ToolResult, ToolSession | None]:
         """One try: what the tool said, and its session if its state is that behind the call.
 
         Boundary to plug-in code: whatever a tool raises is data, but for a `ToolError`, which asks for another try.
@@ -204,7 +204,7 @@ def _faults_of(tool: Tool) -> Faults:
     return fault
 
 
-def _pause_s(start: Start, action: ToolAction, number: int) -> float:
+def _pause_s(start: CallStart, action: ToolAction, number: int) -> float:
     """A pause before retry `number` that follows from what is called, so that a run repeats itself."""
     digest = hashlib.blake2b(f"{start.tree}\0{action.tool}\0{action.arguments}".encode(), digest_size=8).digest()
     seed = int.from_bytes(digest, "little")

@@ -18,7 +18,7 @@ from ramify.core.problem import Problem
 from ramify.core.tool import Tool
 from ramify.formats.arpo import arpo
 from ramify.judges.exact import ANSWER, Exact, is_same_answer
-from ramify.tasks.ledgers_book import MAX_ORDERS, MIN_ORDERS, SPLITS, Book, generate
+from ramify.tasks.ledgers_book import MAX_ORDERS, MIN_ORDERS, SPLITS, LedgerBook, generate
 from ramify.tasks.ledgers_python import LedgerPython, told
 from ramify.tools.python import Python
 
@@ -74,7 +74,7 @@ class Ledgers:
         return is_same_answer(one, other)
 
 
-def question(book: Book) -> str:
+def question(book: LedgerBook) -> str:
     """The user's turn."""
     return (
         f"Your Python session holds ledger = {book.ledger!r}. Carry out {book.num_orders} orders on it, one a call: "

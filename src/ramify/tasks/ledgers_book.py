@@ -27,7 +27,7 @@ Ledger = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class LedgerOrder:
     """One thing to do; carrying it out always changes the ledger it was made for."""
 
     verb: Verb
@@ -68,7 +68,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class LedgerBook:
     """One problem: what the accounts hold at first, and how many orders follow."""
 
     accounts: tuple[tuple[str, int], ...]
@@ -84,7 +84,7 @@ class Book:
         """What the accounts hold at first."""
         return dict(self.accounts)
 
-    def order(self, number: int, ledger: Ledger) -> Order:
+    def order(self, number: int, ledger: Ledger) -> LedgerOrder:
         """Order `number`, from 0, for whoever has this ledger then."""
         rng = random.Random(f"ledgers {self.key} {number} {sorted(ledger.items())}")
         one, other = rng.sample(sorted(ledger), 2)
@@ -94,7 +94,7 @@ class Book:
         if ledger[one] != ledger[other]:
             verbs.append("swap")
         verb = rng.choice(verbs)
-        return Order(
+        return LedgerOrder(
             verb,
             one,
             other if verb in ("move", "swap") else "",
@@ -133,13 +133,13 @@ def split_of(key: str) -> Split:
     return "heldout" if int.from_bytes(digest[:8], "big") % 100 < HELDOUT_PERCENT else "train"
 
 
-def draw_book(rng: random.Random, num_orders: int | None = None) -> Book:
+def draw_book(rng: random.Random, num_orders: int | None = None) -> LedgerBook:
     """A book from either split. Consumes `rng`."""
     accounts = tuple((name, rng.randint(10, 99)) for name in sorted(rng.sample(NAMES, NUM_ACCOUNTS)))
-    return Book(accounts, num_orders or rng.randint(MIN_ORDERS, MAX_ORDERS))
+    return LedgerBook(accounts, num_orders or rng.randint(MIN_ORDERS, MAX_ORDERS))
 
 
-def generate(split: Split, num_books: int, seed: int, *, num_orders: int | None = None) -> Iterator[Book]:
+def generate(split: Split, num_books: int, seed: int, *, num_orders: int | None = None) -> Iterator[LedgerBook]:
     """Yield distinct books of one split, the same ones for one seed."""
     rng = random.Random(f"ledgers {split} {seed}")
     seen: set[str] = set()

@@ -15,7 +15,7 @@ from ramify.core.errors import ConfigError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolStatus
 from ramify.core.tool import STATEFUL, Branching, ToolResult, ToolSession, text_schema
-from ramify.tasks.ledgers_book import Book, Ledger
+from ramify.tasks.ledgers_book import Ledger, LedgerBook
 from ramify.tools.python import Python
 
 READ: Final = 'print("\\n" + __import__("json").dumps(ledger))'
@@ -72,7 +72,7 @@ class LedgerSession:
     """One branch's interpreter, and its book: open at page `num_done`, told with `ledger`."""
 
     python: ToolSession
-    book: Book
+    book: LedgerBook
     ledger: Ledger
     """As it was when the order that stands was told."""
     num_done: int = 0
@@ -102,7 +102,7 @@ class LedgerSession:
         await self.python.close()
 
 
-def told(book: Book, num_done: int, ledger: Ledger) -> str:
+def told(book: LedgerBook, num_done: int, ledger: Ledger) -> str:
     """What is to be done with a ledger once so many orders are done."""
     if num_done == book.num_orders:
         return f"the book is closed: answer {book.asked}"
@@ -115,10 +115,10 @@ def _with(result: ToolResult, line: str, *, status: ToolStatus) -> ToolResult:
     return replace(result, text=f"{text}\n{line}" if text else line, status=status)
 
 
-def _book(problem: Problem) -> Book:
+def _book(problem: Problem) -> LedgerBook:
     try:
         columns = msgspec.convert(dict(problem.public), _Columns)
-        return Book(tuple(sorted(columns.ledger.items())), columns.num_orders)
+        return LedgerBook(tuple(sorted(columns.ledger.items())), columns.num_orders)
     except msgspec.ValidationError as error:
         raise ToolError("tool_gave_up", f"problem {problem.uid!r} is none of `ledgers`: {error}") from error
 
@@ -128,7 +128,7 @@ class _Columns(msgspec.Struct):
     num_orders: int
 
 
-def _ledger(shown: str, book: Book) -> Ledger | None:
+def _ledger(shown: str, book: LedgerBook) -> Ledger | None:
     """The ledger a session has shown; None = it is none of this book."""
     try:
         ledger = msgspec.json.decode(shown.rstrip().rpartition("\n")[2], type=dict[str, int])

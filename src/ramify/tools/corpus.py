@@ -34,11 +34,11 @@ BATCH: Final = 1024
 _BOM = b"\xef\xbb\xbf"
 
 
-class BadRow(Exception):
+class BadPassage(Exception):
     """What is wrong with one row. Private to this file: it becomes a line of a report."""
 
 
-Row = Mapping[str, Any] | BadRow
+Row = Mapping[str, Any] | BadPassage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,18 +53,18 @@ class Columns:
     """None = `id`, where a row has one."""
 
     def read_of(self, present: Sequence[str]) -> list[str]:
-        """Those of a file's columns that are read. Raises `BadRow` where one that is needed is not there."""
+        """Those of a file's columns that are read. Raises `BadPassage` where one that is needed is not there."""
         for column in (self.text, self.title, self.uid):
             if column is not None and column not in present:
-                raise BadRow(f"there is no column {column!r}; {nearest(column, present)}")
+                raise BadPassage(f"there is no column {column!r}; {nearest(column, present)}")
         if self.text is None and "text" not in present and CONTENTS not in present:
             known = ", ".join(map(repr, present)) or "none"
-            raise BadRow(f"there is no column 'text' or {CONTENTS!r} among {known}; name the one that is the text")
+            raise BadPassage(f"there is no column 'text' or {CONTENTS!r} among {known}; name the one that is the text")
         wanted = {self.text or "text", self.title or "title", self.uid or "id", CONTENTS}
         return [column for column in present if column in wanted]
 
     def passage(self, row: Mapping[str, Any]) -> Passage:
-        """The passage of a row. Raises `BadRow`."""
+        """The passage of a row. Raises `BadPassage`."""
         self.read_of(tuple(row))
         uid = _uid(row, self.uid or "id", is_named=self.uid is not None)
         text_column = self.text or ("text" if "text" in row else CONTENTS)
@@ -110,7 +110,7 @@ class Corpus:
         for number, row in self._rows():
             try:
                 passage = self._passage(row, number)
-            except BadRow as bad:
+            except BadPassage as bad:
                 self._note(number, bad)
                 continue
             if not self.num_bad or self._on_bad_row == "skip":
@@ -128,14 +128,14 @@ class Corpus:
         return "\n".join([*self.faults, *([f"… and {more} more bad rows"] if more else [])])
 
     def _passage(self, row: Row, number: int) -> Passage:
-        if isinstance(row, BadRow):
+        if isinstance(row, BadPassage):
             raise row
         passage = self._columns.passage(row)
         if passage.uid and (first := self._seen.first_line(passage.uid, number)) != number:
-            raise BadRow(f"id {passage.uid!r:.80} was used in {self._unit} {first}; an id names one passage")
+            raise BadPassage(f"id {passage.uid!r:.80} was used in {self._unit} {first}; an id names one passage")
         return passage
 
-    def _note(self, number: int, bad: BadRow) -> None:
+    def _note(self, number: int, bad: BadPassage) -> None:
         """Keep a fault. Raises `ConfigError` at one that would not be shown, where nothing can come of reading on."""
         self.num_bad += 1
         if len(self.faults) < MAX_FAULTS_SHOWN:
@@ -166,7 +166,7 @@ class Corpus:
                 lines: BufferedIOBase = gzip.GzipFile(fileobj=file) if is_packed else file
                 for number, line in enumerate(_lines(lines), start=1):
                     self.share_read = file.tell() / size
-                    if isinstance(line, BadRow):
+                    if isinstance(line, BadPassage):
                         yield number, line
                     elif line := line.removeprefix(_BOM if number == 1 else b"").strip():
                         yield number, _json_row(line)
@@ -187,11 +187,11 @@ class Corpus:
                     yield from enumerate(_arrow_rows(batch), start=number + 1)
                     number += batch.num_rows
                     self.share_read = number / file.metadata.num_rows
-        except (BadRow, OSError, pyarrow.ArrowException) as error:
+        except (BadPassage, OSError, pyarrow.ArrowException) as error:
             raise ConfigError(f"{self.path} cannot be read: {error}") from error
 
 
-def _lines(file: BufferedIOBase) -> Iterator[bytes | BadRow]:
+def _lines(file: BufferedIOBase) -> Iterator[bytes | BadPassage]:
     """Every line of a file, or the fault of one that is too long; only a newline ends a line."""
     while line := file.readline(MAX_LINE_BYTES + 1):
         if len(line) <= MAX_LINE_BYTES:
@@ -199,19 +199,19 @@ def _lines(file: BufferedIOBase) -> Iterator[bytes | BadRow]:
             continue
         while line and not line.endswith(b"\n"):
             line = file.readline(MAX_LINE_BYTES)
-        yield BadRow(f"the line is longer than {MAX_LINE_BYTES} bytes")
+        yield BadPassage(f"the line is longer than {MAX_LINE_BYTES} bytes")
 
 
 def _json_row(line: bytes) -> Row:
     try:
         return msgspec.json.decode(line.decode("utf-8"), type=dict[str, Any])
     except UnicodeDecodeError as error:
-        return BadRow(f"this is no UTF-8: {error.reason} at byte {error.start} of the line")
+        return BadPassage(f"this is no UTF-8: {error.reason} at byte {error.start} of the line")
     except RecursionError:
-        return BadRow("this is nested too deeply")
+        return BadPassage("this is nested too deeply")
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         hint = "; a byte order mark stands before it" if line.startswith(_BOM) else ""
-        return BadRow(f"this is no JSON object: {error}{hint}")
+        return BadPassage(f"this is no JSON object: {error}{hint}")
 
 
 def _arrow_rows(batch: Any) -> Iterator[Row]:
@@ -223,15 +223,15 @@ def _arrow_rows(batch: Any) -> Iterator[Row]:
             try:
                 yield {name: batch.column(name)[row].as_py() for name in batch.schema.names}
             except UnicodeDecodeError as error:
-                yield BadRow(f"this is no UTF-8: {error.reason} at byte {error.start} of a text")
+                yield BadPassage(f"this is no UTF-8: {error.reason} at byte {error.start} of a text")
             except (ValueError, OverflowError) as error:
-                yield BadRow(f"this cannot be read: {error}")
+                yield BadPassage(f"this cannot be read: {error}")
 
 
 def _text(row: Mapping[str, Any], column: str) -> str:
     text = row[column]
     if not isinstance(text, str) or not text.strip():
-        raise BadRow(f"column {column!r} holds no text: {text!r:.80}")
+        raise BadPassage(f"column {column!r} holds no text: {text!r:.80}")
     return text
 
 
@@ -239,7 +239,7 @@ def _title(row: Mapping[str, Any], column: str) -> str:
     """'' where a row has none: a passage needs no title."""
     title = row.get(column)
     if title is not None and not isinstance(title, str):
-        raise BadRow(f"column {column!r} holds no title: {title!r:.80}")
+        raise BadPassage(f"column {column!r} holds no title: {title!r:.80}")
     return title or ""
 
 
@@ -248,5 +248,5 @@ def _uid(row: Mapping[str, Any], column: str, *, is_named: bool) -> str:
     if uid is None and not is_named:
         return ""
     if isinstance(uid, bool) or not isinstance(uid, str | int) or uid == "":
-        raise BadRow(f"column {column!r} holds no id: {uid!r:.80}")
+        raise BadPassage(f"column {column!r} holds no id: {uid!r:.80}")
     return str(uid)

@@ -25,7 +25,7 @@ from ramify.tools.arguments import read_arguments
 if TYPE_CHECKING:
     from mcp_types import Tool as ServersTool
 
-    from ramify.tools.mcp_client import Connection, Server
+    from ramify.tools.mcp_client import Connection, McpServer
 
 McpBranching = Literal["share", "replay", "refuse"]
 """The state of a server cannot be copied."""
@@ -97,7 +97,7 @@ class Mcp:
         """The server's tools. Raises `ConfigError` where it cannot be asked, or lists what the options do not fit."""
         tools = self._chosen(self._listing())
         branching: dict[str, McpBranching] = {t.name: self.branching.get(t.name, t.branching) for t in tools}
-        source = Source(self)
+        source = McpSource(self)
         state = _most_careful(branching.values())
         made: list[Tool] = []
         for tool in tools:
@@ -112,12 +112,12 @@ class Mcp:
         absolute = {key: str(Path(folder).resolve()) for key, folder in folders.items() if folder is not None}
         return {"listed": msgspec.json.encode(self._listing()).decode(), **absolute}
 
-    def server(self) -> "Server":
+    def server(self) -> "McpServer":
         """The server's sessions; none is open yet. Raises `ConfigError` without the package mcp."""
-        from ramify.tools.mcp_client import Address, Server
+        from ramify.tools.mcp_client import McpAddress, McpServer
 
-        return Server(
-            Address(
+        return McpServer(
+            McpAddress(
                 command=self.command,
                 args=self.args,
                 env=self.env,
@@ -166,14 +166,14 @@ class Mcp:
 
 
 @dataclass(slots=True)
-class Source:
+class McpSource:
     """The server behind a set of tools. Nothing of it is needed before the first session is opened."""
 
     options: Mcp
-    _server: "Server | None" = None
+    _server: "McpServer | None" = None
 
     @property
-    def server(self) -> "Server":
+    def server(self) -> "McpServer":
         if self._server is None:
             self._server = self.options.server()
         return self._server
@@ -190,7 +190,7 @@ class McpTool:
     name: str
     listed: Listed
     branching: McpBranching
-    source: Source
+    source: McpSource
 
     @property
     def schema(self) -> Mapping[str, Any]:

@@ -26,7 +26,7 @@ READ_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class McpAddress:
     """Where a server is: a command, or a URL."""
 
     command: str | None

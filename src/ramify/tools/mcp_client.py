@@ -22,7 +22,7 @@ try:
     from mcp import Client, MCPError
     from pydantic import ValidationError
 
-    from ramify.tools.mcp_address import Address
+    from ramify.tools.mcp_address import McpAddress
     from ramify.tools.mcp_process import LastWords
 except ImportError as error:
     raise ConfigError("tools of an MCP server need the package mcp: pip install 'ramify[mcp]'") from error
@@ -49,7 +49,7 @@ logging.getLogger("mcp").addHandler(logging.NullHandler())
 class Connection:
     """One session with a server. Made inside the running loop; `close` it."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: McpAddress) -> None:
         loop = asyncio.get_running_loop()
         self._address = address
         self._ready: asyncio.Future[Client] = loop.create_future()
@@ -168,10 +168,10 @@ class Connection:
 
 
 @dataclass(slots=True)
-class Server:
+class McpServer:
     """All sessions with one server: the shared one, and those of branches."""
 
-    address: Address
+    address: McpAddress
     _shared: Connection | None = None
     _open: set[Connection] = field(default_factory=set[Connection])
 
@@ -195,7 +195,7 @@ class Server:
         await asyncio.gather(*(connection.close() for connection in connections))
 
 
-def listed_by(address: Address) -> Sequence[types.Tool]:
+def listed_by(address: McpAddress) -> Sequence[types.Tool]:
     """What a server offers, asked from a thread of its own, so that it does not matter whether a loop is running here.
 
     Raises `ConfigError`.
@@ -230,7 +230,7 @@ async def _pages(client: Client) -> list[types.Tool]:
     raise ToolError("tool_gave_up", f"its list of tools has more than {MAX_PAGES} pages")
 
 
-async def _listed(address: Address) -> Sequence[types.Tool]:
+async def _listed(address: McpAddress) -> Sequence[types.Tool]:
     connection = Connection(address)
     try:
         return await connection.tools()

@@ -1,4 +1,4 @@
-"""Arms: what a command holds against each other, each a preset or a configuration file, with settings of its own."""
+"""Contenders: the presets and configuration files that a command compares, each with settings of its own."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
 
 FILE: Final = ".toml"
-"""How the name of an arm ends that is a configuration file, such as `ramify plan --out` writes."""
+"""Ending of a contender that is a configuration file, such as `ramify plan --out` writes."""
 
 
-def add_arm_flags(parser: argparse.ArgumentParser, about: str = "") -> None:
+def add_contender_flags(parser: argparse.ArgumentParser, about: str = "") -> None:
     presets = f"presets, or configuration files (*{FILE}); `ramify presets` lists presets{about}"
     parser.add_argument("--presets", required=True, metavar="A,B,…", help=presets)
     setting = "a setting of all runs, or of a single preset's"
     parser.add_argument("--set", action="append", default=[], metavar="[PRESET:]PATH=VALUE", help=setting)
 
 
-def arm_names(text: str) -> list[str]:
-    """The arms that `--presets` names. Raises `ConfigError` where there is none, or one twice."""
+def contender_names(text: str) -> list[str]:
+    """The contenders in the text of `--presets`. Raises `ConfigError` if there is none, or one twice."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise ConfigError("--presets: name at least one preset; `ramify presets` lists them")
@@ -31,10 +31,10 @@ def arm_names(text: str) -> list[str]:
     return names
 
 
-def arm_config(
+def contender_config(
     name: str, names: Sequence[str], *, flags: Mapping[str, Any], given: Sequence[str], files: Sequence[Path] = ()
 ) -> "RunConfig":
-    """The configuration of the arm `name`, one of `names`; `given` are the texts of `--set`. Raises `ConfigError`."""
+    """The configuration of `name`, one of `names`. `given`: the texts of `--set`. Raises `ConfigError`."""
     from ramify.config.configure import resolve
 
     settings = settings_of(name, names, given)
@@ -44,7 +44,7 @@ def arm_config(
 
 
 def settings_of(name: str, names: Sequence[str], given: Sequence[str]) -> list[str]:
-    """Those of all arms and those of the arm `name`. Raises `ConfigError` for one of an arm that is not run."""
+    """The settings of all contenders and of `name` alone. Raises `ConfigError` for a setting of none of `names`."""
     found: list[str] = []
     for text in given:
         owner, colon, setting = text.partition(":")

@@ -1,11 +1,11 @@
-"""Arms: presets and configuration files side by side, with settings of all of them and of one."""
+"""Contenders: presets and configuration files side by side, with settings of all of them and of one."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from ramify.cli.arms import settings_of
+from ramify.cli.contenders import settings_of
 from ramify.cli.main import main
 
 PLAN = """

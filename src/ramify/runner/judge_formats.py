@@ -1,9 +1,9 @@
-"""Voices: how the models that judges ask are spoken to.
+"""Judge formats: in which format and tokenizer a judge asks its model.
 
-One whose tokenizer is the run's is spoken to in the run's format. Any other has contexts of its own, in its own
-tokenizer and turns: chat messages where its engine takes them, else its model's chat template, else the bare prompt.
-What is judged is cited there as the run's format reads it, as text, so that no token of one tokenizer gets into a
-context of the other.
+A model with the run's tokenizer is asked in the run's format. Any other model gets contexts of its own, in its own
+tokenizer: chat messages where its engine takes them, else its model's chat template, else the bare prompt. There the
+judged text is quoted as the run's format reads it, as text, so that no token of one tokenizer enters a context of the
+other.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ IN_MESSAGES: Final = Messages(BARE, options=MessagesOptions(system=""))
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
-    """How one action of judges is spoken for."""
+class JudgeFormat:
+    """How the judges that use one action ask."""
 
     sampler: Sampler
     format: Format
