@@ -1,8 +1,11 @@
 """What every strategy keeps to, whatever it does: run over every registered one, in several configurations."""
 
+import json
 import math
 import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -306,11 +309,16 @@ def built(name: str, options: dict[str, object], rng: Draws | None = None) -> St
     return strategy_class(strategy_class.Config(**options), rng or np.random.default_rng(5))
 
 
+def configurations_of(name: str) -> list[dict[str, object]]:
+    """Those of a registered strategy; one that is not listed above runs with its defaults."""
+    return CONFIGURATIONS.get(name, [{}])
+
+
 def _parameters() -> list[object]:
     return [
         pytest.param((lambda name=name, options=options: built(name, options)), id=f"{name}-{number}")
-        for name, configurations in CONFIGURATIONS.items()
-        for number, options in enumerate(configurations)
+        for name in plugins.known("strategy")
+        for number, options in enumerate(configurations_of(name))
     ]
 
 
@@ -321,8 +329,29 @@ def grown(build: Build, **options: object) -> Journey:
     return journey(build(), SeededWorld(prunes=True), **options)
 
 
-def test_every_registered_strategy_is_configured_here() -> None:
-    assert set(CONFIGURATIONS) == set(plugins.known("strategy"))
+def test_every_strategy_that_is_configured_here_is_registered() -> None:
+    assert set(CONFIGURATIONS) <= set(plugins.known("strategy"))
+
+
+IMPORT_EACH = """
+import importlib, json, sys
+from ramify.plugins import TABLE
+loaded = {}
+for name, place in TABLE["strategy"].items():
+    for module in [module for module in sys.modules if module.startswith("ramify.strategies")]:
+        del sys.modules[module]
+    importlib.import_module(place.split(":")[0])
+    loaded[name] = [module for module in sys.modules if module.startswith("ramify.strategies.")]
+print(json.dumps(loaded))
+"""
+
+
+def test_importing_a_strategy_imports_no_other_method() -> None:
+    """A method is a file of `ramify.strategies`, or a folder for a family; all of them share `parts`."""
+    printed = subprocess.run([sys.executable, "-c", IMPORT_EACH], capture_output=True, check=True).stdout
+    for name, modules in json.loads(printed).items():
+        method = plugins.TABLE["strategy"][name].split(":")[0].split(".")[2]
+        assert {module.split(".")[2] for module in modules} <= {method, "parts"}, name
 
 
 @every_strategy
@@ -446,7 +475,7 @@ def test_a_twin_built_and_told_alike_asks_the_same(build: Build) -> None:
     assert journey(Watched(build()), SeededWorld()).driver.is_finished
 
 
-@pytest.mark.parametrize("name", sorted(CONFIGURATIONS))
+@pytest.mark.parametrize("name", plugins.known("strategy"))
 def test_nothing_is_drawn_but_at_ask(name: str) -> None:
     class Gate:
         """Draws that are open while the strategy is asked."""
@@ -475,7 +504,7 @@ def test_nothing_is_drawn_but_at_ask(name: str) -> None:
             assert self.is_open
             return float(self._rng.beta(a, b))
 
-    for options in CONFIGURATIONS[name]:
+    for options in configurations_of(name):
         gate = Gate()
         strategy = built(name, options, gate)
         trip = Journey(strategy, SeededWorld())

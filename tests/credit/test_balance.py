@@ -22,7 +22,7 @@ from ramify.core.command import Fork
 from ramify.core.errors import ContractError
 from ramify.core.growth import Done, Failure, Growth, GrowthRules
 from ramify.core.stems import joining
-from ramify.core.strategy import Strategy
+from ramify.core.strategy import Strategy, post_hoc_rule
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.credit import (
     Forest,
@@ -40,10 +40,9 @@ from ramify.credit.forest import STEM, Array_N
 from ramify.rows import rows_of
 from ramify.runner.driver import Start
 from ramify.strategies.offline import Offline, OfflineConfig
-from ramify.strategies.parts.post_hoc import LeastLikely, UniformNode, post_hoc_rule
 from ramify.strategies.parts.topped_up import ToppedUp
-from ramify.strategies.tree_grpo import TreeGRPO, TreeGRPOConfig
-from ramify.strategies.treerl import TreeRL, TreeRLConfig
+from ramify.strategies.tree_grpo import TreeGRPO, TreeGRPOConfig, UniformNode
+from ramify.strategies.treerl import LeastLikely, TreeRL, TreeRLConfig
 
 # -- the goldens' samplers ---------------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ramify import plugins
-from ramify.config.decode import decode
 from ramify.config.run_config import RunConfig
+from ramify.config.strategy_options import named_functions, read_options
 from ramify.core.action import ActionConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine
@@ -23,7 +23,7 @@ from ramify.core.prices import Prices
 from ramify.core.problem import Problem
 from ramify.core.seeds import strategy_seed, tree_seed
 from ramify.core.shard import WHOLE, Portion
-from ramify.core.strategy import SearchStrategy, Strategy, Vote
+from ramify.core.strategy import SearchStrategy, Strategy, Vote, post_hoc_rule
 from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.edge.error_text import error_text
@@ -58,7 +58,6 @@ from ramify.runner.voices import Voice, format_for, is_spoken_to
 from ramify.runner.whole_turns import check_growths, check_messages, check_stops
 from ramify.runner.work import prompt_segments
 from ramify.store.replay import Replayed
-from ramify.strategies.parts.post_hoc import post_hoc_rule
 from ramify.strategies.parts.topped_up import ToppedUp
 
 MAX_CHARACTER_BYTES = 4
@@ -120,6 +119,7 @@ class Run:
         self._pruning = Pruning.of(config.growth, task, self.judging)
         self._strategy: Any = strategy or plugins.find("strategy", config.strategy.name)
         self._options = _options(self._strategy, config)
+        self._functions = named_functions(self._options)
         self._scheduler: Scheduler | None = None
         self._deadline: float | None = None
         self._is_connected = False
@@ -142,7 +142,7 @@ class Run:
 
     def strategy(self, seed: int) -> Strategy:
         """A fresh strategy for the tree of `seed`."""
-        strategy = self._strategy(self._options, np.random.default_rng(strategy_seed(seed)))
+        strategy = self._strategy(self._options, np.random.default_rng(strategy_seed(seed)), **self._functions)
         min_leaves = self.config.rows.min_leaves
         return strategy if min_leaves is None else ToppedUp(_checked(strategy), min_leaves)
 
@@ -413,8 +413,7 @@ def _checked(strategy: object) -> Strategy:
 
 def _options(strategy: Any, config: RunConfig) -> Any:
     """The strategy's own `Config`, from the run's options."""
-    kind = plugins.config_class(strategy)
-    options, faults = decode(kind, config.strategy.options, path="strategy.options")
+    options, _, faults = read_options(strategy, config.strategy.options)
     if options is None:
         raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
     return options

@@ -12,7 +12,7 @@ zzfoutofspace/ATPO, whose plan run as written forks at no inner node: every leaf
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
@@ -20,8 +20,8 @@ from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.parts import choose
 from ramify.strategies.parts.branching import Rounding
+from ramify.strategies.parts.choose import UNMEASURED, Choose, rule
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.entropy import STEP_ENTROPY
 from ramify.strategies.parts.flight import InFlight
@@ -38,8 +38,8 @@ class OfflineConfig:
     expansion_iterations: int = 2
     expansion_nodes: int = 1
     """Nodes chosen a round."""
-    choose: str = "uniform"
-    """Name of the rule (`strategies/choose.py`)."""
+    choose: str = field(default="uniform", metadata={"plugin": "choose"})
+    """Name of the rule (`parts/choose.py`), or `path/to/file.py:function`."""
     commit: Literal["after", "before"] = "after"
     max_depth: int = 4
     """Depths committed to before are drawn from 0 .. max_depth - 1 steps."""
@@ -53,12 +53,13 @@ class OfflineConfig:
     rounding: Rounding = "ceil"
 
     def __post_init__(self) -> None:
+        if ":" not in self.choose:
+            rule(self.choose)
         numbers = (self.initial_rollouts, self.beam_size, self.expansion_nodes, self.max_depth, self.n)
         if any(number != "dynamic" and number < 1 for number in numbers) or self.expansion_iterations < 0:
             raise ConfigError(f"offline: numbers must be at least 1, expansion_iterations at least 0, got {self!r}")
         if self.commit == "before" and self.initial_rollouts == "dynamic":
             raise ConfigError("offline: commit='before' needs a fixed number of initial_rollouts, got 'dynamic'")
-        choose.rule(self.choose)
 
 
 AS_PUBLISHED = OfflineConfig(candidates="chains", chosen="grow", probes="discard", rounding="int_plus_one")
@@ -78,9 +79,10 @@ class Offline:
 
     Config = OfflineConfig
 
-    def __init__(self, config: OfflineConfig, rng: Draws) -> None:
+    def __init__(self, config: OfflineConfig, rng: Draws, *, choose: Choose | None = None) -> None:
+        """`choose`: the rule that the configuration names; None = it is a built-in one."""
         self.config = config
-        is_measured = config.initial_rollouts == "dynamic" or config.choose not in choose.UNMEASURED
+        is_measured = config.initial_rollouts == "dynamic" or config.choose not in UNMEASURED
         self.measures = frozenset({STEP_ENTROPY} if is_measured else ())
         self.is_order_free = True
         self.post_hoc_reason = ""
@@ -89,7 +91,7 @@ class Offline:
         elif config.initial_rollouts == "dynamic" and config.probes == "keep":
             self.post_hoc_reason = "how many chains there are depends on a chain that is kept"
         self._rng = rng
-        self._choose = choose.rule(config.choose)
+        self._choose = choose or rule(config.choose)
         self._initial = InitialRollouts(
             config.initial_rollouts, n=config.n, probes=config.probes, rounding=config.rounding
         )

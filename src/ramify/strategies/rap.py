@@ -23,9 +23,9 @@ from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.expansion import Expansion, Expansions, finite_value
+from ramify.strategies.parts.proportional import sampled
 from ramify.strategies.parts.rap_state import Aggregate, CalcQ, State, all_states, bound, log_visits
 from ramify.strategies.parts.steering import REWARD, Oracle
-from ramify.strategies.tot.values import sampled
 
 Output = Literal["max_reward", "follow_max", "max_iter", "last_iter", "last_terminal_iter"]
 """The answer: any visited end, by its rewards; the end met by taking the best step of each state; the end of the

@@ -12,12 +12,14 @@ entropy_chain_local_manager.py; exactness: `docs/credit.md`.
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from ramify.core.branch import Branch
 from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome, Tokens
 from ramify.core.errors import ConfigError
 from ramify.core.stems import joining
@@ -26,6 +28,7 @@ from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.entropy import LOGPROBS
 from ramify.strategies.parts.flight import InFlight
+from ramify.strategies.parts.post_hoc import settled_at, step_starts
 from ramify.strategies.parts.surprise import Reading, Shortage, Surprisals, Ties, fork_positions, surprisals
 
 RULE = "surprise"
@@ -84,6 +87,34 @@ _New = tuple[_Chain, int, int | None, Fork | None]
 """A chain to grow, the node or the position on its branch that it continues, and its fork."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeastLikely:
+    """TreeRL's post-hoc rule: fork before the least likely sampled tokens of a trunk, where a fork may stand."""
+
+    config: TreeRLConfig
+    words: tuple[str, ...] = ()
+    """Stop words that a fork does not cut (`GrowthRules.words`)."""
+
+    @property
+    def max_forks(self) -> int:
+        return self.config.forks
+
+    def forks(self, tree: Tree, leaf: int) -> Mapping[int, float]:
+        """Token position -> number of forks there."""
+        branch, config = tree.branch(leaf), self.config
+        found = fork_positions(
+            [self._surprisals(tree, branch)], config.forks, shortage=config.shortage, ties=config.ties
+        )
+        starts = step_starts(tree, leaf)
+        return Counter(at if at in starts else settled_at(branch, at, self.words) for _, at in found)
+
+    def _surprisals(self, tree: Tree, branch: Branch) -> Surprisals:
+        """(T,) of the tokens before which a fork of the path may stand, were it a chain from the bare prompt."""
+        config = self.config
+        start = tree.length(ROOT)
+        return surprisals(branch, start, config.words, reading=config.reading, max_position=config.max_position)
+
+
 class TreeRL:
     """Grow chains, then fork them where they were surprised."""
 
@@ -131,6 +162,10 @@ class TreeRL:
         if self.is_done(tree):
             return Phase("collection", self._round)
         return Phase("expansion", self._round) if self._round else Phase("initial chains")
+
+    def post_hoc_rule(self, words: Sequence[str]) -> LeastLikely | None:
+        is_one_round = self.config.fork == "before" and self.config.rounds == 1
+        return LeastLikely(self.config, tuple(words)) if is_one_round else None
 
     def _start(self) -> Sequence[Grow]:
         num_forks = self.config.forks if self.config.fork == "after" else 0

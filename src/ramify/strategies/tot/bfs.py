@@ -12,7 +12,8 @@ from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.expansion import Child, Expansion, Expansions
-from ramify.strategies.tot.values import ZeroValues, greedy, sampled, sampled_once
+from ramify.strategies.parts.proportional import ZeroValues, sampled, sampled_once
+from ramify.strategies.tot.values import greedy
 from ramify.strategies.tot.weigh import Growing, weighed
 
 
