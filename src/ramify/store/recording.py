@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
 from ramify.core.codec import Codec
-from ramify.core.command import Cancel, Candidate, Close, Command, Fork, Grow, Judge, Score, Tokens
+from ramify.core.command import Cancel, Candidate, Close, Command, Fork, Grow, Judge, Option, Score, Tokens
 from ramify.core.errors import StoreError
 from ramify.core.growth import Done, Ending, Failure, Scored
 from ramify.core.problem import Problem
@@ -245,7 +245,7 @@ def _fork_value(fork: Fork) -> ForkValue:
     )
 
 
-def _candidate_value(candidate: Candidate) -> CandidateValue:
+def _candidate_value(candidate: Candidate | Option) -> CandidateValue:
     return CandidateValue(
         node=operator.index(candidate.node), score=pack_number(candidate.score), terms=_pack_terms(candidate.terms)
     )
@@ -383,12 +383,12 @@ def _command(value: CommandValue) -> Command:
                 until=Tokens(value.until) if isinstance(value.until, int) else value.until,
                 action=value.action,
                 fork=_fork(value.fork) if isinstance(value.fork, ForkValue) else value.fork,
-                why=tuple(map(_candidate, value.why)),
+                why=tuple(map(_option, value.why)),
             )
         case JudgeValue():
-            return Judge(value.nodes, value.judge, value.attempt, tuple(map(_candidate, value.why)))
+            return Judge(value.nodes, value.judge, value.attempt, tuple(map(_option, value.why)))
         case CloseValue():
-            return Close(value.node, value.reason, tuple(map(_candidate, value.why)), value.stop)
+            return Close(value.node, value.reason, tuple(map(_option, value.why)), value.stop)
         case CancelValue():
             return Cancel(value.command_id)
         case _:
@@ -404,6 +404,10 @@ def _fork(value: ForkValue) -> Fork:
         score=_unpacked(value.score),
         select_prob=_unpacked(value.select_prob),
     )
+
+
+def _option(value: CandidateValue) -> Option:
+    return Option(value.node, unpack_number(value.score), _unpack_terms(value.terms))
 
 
 def _candidate(value: CandidateValue) -> Candidate:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ramify.core.command import SHOWN, Candidate, Command, Fork, Grow, Outcome, siblings
+from ramify.core.command import SHOWN, Candidate, Command, Fork, Grow, Option, Outcome, siblings
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
@@ -274,9 +274,9 @@ class LATS:
             exploration=config.exploration,
         )
 
-    def _why(self, state: State) -> tuple[Candidate, ...]:
+    def _why(self, state: State) -> tuple[Option, ...]:
         """The state and its siblings by value, with what they were weighed by."""
         if state.above is None:
             return ()
         ranked = sorted(state.above.children or [state], key=lambda sibling: -sibling.value)
-        return tuple(Candidate(s.tip, s.value, (("visits", float(s.visits)),)) for s in ranked[:SHOWN])
+        return tuple(Option(s.tip, s.value, (("visits", float(s.visits)),)) for s in ranked[:SHOWN])

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
-from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome
+from ramify.core.command import Failed, Fork, Grow, Grown, Option, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
@@ -186,5 +186,5 @@ class Offline:
         entropy = tree.measure(node, STEP_ENTROPY) if STEP_ENTROPY in self.measures else None
         score = 1 / num_candidates if entropy is None else entropy
         fork = Fork(self._num_new, self.config.choose)
-        why = (Candidate(node, score, (("num_candidates", float(num_candidates)),)),)
+        why = (Option(node, score, (("num_candidates", float(num_candidates)),)),)
         return [Grow(node, fork=fork, why=why) for _ in range(self._num_new)]

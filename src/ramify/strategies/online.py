@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal
 
-from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome
+from ramify.core.command import Failed, Fork, Grow, Grown, Option, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
@@ -203,9 +203,9 @@ class Online:
         return self._in_flight.book(grows, [path for path, _ in going])
 
 
-def _why(path: _Path, fork: Fork | None) -> tuple[Candidate, ...]:
+def _why(path: _Path, fork: Fork | None) -> tuple[Option, ...]:
     """The terms of a fork's score, for the viewer."""
     if fork is None or fork.probability is None or fork.score is None or path.baseline is None:
         return ()
     terms = (("entropy", path.baseline + fork.score), ("baseline", path.baseline), ("delta_entropy", fork.score))
-    return (Candidate(path.tip, fork.probability, terms),)
+    return (Option(path.tip, fork.probability, terms),)

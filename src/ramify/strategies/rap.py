@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ramify.core.command import SHOWN, Candidate, Command, Fork, Grow, Judge, Outcome, siblings
+from ramify.core.command import SHOWN, Candidate, Command, Fork, Grow, Judge, Option, Outcome, siblings
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
@@ -216,15 +216,14 @@ class RAP:
         grows = siblings(Grow(state.tip, until=until, fork=fork, why=self._why(state)))
         return self._expansions.grow(grows, [0] * width)
 
-    def _why(self, state: State) -> tuple[Candidate, ...]:
+    def _why(self, state: State) -> tuple[Option, ...]:
         """The state and its siblings as they were weighed, best first."""
         if state.above is None:
             return ()
         children = state.above.children or []
         bounds = self._bounds(children, state.above)
         weighed = [
-            Candidate(s.tip, score, (("fast_reward", s.fast_reward),))
-            for s, score in zip(children, bounds, strict=True)
+            Option(s.tip, score, (("fast_reward", s.fast_reward),)) for s, score in zip(children, bounds, strict=True)
         ]
         return tuple(sorted(weighed, key=lambda candidate: -candidate.score)[:SHOWN])
 

@@ -32,6 +32,7 @@ from ramify.core.command import (
     Grown,
     Judge,
     Judged,
+    Option,
     Outcome,
     siblings,
 )
@@ -435,12 +436,11 @@ def _first(pair: tuple[float, State]) -> float:
     return pair[0]
 
 
-def _why(rollout: Rollout) -> tuple[Candidate, ...]:
+def _why(rollout: Rollout) -> tuple[Option, ...]:
     """What the rollout chose among at last, best first, for the viewer."""
     ranked = sorted((pair for pair in rollout.weighed if math.isfinite(pair[0])), key=lambda pair: -pair[0])
     return tuple(
-        Candidate(child.tip, score, (("q", child.q), ("visits", float(child.visits))))
-        for score, child in ranked[:SHOWN]
+        Option(child.tip, score, (("q", child.q), ("visits", float(child.visits)))) for score, child in ranked[:SHOWN]
     )
 
 

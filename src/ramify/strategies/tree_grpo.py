@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ramify.core.command import Candidate, Fork, Grow
+from ramify.core.command import Fork, Grow, Option
 from ramify.core.errors import ConfigError
 from ramify.core.stems import joining, tree_number
 from ramify.core.tree import ROOT, Tree
@@ -82,5 +82,5 @@ def expansion_candidates(tree: Tree, num_trees: int) -> list[list[int]]:
 def _continuation(node: int, number: int, num_candidates: int) -> Grow:
     """One path from a node that tree `number` drew."""
     rule, probability = joining(RULE, number) if node == ROOT else RULE, 1 / num_candidates
-    why = (Candidate(node, probability, (("num_candidates", float(num_candidates)),)),)
+    why = (Option(node, probability, (("num_candidates", float(num_candidates)),)),)
     return Grow(node, fork=Fork(1, rule, probability=probability, select_prob=probability), why=why)

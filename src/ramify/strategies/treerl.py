@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from ramify.core.branch import Branch
-from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome, Tokens
+from ramify.core.command import Failed, Fork, Grow, Grown, Option, Outcome, Tokens
 from ramify.core.errors import ConfigError
 from ramify.core.stems import joining
 from ramify.core.strategy import Phase
@@ -229,6 +229,6 @@ def _is_observed(tree: Tree, node: int, at: int) -> bool:
     return not tree.branch(node).is_sampled[tree.length(ROOT) : at].all()
 
 
-def _why(node: int, fork: Fork | None) -> tuple[Candidate, ...]:
+def _why(node: int, fork: Fork | None) -> tuple[Option, ...]:
     """What the viewer shows of a fork."""
-    return () if fork is None or fork.score is None else (Candidate(node, fork.score, (("surprisal", fork.score),)),)
+    return () if fork is None or fork.score is None else (Option(node, fork.score, (("surprisal", fork.score),)),)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, assert_never
 
-from ramify.core.command import SHOWN, Candidate, Command, Failed, Fork, Grow, Grown, Judge, Judged, Outcome
+from ramify.core.command import SHOWN, Candidate, Command, Failed, Fork, Grow, Grown, Judge, Judged, Option, Outcome
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import NONE, ROOT, Tree
 from ramify.strategies.mctsr.answers import Answer, AnswerTree
@@ -146,7 +146,7 @@ class MCTSr:
             self._is_over, self.stuck_at = True, self._num_begun
             return
         chosen, visits = found[0][0], self.answers.visits
-        why = tuple(Candidate(a.node, score, (("q", a.q), ("visits", float(visits[a.number])))) for a, score in found)
+        why = tuple(Option(a.node, score, (("q", a.q), ("visits", float(visits[a.number])))) for a, score in found)
         self._num_begun += 1
         self.answers.reserve(chosen)
         rollout = Rollout(chosen.number)
