@@ -16,7 +16,7 @@ from tests.credit.samplers import POST_HOC, Gardener, grown_step, post_hoc_sampl
 from tests.credit.test_exact_gradients import far_from, verdict
 from tests.credit.trees import ask, bare, end, failed, fork, give, step, wild
 from tests.golden.files import load
-from tests.strategies.world import Journey, ListDraws, journey
+from tests.strategies.world import Journey, ListDraws, journey, varied
 
 from ramify.core.command import Fork
 from ramify.core.errors import ContractError
@@ -304,13 +304,13 @@ def test_treerl_is_exact_by_balanced_shares(problem: str, continuations: int) ->
     "config",
     [
         replace(SURPRISED, forks=2),
-        replace(SURPRISED, forks=3, shortage="repeat"),
-        replace(SURPRISED, forks=2, max_position=2, ties="later"),
+        varied(SURPRISED, forks=3, shortage="repeat"),
+        varied(SURPRISED, forks=2, max_position=2, ties="later"),
     ],
     ids=["two forks", "repeated", "bounded"],
 )
 def test_several_forks_of_a_trunk_are_exact(config: TreeRLConfig) -> None:
-    mdp = MDP.of("ragged") if config.shortage == "fewer" else SMALL
+    mdp = MDP.of("ragged") if config.published.shortage == "fewer" else SMALL
     found = enumerated(mdp, lambda draws: TreeRL(config, draws), None)
     assert far_from(found["split"], path_gradient(mdp, mdp.rewards)) < 1e-12
 

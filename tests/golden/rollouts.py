@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tests.strategies.world import CODEC, ListDraws, journey, sampled_step
+from tests.strategies.world import CODEC, ListDraws, journey, sampled_step, varied
 
 from ramify.core.command import Grow
 from ramify.core.format import ToolAction
@@ -153,7 +153,7 @@ def online_config(given: Input, mode: str | None) -> OnlineConfig:
     """The case's settings. Only published code has stale baselines; the cases count as published in both modes."""
     stale = tuple((int(path), value) for path, value in given["stale_baselines"].items())
     names = ("rule", "n", "initial_rollouts", "beam_size", "branch_probability", "entropy_weight")
-    return replace(
+    return varied(
         ARPO_AS_PUBLISHED if mode == "as_published" else OnlineConfig(counter="created"),
         stale_baselines=stale if mode == "as_published" else (),
         **{name: given[name] for name in names},

@@ -198,9 +198,10 @@ def _with_strategy_options(config: RunConfig) -> tuple[RunConfig, list[Fault]]:
     """The options of the strategy as its own `Config` reads them, completed with its defaults."""
     name, given = config.strategy.name, config.strategy.options
     try:
-        options, reading, faults = read_options(plugins.find("strategy", name), given)
+        kind = plugins.config_class(plugins.find("strategy", name))
     except ConfigError as error:
         return config, [Fault("strategy.name", str(error))]
+    options, reading, faults = read_options(kind, given)
     if options is None:
         return config, faults
     read = StrategyConfig(name=name, options=_plain(options), reading=reading or config.strategy.reading)

@@ -413,7 +413,7 @@ def _checked(strategy: object) -> Strategy:
 
 def _options(strategy: Any, config: RunConfig) -> Any:
     """The strategy's own `Config`, from the run's options."""
-    options, _, faults = read_options(strategy, config.strategy.options)
+    options, _, faults = read_options(plugins.config_class(strategy), config.strategy.options)
     if options is None:
         raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
     return options

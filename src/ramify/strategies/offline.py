@@ -28,6 +28,18 @@ from ramify.strategies.parts.flight import InFlight
 from ramify.strategies.parts.initial import InitialRollouts, Number, Probes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflinePublished:
+    """Switches that only reproduce the published code; the defaults are the corrected behaviour."""
+
+    candidates: Literal["steps", "chains"] = "steps"
+    """chains: a whole chain is one node, so that once it has ended only the root is left to expand (published)."""
+    chosen: Literal["rest", "grow"] = "rest"
+    """grow: a chosen node is generated once more itself and thereby used up (published)."""
+    probes: Probes = "keep"
+    rounding: Rounding = "ceil"
+
+
 @dataclass(frozen=True, slots=True)
 class OfflineConfig:
     """Defaults are the corrected ones; numbers are the plan's (step 4)."""
@@ -45,12 +57,8 @@ class OfflineConfig:
     """Depths committed to before are drawn from 0 .. max_depth - 1 steps."""
     n: int = 16
     """Rows wanted: bounds the initial chains, and scales their dynamic number."""
-    candidates: Literal["steps", "chains"] = "steps"
-    """chains: a whole chain is one node, so that once it has ended only the root is left to expand (published)."""
-    chosen: Literal["rest", "grow"] = "rest"
-    """grow: a chosen node is generated once more itself and thereby used up (published)."""
-    probes: Probes = "keep"
-    rounding: Rounding = "ceil"
+    published: OfflinePublished = OfflinePublished()
+    """Switches that reproduce the published code."""
 
     def __post_init__(self) -> None:
         if ":" not in self.choose:
@@ -62,7 +70,9 @@ class OfflineConfig:
             raise ConfigError("offline: commit='before' needs a fixed number of initial_rollouts, got 'dynamic'")
 
 
-AS_PUBLISHED = OfflineConfig(candidates="chains", chosen="grow", probes="discard", rounding="int_plus_one")
+AS_PUBLISHED = OfflineConfig(
+    published=OfflinePublished(candidates="chains", chosen="grow", probes="discard", rounding="int_plus_one")
+)
 
 
 @dataclass(slots=True)
@@ -88,19 +98,19 @@ class Offline:
         self.post_hoc_reason = ""
         if config.commit == "after" and config.expansion_iterations:
             self.post_hoc_reason = "where the tree is expanded depends on how its chains went"
-        elif config.initial_rollouts == "dynamic" and config.probes == "keep":
+        elif config.initial_rollouts == "dynamic" and config.published.probes == "keep":
             self.post_hoc_reason = "how many chains there are depends on a chain that is kept"
         self._rng = rng
         self._choose = choose or rule(config.choose)
         self._initial = InitialRollouts(
-            config.initial_rollouts, n=config.n, probes=config.probes, rounding=config.rounding
+            config.initial_rollouts, n=config.n, probes=config.published.probes, rounding=config.published.rounding
         )
         self._in_flight: InFlight[_Walk | int] = InFlight()
         self._arrived: list[_Walk] = []
         self._used_up: set[int] = set()
         self._has_started = False
         self._round = 0
-        self._num_new = config.beam_size - (config.chosen == "rest")
+        self._num_new = config.beam_size - (config.published.chosen == "rest")
         self._num_rounds = config.expansion_iterations if config.commit == "after" and self._num_new else 0
 
     def ask(self, tree: Tree) -> Sequence[Grow]:
@@ -170,13 +180,13 @@ class Offline:
     def _expand(self, tree: Tree) -> Sequence[Grow]:
         """One round: choose nodes among all that grew so far and continue each anew."""
         self._round += 1
-        nodes = [ROOT] if self.config.candidates == "chains" else tree.expandable()
+        nodes = [ROOT] if self.config.published.candidates == "chains" else tree.expandable()
         candidates = [node for node in nodes if node not in self._used_up]
         chosen = self._choose(tree, candidates, self.config.expansion_nodes, self._rng) if candidates else []
         if not chosen:
             self._num_rounds = self._round = self._round - 1
             return []
-        if self.config.chosen == "grow":
+        if self.config.published.chosen == "grow":
             self._used_up.update(chosen)
         grows = [grow for node in chosen for grow in self._continuations(tree, node, len(candidates))]
         return self._in_flight.book(grows, [_Walk([], grow.node) for grow in grows])

@@ -34,6 +34,17 @@ from ramify.strategies.parts.surprise import Reading, Shortage, Surprisals, Ties
 RULE = "surprise"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeRLPublished:
+    """Switches that only reproduce the published code; the defaults are the corrected behaviour."""
+
+    reading: Reading = "text"
+    max_position: int | None = None
+    """Tokens of a response behind which no fork stands; None = no bound. Published: 7,144, whatever the run's limit."""
+    shortage: Shortage = "fewer"
+    ties: Ties = "earlier"
+
+
 @dataclass(frozen=True, slots=True)
 class TreeRLConfig:
     """Defaults are the corrected ones; numbers are those of THUDM/TreeRL scripts/treerl-qw14b.sh."""
@@ -52,11 +63,8 @@ class TreeRLConfig:
     8 (means of 12, measured)."""
     words: tuple[str, ...] = ("answer", "conclusion")
     """No fork behind one of these in what a continuation itself sampled."""
-    reading: Reading = "text"
-    max_position: int | None = None
-    """Tokens of a response behind which no fork stands; None = no bound. Published: 7,144, whatever the run's limit."""
-    shortage: Shortage = "fewer"
-    ties: Ties = "earlier"
+    published: TreeRLPublished = TreeRLPublished()
+    """Switches that reproduce the published code."""
 
     def __post_init__(self) -> None:
         if min(self.stems, self.forks, self.continuations) < 1 or self.rounds < 0:
@@ -65,7 +73,9 @@ class TreeRLConfig:
             raise ConfigError(f"treerl: fork='after' needs rounds = 1 and 0 < threshold <= 1, got {self!r}")
 
 
-AS_PUBLISHED = TreeRLConfig(reading="token", max_position=7144, shortage="repeat", ties="later")
+AS_PUBLISHED = TreeRLConfig(
+    published=TreeRLPublished(reading="token", max_position=7144, shortage="repeat", ties="later")
+)
 
 
 @dataclass(slots=True)
@@ -103,7 +113,10 @@ class LeastLikely:
         """Token position -> number of forks there."""
         branch, config = tree.branch(leaf), self.config
         found = fork_positions(
-            [self._surprisals(tree, branch)], config.forks, shortage=config.shortage, ties=config.ties
+            [self._surprisals(tree, branch)],
+            config.forks,
+            shortage=config.published.shortage,
+            ties=config.published.ties,
         )
         starts = step_starts(tree, leaf)
         return Counter(at if at in starts else settled_at(branch, at, self.words) for _, at in found)
@@ -112,7 +125,9 @@ class LeastLikely:
         """(T,) of the tokens before which a fork of the path may stand, were it a chain from the bare prompt."""
         config = self.config
         start = tree.length(ROOT)
-        return surprisals(branch, start, config.words, reading=config.reading, max_position=config.max_position)
+        return surprisals(
+            branch, start, config.words, reading=config.published.reading, max_position=config.published.max_position
+        )
 
 
 class TreeRL:
@@ -186,7 +201,9 @@ class TreeRL:
         chains = [chain for chain in self._chains if chain.tree == number and chain.tip != ROOT]
         found = [self._surprisals(tree, chain) for chain in chains]
         going: list[_New] = []
-        for i, at in fork_positions(found, config.forks, shortage=config.shortage, ties=config.ties):
+        for i, at in fork_positions(
+            found, config.forks, shortage=config.published.shortage, ties=config.published.ties
+        ):
             rule = RULE if _is_observed(tree, chains[i].tip, at) else joining(RULE, number)
             fork = Fork(config.continuations, rule, score=float(found[i][at]), select_prob=1.0)
             going += [(_Chain(number), chains[i].tip, at, fork) for _ in range(config.continuations)]
@@ -221,7 +238,13 @@ class TreeRL:
         """(T,) on the branch of a chain: of its own tokens before which a fork may stand."""
         config = self.config
         branch = tree.branch(chain.tip)
-        return surprisals(branch, chain.start, config.words, reading=config.reading, max_position=config.max_position)
+        return surprisals(
+            branch,
+            chain.start,
+            config.words,
+            reading=config.published.reading,
+            max_position=config.published.max_position,
+        )
 
 
 def _is_observed(tree: Tree, node: int, at: int) -> bool:
