@@ -13,12 +13,14 @@ trees. Its nodes share segments where the published ones copy whole token lists.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ramify.config.run_config import GrowthConfig
+from ramify.config.strategy_options import read_options
 from ramify.core.branch import Branch
 from ramify.core.command import Score
 from ramify.core.engine import Request
@@ -36,6 +38,8 @@ from ramify.strategies.online import OnlineConfig
 from ramify.strategies.parts.branching import ForkRule
 from ramify.strategies.parts.draws import Draws, without_replacement
 from ramify.strategies.parts.entropy import step_entropy_topk
+
+C = TypeVar("C")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -149,9 +153,9 @@ class LockStep:
         try:
             match strategy.name:
                 case "offline":
-                    await self._offline(prompts, OfflineConfig(**strategy.options))
+                    await self._offline(prompts, _read(OfflineConfig, strategy.options))
                 case "online":
-                    await self._online(prompts, OnlineConfig(**strategy.options))
+                    await self._online(prompts, _read(OnlineConfig, strategy.options))
                 case name:
                     raise ConfigError(f"strategy {name!r}: the lock-step loop knows 'offline' and 'online'")
             await asyncio.gather(*(self._judge(leaf) for prompt in prompts for leaf in prompt.root.leaves()))
@@ -199,7 +203,7 @@ class LockStep:
         if options.initial_rollouts == "dynamic" or options != known:
             raise ConfigError(f"the lock-step loop knows other fixed numbers than the defaults, no more: {options!r}")
         self._wants_topk = True
-        rule = ForkRule("arpo", options.branch_probability, options.entropy_weight, options.clipping)
+        rule = ForkRule("arpo", options.branch_probability, options.entropy_weight, options.published.clipping)
         for prompt in prompts:
             prompt.slots = options.n
             prompt.paths = prompt.start(min(options.initial_rollouts, options.n))
@@ -295,3 +299,10 @@ class LockStep:
         leaf.scores, _ = await self._run.prepared.judging.leaf_scores(
             leaf.branch, self._run.prepared.problems[leaf.tree]
         )
+
+
+def _read(kind: type[C], given: Mapping[str, Any]) -> C:
+    """The options of a run, which have been checked."""
+    options, *_ = read_options(kind, given)
+    assert options is not None
+    return options

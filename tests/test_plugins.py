@@ -6,7 +6,7 @@ import pytest
 from ramify import plugins
 from ramify.config.configure import resolve
 from ramify.core.errors import ConfigError
-from ramify.strategies.parts import choose, sample
+from ramify.strategies.parts import choose
 
 MINE = """
 import math
@@ -51,9 +51,7 @@ def test_every_strategy_has_options_of_its_own(name: str):
 
 
 def test_the_table_names_the_rules_that_strategies_know():
-    for kind, rules in (("choose", choose.RULES), ("sample", sample.RULES)):
-        built_in = {name: rule for name, rule in rules.items() if ":" not in name}
-        assert {name: plugins.find(kind, name) for name in plugins.known(kind)} == built_in
+    assert {name: plugins.find("choose", name) for name in plugins.known("choose")} == choose.BUILT_IN
 
 
 def test_a_class_of_a_file_is_found_once_and_pickles(tmp_path: Path):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Grown,
         Judge,
         Judged,
+        Option,
         Outcome,
         Score,
         Tokens,
@@ -84,6 +85,7 @@ __all__ = [
     "JudgeError",
     "Judged",
     "Limits",
+    "Option",
     "Outcome",
     "Phase",
     "Problem",
@@ -121,7 +123,8 @@ _MODULES = {
     "ramify.core.branch": "Branch",
     "ramify.core.codec": "ByteCodec Codec",
     "ramify.core.command": (
-        "Cancel Candidate Close Closed Command Failed Fork ForkRecord Grow Grown Judge Judged Outcome Score Tokens"
+        "Cancel Candidate Close Closed Command Failed Fork ForkRecord Grow Grown Judge Judged Option Outcome Score "
+        "Tokens"
     ),
     "ramify.core.engine": "Capabilities Engine Generation Request",
     "ramify.core.errors": (

@@ -1,8 +1,11 @@
 """What every strategy keeps to, whatever it does: run over every registered one, in several configurations."""
 
+import json
 import math
 import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,13 +20,21 @@ from ramify.core.strategy import Phase, SearchStrategy, Strategy
 from ramify.core.tree import Tree
 from ramify.credit import forest_of
 from ramify.runner.driver import Asked, Delivered
+from ramify.strategies.beam import BeamPublished
+from ramify.strategies.lats import LATSPublished
 from ramify.strategies.mcts.config import FirstPlay, Widening
 from ramify.strategies.mcts.node import Counting
 from ramify.strategies.mcts.priors import Prior
+from ramify.strategies.mctsr.config import MCTSrPublished
+from ramify.strategies.offline import OfflinePublished
+from ramify.strategies.online import OnlinePublished
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.frontier import FrontierWeights
+from ramify.strategies.rap import RAPPublished
+from ramify.strategies.rstar_mcts import RStarMCTSPublished
 from ramify.strategies.tot.bfs import LevelRules
 from ramify.strategies.tot.dfs import DepthRules
+from ramify.strategies.treerl import TreeRLPublished
 
 TWO_WAYS: dict[str, object] = {"first_actions": ("policy", "policy"), "actions": ("refine", "rewrite")}
 CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
@@ -48,7 +59,13 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
     ],
     "beam": [
         {"max_depth": 5},
-        {"width": 2, "samples": 2, "max_depth": 6, "room": "full", "ties": "later", "repeats": "kept", "agg": "min"},
+        {
+            "width": 2,
+            "samples": 2,
+            "max_depth": 6,
+            "agg": "min",
+            "published": BeamPublished(room="full", ties="later", repeats="kept"),
+        },
         {"width": 2, "samples": 3, "max_depth": 3, "lookahead": 1, "finished": "any_end"},
         {"width": 2, "samples": 2, "max_depth": 4, "lookahead": 2, "lookahead_use": "discarded", "agg": "prod"},
         {"width": 2, "samples": 2, "max_depth": 6, "first_level": "samples", "ended": "stay", "last_level": "step"},
@@ -60,8 +77,8 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
             "last_level": "step",
             "ended": "place_always",
             "fill": "path",
-            "join": "position",
             "failure_value": 0.0,
+            "published": BeamPublished(join="position"),
         },
     ],
     "best_first": [{}, {**TWO_WAYS, "pops": 3, "num_answers": 30}, {"num_samples": 3, "num_answers": 8}],
@@ -79,20 +96,29 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
     ],
     "lats": [
         {"width": 3, "iterations": 3, "depth_limit": 4, "rollout_depth": 2},
-        {"width": 2, "iterations": 5, "depth_limit": 5, "rollout_depth": 1, "unvisited": "value", "success": 0.95},
+        {
+            "width": 2,
+            "iterations": 5,
+            "depth_limit": 5,
+            "rollout_depth": 1,
+            "success": 0.95,
+            "published": LATSPublished(unvisited="value"),
+        },
         {
             "width": 3,
             "iterations": 3,
             "depth_limit": 4,
-            "mean_of": "visits_again",
-            "join": "position",
-            "rollout_from": "root",
-            "rollout_choice": "ended",
-            "rollout_states": "loose",
-            "rollout_value": "mean_with_zero",
-            "cut_value": -1.0,
-            "last_step": "step",
             "ends": "reward",
+            "published": LATSPublished(
+                mean_of="visits_again",
+                join="position",
+                rollout_from="root",
+                rollout_choice="ended",
+                rollout_states="loose",
+                rollout_value="mean_with_zero",
+                cut_value=-1.0,
+                last_step="step",
+            ),
         },
     ],
     "mcts": [
@@ -133,19 +159,27 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
         {"max_rollouts": 8},
         {"max_rollouts": 9, "selection": "greedy", "in_flight": 4, "max_children": 3, "scale": 1.0},
         {"max_rollouts": 8, "selection": "pairwise", "in_flight": 3, "initialise": "both"},
-        {"max_rollouts": 6, "initialise": "dummy", "penalty": "clip95", "log_form": "paper", "stop_judge": "right"},
+        {
+            "max_rollouts": 6,
+            "initialise": "dummy",
+            "penalty": "clip95",
+            "stop_judge": "right",
+            "published": MCTSrPublished(log_form="paper"),
+        },
         {
             "max_rollouts": 8,
             "scale": 1.0,
-            "leaf_visits": "ancestor",
-            "root_score": "constant",
-            "q_memory": "assigned",
-            "all_expanded": "root",
-            "importance_weights": "kept",
-            "pairwise_single": "ends",
-            "judge_root": "when_selected",
-            "judge_failure": "ends_search",
-            "answer_by": "q",
+            "published": MCTSrPublished(
+                leaf_visits="ancestor",
+                root_score="constant",
+                q_memory="assigned",
+                all_expanded="root",
+                importance_weights="kept",
+                pairwise_single="ends",
+                judge_root="when_selected",
+                judge_failure="ends_search",
+                answer_by="q",
+            ),
         },
         {
             "max_rollouts": 8,
@@ -157,10 +191,9 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
             "eps": 1e-5,
             "penalty": "fifty",
             "scale": 1.0,
-            "leaf_visits": "judgements",
-            "root_score": "no_bonus",
-            "q_memory": "leaves",
-            "expanded": "both",
+            "published": MCTSrPublished(
+                leaf_visits="judgements", root_score="no_bonus", q_memory="leaves", expanded="both"
+            ),
         },
     ],
     "offline": [
@@ -170,14 +203,14 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
         {"choose": "entropy_delta", "expansion_iterations": 3},
         {"commit": "before", "expansion_nodes": 3},
         {"initial_rollouts": "dynamic", "n": 6},
-        {"initial_rollouts": "dynamic", "n": 6, "probes": "discard"},
-        {"candidates": "chains", "chosen": "grow"},
+        {"initial_rollouts": "dynamic", "n": 6, "published": OfflinePublished(probes="discard")},
+        {"published": OfflinePublished(candidates="chains", chosen="grow")},
     ],
     "online": [
         {},
         {"rounds": "free"},
         {"n": 8, "initial_rollouts": 2, "beam_size": 3, "restart": "all", "order": "shuffle"},
-        {"n": 8, "initial_rollouts": 2, "restart": "none", "baseline": "own"},
+        {"n": 8, "initial_rollouts": 2, "restart": "none", "published": OnlinePublished(baseline="own")},
         {"rule": "aepo", "initial_rollouts": "dynamic", "n": 8},
         {
             "rule": "aepo",
@@ -185,7 +218,7 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
             "n": 8,
             "rounds": "free",
             "counter": "path",
-            "probes": "discard",
+            "published": OnlinePublished(probes="discard"),
         },
     ],
     "tot": [
@@ -233,13 +266,15 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
             "iterations": 6,
             "depth_limit": 4,
             "unvisited": "first",
-            "ends": "revisited",
-            "limit_reward": "fast",
-            "last_step": "step",
-            "root_reward": "counted",
-            "repeats": "kept",
-            "no_answer": "none",
             "output": "follow_max",
+            "published": RAPPublished(
+                ends="revisited",
+                limit_reward="fast",
+                last_step="step",
+                root_reward="counted",
+                repeats="kept",
+                no_answer="none",
+            ),
         },
     ],
     "refine_chain": [
@@ -255,7 +290,14 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
     ],
     "rstar_mcts": [
         {"iterations": 6, "width": 3, "max_depth": 4},
-        {"iterations": 5, "width": 3, "max_depth": 2, "in_flight": 3, "leaf_visit": "through", "unvisited": "parent"},
+        {
+            "iterations": 5,
+            "width": 3,
+            "max_depth": 2,
+            "in_flight": 3,
+            "leaf_visit": "through",
+            "published": RStarMCTSPublished(unvisited="parent"),
+        },
         {
             "iterations": 6,
             "width": 3,
@@ -263,12 +305,11 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
             "outcome": "reward",
             "steps": "unjudged",
             "failure_value": -1.0,
-            "unvisited": "zero",
-            "backup_failures": "leaf",
-            "propagate_dead": "by_rollout",
-            "keep_answers": "first",
             "ballots": "all",
             "best_by": "weighted",
+            "published": RStarMCTSPublished(
+                unvisited="zero", backup_failures="leaf", propagate_dead="by_rollout", keep_answers="first"
+            ),
         },
     ],
     "planned": [
@@ -292,10 +333,16 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
     ],
     "treerl": [
         {},
-        {"stems": 2, "forks": 3, "rounds": 2, "continuations": 1, "ties": "later", "shortage": "repeat"},
+        {
+            "stems": 2,
+            "forks": 3,
+            "rounds": 2,
+            "continuations": 1,
+            "published": TreeRLPublished(ties="later", shortage="repeat"),
+        },
         {"stems": 2, "rounds": 0},
         {"stems": 3, "fork": "after", "threshold": 0.99},
-        {"stems": 2, "words": ["a"], "reading": "token", "max_position": 4},
+        {"stems": 2, "words": ["a"], "published": TreeRLPublished(reading="token", max_position=4)},
     ],
 }
 Build = Callable[[], Strategy]
@@ -306,11 +353,16 @@ def built(name: str, options: dict[str, object], rng: Draws | None = None) -> St
     return strategy_class(strategy_class.Config(**options), rng or np.random.default_rng(5))
 
 
+def configurations_of(name: str) -> list[dict[str, object]]:
+    """Those of a registered strategy; one that is not listed above runs with its defaults."""
+    return CONFIGURATIONS.get(name, [{}])
+
+
 def _parameters() -> list[object]:
     return [
         pytest.param((lambda name=name, options=options: built(name, options)), id=f"{name}-{number}")
-        for name, configurations in CONFIGURATIONS.items()
-        for number, options in enumerate(configurations)
+        for name in plugins.known("strategy")
+        for number, options in enumerate(configurations_of(name))
     ]
 
 
@@ -321,8 +373,29 @@ def grown(build: Build, **options: object) -> Journey:
     return journey(build(), SeededWorld(prunes=True), **options)
 
 
-def test_every_registered_strategy_is_configured_here() -> None:
-    assert set(CONFIGURATIONS) == set(plugins.known("strategy"))
+def test_every_strategy_that_is_configured_here_is_registered() -> None:
+    assert set(CONFIGURATIONS) <= set(plugins.known("strategy"))
+
+
+IMPORT_EACH = """
+import importlib, json, sys
+from ramify.plugins import TABLE
+loaded = {}
+for name, place in TABLE["strategy"].items():
+    for module in [module for module in sys.modules if module.startswith("ramify.strategies")]:
+        del sys.modules[module]
+    importlib.import_module(place.split(":")[0])
+    loaded[name] = [module for module in sys.modules if module.startswith("ramify.strategies.")]
+print(json.dumps(loaded))
+"""
+
+
+def test_importing_a_strategy_imports_no_other_method() -> None:
+    """A method is a file of `ramify.strategies`, or a folder for a family; all of them share `parts`."""
+    printed = subprocess.run([sys.executable, "-c", IMPORT_EACH], capture_output=True, check=True).stdout
+    for name, modules in json.loads(printed).items():
+        method = plugins.TABLE["strategy"][name].split(":")[0].split(".")[2]
+        assert {module.split(".")[2] for module in modules} <= {method, "parts"}, name
 
 
 @every_strategy
@@ -446,7 +519,7 @@ def test_a_twin_built_and_told_alike_asks_the_same(build: Build) -> None:
     assert journey(Watched(build()), SeededWorld()).driver.is_finished
 
 
-@pytest.mark.parametrize("name", sorted(CONFIGURATIONS))
+@pytest.mark.parametrize("name", plugins.known("strategy"))
 def test_nothing_is_drawn_but_at_ask(name: str) -> None:
     class Gate:
         """Draws that are open while the strategy is asked."""
@@ -475,7 +548,7 @@ def test_nothing_is_drawn_but_at_ask(name: str) -> None:
             assert self.is_open
             return float(self._rng.beta(a, b))
 
-    for options in CONFIGURATIONS[name]:
+    for options in configurations_of(name):
         gate = Gate()
         strategy = built(name, options, gate)
         trip = Journey(strategy, SeededWorld())

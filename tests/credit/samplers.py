@@ -21,8 +21,8 @@ from ramify.core.segment import Segment, token_array
 from ramify.core.stems import joining
 from ramify.core.stop import KEPT, ROULETTE
 from ramify.core.tree import ROOT, Step, Tree
-from ramify.strategies.parts.post_hoc import LeastLikely, UniformNode
-from ramify.strategies.treerl import TreeRLConfig
+from ramify.strategies.tree_grpo import UniformNode
+from ramify.strategies.treerl import LeastLikely, TreeRLConfig
 
 CODEC = ByteCodec(is_exact=True)
 PROBLEM = Problem("p", "which digits?")

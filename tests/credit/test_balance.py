@@ -16,13 +16,13 @@ from tests.credit.samplers import POST_HOC, Gardener, grown_step, post_hoc_sampl
 from tests.credit.test_exact_gradients import far_from, verdict
 from tests.credit.trees import ask, bare, end, failed, fork, give, step, wild
 from tests.golden.files import load
-from tests.strategies.world import Journey, ListDraws, journey
+from tests.strategies.world import Journey, ListDraws, journey, varied
 
 from ramify.core.command import Fork
 from ramify.core.errors import ContractError
 from ramify.core.growth import Done, Failure, Growth, GrowthRules
 from ramify.core.stems import joining
-from ramify.core.strategy import Strategy
+from ramify.core.strategy import Strategy, post_hoc_rule
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.credit import (
     Forest,
@@ -40,10 +40,9 @@ from ramify.credit.forest import STEM, Array_N
 from ramify.rows import rows_of
 from ramify.runner.driver import Start
 from ramify.strategies.offline import Offline, OfflineConfig
-from ramify.strategies.parts.post_hoc import LeastLikely, UniformNode, post_hoc_rule
 from ramify.strategies.parts.topped_up import ToppedUp
-from ramify.strategies.tree_grpo import TreeGRPO, TreeGRPOConfig
-from ramify.strategies.treerl import TreeRL, TreeRLConfig
+from ramify.strategies.tree_grpo import TreeGRPO, TreeGRPOConfig, UniformNode
+from ramify.strategies.treerl import LeastLikely, TreeRL, TreeRLConfig
 
 # -- the goldens' samplers ---------------------------------------------------------------------------------------------
 
@@ -305,13 +304,13 @@ def test_treerl_is_exact_by_balanced_shares(problem: str, continuations: int) ->
     "config",
     [
         replace(SURPRISED, forks=2),
-        replace(SURPRISED, forks=3, shortage="repeat"),
-        replace(SURPRISED, forks=2, max_position=2, ties="later"),
+        varied(SURPRISED, forks=3, shortage="repeat"),
+        varied(SURPRISED, forks=2, max_position=2, ties="later"),
     ],
     ids=["two forks", "repeated", "bounded"],
 )
 def test_several_forks_of_a_trunk_are_exact(config: TreeRLConfig) -> None:
-    mdp = MDP.of("ragged") if config.shortage == "fewer" else SMALL
+    mdp = MDP.of("ragged") if config.published.shortage == "fewer" else SMALL
     found = enumerated(mdp, lambda draws: TreeRL(config, draws), None)
     assert far_from(found["split"], path_gradient(mdp, mdp.rewards)) < 1e-12
 

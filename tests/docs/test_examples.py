@@ -24,7 +24,6 @@ from ramify.core.action import ActionConfig
 from ramify.core.limits import Limits
 from ramify.core.stop import STOP_WORDS
 from ramify.credit import NAMES
-from ramify.strategies.parts import choose
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
@@ -139,7 +138,7 @@ def test_every_credit_and_every_rule_is_described() -> None:
     credits = [name for names in table("credit.md", "## The credits") for name in names.split(", ")]
     assert sorted(credits) == sorted(NAMES)
     rules = set(table("rollouts.md", "## Offline: expand afterwards"))
-    assert {name for name in rules if ":" not in name} == {name for name in choose.RULES if ":" not in name}
+    assert {name for name in rules if ":" not in name} == set(plugins.known("choose"))
 
 
 def test_every_requirement_is_described() -> None:

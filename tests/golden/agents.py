@@ -31,8 +31,8 @@ def lats_uct(given: Input, mode: str | None) -> dict[str, float | None]:
         given["value"],
         given["visits"],
         given["parent_visits"],
-        mean_of=config.mean_of,
-        unvisited=config.unvisited,
+        mean_of=config.published.mean_of,
+        unvisited=config.published.unvisited,
         exploration=config.exploration,
     )
     return {"uct": score if math.isfinite(score) else None}

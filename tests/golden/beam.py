@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tests.strategies.world import Journey, ListDraws, path_text, text_step
+from tests.strategies.world import Journey, ListDraws, path_text, text_step, varied
 
 from ramify.core.command import Grow, Judge
 from ramify.core.growth import Scored
@@ -83,7 +83,7 @@ class WatchedBeam(Beam):
 
 def hf_beam(given: Input, mode: str | None) -> dict[str, object]:
     strategy = WatchedBeam(
-        replace(
+        varied(
             AS_PUBLISHED,
             width=given["n"] // given["beam_width"],
             samples=given["beam_width"],

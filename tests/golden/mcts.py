@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tests.strategies.world import Journey, path_text, text_step
+from tests.strategies.world import Journey, path_text, text_step, varied
 
 from ramify.core.command import Grow, Judge, Score
 from ramify.core.tree import ROOT, Step, Tree
@@ -165,7 +165,7 @@ WORDS = {"no_valid_step": "no_valid_child", "tool_errors": "too_many_code_errors
 def rstar_trace(given: Input, mode: str | None) -> dict[str, object]:
     world, published, switches = Steps(given), given["config"], given.get("switches", ())
     is_judged = published["need_value_func"] and not published.get("terminal_sample", False)
-    config = replace(
+    config = varied(
         RSTAR_AS_PUBLISHED,
         iterations=given["iterations"],
         width=published["n_generate_sample"],

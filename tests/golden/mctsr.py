@@ -137,7 +137,7 @@ def score(given: Input, mode: str | None) -> dict[str, float]:
 def selection_distribution(given: Input, mode: str | None) -> dict[str, object]:
     scores = given["uct"]
     is_corrected = mode == "corrected"
-    importance = importance_weights(scores, CONFIGS[mode or ""].importance_weights)
+    importance = importance_weights(scores, CONFIGS[mode or ""].published.importance_weights)
     return {
         "greedy_index": scores.index(max(scores)),
         "importance": shares(importance, is_corrected=is_corrected),

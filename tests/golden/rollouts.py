@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tests.strategies.world import CODEC, ListDraws, journey, sampled_step
+from tests.strategies.world import CODEC, ListDraws, journey, sampled_step, varied
 
 from ramify.core.command import Grow
 from ramify.core.format import ToolAction
@@ -21,7 +21,6 @@ from ramify.runner.stopping import STOP_POLICIES, Generated, classify_stop
 from ramify.strategies.offline import AS_PUBLISHED as OFFLINE_AS_PUBLISHED
 from ramify.strategies.offline import Offline, OfflineConfig
 from ramify.strategies.online import ARPO_AS_PUBLISHED, Online, OnlineConfig
-from ramify.strategies.parts import choose
 from ramify.strategies.parts.branching import (
     Clipping,
     aepo_decision,
@@ -154,7 +153,7 @@ def online_config(given: Input, mode: str | None) -> OnlineConfig:
     """The case's settings. Only published code has stale baselines; the cases count as published in both modes."""
     stale = tuple((int(path), value) for path, value in given["stale_baselines"].items())
     names = ("rule", "n", "initial_rollouts", "beam_size", "branch_probability", "entropy_weight")
-    return replace(
+    return varied(
         ARPO_AS_PUBLISHED if mode == "as_published" else OnlineConfig(counter="created"),
         stale_baselines=stale if mode == "as_published" else (),
         **{name: given[name] for name in names},
@@ -230,16 +229,15 @@ def labels_of(tree: Tree) -> list[str]:
 
 
 def offline_tree(given: Input, mode: str | None) -> dict[str, object]:
-    rule = choose.RULES["picks of the case"] = PicksRule(given["picks"])
+    rule = PicksRule(given["picks"])
     config = OfflineConfig(
         initial_rollouts=len(given["chain_steps"]),
         beam_size=given["beam_size"],
         expansion_iterations=len(given["picks"]),
-        choose="picks of the case",
+        choose="case.py:picks",
     )
     world = ChainsWorld([*given["chain_steps"], *(length for grown in given["grown"] for length in grown)])
-    tree = journey(Offline(config, ListDraws()), world).tree
-    del choose.RULES["picks of the case"]
+    tree = journey(Offline(config, ListDraws(), choose=rule), world).tree
     labels = labels_of(tree)
     leaves = [node for node in range(len(tree)) if tree.is_leaf(node)]
     return {

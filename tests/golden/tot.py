@@ -12,9 +12,10 @@ from ramify.core.tree import Step, Tree
 from ramify.judges.replies import Reading, label_value
 from ramify.judges.replies import votes as votes_of
 from ramify.runner.driver import Asked, Start
+from ramify.strategies.parts.proportional import probabilities
 from ramify.strategies.tot.bfs import Levels
 from ramify.strategies.tot.search import AS_PUBLISHED, ToT, ToTConfig
-from ramify.strategies.tot.values import greedy, probabilities
+from ramify.strategies.tot.values import greedy
 
 Input = Mapping[str, Any]
 CORRECTED = ToTConfig()

@@ -12,7 +12,7 @@ from ramify.credit import Forest
 from ramify.credit.forest import STEM
 from ramify.credit.treerl import leaf_means, leave_one_out, process_rewards, published_rewards, published_values
 from ramify.strategies.parts.surprise import fork_positions
-from ramify.strategies.treerl import TreeRL, TreeRLConfig
+from ramify.strategies.treerl import TreeRL, TreeRLConfig, TreeRLPublished
 
 Input = Mapping[str, Any]
 
@@ -79,7 +79,11 @@ def positions(given: Input, mode: str | None) -> list[list[int]]:
 def tree_sizes(given: Input, mode: str | None) -> dict[str, int]:
     """Counted on a tree that the strategy grew."""
     config = TreeRLConfig(
-        stems=given["m"], forks=given["n"], rounds=given["l"], continuations=given["t"], shortage="repeat"
+        stems=given["m"],
+        forks=given["n"],
+        rounds=given["l"],
+        continuations=given["t"],
+        published=TreeRLPublished(shortage="repeat"),
     )
     tree = journey(TreeRL(config, ListDraws()), TokenWorld()).tree
     initial = sum(fork.num_siblings for fork in tree.forks if fork.rule == "initial")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from tests.credit.trees import bare, end, fork, nested
 
-from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT
 from ramify.rows import kept_leaves, mark_not_selected, rows_of, select_leaves
 from ramify.strategies.parts.sample import as_planned, correct_first
@@ -49,11 +48,6 @@ def test_leaves_that_are_not_selected_are_marked() -> None:
     kept = kept_leaves(tree, 2)
     mark_not_selected(tree, kept)
     assert [leaf for leaf in tree.leaves() if "not_selected" not in tree.notes(leaf)] == kept
-
-
-def test_an_unknown_rule_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="uniform"):
-        kept_leaves(nested(), 2, rule="unifrom")
 
 
 def test_one_correct_leaf_is_always_kept_and_the_rest_at_random() -> None:

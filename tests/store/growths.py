@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ramify.core.codec import ByteCodec
-from ramify.core.command import Cancel, Candidate, Close, Command, Fork, Grow, Judge, Outcome, Score, Tokens
+from ramify.core.command import Cancel, Close, Command, Fork, Grow, Judge, Option, Outcome, Score, Tokens
 from ramify.core.errors import ContractError
 from ramify.core.growth import Done, Ending, Failure, Growth, GrowthRules, Scored
 from ramify.core.problem import Problem
@@ -125,7 +125,7 @@ STEPS = st.builds(
     st.lists(SCORES, max_size=2).map(tuple),
     COLUMNS,
 )
-WHY = st.lists(st.builds(Candidate, COUNTS, FLOATS, NAMED_FLOATS), max_size=2).map(tuple)
+WHY = st.lists(st.builds(Option, COUNTS, FLOATS, NAMED_FLOATS), max_size=2).map(tuple)
 
 
 @st.composite

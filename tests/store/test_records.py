@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.store.growths import CODEC, COMMANDS, DATA, ENDINGS, HEADER, PROBLEMS, STEPS, answer, same, segments
 
-from ramify.core.command import Candidate, Close, Command, Grow, Judge, Score
+from ramify.core.command import Candidate, Close, Command, Grow, Judge, Option, Score
 from ramify.core.errors import StoreError
 from ramify.core.growth import Done, Ending, Failure
 from ramify.core.problem import Problem
@@ -84,7 +84,7 @@ def test_a_number_that_is_not_finite_is_kept_where_the_encoder_alone_would_lose_
     record = recording.grew(0, 0, 0, step=step)
     assert b"null" not in encode(record)
     assert same(recording.step_of(again(record))) == same(step)
-    why = (Candidate(0, value, (("u", value),)),)
+    why = (Option(0, value, (("u", value),)),)
     for command in (Grow(0, why=why), Judge((0,), "j", why=why), Close(0, "r", why)):
         assert same(recording.commands_of(again(recording.asked(0, 0, [command])))) == same((command,))
 
@@ -130,8 +130,18 @@ def test_only_lone_surrogates_are_replaced() -> None:
     assert clean_text("plain") == "plain"
 
 
+def test_a_candidate_in_the_place_of_an_option_is_recorded_as_one() -> None:
+    command = Grow(3, why=(Candidate(1, 0.5, (("q", 2.0),)),))  # pyright: ignore[reportArgumentType]
+    (read,) = recording.commands_of(again(recording.asked(0, 0, [command])))
+    assert isinstance(read, Grow)
+    assert read.why == (Option(1, 0.5, (("q", 2.0),)),)
+    assert read == command
+    assert command == read
+    assert hash(read.why[0]) == hash(Option(1, 0.5, (("q", 2.0),)))
+
+
 def test_numbers_of_numpy_are_recorded_as_numbers() -> None:
-    command = Grow(np.int64(3), at=np.int32(2), why=(Candidate(np.int64(1), np.float32(0.5)),))  # pyright: ignore
+    command = Grow(np.int64(3), at=np.int32(2), why=(Option(np.int64(1), np.float32(0.5)),))  # pyright: ignore
     assert recording.commands_of(again(recording.asked(0, 0, [command]))) == (command,)
     step = Step((), scores=(Score("j", np.float64(0.25)),), notes={"n": np.float32(0.5), "s": np.str_("x")})
     read = recording.step_of(again(recording.grew(0, 0, 0, step=step)))

@@ -4,12 +4,20 @@ from typing import Any
 
 import pytest
 from tests.strategies.step_world import commands, found, played
-from tests.strategies.world import Journey, ListDraws, path_text
+from tests.strategies.world import Journey, ListDraws, path_text, varied
 
 from ramify.core.command import Grow
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Tree
-from ramify.strategies.beam import AS_PUBLISHED, ITS_AS_PUBLISHED, RSTAR, RSTAR_AS_PUBLISHED, Beam, BeamConfig
+from ramify.strategies.beam import (
+    AS_PUBLISHED,
+    ITS_AS_PUBLISHED,
+    RSTAR,
+    RSTAR_AS_PUBLISHED,
+    Beam,
+    BeamConfig,
+    BeamPublished,
+)
 from ramify.strategies.parts.levels import Level
 from ramify.strategies.parts.paths import Path
 from ramify.strategies.parts.survivors import all_with_places, best_with_places, ranked, tiled
@@ -59,7 +67,7 @@ def test_a_level_is_narrower_by_the_answers_found_or_as_wide_as_ever_as_publishe
 
 
 def test_survivors_are_copied_in_turn_in_the_order_they_were_asked_for() -> None:
-    config = BeamConfig(width=2, samples=2, max_depth=2, last_level="step", room="full")
+    config = BeamConfig(width=2, samples=2, max_depth=2, last_level="step", published=BeamPublished(room="full"))
     assert levels(config, SAID, VALUES)[0][1] == ["a1", "d1", "a2", "d2"]
     assert levels(replace(config, order="score"), SAID, VALUES)[0][1] == ["d1", "a1", "d2", "a2"]
     assert levels(replace(config, fill="path"), SAID, VALUES)[0][1] == ["a1", "a2", "d1", "d2"]
@@ -68,9 +76,9 @@ def test_survivors_are_copied_in_turn_in_the_order_they_were_asked_for() -> None
 def test_the_best_answers_are_kept_or_the_first_as_published() -> None:
     said = {"": ["a.", "b"], "b": ["1.", "2."]}
     values = {"a.": 0.1, "b": 0.5, "b1.": 0.8, "b2.": 0.9}
-    config = BeamConfig(width=1, samples=2, max_depth=2, room="full")
+    config = BeamConfig(width=1, samples=2, max_depth=2, published=BeamPublished(room="full"))
     assert levels(config, said, values)[1] == {"b1.": 0.8, "b2.": 0.9}
-    assert levels(replace(config, keep_completed="first"), said, values)[1] == {"a.": 0.1, "b1.": 0.8}
+    assert levels(varied(config, keep_completed="first"), said, values)[1] == {"a.": 0.1, "b1.": 0.8}
 
 
 def test_answers_are_named_in_the_order_in_which_they_were_found() -> None:
@@ -84,7 +92,7 @@ def test_paths_that_say_the_same_are_one() -> None:
     values = {"a": 0.9, "b": 0.5} | {f"{x}{i}.": 0.5 for x in "ab" for i in "123"}
     config = BeamConfig(width=2, samples=2, max_depth=2)
     assert set(levels(config, said, values)[0][1]) == {"a1.", "a2.", "b1.", "b2."}
-    assert set(levels(replace(config, repeats="kept"), said, values)[0][1]) == {"a1.", "a2."}
+    assert set(levels(varied(config, repeats="kept"), said, values)[0][1]) == {"a1.", "a2."}
 
 
 def test_of_equal_scores_the_first_survives_or_the_later_as_published() -> None:
@@ -161,7 +169,7 @@ def test_published_sets_cost_what_their_code_costs() -> None:
     for config, most in (
         (replace(AS_PUBLISHED, width=4, samples=2, max_depth=3, last_level="step"), 8 * 3),
         (replace(ITS_AS_PUBLISHED, width=4, samples=2, max_depth=3), 2 + 4 + 8),
-        (replace(RSTAR, width=3, samples=4, max_depth=3, repeats="kept"), 4 + 3 * 4 * 2),
+        (varied(RSTAR, width=3, samples=4, max_depth=3, repeats="kept"), 4 + 3 * 4 * 2),
     ):
         texts = ["".join(t) for t in ("", *"ab", "aa", "ab", "ba", "bb")]
         values = {t + x: 0.5 for t in texts for x in "ab"}
@@ -178,7 +186,7 @@ def test_tiling_goes_round() -> None:
 @pytest.mark.parametrize("options", [{"width": 0}, {"samples": 0}, {"join": "position"}])
 def test_impossible_beams_are_refused(options: Any) -> None:
     with pytest.raises(ConfigError):
-        BeamConfig(**options)
+        varied(BeamConfig(), **options)
 
 
 def test_a_beam_of_which_nothing_ends_has_no_answer() -> None:

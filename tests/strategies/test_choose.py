@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies.world import ListDraws, bare_tree, journey
 
+from ramify import plugins
 from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.chains import Chains, ChainsConfig
@@ -59,20 +60,19 @@ def test_an_unknown_rule_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="'entropy'"):
         choose.rule("entrpy")
     with pytest.raises(ConfigError, match="'uniform'"):
-        sample.rule("unifrom")
+        plugins.find("sample", "unifrom")
     assert choose.rule("uniform") is choose.uniform
-    assert sample.rule("uniform") is sample.uniform
+    assert plugins.find("sample", "uniform") is sample.uniform
 
 
 @pytest.mark.covers("S0.10")
-def test_a_rule_is_plugged_in_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_is_handed_in_with_its_name() -> None:
     def deepest(tree: Tree, candidates: Sequence[int], k: int, rng: Draws) -> list[int]:
         return sorted(candidates, key=tree.depth)[-k:]
 
-    monkeypatch.setitem(choose.RULES, "deepest", deepest)
-    strategy = Offline(OfflineConfig(choose="deepest", expansion_iterations=1), ListDraws())
+    strategy = Offline(OfflineConfig(choose="my.py:deepest", expansion_iterations=1), ListDraws(), choose=deepest)
     tree = journey(strategy).tree
-    assert tree.forks[1].rule == "deepest"
+    assert tree.forks[1].rule == "my.py:deepest"
     assert tree.depth(tree.forks[1].node) >= max(tree.depth(stem) for stem in tree.stems())
 
 

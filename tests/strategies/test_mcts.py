@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.strategies.world import Journey, SeededWorld, journey, path_text, seeded_values, shape, text_step
+from tests.strategies.world import Journey, SeededWorld, journey, path_text, seeded_values, shape, text_step, varied
 
 from ramify.core.command import Close, Grow, Judge, Score
 from ramify.core.errors import ConfigError, ContractError
@@ -329,7 +329,7 @@ def test_a_search_where_every_path_has_ended_is_over() -> None:
 
 
 def rstar(**options: Any) -> RStarMCTS:
-    return RStarMCTS(RStarMCTSConfig(**{"width": 2, "max_depth": 3, **options}), np.random.default_rng(0))
+    return RStarMCTS(varied(RStarMCTSConfig(), **{"width": 2, "max_depth": 3, **options}), np.random.default_rng(0))
 
 
 def test_an_answer_is_a_visit_of_every_node_above_it() -> None:

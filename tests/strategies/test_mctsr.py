@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.golden.mctsr import AnswersWorld
 from tests.runner.parts import grown
-from tests.strategies.world import Journey, ListDraws
+from tests.strategies.world import Journey, ListDraws, varied
 
 from ramify.config.run_config import StrategyConfig
 from ramify.core.action import ActionConfig
@@ -91,7 +92,7 @@ def test_a_search_may_begin_with_a_fixed_answer_or_with_both() -> None:
 
 @given(
     config=st.builds(
-        MCTSrConfig,
+        partial(varied, MCTSrConfig()),
         max_rollouts=st.integers(1, 40),
         in_flight=st.integers(1, 7),
         selection=st.sampled_from(["greedy", "greedy", "importance", "pairwise"]),
@@ -284,7 +285,7 @@ def test_the_viewer_is_told_the_chosen_one_first() -> None:
 )
 def test_impossible_settings_are_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        MCTSrConfig(**fields)  # type: ignore[arg-type]
+        varied(MCTSrConfig(), **fields)  # type: ignore[arg-type]
 
 
 def said(turn: ScriptedTurn) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.strategies.world import Journey, ListDraws, SeededWorld, bare_tree, journey
+from tests.strategies.world import Journey, ListDraws, SeededWorld, bare_tree, journey, varied
 
 from ramify.core.errors import ConfigError
 from ramify.core.growth import Done
@@ -16,7 +16,7 @@ from ramify.strategies.offline import AS_PUBLISHED, Offline, OfflineConfig
 
 
 def offline(seed: int = 0, **config: object) -> Offline:
-    return Offline(OfflineConfig(**config), np.random.default_rng(seed))  # type: ignore[arg-type]
+    return Offline(varied(OfflineConfig(), **config), np.random.default_rng(seed))  # type: ignore[arg-type]
 
 
 @pytest.mark.covers("S0.6")

@@ -2,20 +2,21 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.strategies.world import Journey, ListDraws, SeededWorld, bare_tree, journey, sampled_step, shape
+from tests.strategies.world import Journey, ListDraws, SeededWorld, bare_tree, journey, sampled_step, shape, varied
 
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Asked, Start
-from ramify.strategies.online import AEPO_AS_PUBLISHED, ARPO_AS_PUBLISHED, Online, OnlineConfig
+from ramify.strategies.online import AEPO_AS_PUBLISHED, ARPO_AS_PUBLISHED, Online, OnlineConfig, OnlinePublished
 
 CONFIGS = st.builds(
-    OnlineConfig,
+    partial(varied, OnlineConfig()),
     n=st.integers(1, 12),
     initial_rollouts=st.one_of(st.integers(1, 6), st.just("dynamic")),
     beam_size=st.integers(1, 4),
@@ -31,7 +32,7 @@ CONFIGS = st.builds(
 
 
 def online(seed: int = 0, **config: object) -> Online:
-    return Online(OnlineConfig(**config), np.random.default_rng(seed))  # type: ignore[arg-type]
+    return Online(varied(OnlineConfig(), **config), np.random.default_rng(seed))  # type: ignore[arg-type]
 
 
 @pytest.mark.covers("S0.8")
@@ -97,7 +98,7 @@ class ThreeSteps:
 @pytest.mark.parametrize(("baseline", "num_paths"), [("own", 3), ("inherited", 4)])
 def test_a_branch_is_compared_with_its_source_or_with_itself(baseline: str, num_paths: int) -> None:
     """One path forks after its first step; after the second only what rose over the first step's entropy forks."""
-    config = OnlineConfig(n=9, initial_rollouts=1, restart="none", baseline=baseline)  # type: ignore[arg-type]
+    config = OnlineConfig(n=9, initial_rollouts=1, restart="none", published=OnlinePublished(baseline=baseline))  # type: ignore[arg-type]
     draws = ListDraws([0.4, 0.6, 0.6])
     assert journey(Online(config, draws), ThreeSteps(1.0, 2.0, 0.0)).tree.num_leaves == num_paths
 
@@ -105,7 +106,7 @@ def test_a_branch_is_compared_with_its_source_or_with_itself(baseline: str, num_
 def test_stale_baselines_win_over_own_ones() -> None:
     config = replace(ARPO_AS_PUBLISHED, n=2, initial_rollouts=1, restart="none")
     fresh = journey(Online(config, ListDraws([0.6, 0.9])), ThreeSteps(1.0, 1.0, 1.0)).tree
-    stale = replace(config, stale_baselines=((0, 0.0),))
+    stale = varied(config, stale_baselines=((0, 0.0),))
     assert fresh.num_leaves == 1
     assert journey(Online(stale, ListDraws([0.6])), ThreeSteps(1.0, 1.0, 1.0)).tree.num_leaves == 2
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.golden.agents import Actions
-from tests.strategies.world import Journey, path_text, shape
+from tests.strategies.world import Journey, path_text, shape, varied
 
 from ramify.core.command import Judge
 from ramify.core.errors import ConfigError
@@ -61,7 +61,7 @@ def judged(trip: Journey, name: str) -> list[str]:
 
 
 def test_steps_have_their_fast_reward_at_once_and_their_reward_when_first_visited() -> None:
-    trip = run(replace(SMALL, iterations=1))
+    trip = run(varied(SMALL, iterations=1))
     assert judged(trip, "fast") == ["a", "b", "aa", "ab"]
     assert judged(trip, "process") == ["a", "aa"]
     assert paths(trip) == ["aa"]
@@ -71,18 +71,18 @@ def test_the_answer_is_the_end_whose_rewards_are_highest_together() -> None:
     found = answers(run())
     assert max(found, key=lambda text: found[text]) == "bba"
     assert found["bba"] == pytest.approx(0.8 + 0.9 + 0.4)
-    mean = answers(run(replace(SMALL, cum_reward="mean")))
+    mean = answers(run(varied(SMALL, cum_reward="mean")))
     assert mean["bba"] == pytest.approx((0.8 + 0.9 + 0.4) / 3)
 
 
 def test_what_can_teach_nothing_more_is_not_visited_again_unless_told_so() -> None:
     assert len(set(paths(run()))) == len(paths(run())) < SMALL.iterations
-    again = paths(run(replace(SMALL, ends="revisited")))
+    again = paths(run(varied(SMALL, ends="revisited")))
     assert len(again) == SMALL.iterations > len(set(again))
 
 
 def test_unvisited_steps_go_first_where_told_so() -> None:
-    trip = run(replace(SMALL, iterations=2, exploration=0.0, unvisited="first"))
+    trip = run(varied(SMALL, iterations=2, exploration=0.0, unvisited="first"))
     assert [path[0] for path in paths(trip)] == ["a", "b"]
 
 
@@ -90,14 +90,14 @@ def test_a_selected_state_at_the_depth_limit_keeps_its_fast_reward_as_published(
     table: Table = {"": [action("a", 0.9, 0.1, terminal=True), action("b", 0.8, 0.5, terminal=True)]}
     config = replace(AS_PUBLISHED, width=2, iterations=3, depth_limit=1)
     assert list(answers(run(config, table))) == ["a"]
-    assert list(answers(run(replace(config, limit_reward="computed"), table))) == ["a", "b"]
+    assert list(answers(run(varied(config, limit_reward="computed"), table))) == ["a", "b"]
 
 
 def test_without_a_visited_end_unvisited_ones_stand_for_it() -> None:
     table: Table = {"": [action("a", 0.9, 0.5), action("b", 0.2, 0.8, terminal=True)], "a": []}
-    config = replace(SMALL, iterations=1)
+    config = varied(SMALL, iterations=1)
     assert answers(run(config, table)) == {"b": 0.2}
-    assert answers(run(replace(config, no_answer="none"), table)) == {}
+    assert answers(run(varied(config, no_answer="none"), table)) == {}
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_without_a_visited_end_unvisited_ones_stand_for_it() -> None:
     [("last_iter", "last"), ("last_terminal_iter", "last"), ("max_iter", "best"), ("follow_max", "bb")],
 )
 def test_one_answer_by_the_rules_of_output(output: str, expected: str) -> None:
-    trip = run(replace(SMALL, output=output, no_answer="none", iterations=4))
+    trip = run(varied(SMALL, output=output, no_answer="none", iterations=4))
     ends = [text for text in paths(trip) if text in ("aa", "ab", "ba", "bba")]
     assert ends
     found = list(answers(trip))
@@ -140,9 +140,9 @@ def test_a_step_whose_fast_judgement_failed_is_dropped() -> None:
 
 def test_repeated_steps_are_dropped_and_not_judged_unless_kept() -> None:
     table: Table = {"": [action("a", 0.5, 0.5, terminal=True), action("a", 0.5, 0.5, terminal=True)]}
-    config = replace(SMALL, depth_limit=2)
+    config = varied(SMALL, depth_limit=2)
     assert judged(run(config, table), "fast") == ["a"]
-    assert judged(run(replace(config, repeats="kept"), table), "fast") == ["a", "a"]
+    assert judged(run(varied(config, repeats="kept"), table), "fast") == ["a", "a"]
 
 
 def test_if_everything_fails_the_search_ends_at_once() -> None:
@@ -152,14 +152,14 @@ def test_if_everything_fails_the_search_ends_at_once() -> None:
 
 
 def test_a_judge_of_both_rewards_is_asked_once() -> None:
-    trip = run(replace(SMALL, judge="fast"))
+    trip = run(varied(SMALL, judge="fast"))
     texts = judged(trip, "fast")
     assert len(texts) == len(set(texts))
 
 
 @pytest.mark.parametrize("simulate", ["sample", "random"])
 def test_the_same_seed_simulates_the_same(simulate: str) -> None:
-    first, second = (run(replace(SMALL, simulate=simulate)) for _ in range(2))
+    first, second = (run(varied(SMALL, simulate=simulate)) for _ in range(2))
     assert shape(first.tree) == shape(second.tree)
 
 
@@ -169,4 +169,4 @@ def test_the_same_seed_simulates_the_same(simulate: str) -> None:
 )
 def test_impossible_configurations_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="rap"):
-        RAPConfig(**wrong)  # type: ignore[arg-type]
+        varied(RAPConfig(), **wrong)  # type: ignore[arg-type]

@@ -13,11 +13,11 @@ from ramify.core.limits import Limits
 from ramify.core.tree import Step, Tree
 from ramify.judges.replies import CONFIDENCES, label_value, tenths, vote, votes
 from ramify.runner.driver import Asked, Start
+from ramify.strategies.parts.proportional import probabilities, sampled, sampled_once
 from ramify.strategies.tot import ToT
 from ramify.strategies.tot.bfs import LevelRules, Levels
 from ramify.strategies.tot.dfs import DepthRules
 from ramify.strategies.tot.search import AS_PUBLISHED, AS_PUBLISHED_CROSSWORDS, AS_PUBLISHED_TEXT, ToTConfig
-from ramify.strategies.tot.values import probabilities, sampled, sampled_once
 
 SMALL = ToTConfig(width=2, num_levels=3, attempts=1, bfs=LevelRules(num_kept=2))
 DEEP = ToTConfig(search="dfs", width=2, num_levels=3, attempts=1)

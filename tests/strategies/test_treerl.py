@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies.token_world import BareWorld, TokenWorld
-from tests.strategies.world import CODEC, Journey, ListDraws, bare_tree, journey, shape
+from tests.strategies.world import CODEC, Journey, ListDraws, bare_tree, journey, shape, varied
 
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.growth import GrowthRules
@@ -20,7 +20,7 @@ PROMPT = len(bare_tree().branch(ROOT))
 
 def treerl(**config: object) -> TreeRL:
     """It draws nothing: the draws handed in are empty."""
-    return TreeRL(TreeRLConfig(**config), ListDraws())  # type: ignore[arg-type]
+    return TreeRL(varied(TreeRLConfig(), **config), ListDraws())  # type: ignore[arg-type]
 
 
 def places(tree: Tree) -> list[int]:
@@ -168,7 +168,7 @@ def test_a_surprise_that_ends_a_path_forks_nothing() -> None:
 )
 def test_impossible_settings_are_refused(config: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="treerl"):
-        TreeRLConfig(**config)  # type: ignore[arg-type]
+        varied(TreeRLConfig(), **config)  # type: ignore[arg-type]
 
 
 @pytest.mark.covers("S0.9")

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -255,3 +255,10 @@ class ListDraws:
         value = self.whole.pop(0)
         assert 0 <= value < low
         return value
+
+
+def varied(config: Any, **options: Any) -> Any:
+    """`config` with other options; switches of its table `published` may stand beside the others."""
+    switches = {field.name for field in fields(config.published)} & set(options)
+    published = replace(config.published, **{name: options.pop(name) for name in switches})
+    return replace(config, published=published, **options)

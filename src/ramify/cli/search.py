@@ -80,13 +80,13 @@ def configured(options: argparse.Namespace) -> "RunConfig":
 
 def tracer(config: "RunConfig", *, has_trees: bool) -> "Callable[[Tree], dict[str, Any]]":
     """What else is told of each tree: the lists of its source, where the search is MCTSr, and its nodes if wanted."""
-    from ramify.config.decode import decode
+    from ramify.config.strategy_options import read_options
     from ramify.strategies.mctsr.config import MCTSrConfig
     from ramify.view import mctsr_trace, valued
 
     tellers: list[Callable[[Tree], dict[str, Any]]] = []
     if config.strategy.name == "mctsr":
-        options, _ = decode(MCTSrConfig, config.strategy.options)
+        options, *_ = read_options(MCTSrConfig, config.strategy.options)
         assert options is not None
         tellers.append(lambda tree: mctsr_trace(tree, options).as_dict())
     if has_trees:

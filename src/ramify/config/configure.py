@@ -7,7 +7,7 @@ that was used. The environment is no layer: it holds secrets, never settings.
 """
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,14 +19,13 @@ from ramify.config.decode import Fault, decode
 from ramify.config.format_options import anchored_format_options, format_actions, format_faults
 from ramify.config.judge_options import anchored_judge, judge_faults
 from ramify.config.layers import file_layers, flag_layers, merged, override_layers, preset_layers, source_of
-from ramify.config.run_config import EngineConfig, GrowthConfig, RunConfig, ToolConfig
+from ramify.config.run_config import EngineConfig, GrowthConfig, RunConfig, StrategyConfig, ToolConfig
+from ramify.config.strategy_options import read_options
 from ramify.config.toml import toml_text
 from ramify.config.tool_options import option_faults
 from ramify.core.errors import ConfigError, nearest
 from ramify.credit import NAMES
 from ramify.edge.patience import Patience
-from ramify.strategies.parts import choose, sample
-from ramify.strategies.parts.repeats import repeats
 
 BUILTIN = EngineConfig().name
 OWN_FORMAT = "task"
@@ -101,10 +100,6 @@ def checked(values: Mapping[str, Any]) -> tuple[RunConfig | None, list[Fault]]:
     if config is None:
         return None, faults
     config = _anchored(config)
-    try:
-        config = _with_repeats(config)
-    except ConfigError as error:
-        return None, [Fault("strategy.options", str(error))]
     config, faults = _with_strategy_options(config)
     faults += _named_faults(config)
     return (None if faults else config), faults
@@ -136,15 +131,13 @@ def from_toml(text: str, *, source: str = "config.toml") -> RunConfig:
 
 def _anchored(config: RunConfig) -> RunConfig:
     """The configuration with every file it names as an absolute path, so that a run can be resumed from anywhere."""
-    path, options = config.data.path, dict(config.strategy.options)
-    if isinstance(rule := options.get("choose"), str):
-        options["choose"] = plugins.anchored(rule)
+    path = config.data.path
     return replace(
         config,
         task=replace(config.task, name=plugins.anchored(config.task.name)),
         # Not resolved: a link's own name says how the file is read, and the hub's cache is made of links.
         data=replace(config.data, path=path and str(Path(path).absolute())),
-        strategy=replace(config.strategy, name=plugins.anchored(config.strategy.name), options=options),
+        strategy=replace(config.strategy, name=plugins.anchored(config.strategy.name)),
         engine=_anchored_engine(config.engine),
         engines={name: _anchored_engine(engine) for name, engine in config.engines.items()},
         tools=replace(config.tools, use={name: _anchored_tool(name, tool) for name, tool in config.tools.use.items()}),
@@ -179,35 +172,23 @@ def _absolute(path: str | None) -> str | None:
     return path and str(Path(path).resolve())
 
 
-def _with_repeats(config: RunConfig) -> RunConfig:
-    """The configuration with the `n_agent` x `n` of Search-R1 read as one number of chains, and the reading noted."""
-    options = config.strategy.options
-    if config.strategy.name != "chains" or "n_agent" not in options:
-        return config
-    read = repeats(options)
-    others = {name: value for name, value in options.items() if name != "n_agent"}
-    return replace(config, strategy=replace(config.strategy, options={**others, "n": read.n}, reading=read.reading))
-
-
 def _with_strategy_options(config: RunConfig) -> tuple[RunConfig, list[Fault]]:
-    """The options of the strategy decoded by its own `Config` and completed with its defaults."""
+    """The options of the strategy as its own `Config` reads them, completed with its defaults."""
     name, given = config.strategy.name, config.strategy.options
-    faults = _faults_of("strategy.options.choose", lambda: _register("choose", given.get("choose"), choose.RULES))
     try:
         kind = plugins.config_class(plugins.find("strategy", name))
     except ConfigError as error:
-        return config, [*faults, Fault("strategy.name", str(error))]
-    if faults:
-        return config, faults
-    options, faults = decode(kind, given, path="strategy.options")
+        return config, [Fault("strategy.name", str(error))]
+    options, reading, faults = read_options(kind, given)
     if options is None:
         return config, faults
-    return replace(config, strategy=replace(config.strategy, options=_plain(options))), []
+    read = StrategyConfig(name=name, options=_plain(options), reading=reading or config.strategy.reading)
+    return replace(config, strategy=read), []
 
 
 def _named_faults(config: RunConfig) -> list[Fault]:
     """What is wrong with the other plug-ins the configuration names."""
-    faults = _faults_of("rows.sample", lambda: _register("sample", config.rows.sample, sample.RULES))
+    faults = _faults_of("rows.sample", lambda: plugins.find("sample", config.rows.sample))
     if config.credit not in NAMES:
         faults.append(Fault("credit", f"unknown credit {config.credit!r}; {nearest(config.credit, NAMES)}"))
     faults += _format_faults(config)
@@ -266,12 +247,6 @@ def _constructor_faults(
     set_elsewhere = plugins.options_of(found, Patience) & set(options)
     messages |= dict.fromkeys(set_elsewhere, f"it is set by {path or kind}.retry.patience")
     return [Fault(f"{path or kind}.options.{key}", message) for key, message in messages.items()]
-
-
-def _register(kind: Literal["choose", "sample"], name: object, rules: MutableMapping[str, Any]) -> None:
-    """Add a user's rule to the rules of its kind, under the name the configuration gives it. Mutates `rules`."""
-    if isinstance(name, str) and name not in rules:
-        rules[name] = plugins.find(kind, name)
 
 
 def _faults_of(path: str, action: Callable[[], object]) -> list[Fault]:

@@ -31,16 +31,35 @@ Until = Tokens | Literal["step", "end"]
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """One option a decision weighed, with the named terms of its score then; for the viewer."""
+class Option:
+    """One option that a decision weighed, with the named terms of its score then; for the viewer."""
 
     node: int
     score: float
     terms: tuple[tuple[str, float], ...] = ()
 
+    def __eq__(self, other: object) -> bool:
+        """A `Candidate` of the same values is equal: strategies that give one in `why` are read for one version."""
+        if not isinstance(other, Option | Candidate):
+            return NotImplemented
+        return (self.node, self.score, self.terms) == (other.node, other.score, other.terms)
+
+    def __hash__(self) -> int:
+        return hash((self.node, self.score, self.terms))
+
 
 SHOWN: Final = 8
-"""Most candidates of a decision that a strategy names for the viewer."""
+"""Most options of a decision that a strategy names for the viewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An answer of a search: the node it ends at, and the score it votes with."""
+
+    node: int
+    score: float
+    terms: tuple[tuple[str, float], ...] = ()
+    """Named terms of the score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +137,7 @@ class Grow:
     action: str = "policy"
     fork: Fork | int | None = None
     """None = a decision with one planned child."""
-    why: tuple[Candidate, ...] = ()
+    why: tuple[Option, ...] = ()
 
 
 def siblings(first: Grow) -> list[Grow]:
@@ -134,7 +153,7 @@ class Judge:
     nodes: tuple[int, ...]
     judge: str
     attempt: int = 0
-    why: tuple[Candidate, ...] = ()
+    why: tuple[Option, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +162,7 @@ class Close:
 
     node: int
     reason: str
-    why: tuple[Candidate, ...] = ()
+    why: tuple[Option, ...] = ()
     stop: Literal["closed", "roulette"] = "closed"
     """roulette: a coin ended it, thrown without regard to anything below."""
 

@@ -4,9 +4,9 @@ A strategy is built from its config and a generator, one a tree. It owns no cloc
 but that generator, drawn at ask in a fixed order. It keeps ids and numbers, never text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from ramify.core.command import Candidate, Command, Outcome
 from ramify.core.tree import Tree
@@ -32,6 +32,9 @@ class Strategy(Protocol):
 
     Built as `Strategy(config, rng)`, where `config` is the dataclass named by the class attribute `Config` and `rng` a
     `numpy.random.Generator`. Must be picklable between any two calls.
+
+    A field of `Config` may name a function: `field(default="uniform", metadata={"plugin": "choose"})` takes the name of
+    any plug-in of the kind `choose`, and the function found is a keyword of the constructor, called as the field is.
     """
 
     @property
@@ -69,3 +72,47 @@ class SearchStrategy(Strategy, Protocol):
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
         """Nodes at whose ends whole answers stand, in order of request, each with the score it votes with."""
         ...
+
+
+@runtime_checkable
+class OptionsReader(Protocol):
+    """A `Config` that also reads another layout of its options, such as an older one."""
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
+        """The options as fields of the dataclass, and how they were read; None = as they are. Raises `ConfigError`."""
+        ...
+
+
+class PostHocRule(Protocol):
+    """A rule that forks finished paths, as arithmetic: it answers for any path, whichever was the trunk. Pure."""
+
+    @property
+    def max_forks(self) -> int:
+        """The most forks it makes of one trunk; a constant."""
+        ...
+
+    def forks(self, tree: Tree, leaf: int) -> Mapping[int, float]:
+        """Token position on the branch of `leaf` -> mean number of forks there, were that path a trunk."""
+        ...
+
+
+@runtime_checkable
+class PostHocStrategy(Strategy, Protocol):
+    """A strategy that can say where it would fork any finished path, so that credit can be exact for its forks.
+
+    Only a rule that looks at nothing but its trunk can, and only where it runs once.
+    """
+
+    def post_hoc_rule(self, words: Sequence[str]) -> PostHocRule | None:
+        """The rule as configured; None = it has none. `words`: stop words that a fork does not cut."""
+        ...
+
+
+def post_hoc_rule(strategy: object, words: Sequence[str] = ()) -> PostHocRule | None:
+    """The rule by which `strategy` forks finished paths. None = it has none that can be asked of any path.
+
+    `words`: stop words that a fork does not cut. A subclass may fork otherwise, so it does not inherit a rule.
+    """
+    is_own = "post_hoc_rule" in vars(type(strategy))
+    return strategy.post_hoc_rule(words) if is_own and isinstance(strategy, PostHocStrategy) else None

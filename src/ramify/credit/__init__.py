@@ -3,8 +3,9 @@
 Imports core only; pure numpy. Read `forest` first, then `choose`.
 """
 
+from ramify.core.strategy import PostHocRule
 from ramify.credit.at2po import at2po, at2po_as_published
-from ramify.credit.balance import PostHocRule, balanced, balanced_split, balanced_split_tree_loo
+from ramify.credit.balance import balanced, balanced_split, balanced_split_tree_loo
 from ramify.credit.choose import AUTO, CREDITS, NAMES, Credit, Credited, credit, measures_of, needs_balance
 from ramify.credit.clip import ClipParts, clip_parts
 from ramify.credit.deepsearch import deepsearch, deepsearch_as_published

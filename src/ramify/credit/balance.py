@@ -11,31 +11,17 @@ for no reason of its own tokens is left out of its fork, and a tree without its 
 Baselines come from other trees only: what a fork's siblings scored says where the rule looked.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
 from ramify.core.command import ForkRecord
 from ramify.core.errors import ContractError
 from ramify.core.stems import tree_number
+from ramify.core.strategy import PostHocRule
 from ramify.core.tree import ROOT, Tree
 from ramify.credit.forest import STEM, Array_N, Forest
 from ramify.credit.split import split
-
-
-class PostHocRule(Protocol):
-    """A rule that forks finished paths, as arithmetic: it answers for any path, whichever was the trunk. Pure."""
-
-    @property
-    def max_forks(self) -> int:
-        """The most forks it makes of one trunk; a constant."""
-        ...
-
-    def forks(self, tree: Tree, leaf: int) -> Mapping[int, float]:
-        """Token position on the branch of `leaf` -> mean number of forks there, were that path a trunk."""
-        ...
 
 
 def balanced(forest: Forest, tree: Tree, rule: PostHocRule) -> Forest:

@@ -25,11 +25,11 @@ def select_leaves(
     return [leaf for leaf in rule(tree, leaves, n, rng) if leaf is not None]
 
 
-def kept_leaves(tree: Tree, n: int, *, rule: str = "uniform", unjudged: Unjudged = "error") -> list[int]:
+def kept_leaves(tree: Tree, n: int, *, rule: sample.Sample = sample.uniform, unjudged: Unjudged = "error") -> list[int]:
     """At most `n` of the leaves of `tree` that may be trained, drawn by its own seed: the same whenever asked."""
     forest = forest_of(tree, unjudged=unjudged)
     rng = np.random.default_rng((tree.seed, STREAM))
-    return select_leaves(tree, forest.nodes[forest.leaves].tolist(), n, rng, rule=sample.rule(rule))
+    return select_leaves(tree, forest.nodes[forest.leaves].tolist(), n, rng, rule=rule)
 
 
 def is_selected(tree: Tree, leaf: int) -> bool:

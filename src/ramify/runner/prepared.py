@@ -20,7 +20,7 @@ from ramify.core.prices import Prices
 from ramify.core.problem import Problem
 from ramify.core.seeds import tree_seed
 from ramify.core.shard import WHOLE, Portion
-from ramify.core.strategy import SearchStrategy, Strategy
+from ramify.core.strategy import SearchStrategy, Strategy, post_hoc_rule
 from ramify.core.task import Task
 from ramify.core.tool import Tool
 from ramify.core.tree import Tree
@@ -48,7 +48,6 @@ from ramify.runner.sampler import Sampler
 from ramify.runner.tools import listed, tools_of
 from ramify.runner.whole_turns import check_growths, check_messages, check_stops
 from ramify.runner.work import prompt_segments
-from ramify.strategies.parts.post_hoc import post_hoc_rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from ramify import plugins
 from ramify.config.run_config import RowsConfig, RunConfig
 from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
@@ -67,4 +68,4 @@ def marked(trees: Iterable[Tree], wanted: RowsConfig) -> Iterator[Tree]:
 
 
 def _kept(tree: Tree, wanted: RowsConfig, n: int) -> list[int]:
-    return kept_leaves(tree, n, rule=wanted.sample, unjudged="drop")
+    return kept_leaves(tree, n, rule=plugins.find("sample", wanted.sample), unjudged="drop")

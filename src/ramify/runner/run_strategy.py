@@ -1,13 +1,14 @@
 """RunStrategy: the strategy of a run, from which every tree gets a fresh one of its own."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ramify import plugins
-from ramify.config.decode import decode
 from ramify.config.run_config import RunConfig
+from ramify.config.strategy_options import named_functions, read_options
 from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.seeds import strategy_seed
 from ramify.core.strategy import Strategy
@@ -25,6 +26,8 @@ class RunStrategy:
     kind: type[Any]
     options: Any
     """Of its own `Config`."""
+    functions: Mapping[str, Any]
+    """Keyword of the class -> the function that its options name."""
     min_leaves: int | None = None
     """Trees with fewer leaves get fresh chains; None = they stay as they are."""
 
@@ -33,11 +36,12 @@ class RunStrategy:
         """The strategy that `config` names, or `kind`. Raises `ConfigError` for what is no strategy."""
         name = config.strategy.name
         found = kind or plugins.find("strategy", name)
-        return cls(name, found, _options(found, config), config.rows.min_leaves)
+        options = _options(found, config)
+        return cls(name, found, options, named_functions(options), config.rows.min_leaves)
 
     def new(self, seed: int) -> Strategy:
         """A fresh strategy for the tree of `seed`."""
-        strategy = self.kind(self.options, np.random.default_rng(strategy_seed(seed)))
+        strategy = self.kind(self.options, np.random.default_rng(strategy_seed(seed)), **self.functions)
         return strategy if self.min_leaves is None else ToppedUp(_checked(strategy), self.min_leaves)
 
     def sample(self) -> Strategy:
@@ -64,8 +68,7 @@ def _checked(strategy: object) -> Strategy:
 
 def _options(strategy: Any, config: RunConfig) -> Any:
     """The strategy's own `Config`, from the run's options."""
-    kind = plugins.config_class(strategy)
-    options, faults = decode(kind, config.strategy.options, path="strategy.options")
+    options, _, faults = read_options(plugins.config_class(strategy), config.strategy.options)
     if options is None:
         raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
     return options

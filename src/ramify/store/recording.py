@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ramify.core.codec import Codec
-from ramify.core.command import Cancel, Candidate, Close, Command, Fork, Grow, Judge, Score, Tokens
+from ramify.core.command import Cancel, Candidate, Close, Command, Fork, Grow, Judge, Option, Score, Tokens
 from ramify.core.errors import StoreError
 from ramify.core.growth import Done, Ending, Failure, Scored
 from ramify.core.problem import Problem
@@ -67,12 +67,13 @@ SEGMENT: Final = FieldTable(
 SCORE: Final = FieldTable(Score, ScoreValue)
 STEP: Final = FieldTable(Step, StepValue, known={Segment: SEGMENT, Score: SCORE})
 CANDIDATE: Final = FieldTable(Candidate, CandidateValue)
+OPTION: Final = FieldTable(Option, CandidateValue)
 FORK: Final = FieldTable(Fork, ForkValue)
 COMMAND: Final = one_of(
     FieldTable(
         Grow,
         GrowValue,
-        known={Candidate: CANDIDATE},
+        known={Option: OPTION},
         until=Packer(
             lambda until: operator.index(until.n) if isinstance(until, Tokens) else until,
             lambda until: Tokens(until) if isinstance(until, int) else until,
@@ -84,8 +85,8 @@ COMMAND: Final = one_of(
             )
         ),
     ),
-    FieldTable(Judge, JudgeValue, known={Candidate: CANDIDATE}),
-    FieldTable(Close, CloseValue, known={Candidate: CANDIDATE}),
+    FieldTable(Judge, JudgeValue, known={Option: OPTION}),
+    FieldTable(Close, CloseValue, known={Option: OPTION}),
     FieldTable(Cancel, CancelValue),
 )
 ENDING: Final = one_of(

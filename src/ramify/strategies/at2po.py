@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ramify.core.command import Candidate, Fork, Grow
+from ramify.core.command import Fork, Grow, Option
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Tree
 from ramify.strategies.parts.draws import Draws
@@ -72,5 +72,5 @@ class AT2PO(Rounds):
 
     def _sibling(self, tree: Tree, node: int, score: float) -> Grow:
         penalty = self._penalty.of(tree, node)
-        why = (Candidate(node, score, (("surprisal", score + penalty), ("penalty", penalty))),)
+        why = (Option(node, score, (("surprisal", score + penalty), ("penalty", penalty))),)
         return Grow(origin(tree, node), fork=Fork(1, "at2po", score=score), why=why)

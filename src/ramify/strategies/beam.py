@@ -30,6 +30,23 @@ Ended = Literal["leave", "stay", "place_if_best", "place_always"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BeamPublished:
+    """Switches that only reproduce the published code; the defaults are the corrected behaviour."""
+
+    room: Literal["shrinks", "full"] = "shrinks"
+    """Where ended paths leave: a level has one path less for each answer found, or always as many (published)."""
+    ties: Ties = "first"
+    repeats: Literal["dropped", "kept"] = "dropped"
+    """Whether live paths that say the same are one (search-and-learn's `filter_duplicates`), and where places are taken
+    for good, ended ones too."""
+    keep_completed: Literal["best", "first"] = "best"
+    """Which `width` times `samples` answers are kept when more were found: published are the first."""
+    join: Literal["path", "position"] = "path"
+    """What grew belongs to the path it was asked for, or to the one that has its position among those that hold a
+    place, live or not (rStar, published): so the search believes; the tree has it where its tokens are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BeamConfig(LevelsConfig):
     """Defaults are the corrected ones; numbers are search-and-learn's."""
 
@@ -43,37 +60,25 @@ class BeamConfig(LevelsConfig):
     """Ended paths leave the beam (search-and-learn), stay in it and are copied (its_hub), take a place for good if they
     are among the best `width` (rStar, corrected), or take one whatever their rank while the best paths, ended or not,
     hold the others (rStar, published)."""
-    room: Literal["shrinks", "full"] = "shrinks"
-    """Where ended paths leave: a level has one path less for each answer found, or always as many (published)."""
     fill: Literal["level", "path"] = "level"
     """Few survivors are copied until the level is full, or `samples` times each."""
     order: Literal["asked", "score"] = "asked"
     """In which order survivors are grown on."""
-    ties: Ties = "first"
-    repeats: Literal["dropped", "kept"] = "dropped"
-    """Whether live paths that say the same are one (search-and-learn's `filter_duplicates`), and where places are taken
-    for good, ended ones too."""
-    keep_completed: Literal["best", "first"] = "best"
-    """Which `width` times `samples` answers are kept when more were found: published are the first."""
-    join: Literal["path", "position"] = "path"
-    """What grew belongs to the path it was asked for, or to the one that has its position among those that hold a
-    place, live or not (rStar, published): so the search believes; the tree has it where its tokens are."""
+    published: BeamPublished = BeamPublished()
+    """Switches that reproduce the published code."""
 
     def __post_init__(self) -> None:
         LevelsConfig.__post_init__(self)
         if self.width < 1 or self.samples < 1:
             raise ConfigError(f"beam: width = {self.width!r} and samples = {self.samples!r} must be at least 1")
-        if self.join == "position" and self.fill != "path":
+        if self.published.join == "position" and self.fill != "path":
             raise ConfigError("beam: join = 'position' counts `samples` for each path, so fill must be 'path'")
 
 
 AS_PUBLISHED: Final = BeamConfig(
     finished="any_end",
     lookahead_use="discarded",
-    room="full",
-    ties="later",
-    repeats="kept",
-    keep_completed="first",
+    published=BeamPublished(room="full", ties="later", repeats="kept", keep_completed="first"),
 )
 """search-and-learn's `beam_search`."""
 ITS_AS_PUBLISHED: Final = BeamConfig(
@@ -84,7 +89,7 @@ ITS_AS_PUBLISHED: Final = BeamConfig(
     first_level="samples",
     ended="stay",
     order="score",
-    repeats="kept",
+    published=BeamPublished(repeats="kept"),
 )
 """its_hub's `BeamSearch`; depth as in its benchmark."""
 RSTAR: Final = BeamConfig(
@@ -107,8 +112,8 @@ RSTAR_AS_PUBLISHED: Final = BeamConfig(
     ended="place_always",
     fill="path",
     order="score",
-    join="position",
     failure_value=0.0,
+    published=BeamPublished(join="position"),
 )
 
 
@@ -130,12 +135,12 @@ class Beam(Levels):
         """Places that no answer took for good."""
 
     def select(self, tree: Tree, level: Level) -> list[Path]:
-        paths = level.paths() if self.config.repeats == "kept" else self._without_repeats(tree, level.paths())
+        paths = level.paths() if self.config.published.repeats == "kept" else self._without_repeats(tree, level.paths())
         match self.config.ended:
             case "leave":
                 self._leave(paths)
             case "stay":
-                self.holders = ranked(alive(paths), self.config.ties)[: self.config.width]
+                self.holders = ranked(alive(paths), self.config.published.ties)[: self.config.width]
                 self.completed = [path for path in self.holders if path.is_finished]
             case "place_if_best" | "place_always":
                 self._take_places(paths)
@@ -150,11 +155,11 @@ class Beam(Levels):
 
     def kept(self) -> list[Path]:
         """At most `width` times `samples` answers, best or first in the order found."""
-        found = ranked(self.completed) if self.config.keep_completed == "best" else self.completed
+        found = ranked(self.completed) if self.config.published.keep_completed == "best" else self.completed
         return found[: self._n]
 
     def parent(self, level: Level, place: int) -> Path:
-        by_position = self.config.join == "position" and level.number > 1
+        by_position = self.config.published.join == "position" and level.number > 1
         return self.holders[place // self.config.samples] if by_position else level.beams[place]
 
     def _without_repeats(self, tree: Tree, paths: Sequence[Path]) -> list[Path]:
@@ -168,12 +173,12 @@ class Beam(Levels):
         """What has ended leaves; live ones compete for the places."""
         self.completed += [path for path in paths if path.is_finished]
         places = min(self.config.width, -(-self._room // self.config.samples))
-        self.holders = ranked([path for path in paths if not path.is_ended], self.config.ties)[:places]
+        self.holders = ranked([path for path in paths if not path.is_ended], self.config.published.ties)[:places]
 
     def _take_places(self, paths: Sequence[Path]) -> None:
         """Answers take places for good, the best paths hold those left."""
         choose = best_with_places if self.config.ended == "place_if_best" else all_with_places
-        finished, self.holders = choose(ranked(paths, self.config.ties), self._places)
+        finished, self.holders = choose(ranked(paths, self.config.published.ties), self._places)
         self.completed += finished
         self._places -= len(finished)
 
@@ -187,4 +192,4 @@ class Beam(Levels):
     @property
     def _room(self) -> int:
         """Paths of the next level where ended ones leave."""
-        return max(0, self._n - len(self.completed)) if self.config.room == "shrinks" else self._n
+        return max(0, self._n - len(self.completed)) if self.config.published.room == "shrinks" else self._n

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
-from ramify.core.command import Candidate, Command, Fork, Grow, Outcome
+from ramify.core.command import Candidate, Command, Fork, Grow, Option, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import Tree
@@ -113,7 +113,7 @@ class BestFirst:
             return heappop(self._waiting)[-1]
         return None if self._at_work else START
 
-    def _best(self) -> tuple[Candidate, ...]:
+    def _best(self) -> tuple[Option, ...]:
         tips = self._drafts.tips
         best = sorted(self._waiting[: 2**SHOWN - 1])[:SHOWN]
-        return tuple([Candidate(tips[number], -minus, (("depth", depth),)) for minus, depth, number in best])
+        return tuple([Option(tips[number], -minus, (("depth", depth),)) for minus, depth, number in best])

@@ -5,15 +5,16 @@ at a dead end), `budget` replaces every chain until the tree's ledger has no roo
 are depends on tokens, so the tree marks the later ones post-hoc.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ramify.core.command import Fork, Grow, Grown, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.repeats import repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,15 @@ class ChainsConfig:
     repeat: Literal["none", "closed", "budget"] = "none"
     max_chains: int = 10_000
     """Bound on the chains of a tree that repeats and meets no limit."""
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
+        """The `n_agent` x `n` of Search-R1 as one number of chains."""
+        if "n_agent" not in options:
+            return options, None
+        found = repeats(options)
+        others = {name: value for name, value in options.items() if name != "n_agent"}
+        return {**others, "n": found.n}, found.reading
 
     def __post_init__(self) -> None:
         if not 1 <= self.n <= self.max_chains:

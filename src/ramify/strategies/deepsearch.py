@@ -16,7 +16,7 @@ from itertools import count
 from typing import Final
 
 from ramify.core.backup import backed_up, backup_weight, final_value, terminal_choice
-from ramify.core.command import SHOWN, Candidate, Failed, Fork, Grow, Grown, Outcome, Tokens, siblings
+from ramify.core.command import SHOWN, Failed, Fork, Grow, Grown, Option, Outcome, Tokens, siblings
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.stop import STOP_WORDS
 from ramify.core.strategy import Phase
@@ -66,7 +66,7 @@ class DeepSearch:
         self._current = self.root
         """What is expanded next, or is being expanded."""
         self._fork = Fork(config.width, "root")
-        self._why: tuple[Candidate, ...] = ()
+        self._why: tuple[Option, ...] = ()
         self._in_flight: InFlight[int] = InFlight()
         """Place of each growth among its siblings."""
         self._grown: dict[int, Segment] = {}
@@ -158,7 +158,7 @@ class DeepSearch:
         ranked = sorted(((score(segment), segment) for segment in candidates), key=lambda pair: -pair[0])
         best, self._current = ranked[0]
         self._fork = Fork(self.config.width, rule, score=best)
-        self._why = tuple(Candidate(segment.tip, value, self._terms(segment)) for value, segment in ranked[:SHOWN])
+        self._why = tuple(Option(segment.tip, value, self._terms(segment)) for value, segment in ranked[:SHOWN])
 
     def _uct(self, segment: Segment) -> float:
         above = segment.parent.visits if segment.parent else 0

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ramify.core.command import SHOWN, Candidate, Command, Fork, Grow, Outcome, siblings
+from ramify.core.command import SHOWN, Candidate, Command, Fork, Grow, Option, Outcome, siblings
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
@@ -29,16 +29,10 @@ from ramify.strategies.parts.lats_state import EXPLORATION, MeanOf, State, Unvis
 from ramify.strategies.parts.steering import REWARD, Oracle
 
 
-@dataclass(frozen=True, slots=True)
-class LATSConfig:
-    """Defaults are the corrected ones; numbers are those of the code."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LATSPublished:
+    """Switches that only reproduce the published code; the defaults are the corrected behaviour."""
 
-    width: int = 5
-    """Steps grown of a state."""
-    iterations: int = 30
-    depth_limit: int = 7
-    rollout_depth: int = 4
-    exploration: float = EXPLORATION
     mean_of: MeanOf = "visits"
     unvisited: Unvisited = "first"
     join: Literal["node", "position"] = "node"
@@ -56,41 +50,57 @@ class LATSConfig:
     cut_value: float | None = None
     """What a rollout brings that came to its full depth without an end; None = as if it stopped by itself. Published
     is -1, so that its values are lost."""
-    failed_end: float | None = -1.0
-    """What an end of reward 0 takes itself, while what is above it takes what the rollout brought; None = the same."""
     last_step: Literal["end", "step"] = "end"
     """Whether a path at the depth limit grows to its end, or stays without one (published)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LATSConfig:
+    """Defaults are the corrected ones; numbers are those of the code."""
+
+    width: int = 5
+    """Steps grown of a state."""
+    iterations: int = 30
+    depth_limit: int = 7
+    rollout_depth: int = 4
+    exploration: float = EXPLORATION
+    failed_end: float | None = -1.0
+    """What an end of reward 0 takes itself, while what is above it takes what the rollout brought; None = the same."""
     ends: Literal["judge", "reward"] = "judge"
     """Whose value a path that ended has: the judge's, or the task's reward (published)."""
     success: float | None = None
     """Reward of an end that ends the search; None = none does. Published is 1."""
     judge: str = "process"
     oracle: Oracle = "refused"
+    published: LATSPublished = LATSPublished()
+    """Switches that reproduce the published code."""
 
     def __post_init__(self) -> None:
         if min(self.width, self.iterations, self.depth_limit) < 1 or self.rollout_depth < 0:
             raise ConfigError(f"lats: width, iterations and depth_limit must be at least 1, got {self!r}")
         if not 0 <= self.exploration < math.inf:
             raise ConfigError(f"lats: exploration = {self.exploration!r} must be finite and at least 0")
-        if not all(math.isfinite(number or 0.0) for number in (self.cut_value, self.failed_end)):
+        if not all(math.isfinite(number or 0.0) for number in (self.published.cut_value, self.failed_end)):
             raise ConfigError(f"lats: cut_value and failed_end are finite numbers or None, got {self!r}")
         if self.judge == REWARD:
             raise ConfigError("lats: judge = 'reward' values ended paths only; name a judge of unfinished ones")
 
 
 AS_PUBLISHED: Final = LATSConfig(
-    mean_of="visits_again",
-    unvisited="value",
-    join="position",
-    rollout_from="root",
-    rollout_choice="ended",
-    rollout_states="loose",
-    rollout_value="mean_with_zero",
-    cut_value=-1.0,
-    last_step="step",
     ends="reward",
     success=1.0,
     oracle="declared",
+    published=LATSPublished(
+        mean_of="visits_again",
+        unvisited="value",
+        join="position",
+        rollout_from="root",
+        rollout_choice="ended",
+        rollout_states="loose",
+        rollout_value="mean_with_zero",
+        cut_value=-1.0,
+        last_step="step",
+    ),
 )
 
 
@@ -149,7 +159,7 @@ class LATS:
         """Grow the current state."""
         state, config = self._current, self.config
         rule = "lats" if self._values is None else "rollout"
-        until = "end" if config.last_step == "end" and state.depth + 1 == config.depth_limit else "step"
+        until = "end" if config.published.last_step == "end" and state.depth + 1 == config.depth_limit else "step"
         fork = Fork(config.width, rule, score=state.value)
         grows = siblings(Grow(state.tip, until=until, fork=fork, why=self._why(state)))
         self._expansion = self._expansions.grow(grows, [0] * config.width)
@@ -161,7 +171,7 @@ class LATS:
         steps = self._steps(tree, expansion)
         ends = [step for step in steps if step.reward is not None]
         self._answers += [Candidate(step.tip, step.reward) for step in ends if step.reward is not None]
-        if self._values is None or self.config.rollout_states == "attached":
+        if self._values is None or self.config.published.rollout_states == "attached":
             self._attach(self._current, steps)
         success = self.config.success
         if success is not None and any(step.reward is not None and step.reward >= success for step in ends):
@@ -190,7 +200,7 @@ class LATS:
                 reward = value if child.has_ended else None
                 depth = self._current.depth + 1
                 found.append(State(child.tip, self._current, depth, child.has_ended, reward, value))
-        if self.config.join == "position":
+        if self.config.published.join == "position":
             values = [step.value for step in found if not step.has_ended]
             for i, step in enumerate(found):
                 step.value = values[i] if i < len(values) else 0.0
@@ -205,7 +215,7 @@ class LATS:
             return
         step = self._chosen(steps)
         if self._values is None:
-            self._values, self._num_rolled = [], step.depth if self.config.rollout_from == "root" else 0
+            self._values, self._num_rolled = [], step.depth if self.config.published.rollout_from == "root" else 0
         else:
             self._num_rolled += 1
         self._values.append(step.value)
@@ -217,7 +227,7 @@ class LATS:
 
     def _chosen(self, steps: list[State]) -> State:
         ended = [step for step in steps if step.has_ended]
-        if self._values is not None and self.config.rollout_choice == "ended" and ended:
+        if self._values is not None and self.config.published.rollout_choice == "ended" and ended:
             return ended[0]
         return max(steps, key=lambda step: step.value)
 
@@ -238,9 +248,9 @@ class LATS:
         if last.reward is not None:
             return last.reward
         is_cut = len(values) > 1 and self._num_rolled >= config.rollout_depth
-        if is_cut and config.cut_value is not None:
-            return config.cut_value
-        counted = values if config.rollout_value == "mean" else [0.0, *values[1:]]
+        if is_cut and config.published.cut_value is not None:
+            return config.published.cut_value
+        counted = values if config.published.rollout_value == "mean" else [0.0, *values[1:]]
         return sum(counted) / len(counted)
 
     def _go_on(self) -> None:
@@ -269,14 +279,14 @@ class LATS:
             child.value,
             child.visits,
             above.visits,
-            mean_of=config.mean_of,
-            unvisited=config.unvisited,
+            mean_of=config.published.mean_of,
+            unvisited=config.published.unvisited,
             exploration=config.exploration,
         )
 
-    def _why(self, state: State) -> tuple[Candidate, ...]:
+    def _why(self, state: State) -> tuple[Option, ...]:
         """The state and its siblings by value, with what they were weighed by."""
         if state.above is None:
             return ()
         ranked = sorted(state.above.children or [state], key=lambda sibling: -sibling.value)
-        return tuple(Candidate(s.tip, s.value, (("visits", float(s.visits)),)) for s in ranked[:SHOWN])
+        return tuple(Option(s.tip, s.value, (("visits", float(s.visits)),)) for s in ranked[:SHOWN])

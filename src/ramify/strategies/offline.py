@@ -12,20 +12,32 @@ zzfoutofspace/ATPO, whose plan run as written forks at no inner node: every leaf
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
-from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome
+from ramify.core.command import Failed, Fork, Grow, Grown, Option, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
-from ramify.strategies.parts import choose
 from ramify.strategies.parts.branching import Rounding
+from ramify.strategies.parts.choose import UNMEASURED, Choose, rule
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.entropy import STEP_ENTROPY
 from ramify.strategies.parts.flight import InFlight
 from ramify.strategies.parts.initial import InitialRollouts, Number, Probes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflinePublished:
+    """Switches that only reproduce the published code; the defaults are the corrected behaviour."""
+
+    candidates: Literal["steps", "chains"] = "steps"
+    """chains: a whole chain is one node, so that once it has ended only the root is left to expand (published)."""
+    chosen: Literal["rest", "grow"] = "rest"
+    """grow: a chosen node is generated once more itself and thereby used up (published)."""
+    probes: Probes = "keep"
+    rounding: Rounding = "ceil"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,30 +50,29 @@ class OfflineConfig:
     expansion_iterations: int = 2
     expansion_nodes: int = 1
     """Nodes chosen a round."""
-    choose: str = "uniform"
-    """Name of the rule (`strategies/choose.py`)."""
+    choose: str = field(default="uniform", metadata={"plugin": "choose"})
+    """Name of the rule (`parts/choose.py`), or `path/to/file.py:function`."""
     commit: Literal["after", "before"] = "after"
     max_depth: int = 4
     """Depths committed to before are drawn from 0 .. max_depth - 1 steps."""
     n: int = 16
     """Rows wanted: bounds the initial chains, and scales their dynamic number."""
-    candidates: Literal["steps", "chains"] = "steps"
-    """chains: a whole chain is one node, so that once it has ended only the root is left to expand (published)."""
-    chosen: Literal["rest", "grow"] = "rest"
-    """grow: a chosen node is generated once more itself and thereby used up (published)."""
-    probes: Probes = "keep"
-    rounding: Rounding = "ceil"
+    published: OfflinePublished = OfflinePublished()
+    """Switches that reproduce the published code."""
 
     def __post_init__(self) -> None:
+        if ":" not in self.choose:
+            rule(self.choose)
         numbers = (self.initial_rollouts, self.beam_size, self.expansion_nodes, self.max_depth, self.n)
         if any(number != "dynamic" and number < 1 for number in numbers) or self.expansion_iterations < 0:
             raise ConfigError(f"offline: numbers must be at least 1, expansion_iterations at least 0, got {self!r}")
         if self.commit == "before" and self.initial_rollouts == "dynamic":
             raise ConfigError("offline: commit='before' needs a fixed number of initial_rollouts, got 'dynamic'")
-        choose.rule(self.choose)
 
 
-AS_PUBLISHED = OfflineConfig(candidates="chains", chosen="grow", probes="discard", rounding="int_plus_one")
+AS_PUBLISHED = OfflineConfig(
+    published=OfflinePublished(candidates="chains", chosen="grow", probes="discard", rounding="int_plus_one")
+)
 
 
 @dataclass(slots=True)
@@ -78,27 +89,28 @@ class Offline:
 
     Config = OfflineConfig
 
-    def __init__(self, config: OfflineConfig, rng: Draws) -> None:
+    def __init__(self, config: OfflineConfig, rng: Draws, *, choose: Choose | None = None) -> None:
+        """`choose`: the rule that the configuration names; None = it is a built-in one."""
         self.config = config
-        is_measured = config.initial_rollouts == "dynamic" or config.choose not in choose.UNMEASURED
+        is_measured = config.initial_rollouts == "dynamic" or config.choose not in UNMEASURED
         self.measures = frozenset({STEP_ENTROPY} if is_measured else ())
         self.is_order_free = True
         self.post_hoc_reason = ""
         if config.commit == "after" and config.expansion_iterations:
             self.post_hoc_reason = "where the tree is expanded depends on how its chains went"
-        elif config.initial_rollouts == "dynamic" and config.probes == "keep":
+        elif config.initial_rollouts == "dynamic" and config.published.probes == "keep":
             self.post_hoc_reason = "how many chains there are depends on a chain that is kept"
         self._rng = rng
-        self._choose = choose.rule(config.choose)
+        self._choose = choose or rule(config.choose)
         self._initial = InitialRollouts(
-            config.initial_rollouts, n=config.n, probes=config.probes, rounding=config.rounding
+            config.initial_rollouts, n=config.n, probes=config.published.probes, rounding=config.published.rounding
         )
         self._in_flight: InFlight[_Walk | int] = InFlight()
         self._arrived: list[_Walk] = []
         self._used_up: set[int] = set()
         self._has_started = False
         self._round = 0
-        self._num_new = config.beam_size - (config.chosen == "rest")
+        self._num_new = config.beam_size - (config.published.chosen == "rest")
         self._num_rounds = config.expansion_iterations if config.commit == "after" and self._num_new else 0
 
     def ask(self, tree: Tree) -> Sequence[Grow]:
@@ -168,13 +180,13 @@ class Offline:
     def _expand(self, tree: Tree) -> Sequence[Grow]:
         """One round: choose nodes among all that grew so far and continue each anew."""
         self._round += 1
-        nodes = [ROOT] if self.config.candidates == "chains" else tree.expandable()
+        nodes = [ROOT] if self.config.published.candidates == "chains" else tree.expandable()
         candidates = [node for node in nodes if node not in self._used_up]
         chosen = self._choose(tree, candidates, self.config.expansion_nodes, self._rng) if candidates else []
         if not chosen:
             self._num_rounds = self._round = self._round - 1
             return []
-        if self.config.chosen == "grow":
+        if self.config.published.chosen == "grow":
             self._used_up.update(chosen)
         grows = [grow for node in chosen for grow in self._continuations(tree, node, len(candidates))]
         return self._in_flight.book(grows, [_Walk([], grow.node) for grow in grows])
@@ -184,5 +196,5 @@ class Offline:
         entropy = tree.measure(node, STEP_ENTROPY) if STEP_ENTROPY in self.measures else None
         score = 1 / num_candidates if entropy is None else entropy
         fork = Fork(self._num_new, self.config.choose)
-        why = (Candidate(node, score, (("num_candidates", float(num_candidates)),)),)
+        why = (Option(node, score, (("num_candidates", float(num_candidates)),)),)
         return [Grow(node, fork=fork, why=why) for _ in range(self._num_new)]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal
 
-from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome
+from ramify.core.command import Failed, Fork, Grow, Grown, Option, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase
 from ramify.core.tree import ROOT, Tree
@@ -24,6 +24,19 @@ from ramify.strategies.parts.draws import Draws, without_replacement
 from ramify.strategies.parts.entropy import STEP_ENTROPY, step_entropy
 from ramify.strategies.parts.flight import InFlight
 from ramify.strategies.parts.initial import InitialRollouts, Number, Probes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlinePublished:
+    """Switches that only reproduce the published code; the defaults are the corrected behaviour."""
+
+    baseline: Literal["own", "inherited"] = "inherited"
+    """What a branch's entropy is compared with: its own first step's (published), or the baseline of its source."""
+    stale_baselines: tuple[tuple[int, float], ...] = ()
+    """(path, baseline) left by earlier problems, as the published code never clears them; they win over own ones."""
+    clipping: Clipping = "probability"
+    probes: Probes = "keep"
+    rounding: Rounding = "ceil"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +55,13 @@ class OnlineConfig:
     rounds: Literal["lockstep", "free"] = "lockstep"
     restart: Literal["one", "all", "none"] = "one"
     """Fresh chains when no path is left: one at a time, all that n leaves room for, or none."""
-    baseline: Literal["own", "inherited"] = "inherited"
-    """What a branch's entropy is compared with: its own first step's (published), or the baseline of its source."""
-    stale_baselines: tuple[tuple[int, float], ...] = ()
-    """(path, baseline) left by earlier problems, as the published code never clears them; they win over own ones."""
-    clipping: Clipping = "probability"
     counter: Literal["forks", "created", "path"] = "forks"
     """AEPO's consecutive forks. forks: rounds in a row that forked; created: rounds that made any path, restarts too,
     which nothing resets within a tree (published); path: steps in a row at which the path itself forked."""
     order: Literal["age", "shuffle"] = "age"
     """Which paths come first when slots are scarce."""
-    probes: Probes = "keep"
-    rounding: Rounding = "ceil"
+    published: OnlinePublished = OnlinePublished()
+    """Switches that reproduce the published code."""
 
     def __post_init__(self) -> None:
         if self.n < 1 or self.beam_size < 1 or (self.initial_rollouts != "dynamic" and self.initial_rollouts < 1):
@@ -63,7 +71,8 @@ class OnlineConfig:
 
 
 ARPO_AS_PUBLISHED = OnlineConfig(
-    baseline="own", clipping="score", counter="created", probes="discard", rounding="int_plus_one"
+    counter="created",
+    published=OnlinePublished(baseline="own", clipping="score", probes="discard", rounding="int_plus_one"),
 )
 AEPO_AS_PUBLISHED = replace(ARPO_AS_PUBLISHED, rule="aepo")
 
@@ -90,16 +99,16 @@ class Online:
         self.post_hoc_reason = ""
         if config.restart != "none":
             self.post_hoc_reason = "a fresh chain is started only where no path survived"
-        elif config.initial_rollouts == "dynamic" and config.probes == "keep":
+        elif config.initial_rollouts == "dynamic" and config.published.probes == "keep":
             self.post_hoc_reason = "how many chains there are depends on a chain that is kept"
         self.consecutive = 0
         """AEPO's counter."""
         self._rng = rng
         self._initial = InitialRollouts(
-            config.initial_rollouts, n=config.n, probes=config.probes, rounding=config.rounding
+            config.initial_rollouts, n=config.n, probes=config.published.probes, rounding=config.published.rounding
         )
-        self._rule = ForkRule(config.rule, config.branch_probability, config.entropy_weight, config.clipping)
-        self._stale = dict(config.stale_baselines)
+        self._rule = ForkRule(config.rule, config.branch_probability, config.entropy_weight, config.published.clipping)
+        self._stale = dict(config.published.stale_baselines)
         self._in_flight: InFlight[_Path | int] = InFlight()
         self._arrived: list[_Path] = []
         self._slots = config.n
@@ -156,7 +165,7 @@ class Online:
         for path in self._in_turn():
             fork = self._decide(tree, path)
             going.append((path, fork))
-            source = path if self.config.baseline == "inherited" else replace(path, baseline=None)
+            source = path if self.config.published.baseline == "inherited" else replace(path, baseline=None)
             branches += [(self._new_path(source), fork) for _ in range(fork.num_siblings - 1 if fork else 0)]
         self._count(num_forks=len(branches), num_created=len(branches))
         return self._grow(going + branches)
@@ -203,9 +212,9 @@ class Online:
         return self._in_flight.book(grows, [path for path, _ in going])
 
 
-def _why(path: _Path, fork: Fork | None) -> tuple[Candidate, ...]:
+def _why(path: _Path, fork: Fork | None) -> tuple[Option, ...]:
     """The terms of a fork's score, for the viewer."""
     if fork is None or fork.probability is None or fork.score is None or path.baseline is None:
         return ()
     terms = (("entropy", path.baseline + fork.score), ("baseline", path.baseline), ("delta_entropy", fork.score))
-    return (Candidate(path.tip, fork.probability, terms),)
+    return (Option(path.tip, fork.probability, terms),)

@@ -17,19 +17,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ramify.core.command import SHOWN, Candidate, Command, Fork, Grow, Judge, Outcome, siblings
+from ramify.core.command import SHOWN, Candidate, Command, Fork, Grow, Judge, Option, Outcome, siblings
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.expansion import Expansion, Expansions, finite_value
+from ramify.strategies.parts.proportional import sampled
 from ramify.strategies.parts.rap_state import Aggregate, CalcQ, State, all_states, bound, log_visits
 from ramify.strategies.parts.steering import REWARD, Oracle
-from ramify.strategies.tot.values import sampled
 
 Output = Literal["max_reward", "follow_max", "max_iter", "last_iter", "last_terminal_iter"]
 """The answer: any visited end, by its rewards; the end met by taking the best step of each state; the end of the
 iteration of most reward; of the last iteration, if it met one; of the last that met one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RAPPublished:
+    """Switches that only reproduce the published code; the defaults are the corrected behaviour."""
+
+    ends: Literal["closed", "revisited"] = "closed"
+    """Whether an iteration may lead again to where nothing more can be learnt (published)."""
+    limit_reward: Literal["computed", "fast"] = "computed"
+    """Reward of a state at the depth limit that is selected, not simulated to: published is the fast one, so that it
+    stays unvisited and is never an answer."""
+    last_step: Literal["end", "step"] = "end"
+    """Whether a path at the depth limit grows to its end, or stays without one (published)."""
+    root_reward: Literal["left_out", "counted"] = "left_out"
+    """Whether the root's reward of 0 is part of what an iteration brought (published)."""
+    repeats: Literal["dropped", "kept"] = "dropped"
+    """A step that says what an earlier one of its state said."""
+    no_answer: Literal["any_end", "none"] = "any_end"
+    """Where the rule of output finds none: every end that was grown is a candidate, by the fast reward of its last step
+    if nobody visited it, or none is (published)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +70,11 @@ class RAPConfig:
     output: Output = "max_reward"
     unvisited: Literal["fast_reward", "first"] = "fast_reward"
     """In place of q of a step nobody visited stands its fast reward, or such steps go first, the highest of them."""
-    ends: Literal["closed", "revisited"] = "closed"
-    """Whether an iteration may lead again to where nothing more can be learnt (published)."""
-    limit_reward: Literal["computed", "fast"] = "computed"
-    """Reward of a state at the depth limit that is selected, not simulated to: published is the fast one, so that it
-    stays unvisited and is never an answer."""
-    last_step: Literal["end", "step"] = "end"
-    """Whether a path at the depth limit grows to its end, or stays without one (published)."""
-    root_reward: Literal["left_out", "counted"] = "left_out"
-    """Whether the root's reward of 0 is part of what an iteration brought (published)."""
-    repeats: Literal["dropped", "kept"] = "dropped"
-    """A step that says what an earlier one of its state said."""
-    no_answer: Literal["any_end", "none"] = "any_end"
-    """Where the rule of output finds none: every end that was grown is a candidate, by the fast reward of its last step
-    if nobody visited it, or none is (published)."""
     fast_judge: str = "fast"
     judge: str = "process"
     oracle: Oracle = "refused"
+    published: RAPPublished = RAPPublished()
+    """Switches that reproduce the published code."""
 
     def __post_init__(self) -> None:
         if min(self.width, self.iterations, self.depth_limit) < 1:
@@ -78,12 +86,9 @@ class RAPConfig:
 
 
 AS_PUBLISHED: Final = RAPConfig(
-    ends="revisited",
-    limit_reward="fast",
-    last_step="step",
-    root_reward="counted",
-    repeats="kept",
-    no_answer="none",
+    published=RAPPublished(
+        ends="revisited", limit_reward="fast", last_step="step", root_reward="counted", repeats="kept", no_answer="none"
+    )
 )
 
 
@@ -102,7 +107,7 @@ class RAP:
         self.paths: list[int] = []
         self._rng = rng
         self._expansions = Expansions(
-            config.fast_judge, oracle=config.oracle, twins="judged" if config.repeats == "kept" else "left"
+            config.fast_judge, oracle=config.oracle, twins="judged" if config.published.repeats == "kept" else "left"
         )
         self._path: list[State] = []
         """Of the iteration in progress."""
@@ -147,7 +152,7 @@ class RAP:
                 found = [self._answer(last)] if last.is_answer else []
             case _:
                 found = [] if self._output is None else [self._output]
-        if not found and config.no_answer == "any_end":
+        if not found and config.published.no_answer == "any_end":
             found = [self._answer(state) for state in all_states(self.root) if state.has_ended]
         return found
 
@@ -199,7 +204,7 @@ class RAP:
 
     def _keeps_fast_reward(self, state: State) -> bool:
         is_selected = len(self._path) == self._num_selected
-        return is_selected and state.depth >= self.config.depth_limit and self.config.limit_reward == "fast"
+        return is_selected and state.depth >= self.config.depth_limit and self.config.published.limit_reward == "fast"
 
     def _value(self, tree: Tree, state: State) -> None:
         """Read the reward of a state that is first visited, or ask for it."""
@@ -210,21 +215,20 @@ class RAP:
 
     def _grow(self, state: State) -> Expansion:
         width = self.config.width
-        is_last = self.config.last_step == "end" and state.depth + 1 == self.config.depth_limit
+        is_last = self.config.published.last_step == "end" and state.depth + 1 == self.config.depth_limit
         until = "end" if is_last else "step"
         fork = Fork(width, "rap", score=state.fast_reward)
         grows = siblings(Grow(state.tip, until=until, fork=fork, why=self._why(state)))
         return self._expansions.grow(grows, [0] * width)
 
-    def _why(self, state: State) -> tuple[Candidate, ...]:
+    def _why(self, state: State) -> tuple[Option, ...]:
         """The state and its siblings as they were weighed, best first."""
         if state.above is None:
             return ()
         children = state.above.children or []
         bounds = self._bounds(children, state.above)
         weighed = [
-            Candidate(s.tip, score, (("fast_reward", s.fast_reward),))
-            for s, score in zip(children, bounds, strict=True)
+            Option(s.tip, score, (("fast_reward", s.fast_reward),)) for s, score in zip(children, bounds, strict=True)
         ]
         return tuple(sorted(weighed, key=lambda candidate: -candidate.score)[:SHOWN])
 
@@ -250,7 +254,7 @@ class RAP:
         state.children = []
         for child in told.grown:
             fast_reward = self._expansions.value(tree, child)
-            if fast_reward is not None and (child.twin is None or self.config.repeats == "kept"):
+            if fast_reward is not None and (child.twin is None or self.config.published.repeats == "kept"):
                 step = State(child.tip, state, state.depth + 1, has_ended=child.has_ended, fast_reward=fast_reward)
                 state.children.append(step)
 
@@ -259,7 +263,7 @@ class RAP:
         config, last = self.config, self._path[-1]
         total, count, brought = 0.0, 0, 0.0
         for state in reversed(self._path):
-            if state is not self.root or config.root_reward == "counted":
+            if state is not self.root or config.published.root_reward == "counted":
                 total, count = total + state.counted_reward, count + 1
             brought = total if config.cum_reward == "sum" else total / max(1, count)
             state.add(brought)
@@ -283,7 +287,7 @@ class RAP:
     def _end_iteration(self) -> None:
         self.paths.append(self._path[-1].tip)
         self._num_iterations += 1
-        if self.config.ends == "closed":
+        if self.config.published.ends == "closed":
             for state in reversed(self._path):
                 state.is_closed = self._is_last(state) or (state.children is not None and not self._open_steps(state))
                 if not state.is_closed:

@@ -32,6 +32,7 @@ from ramify.core.command import (
     Grown,
     Judge,
     Judged,
+    Option,
     Outcome,
     siblings,
 )
@@ -47,6 +48,20 @@ from ramify.strategies.parts.ucb import uct
 TAG: Final = "answer"
 """Stop word of a path that ended with the tag of answers."""
 Kind = Literal["live", "final", "wrong"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RStarMCTSPublished:
+    """Switches that only reproduce the published code; the defaults are the corrected behaviour."""
+
+    unvisited: Literal["first", "parent", "zero"] = "first"
+    """A child without visits is chosen before others, for its parent's q, or scores 0 (published)."""
+    backup_failures: Literal["root", "leaf"] = "root"
+    """How far the value of a step that went wrong goes; `leaf`: a parent of dead ends looks as good as before."""
+    propagate_dead: Literal["at_once", "by_rollout"] = "at_once"
+    """When a place is closed whose children all are; `by_rollout`: when one comes by, which costs that rollout."""
+    keep_answers: Literal["all", "first"] = "all"
+    """`first`: if steps of an expansion ended with the tag of answers, the first of them alone is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +85,18 @@ class RStarMCTSConfig:
     """What a step is worth that went wrong, or went on beyond the depth."""
     failure_value: float | None = None
     """What a step is worth to which its judge gave no value; None = nothing, it is closed."""
-    unvisited: Literal["first", "parent", "zero"] = "first"
-    """A child without visits is chosen before others, for its parent's q, or scores 0 (published)."""
-    backup_failures: Literal["root", "leaf"] = "root"
-    """How far the value of a step that went wrong goes; `leaf`: a parent of dead ends looks as good as before."""
-    propagate_dead: Literal["at_once", "by_rollout"] = "at_once"
-    """When a place is closed whose children all are; `by_rollout`: when one comes by, which costs that rollout."""
     leaf_visit: Literal["leaf", "through"] = "leaf"
     """Whether what the process judge says of a step is a visit of it alone, or of those above as well."""
     duplicates: Literal["drop", "keep"] = "drop"
     """Of steps of one expansion that say the same the first alone is used."""
-    keep_answers: Literal["all", "first"] = "all"
-    """`first`: if steps of an expansion ended with the tag of answers, the first of them alone is used."""
     best_by: Vote = "best"
     ballots: Literal["best_of_rollout", "all"] = "best_of_rollout"
     """Which answers vote: of each rollout the one of the highest value, or all."""
     in_flight: int = 1
     """Rollouts at once."""
     oracle: Oracle = "refused"
+    published: RStarMCTSPublished = RStarMCTSPublished()
+    """Switches that reproduce the published code."""
 
     def __post_init__(self) -> None:
         if min(self.iterations, self.width, self.max_depth, self.in_flight) < 1:
@@ -98,10 +107,9 @@ class RStarMCTSConfig:
 
 AS_PUBLISHED: Final = RStarMCTSConfig(
     failure_value=-1.0,
-    unvisited="zero",
-    backup_failures="leaf",
-    propagate_dead="by_rollout",
-    keep_answers="first",
+    published=RStarMCTSPublished(
+        unvisited="zero", backup_failures="leaf", propagate_dead="by_rollout", keep_answers="first"
+    ),
 )
 """Of the evaluation, with a process judge and without an oracle."""
 SAMPLING_AS_PUBLISHED: Final = RStarMCTSConfig(
@@ -111,11 +119,10 @@ SAMPLING_AS_PUBLISHED: Final = RStarMCTSConfig(
     outcome=REWARD,
     steps="unjudged",
     failure_value=-1.0,
-    unvisited="zero",
-    backup_failures="leaf",
-    propagate_dead="by_rollout",
-    keep_answers="first",
     oracle="declared",
+    published=RStarMCTSPublished(
+        unvisited="zero", backup_failures="leaf", propagate_dead="by_rollout", keep_answers="first"
+    ),
 )
 """Of the collection of trees with ground truth, before there is a process judge."""
 
@@ -279,7 +286,7 @@ class RStarMCTS:
             self._move(rollout)
 
     def _may_begin(self) -> bool:
-        is_dead = self.root.is_closed and self.config.propagate_dead == "at_once"
+        is_dead = self.root.is_closed and self.config.published.propagate_dead == "at_once"
         return not self._is_spent and len(self.rollouts) < self.config.iterations and not is_dead
 
     def _move(self, rollout: Rollout) -> None:
@@ -327,7 +334,7 @@ class RStarMCTS:
         return uct(child.q, visits, parent.visits + max(0, parent.in_flight - 1), exploration=self.config.exploration)
 
     def _first_score(self, parent: State) -> float:
-        match self.config.unvisited:
+        match self.config.published.unvisited:
             case "first":
                 return math.inf
             case "parent":
@@ -335,7 +342,7 @@ class RStarMCTS:
             case "zero":
                 return 0.0
             case _:
-                assert_never(self.config.unvisited)
+                assert_never(self.config.published.unvisited)
 
     # -- expanding ----------------------------------------------------------------------------------------------------
 
@@ -370,7 +377,7 @@ class RStarMCTS:
         if self.config.duplicates == "drop":
             kept = _distinct(tree, kept)
         tagged = [g for g in kept if tree.stop(g.tip) == TAG]
-        return tagged[:1] if tagged and self.config.keep_answers == "first" else kept
+        return tagged[:1] if tagged and self.config.published.keep_answers == "first" else kept
 
     def _child(self, tree: Tree, above: State, grown: Grown) -> State:
         """A new child; one beyond the depth whose path goes on is closed on the tree as well."""
@@ -387,14 +394,14 @@ class RStarMCTS:
         above.children = expansion.children
         for number, child in enumerate(above.children):
             self._back_up(expansion, child, expansion.values.get(number))
-        if not above.children or (self._all_closed(above) and self.config.propagate_dead == "at_once"):
+        if not above.children or (self._all_closed(above) and self.config.published.propagate_dead == "at_once"):
             self._close(above)
 
     def _back_up(self, expansion: Expansion, child: State, value: float | None) -> None:
         config = self.config
         child.is_closed = child.kind != "live"
         if child.kind == "wrong":
-            return _visit(child, config.negative_reward, config.backup_failures)
+            return _visit(child, config.negative_reward, config.published.backup_failures)
         if child.kind == "live" and config.steps == "unjudged":
             return None
         if value is None or not math.isfinite(value):
@@ -412,7 +419,7 @@ class RStarMCTS:
         """Nothing below `node` can be chosen; with `at_once` the same may then be true of those above."""
         node.is_closed = True
         above = node.parent
-        while self.config.propagate_dead == "at_once" and above is not None and self._all_closed(above):
+        while self.config.published.propagate_dead == "at_once" and above is not None and self._all_closed(above):
             above.is_closed = True
             above = above.parent
 
@@ -435,12 +442,11 @@ def _first(pair: tuple[float, State]) -> float:
     return pair[0]
 
 
-def _why(rollout: Rollout) -> tuple[Candidate, ...]:
+def _why(rollout: Rollout) -> tuple[Option, ...]:
     """What the rollout chose among at last, best first, for the viewer."""
     ranked = sorted((pair for pair in rollout.weighed if math.isfinite(pair[0])), key=lambda pair: -pair[0])
     return tuple(
-        Candidate(child.tip, score, (("q", child.q), ("visits", float(child.visits))))
-        for score, child in ranked[:SHOWN]
+        Option(child.tip, score, (("q", child.q), ("visits", float(child.visits)))) for score, child in ranked[:SHOWN]
     )
 
 

@@ -9,10 +9,11 @@ Draws: a round at a time, trees in order, N integers each. Sources: arXiv 2509.2
 search_r1/llm_agent/{generation_ts,tree_node}.py, `get_expand_node`.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ramify.core.command import Candidate, Fork, Grow
+from ramify.core.command import Fork, Grow, Option
 from ramify.core.errors import ConfigError
 from ramify.core.stems import joining, tree_number
 from ramify.core.tree import ROOT, Tree
@@ -36,6 +37,19 @@ class TreeGRPOConfig:
             raise ConfigError(f"tree_grpo: num_trees and num_nodes must be at least 1, num_rounds 0, got {self!r}")
 
 
+@dataclass(frozen=True, slots=True)
+class UniformNode:
+    """Tree-GRPO's post-hoc rule: each draw is one fork, at any node of the trunk that goes on, the bare prompt too."""
+
+    max_forks: int
+    """Draws of a tree."""
+
+    def forks(self, tree: Tree, leaf: int) -> Mapping[int, float]:
+        """Token position -> draws that fall there, in the mean."""
+        places = [tree.length(node) for node in tree.path(leaf) if not tree.is_ended(node)]
+        return {at: number * self.max_forks / len(places) for at, number in Counter(places).items()}
+
+
 class TreeGRPO(Rounds):
     """Grow each tree from nodes drawn in it."""
 
@@ -53,6 +67,9 @@ class TreeGRPO(Rounds):
             grows += [_continuation(node, number, len(nodes)) for node in drawn]
         return grows
 
+    def post_hoc_rule(self, words: Sequence[str]) -> UniformNode | None:
+        return UniformNode(self.config.num_nodes) if self.config.num_rounds == 1 else None
+
 
 def expansion_candidates(tree: Tree, num_trees: int) -> list[list[int]]:
     """For each tree: the root and its nodes that have not ended, breadth first, siblings in order of request."""
@@ -65,5 +82,5 @@ def expansion_candidates(tree: Tree, num_trees: int) -> list[list[int]]:
 def _continuation(node: int, number: int, num_candidates: int) -> Grow:
     """One path from a node that tree `number` drew."""
     rule, probability = joining(RULE, number) if node == ROOT else RULE, 1 / num_candidates
-    why = (Candidate(node, probability, (("num_candidates", float(num_candidates)),)),)
+    why = (Option(node, probability, (("num_candidates", float(num_candidates)),)),)
     return Grow(node, fork=Fork(1, rule, probability=probability, select_prob=probability), why=why)

@@ -20,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome, Tokens
+from ramify.core.command import Failed, Fork, Grow, Grown, Option, Outcome, Tokens
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.stop import ANSWERED
 from ramify.core.strategy import Phase
@@ -219,7 +219,7 @@ class TreePO:
         for path, at, number, rule in going:
             until = Tokens(self.config.segment_tokens) if path.depth + 1 < self.config.max_depth else "end"
             fork = Fork(number, rule) if number > 1 or rule != "width" else None
-            why = (Candidate(path.tip, float(number), (("room", float(self._spare)),)),)
+            why = (Option(path.tip, float(number), (("room", float(self._spare)),)),)
             grows += [Grow(path.tip, at=at, until=until, fork=fork, why=why) for _ in range(number)]
             paths += [_Path(next(self._number), path.tip, path.depth) for _ in range(number)]
         return self._in_flight.book(grows, paths)

@@ -12,13 +12,15 @@ entropy_chain_local_manager.py; exactness: `docs/credit.md`.
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from ramify.core.command import Candidate, Failed, Fork, Grow, Grown, Outcome, Tokens
+from ramify.core.branch import Branch
+from ramify.core.command import Failed, Fork, Grow, Grown, Option, Outcome, Tokens
 from ramify.core.errors import ConfigError
 from ramify.core.stems import joining
 from ramify.core.strategy import Phase
@@ -26,9 +28,21 @@ from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.entropy import LOGPROBS
 from ramify.strategies.parts.flight import InFlight
+from ramify.strategies.parts.post_hoc import settled_at, step_starts
 from ramify.strategies.parts.surprise import Reading, Shortage, Surprisals, Ties, fork_positions, surprisals
 
 RULE = "surprise"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeRLPublished:
+    """Switches that only reproduce the published code; the defaults are the corrected behaviour."""
+
+    reading: Reading = "text"
+    max_position: int | None = None
+    """Tokens of a response behind which no fork stands; None = no bound. Published: 7,144, whatever the run's limit."""
+    shortage: Shortage = "fewer"
+    ties: Ties = "earlier"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +63,8 @@ class TreeRLConfig:
     8 (means of 12, measured)."""
     words: tuple[str, ...] = ("answer", "conclusion")
     """No fork behind one of these in what a continuation itself sampled."""
-    reading: Reading = "text"
-    max_position: int | None = None
-    """Tokens of a response behind which no fork stands; None = no bound. Published: 7,144, whatever the run's limit."""
-    shortage: Shortage = "fewer"
-    ties: Ties = "earlier"
+    published: TreeRLPublished = TreeRLPublished()
+    """Switches that reproduce the published code."""
 
     def __post_init__(self) -> None:
         if min(self.stems, self.forks, self.continuations) < 1 or self.rounds < 0:
@@ -62,7 +73,9 @@ class TreeRLConfig:
             raise ConfigError(f"treerl: fork='after' needs rounds = 1 and 0 < threshold <= 1, got {self!r}")
 
 
-AS_PUBLISHED = TreeRLConfig(reading="token", max_position=7144, shortage="repeat", ties="later")
+AS_PUBLISHED = TreeRLConfig(
+    published=TreeRLPublished(reading="token", max_position=7144, shortage="repeat", ties="later")
+)
 
 
 @dataclass(slots=True)
@@ -82,6 +95,39 @@ class _Chain:
 
 _New = tuple[_Chain, int, int | None, Fork | None]
 """A chain to grow, the node or the position on its branch that it continues, and its fork."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeastLikely:
+    """TreeRL's post-hoc rule: fork before the least likely sampled tokens of a trunk, where a fork may stand."""
+
+    config: TreeRLConfig
+    words: tuple[str, ...] = ()
+    """Stop words that a fork does not cut (`GrowthRules.words`)."""
+
+    @property
+    def max_forks(self) -> int:
+        return self.config.forks
+
+    def forks(self, tree: Tree, leaf: int) -> Mapping[int, float]:
+        """Token position -> number of forks there."""
+        branch, config = tree.branch(leaf), self.config
+        found = fork_positions(
+            [self._surprisals(tree, branch)],
+            config.forks,
+            shortage=config.published.shortage,
+            ties=config.published.ties,
+        )
+        starts = step_starts(tree, leaf)
+        return Counter(at if at in starts else settled_at(branch, at, self.words) for _, at in found)
+
+    def _surprisals(self, tree: Tree, branch: Branch) -> Surprisals:
+        """(T,) of the tokens before which a fork of the path may stand, were it a chain from the bare prompt."""
+        config = self.config
+        start = tree.length(ROOT)
+        return surprisals(
+            branch, start, config.words, reading=config.published.reading, max_position=config.published.max_position
+        )
 
 
 class TreeRL:
@@ -132,6 +178,10 @@ class TreeRL:
             return Phase("collection", self._round)
         return Phase("expansion", self._round) if self._round else Phase("initial chains")
 
+    def post_hoc_rule(self, words: Sequence[str]) -> LeastLikely | None:
+        is_one_round = self.config.fork == "before" and self.config.rounds == 1
+        return LeastLikely(self.config, tuple(words)) if is_one_round else None
+
     def _start(self) -> Sequence[Grow]:
         num_forks = self.config.forks if self.config.fork == "after" else 0
         fork = Fork(self.config.stems, "initial")
@@ -151,7 +201,9 @@ class TreeRL:
         chains = [chain for chain in self._chains if chain.tree == number and chain.tip != ROOT]
         found = [self._surprisals(tree, chain) for chain in chains]
         going: list[_New] = []
-        for i, at in fork_positions(found, config.forks, shortage=config.shortage, ties=config.ties):
+        for i, at in fork_positions(
+            found, config.forks, shortage=config.published.shortage, ties=config.published.ties
+        ):
             rule = RULE if _is_observed(tree, chains[i].tip, at) else joining(RULE, number)
             fork = Fork(config.continuations, rule, score=float(found[i][at]), select_prob=1.0)
             going += [(_Chain(number), chains[i].tip, at, fork) for _ in range(config.continuations)]
@@ -186,7 +238,13 @@ class TreeRL:
         """(T,) on the branch of a chain: of its own tokens before which a fork may stand."""
         config = self.config
         branch = tree.branch(chain.tip)
-        return surprisals(branch, chain.start, config.words, reading=config.reading, max_position=config.max_position)
+        return surprisals(
+            branch,
+            chain.start,
+            config.words,
+            reading=config.published.reading,
+            max_position=config.published.max_position,
+        )
 
 
 def _is_observed(tree: Tree, node: int, at: int) -> bool:
@@ -194,6 +252,6 @@ def _is_observed(tree: Tree, node: int, at: int) -> bool:
     return not tree.branch(node).is_sampled[tree.length(ROOT) : at].all()
 
 
-def _why(node: int, fork: Fork | None) -> tuple[Candidate, ...]:
+def _why(node: int, fork: Fork | None) -> tuple[Option, ...]:
     """What the viewer shows of a fork."""
-    return () if fork is None or fork.score is None else (Candidate(node, fork.score, (("surprisal", fork.score),)),)
+    return () if fork is None or fork.score is None else (Option(node, fork.score, (("surprisal", fork.score),)),)

@@ -157,10 +157,10 @@ class _Answers:
         own_q = _own_q(samples)
         judged = [self.q[child] for child in below if self.samples[child]]
         self.q[node] = halfway(own_q, max(judged)) if judged else own_q
-        if self.config.leaf_visits == "judgements":
+        if self.config.published.leaf_visits == "judgements":
             self.visits[node] = len(samples)
             return
-        births = int(self.config.leaf_visits == "judged" and bool(samples))
+        births = int(self.config.published.leaf_visits == "judged" and bool(samples))
         self._num_rollouts[node] += sum(self._num_rollouts[child] for child in below)
         self.visits[node] = births + self._num_rollouts[node]
 

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from ramify.config.decode import decode
 from ramify.config.run_config import StrategyConfig
+from ramify.config.strategy_options import read_options
 from ramify.core.command import Edge, Role, Score
 from ramify.core.tree import Tree
 from ramify.rows.values import below
@@ -117,11 +117,11 @@ def _said(tree: Tree, node: int, judge: str) -> list[Score]:
 def _visits_of_method(tree: Tree, strategy: StrategyConfig) -> dict[int, tuple[int, float | None]]:
     """Visits and q by the method's own rules, of the nodes it has them for."""
     if strategy.name == "mctsr":
-        config, _ = decode(MCTSrConfig, strategy.options)
+        config, *_ = read_options(MCTSrConfig, strategy.options)
         assert config is not None
         return {one.node: (one.visits, one.Q if one.reward_samples else None) for one in mctsr_nodes(tree, config)}
     if strategy.name == "rstar_mcts":
-        options, _ = decode(RStarMCTSConfig, strategy.options)
+        options, *_ = read_options(RStarMCTSConfig, strategy.options)
         assert options is not None
         visits = statistics(tree, _reading(options))
         return {node: (one.count, one.q_value if one.count else None) for node, one in visits.items()}
@@ -133,7 +133,7 @@ def _reading(options: RStarMCTSConfig) -> RStarReading:
         outcome=options.outcome,
         judge=options.judge if options.steps == "judged" else None,
         negative_reward=options.negative_reward,
-        failures="local" if options.backup_failures == "leaf" else "to_root",
+        failures="local" if options.published.backup_failures == "leaf" else "to_root",
     )
 
 

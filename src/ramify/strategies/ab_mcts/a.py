@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from ramify.core.command import Candidate, Command, Fork, Grow, Outcome
+from ramify.core.command import Candidate, Command, Fork, Grow, Option, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import Tree
@@ -169,7 +169,7 @@ class ABMCTS:
             if not self._go(walk):
                 break
             tips = self._drafts.tips
-            why = tuple([Candidate(tips[number], drawn) for number, drawn in walk.drawn[-SHOWN:]])
+            why = tuple([Option(tips[number], drawn) for number, drawn in walk.drawn[-SHOWN:]])
             grows.append(self._drafts.grow(walk, fork=Fork(1, "gen", score=why[-1].score), why=why))
             walks.append(walk)
             self._reserve(walk, 1)

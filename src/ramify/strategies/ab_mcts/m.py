@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from ramify.core.command import Candidate, Command, Fork, Grow, Outcome
+from ramify.core.command import Candidate, Command, Fork, Grow, Option, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import Tree
@@ -139,7 +139,7 @@ class ABMCTSM:
         drafts: list[Draft] = []
         grows: list[Grow] = []
         for _ in range(self._drafts.room(self.config.max_in_flight, self.config.refill)):
-            why: list[Candidate] = []
+            why: list[Option] = []
             draft = self._walk(why)
             if draft is None:
                 break
@@ -166,7 +166,7 @@ class ABMCTSM:
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
         return self._drafts.candidates()
 
-    def _walk(self, why: list[Candidate]) -> Draft | None:
+    def _walk(self, why: list[Option]) -> Draft | None:
         """Down from the bare prompt to where an answer is derived; None = too much waits on the way."""
         number = START
         while True:
@@ -176,7 +176,7 @@ class ABMCTSM:
             if best is None:
                 return None
             if drawn:
-                why.append(Candidate(self._drafts.tips[number if best == GEN else best], drawn[best, way]))
+                why.append(Option(self._drafts.tips[number if best == GEN else best], drawn[best, way]))
             if best == GEN:
                 return Draft(number, way if self._is_stack else self._best_way())
             number = best

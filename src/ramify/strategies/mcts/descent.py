@@ -8,7 +8,7 @@ way, that place is barred for the moment and the way begins again (`blocked`).
 import math
 from typing import Final, assert_never
 
-from ramify.core.command import Candidate
+from ramify.core.command import Option
 from ramify.strategies.mcts.config import MCTSConfig
 from ramify.strategies.mcts.node import CLOSED, Node
 from ramify.strategies.parts.ucb import reduced_first_play
@@ -51,18 +51,18 @@ class Descent:
             self._lowest, self._highest = min(self._lowest, above.q), max(self._highest, above.q)
         self._scale = self._highest - self._lowest or 1.0
 
-    def why(self, node: Node) -> tuple[Candidate, ...]:
+    def why(self, node: Node) -> tuple[Option, ...]:
         """The child that was chosen last on the way to `node` and the best beside it, for the viewer."""
         scores, parent = self._scores, node.parent
         if parent is None or len(scores) != len(parent.children):
             return ()
-        chosen = Candidate(node.tip, scores[node.place], _terms(node))
+        chosen = Option(node.tip, scores[node.place], _terms(node))
         scores[node.place] = CLOSED
         second = max(scores)
         if not math.isfinite(second):
             return (chosen,)
         other = parent.children[scores.index(second)]
-        return chosen, Candidate(other.tip, second, _terms(other))
+        return chosen, Option(other.tip, second, _terms(other))
 
     def _descended(self) -> tuple[Node, bool]:
         """Where the choice ends, and whether there is something to ask for there or all of it is on its way.

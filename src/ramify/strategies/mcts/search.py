@@ -19,7 +19,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ramify.core.command import Candidate, Command, Failed, Fork, Grow, Grown, Judge, Judged, Outcome, Tokens, Until
+from ramify.core.command import (
+    Candidate,
+    Command,
+    Failed,
+    Fork,
+    Grow,
+    Grown,
+    Judge,
+    Judged,
+    Option,
+    Outcome,
+    Tokens,
+    Until,
+)
 from ramify.core.stop import ANSWERED, STOP_WORDS
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import NONE, ROOT, Tree
@@ -167,7 +180,7 @@ class MCTS:
             why = ()
 
     def _grow(
-        self, visit: Visit, *, until: Until | None = None, fork: Fork | None = None, why: tuple[Candidate, ...] = ()
+        self, visit: Visit, *, until: Until | None = None, fork: Fork | None = None, why: tuple[Option, ...] = ()
     ) -> None:
         """Ask for a child of where the visit is."""
         node = visit.at

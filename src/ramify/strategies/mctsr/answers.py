@@ -112,7 +112,7 @@ class AnswerTree:
             self._touch(answer)
         else:
             self.learn(answer, value)
-        if above is None and self.config.q_memory == "leaves":
+        if above is None and self.config.published.q_memory == "leaves":
             self._rescore()
         return answer
 
@@ -123,11 +123,11 @@ class AnswerTree:
         answer.samples.append(sample)
         answer.lowest, answer.total = min(answer.lowest, sample), answer.total + sample
         answer.own_q = q_of(answer.lowest, answer.total, len(answer.samples))
-        is_first = config.leaf_visits == "judged" and len(answer.samples) == 1
-        self.visits[answer.number] += config.leaf_visits == "judgements" or is_first
-        if config.leaf_visits == "judgements":
+        is_first = config.published.leaf_visits == "judged" and len(answer.samples) == 1
+        self.visits[answer.number] += config.published.leaf_visits == "judgements" or is_first
+        if config.published.leaf_visits == "judgements":
             self._touch_all(answer.children)
-        if config.q_memory == "own_q":
+        if config.published.q_memory == "own_q":
             self._follow_up(answer)
             return
         answer.q = answer.own_q
@@ -139,16 +139,16 @@ class AnswerTree:
 
     def back_up(self, answer: Answer) -> None:
         """A rollout from `answer` is over: visits, and published q, of all answers from it to its root."""
-        if self.config.q_memory == "assigned":
+        if self.config.published.q_memory == "assigned":
             for current in self._path(answer):
                 if current.children:
                     self._look_down(current)
                     current.q = halfway(current.q, current.best_child)
         self._visit(answer)
-        if self.config.q_memory == "assigned":
+        if self.config.published.q_memory == "assigned":
             for current in self._path(answer):
                 self._touch(current)
-        if self.config.q_memory == "leaves":
+        if self.config.published.q_memory == "leaves":
             self._rescore()
 
     def count_failure(self, answer: Answer) -> None:
@@ -208,10 +208,10 @@ class AnswerTree:
 
     def _drawn(self, scores: Sequence[float], rng: Draws) -> int | None:
         if self.config.selection == "pairwise":
-            weights, is_strict = pairwise_weights(scores), self.config.pairwise_single == "ends"
+            weights, is_strict = pairwise_weights(scores), self.config.published.pairwise_single == "ends"
         else:
-            weights = importance_weights(scores, self.config.importance_weights)
-            is_strict = self.config.importance_weights == "kept"
+            weights = importance_weights(scores, self.config.published.importance_weights)
+            is_strict = self.config.published.importance_weights == "kept"
         if is_strict and not sum(weights) > 0:
             return None
         if not is_strict and not is_distribution(weights):
@@ -219,7 +219,11 @@ class AnswerTree:
         return inverse_cdf(weights, float(rng.random()))
 
     def _when_all_are_expanded(self) -> list[Answer]:
-        return [self.answers[n] for n in self._roots] if self.config.all_expanded == "root" else self.breadth_first()
+        return (
+            [self.answers[n] for n in self._roots]
+            if self.config.published.all_expanded == "root"
+            else self.breadth_first()
+        )
 
     def _best(self) -> Answer | None:
         """The open answer of highest score: the heap is looked through as long as a bound reaches the best found."""
@@ -262,7 +266,7 @@ class AnswerTree:
     def _is_open(self, answer: Answer) -> bool:
         """Whether it may have another child, those on their way counted."""
         is_full = len(answer.children) + answer.num_refining >= self.config.max_children
-        if self.config.expanded == "either":
+        if self.config.published.expanded == "either":
             return not is_full and answer.best_child <= answer.q
         return not is_full or answer.best_child < answer.own_q
 
@@ -279,10 +283,10 @@ class AnswerTree:
 
     def _score(self, answer: Answer, parent_visits: int) -> float:
         config = self.config
-        if config.q_memory == "leaves":
+        if config.published.q_memory == "leaves":
             return self._scored.get(answer.number, 0.0)
-        if answer.parent == NONE and config.root_score != "own_visits":
-            if config.root_score == "constant":
+        if answer.parent == NONE and config.published.root_score != "own_visits":
+            if config.published.root_score == "constant":
                 return ROOT_CONSTANT
             parent_visits = 0
         return uct(
@@ -291,7 +295,7 @@ class AnswerTree:
             parent_visits,
             exploration=config.exploration,
             eps=config.eps,
-            log_form=config.log_form,
+            log_form=config.published.log_form,
         )
 
     def _path(self, answer: Answer) -> Iterator[Answer]:
@@ -304,7 +308,7 @@ class AnswerTree:
 
     def _visit(self, answer: Answer) -> None:
         """Count a visit from here up to the root; siblings of the path may gain by it."""
-        if self.config.leaf_visits == "judgements":
+        if self.config.published.leaf_visits == "judgements":
             return
         visits, parents, limits, number, root = self.visits, self._parents, self._limits, answer.number, NONE
         while number != NONE:

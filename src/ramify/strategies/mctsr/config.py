@@ -21,29 +21,10 @@ RootScore = Literal["own_visits", "constant", "no_bonus"]
 QMemory = Literal["own_q", "assigned", "leaves"]
 
 
-@dataclass(frozen=True, slots=True)
-class MCTSrConfig:
-    """How answers are chosen, refined and judged."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MCTSrPublished:
+    """Switches that only reproduce the published code; the defaults are the corrected behaviour."""
 
-    max_rollouts: int = 16
-    """Refinements to try, failed ones too. MathBlackBox's; mcts-llm asks for a number."""
-    in_flight: int = 1
-    """Rollouts at once. More of them choose without each other's outcome."""
-    selection: Selection = "importance"
-    """The answer of highest score, one drawn in proportion to its score, or the better of a pair drawn in proportion
-    to the difference. Greedy costs O(log n) a rollout, the others O(n) and O(n log n)."""
-    initialise: Initialise = "zero_shot"
-    """Begins with an answer of the policy, with what the action `dummy` writes, or with both."""
-    max_children: int = 2
-    exploration: float = 1.0
-    eps: float = 1e-10
-    judge: str = "grade"
-    """Name of the run's judge. Each of its judgements is a sample; it gives them raw, the penalty is taken here."""
-    reward_limit: float = 95.0
-    excess_penalty: float = 5.0
-    penalty: Penalty = "excess"
-    scale: float = 100.0
-    """What q is divided by before the bonus is added; published 1, which leaves a bonus of about 1 beside q of 100."""
     log_form: LogForm = "code"
     leaf_visits: LeafVisits = "judged"
     """An answer's first judgement is its first visit, or it has none before it is refined (published, so that its bonus
@@ -69,11 +50,38 @@ class MCTSrConfig:
     """A judgement that failed, or gave no score, costs its rollout; published, the third attempt loses all."""
     answer_by: Literal["own_q", "q"] = "own_q"
     """Published, an answer may win by what was made of it, and one never judged stands at 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class MCTSrConfig:
+    """How answers are chosen, refined and judged."""
+
+    max_rollouts: int = 16
+    """Refinements to try, failed ones too. MathBlackBox's; mcts-llm asks for a number."""
+    in_flight: int = 1
+    """Rollouts at once. More of them choose without each other's outcome."""
+    selection: Selection = "importance"
+    """The answer of highest score, one drawn in proportion to its score, or the better of a pair drawn in proportion
+    to the difference. Greedy costs O(log n) a rollout, the others O(n) and O(n log n)."""
+    initialise: Initialise = "zero_shot"
+    """Begins with an answer of the policy, with what the action `dummy` writes, or with both."""
+    max_children: int = 2
+    exploration: float = 1.0
+    eps: float = 1e-10
+    judge: str = "grade"
+    """Name of the run's judge. Each of its judgements is a sample; it gives them raw, the penalty is taken here."""
+    reward_limit: float = 95.0
+    excess_penalty: float = 5.0
+    penalty: Penalty = "excess"
+    scale: float = 100.0
+    """What q is divided by before the bonus is added; published 1, which leaves a bonus of about 1 beside q of 100."""
     stop_judge: str = ""
     """Judge that ends the search by a score of 1 or more, asked about each answer; '' = none. MathBlackBox stops at the
     true answer: the name of the judge that knows it, and `oracle = "declared"`."""
     oracle: Oracle = "refused"
     vote: Vote = "best"
+    published: MCTSrPublished = MCTSrPublished()
+    """Switches that reproduce the published code."""
 
     def __post_init__(self) -> None:
         if min(self.max_rollouts, self.in_flight, self.max_children) < 1:
@@ -88,15 +96,17 @@ class MCTSrConfig:
 
 AS_PUBLISHED: Final = MCTSrConfig(
     scale=1.0,
-    leaf_visits="ancestor",
-    root_score="constant",
-    q_memory="assigned",
-    all_expanded="root",
-    importance_weights="kept",
-    pairwise_single="ends",
-    judge_root="when_selected",
-    judge_failure="ends_search",
-    answer_by="q",
+    published=MCTSrPublished(
+        leaf_visits="ancestor",
+        root_score="constant",
+        q_memory="assigned",
+        all_expanded="root",
+        importance_weights="kept",
+        pairwise_single="ends",
+        judge_root="when_selected",
+        judge_failure="ends_search",
+        answer_by="q",
+    ),
 )
 """mcts-llm."""
 
@@ -108,9 +118,6 @@ MATHBLACKBOX: Final = MCTSrConfig(
     eps=1e-5,
     penalty="fifty",
     scale=1.0,
-    leaf_visits="judgements",
-    root_score="no_bonus",
-    q_memory="leaves",
-    expanded="both",
+    published=MCTSrPublished(leaf_visits="judgements", root_score="no_bonus", q_memory="leaves", expanded="both"),
 )
 """MathBlackBox without its oracle. Here answers of equal text stay apart, and failures are not retried for ever."""

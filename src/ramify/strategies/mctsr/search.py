@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, assert_never
 
-from ramify.core.command import SHOWN, Candidate, Command, Failed, Fork, Grow, Grown, Judge, Judged, Outcome
+from ramify.core.command import SHOWN, Candidate, Command, Failed, Fork, Grow, Grown, Judge, Judged, Option, Outcome
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import NONE, ROOT, Tree
 from ramify.strategies.mctsr.answers import Answer, AnswerTree
@@ -116,7 +116,7 @@ class MCTSr:
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
         """Every judged answer breadth first, which decides ties; as published those too that were never judged."""
-        if self.config.answer_by == "q":
+        if self.config.published.answer_by == "q":
             return [Candidate(answer.node, answer.q) for answer in self.answers.breadth_first()]
         return [Candidate(answer.node, answer.own_q) for answer in self.answers.breadth_first() if answer.samples]
 
@@ -146,7 +146,7 @@ class MCTSr:
             self._is_over, self.stuck_at = True, self._num_begun
             return
         chosen, visits = found[0][0], self.answers.visits
-        why = tuple(Candidate(a.node, score, (("q", a.q), ("visits", float(visits[a.number])))) for a, score in found)
+        why = tuple(Option(a.node, score, (("q", a.q), ("visits", float(visits[a.number])))) for a, score in found)
         self._num_begun += 1
         self.answers.reserve(chosen)
         rollout = Rollout(chosen.number)
@@ -170,7 +170,7 @@ class MCTSr:
         if not isinstance(outcome, Grown):
             return
         rollout.tip = outcome.tip
-        if rollout.parent == NONE and self.config.judge_root == "when_selected":
+        if rollout.parent == NONE and self.config.published.judge_root == "when_selected":
             self.answers.add(rollout.tip, NONE, None)
         else:
             self._ask(self._judge(rollout.tip), "judge", rollout)
@@ -183,7 +183,7 @@ class MCTSr:
     def _take_judgement(self, rollout: Rollout, outcome: Outcome) -> None:
         """One more sample of the answer that is refined, or the first of the new one."""
         value = self._value(rollout, outcome)
-        if value is None and self.config.judge_failure == "ends_search":
+        if value is None and self.config.published.judge_failure == "ends_search":
             self._is_over = True
         if rollout.tip == NONE:
             if value is not None:

@@ -6,7 +6,8 @@ else, so that a choice never depends on timing. Ties go to the earlier candidate
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from ramify.core.errors import ConfigError, nearest
 from ramify.core.tree import Tree
@@ -46,24 +47,24 @@ def at2po(tree: Tree, candidates: Sequence[int], k: int, rng: Draws) -> list[int
     return [origin(tree, node) for node in highest(scores(tree, candidates), k)]
 
 
-RULES: dict[str, Choose] = {
+BUILT_IN: Final[Mapping[str, Choose]] = {
     "at2po": at2po,
     "entropy": entropy,
     "entropy_delta": entropy_delta,
     "uniform": uniform,
     "uniform_with_replacement": uniform_with_replacement,
 }
-"""Rules by name. Whoever loads plug-ins adds theirs under the name the configuration gives it."""
+"""Rules by name. A rule of a user is found by whoever loads plug-ins, and handed to the strategy."""
 UNMEASURED = frozenset({"at2po", "uniform", "uniform_with_replacement"})
 """The rules that read no measure, logprobs at most; any other, plug-ins included, may read `step_entropy_topk`."""
 
 
 def rule(name: str) -> Choose:
-    """The rule called `name`; an unknown one is a `ConfigError` that names the nearest."""
+    """The built-in rule called `name`; an unknown one is a `ConfigError` that names the nearest."""
     try:
-        return RULES[name]
+        return BUILT_IN[name]
     except KeyError:
-        raise ConfigError(f"unknown rule to choose nodes by: {name!r}; {nearest(name, RULES)}") from None
+        raise ConfigError(f"unknown rule to choose nodes by: {name!r}; {nearest(name, BUILT_IN)}") from None
 
 
 def _top(candidates: Sequence[int], k: int, score: Callable[[int], float]) -> list[int]:

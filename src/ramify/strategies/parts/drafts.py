@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar
 
-from ramify.core.command import Candidate, Command, Failed, Fork, Grow, Grown, Judge, Judged, Outcome
+from ramify.core.command import Candidate, Command, Failed, Fork, Grow, Grown, Judge, Judged, Option, Outcome
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import NONE, Tree
@@ -104,7 +104,7 @@ class Drafts(Generic[D]):
     def is_done(self) -> bool:
         return not self.num_left and not self.num_open
 
-    def grow(self, draft: D, *, fork: Fork, why: tuple[Candidate, ...] = ()) -> Grow:
+    def grow(self, draft: D, *, fork: Fork, why: tuple[Option, ...] = ()) -> Grow:
         """The command that grows one more answer, which is numbered here."""
         draft.number = len(self.tips)
         self.num_open += 1

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from ramify.core.command import Candidate, Command, Failed, Fork, Grow, Grown, Judge, Outcome
+from ramify.core.command import Candidate, Command, Failed, Fork, Grow, Grown, Judge, Option, Outcome
 from ramify.core.errors import ConfigError
 from ramify.core.stop import ANSWERED
 from ramify.core.strategy import Phase, Vote
@@ -73,7 +73,7 @@ class Level:
     """Paths to grow on, one entry a request; ended ones that hold a place ask nothing."""
     grown: list[Path | None] = field(default_factory=list["Path | None"])
     """What became of each entry; None = it vanished."""
-    why: tuple[Candidate, ...] = ()
+    why: tuple[Option, ...] = ()
     """The best of those that the entries were chosen among."""
     num_waiting: int = 0
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from ramify.core.command import SHOWN, Candidate
+from ramify.core.command import SHOWN, Candidate, Option
 
 Aggregate = Literal["last", "min", "prod", "mean"]
 """How the scores of a path's steps become one."""
@@ -54,7 +54,7 @@ def answers(paths: Sequence[Path]) -> list[Candidate]:
     return [Candidate(tip, score) for tip, score in finished.items()]
 
 
-def shown(paths: Sequence[Path]) -> tuple[Candidate, ...]:
+def shown(paths: Sequence[Path]) -> tuple[Option, ...]:
     """The candidates that the viewer is shown, best first."""
     ranked = sorted(paths, key=lambda path: -path.score)[:SHOWN]
-    return tuple(Candidate(path.tip, path.score) for path in ranked)
+    return tuple(Option(path.tip, path.score) for path in ranked)

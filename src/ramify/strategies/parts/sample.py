@@ -7,7 +7,6 @@ are 0: it is never a copied leaf unless a published rule says so.
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from ramify.core.errors import ConfigError, nearest
 from ramify.core.stems import tree_number
 from ramify.core.tree import Tree
 from ramify.strategies.parts.draws import Draws, without_replacement
@@ -71,21 +70,3 @@ def per_tree(tree: Tree, leaves: Sequence[int], n: int, rng: Draws) -> list[int 
     for i, number in enumerate(sorted(of_tree)):
         kept.update(without_replacement(of_tree[number], n // len(of_tree) + (i < n % len(of_tree)), rng))
     return too_few_leaves([leaf for leaf in leaves if leaf in kept], n, "corrected")
-
-
-RULES: dict[str, Sample] = {
-    "as_planned": as_planned,
-    "copies_of_last": copies_of_last,
-    "correct_first": correct_first,
-    "per_tree": per_tree,
-    "uniform": uniform,
-}
-"""Rules by name. Whoever loads plug-ins adds theirs under the name the configuration gives it."""
-
-
-def rule(name: str) -> Sample:
-    """The rule called `name`; an unknown one is a `ConfigError` that names the nearest."""
-    try:
-        return RULES[name]
-    except KeyError:
-        raise ConfigError(f"unknown rule to sample leaves by: {name!r}; {nearest(name, RULES)}") from None

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ramify.core.command import SHOWN, Candidate, Fork, Grow, Judge, siblings
+from ramify.core.command import SHOWN, Candidate, Fork, Grow, Judge, Option, siblings
 from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.expansion import Child, Expansion, Expansions
-from ramify.strategies.tot.values import ZeroValues, greedy, sampled, sampled_once
+from ramify.strategies.parts.proportional import ZeroValues, sampled, sampled_once
+from ramify.strategies.tot.values import greedy
 from ramify.strategies.tot.weigh import Growing, weighed
 
 
@@ -79,7 +80,8 @@ class Levels:
             return
         self.round += 1
         until = "end" if self.round == growing.num_levels else "step"
-        why = tuple(sorted(paths, key=lambda path: -path.score)[:SHOWN]) if self.round > 1 else ()
+        ranked = sorted(paths, key=lambda path: -path.score) if self.round > 1 else []
+        why = tuple(Option(path.node, path.score) for path in ranked[:SHOWN])
         grows: list[Grow] = []
         for path in paths:
             fork = Fork(growing.width, "level", score=path.score if self.round > 1 else None)

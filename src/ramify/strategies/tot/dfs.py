@@ -7,7 +7,7 @@ on the stack may be grown ahead, which changes what is paid and not what is visi
 
 from dataclasses import dataclass
 
-from ramify.core.command import SHOWN, Candidate, Fork, Grow, siblings
+from ramify.core.command import SHOWN, Candidate, Fork, Grow, Option, siblings
 from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.expansion import Expansion, Expansions
@@ -111,7 +111,7 @@ class Depths:
         growing = self.growing
         until = "end" if state.depth + 1 == growing.num_levels else "step"
         fork = Fork(growing.width, "depth", score=None if state.tip == ROOT else state.value)
-        why = tuple(Candidate(s.tip, s.value) for s in reversed(self._stack[-SHOWN:]) if s.tip != ROOT)
+        why = tuple(Option(s.tip, s.value) for s in reversed(self._stack[-SHOWN:]) if s.tip != ROOT)
         grows = siblings(Grow(state.tip, until=until, action=growing.action, fork=fork, why=why))
         state.expansion = self._expansions.grow(grows, [0] * growing.width)
 

@@ -1,4 +1,4 @@
-"""What Tree of Thoughts makes of the values of a level: as numbers and nothing else.
+"""Values of a level of Tree of Thoughts, as numbers: which are the highest, and what a candidate said twice is worth.
 
 Source: princeton-nlp/tree-of-thought-llm src/tot/methods/bfs.py.
 """
@@ -6,14 +6,9 @@ Source: princeton-nlp/tree-of-thought-llm src/tot/methods/bfs.py.
 from collections.abc import Sequence
 from typing import Literal, assert_never
 
-from ramify.strategies.parts.draws import Draws
-from ramify.strategies.parts.ucb import inverse_cdf
-
 DuplicateValue = Literal["drop", "share", "zero", "own"]
 """Value of a candidate that says what an earlier one of its place said: it is no candidate, it has the earlier one's,
 it has 0 (published), or it is judged for itself (published where candidates are voted on)."""
-ZeroValues = Literal["uniform", "stop"]
-"""Sampling when all values are 0: each candidate is as likely, or the search ends (published: it divides by 0)."""
 
 
 def duplicate_value(rule: DuplicateValue, own: float | None, first: float | None) -> float | None:
@@ -34,30 +29,3 @@ def duplicate_value(rule: DuplicateValue, own: float | None, first: float | None
 def greedy(values: Sequence[float], k: int) -> list[int]:
     """Indices of the `k` highest values, highest first; of equal ones the first."""
     return sorted(range(len(values)), key=lambda i: -values[i])[:k]
-
-
-def probabilities(values: Sequence[float], zero_values: ZeroValues = "uniform") -> list[float] | None:
-    """Chance of each candidate in proportion to its value, one below 0 counting as 0; None = the search ends."""
-    weights = [max(0.0, value) for value in values]
-    total = sum(weights)
-    if total > 0:
-        return [weight / total for weight in weights]
-    return None if zero_values == "stop" else [1 / len(values) for _ in values]
-
-
-def sampled(values: Sequence[float], k: int, rng: Draws, *, zero_values: ZeroValues = "uniform") -> list[int]:
-    """`k` indices in the order drawn, repeats possible; one uniform each."""
-    chances = probabilities(values, zero_values)
-    return [] if chances is None else [inverse_cdf(chances, rng.random()) for _ in range(k if values else 0)]
-
-
-def sampled_once(values: Sequence[float], k: int, rng: Draws, *, zero_values: ZeroValues = "uniform") -> list[int]:
-    """`min(k, len(values))` different indices in the order drawn, each in proportion among those left; one uniform
-    each. Without a positive value left the rest is drawn uniformly, or not at all."""
-    left, drawn = list(range(len(values))), list[int]()
-    while left and len(drawn) < k:
-        chances = probabilities([values[i] for i in left], zero_values)
-        if chances is None:
-            break
-        drawn.append(left.pop(inverse_cdf(chances, rng.random())))
-    return drawn

@@ -1,0 +1,73 @@
+"""Strategy options: the options of a strategy read by its own `Config`, and the functions that they name.
+
+Whatever a strategy wants of its options it says itself: a `Config` that reads another layout is an `OptionsReader`, and
+a field that names a function says so by `metadata={"plugin": kind}` (`core/strategy.py`). No strategy is known by name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar, cast, get_type_hints
+
+from ramify import plugins
+from ramify.config.decode import Fault, decode
+from ramify.core.errors import ConfigError
+from ramify.core.strategy import OptionsReader
+
+PATH = "strategy.options"
+PUBLISHED = "published"
+"""Field of a `Config`: the table of switches that only reproduce a published code."""
+
+C = TypeVar("C")
+
+
+def read_options(kind: type[C], given: Mapping[str, Any]) -> tuple[C | None, str | None, list[Fault]]:
+    """`kind`, the `Config` of a strategy, with these options; how another layout of them was read; and the faults.
+
+    Files that options name become absolute paths. Where there are faults, there is no `Config`.
+    """
+    reading, reader = None, cast(object, kind)
+    try:
+        if isinstance(reader, OptionsReader):
+            given, reading = reader.read(given)
+    except ConfigError as error:
+        return None, None, [Fault(PATH, str(error))]
+    given, moved = _nested(kind, given)
+    names = {name: given[name] for name in _plugin_kinds(kind) if isinstance(given.get(name), str)}
+    if faults := _unknown_functions(kind, names):
+        return None, None, faults
+    anchored = {name: plugins.anchored(value) for name, value in names.items()}
+    options, faults = decode(kind, {**given, **anchored}, path=PATH)
+    nested = {f"{PATH}.{PUBLISHED}.{name}": f"{PATH}.{name}" for name in moved}
+    return options, reading, [replace(fault, path=nested.get(fault.path, fault.path)) for fault in faults]
+
+
+def named_functions(options: Any) -> dict[str, Any]:
+    """Keyword of the strategy's constructor -> the function that the field of this name in its `Config` names."""
+    return {name: plugins.find(kind, getattr(options, name)) for name, kind in _plugin_kinds(type(options)).items()}
+
+
+def _nested(kind: type[Any], given: Mapping[str, Any]) -> tuple[Mapping[str, Any], frozenset[str]]:
+    """The options with switches that were fields of `kind` itself, as in older configurations, moved into its
+    table `published`, where they win; and their names."""
+    of = get_type_hints(kind).get(PUBLISHED)
+    table = given.get(PUBLISHED, {})
+    if not is_dataclass(of) or not isinstance(table, Mapping):
+        return given, frozenset()
+    moved = {field.name: given[field.name] for field in fields(of) if field.name in given}
+    kept = {name: value for name, value in given.items() if name not in moved}
+    return ({**kept, PUBLISHED: {**table, **moved}} if moved else given), frozenset(moved)
+
+
+def _unknown_functions(kind: type[Any], names: Mapping[str, str]) -> list[Fault]:
+    faults: list[Fault] = []
+    for name, value in names.items():
+        try:
+            plugins.find(_plugin_kinds(kind)[name], value)
+        except ConfigError as error:
+            faults.append(Fault(f"{PATH}.{name}", str(error)))
+    return faults
+
+
+def _plugin_kinds(kind: type[Any]) -> dict[str, plugins.Kind]:
+    """Field of a `Config` that names a function -> the kind of plug-in it is."""
+    return {field.name: field.metadata["plugin"] for field in fields(kind) if "plugin" in field.metadata}
