@@ -11,8 +11,8 @@ from ramify.core.growth import GrowthRules
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Asked, Start
 from ramify.strategies.ab_mcts.a import ABMCTS, AS_PUBLISHED, ABMCTSConfig
-from ramify.strategies.ab_mcts.m import Repeats
-from ramify.strategies.parts.posteriors import BetaPrior, GaussianPrior, Running, ucb1
+from ramify.strategies.ab_mcts.m import RepeatCounts
+from ramify.strategies.parts.posteriors import BetaPrior, GaussianPrior, RunningMean, ucb1
 
 Input = Mapping[str, Any]
 
@@ -80,7 +80,7 @@ def beta_draw(given: Input, mode: str | None) -> dict[str, float]:
 
 
 def bound(given: Input, mode: str | None) -> dict[str, object]:
-    seen = {action: Running() for action in given["scores"]}
+    seen = {action: RunningMean() for action in given["scores"]}
     for action, scores in given["scores"].items():
         for score in scores:
             seen[action].observe(score)
@@ -91,7 +91,7 @@ def bound(given: Input, mode: str | None) -> dict[str, object]:
 
 
 def prunable(given: Input, mode: str | None) -> dict[str, bool]:
-    repeats = Repeats()
+    repeats = RepeatCounts()
     for reward in given["subtree_rewards"]:
         repeats.observe(reward)
     return {"prunable": repeats.is_prunable(given["min_size"], given["threshold"])}

@@ -18,8 +18,8 @@ from ramify.strategies.dvts import DVTS, DVTSConfig
 from ramify.strategies.particle_filter import AS_PUBLISHED as PARTICLES_AS_PUBLISHED
 from ramify.strategies.particle_filter import ParticleFilter, ParticleFilterConfig, log_odds
 from ramify.strategies.parts.draws import Draws
-from ramify.strategies.parts.levels import LOOKAHEAD, Level, Levels
-from ramify.strategies.parts.paths import Path
+from ramify.strategies.parts.levels import LOOKAHEAD, Level, LevelSearch
+from ramify.strategies.parts.paths import LevelPath
 from ramify.strategies.parts.survivors import tiled
 
 Input = Mapping[str, Any]
@@ -46,7 +46,7 @@ class ScriptedSteps:
         return found
 
 
-def played(strategy: Levels, given: Input) -> Journey:
+def played(strategy: LevelSearch, given: Input) -> Journey:
     """The strategy's whole search on the case's script."""
 
     def judge(tree: Tree, command: Judge) -> list[float]:
@@ -61,7 +61,7 @@ def costs(trip: Journey) -> dict[str, int]:
     return {"num_generate_calls": len(endings) - num_scored, "num_scored": num_scored}
 
 
-def texts(trip: Journey, paths: Sequence[Path]) -> list[str]:
+def texts(trip: Journey, paths: Sequence[LevelPath]) -> list[str]:
     return [path_text(trip.tree, path.tip) for path in paths]
 
 
@@ -74,9 +74,9 @@ class WatchedBeam(Beam):
 
     def __init__(self, config: BeamConfig) -> None:
         super().__init__(config, ListDraws())
-        self.levels: list[list[Path]] = []
+        self.levels: list[list[LevelPath]] = []
 
-    def select(self, tree: Tree, level: Level) -> list[Path]:
+    def select(self, tree: Tree, level: Level) -> list[LevelPath]:
         self.levels.append(level.paths())
         return super().select(tree, level)
 
@@ -126,9 +126,9 @@ class WatchedDVTS(DVTS):
 
     def __init__(self, config: DVTSConfig) -> None:
         super().__init__(config, ListDraws())
-        self.trails: dict[Level, list[Path]] = {part: [] for part in self.parts}
+        self.trails: dict[Level, list[LevelPath]] = {part: [] for part in self.parts}
 
-    def select(self, tree: Tree, level: Level) -> list[Path]:
+    def select(self, tree: Tree, level: Level) -> list[LevelPath]:
         beams = super().select(tree, level)
         self.trails[level].append(self.chosen[level])
         return beams
@@ -167,10 +167,10 @@ class WatchedParticles(ParticleFilter):
 
     def __init__(self, config: ParticleFilterConfig, draws: Draws) -> None:
         super().__init__(config, draws)
-        self.levels: list[list[Path]] = []
+        self.levels: list[list[LevelPath]] = []
         self.resamplings: list[tuple[list[float], list[int]]] = []
 
-    def select(self, tree: Tree, level: Level) -> list[Path]:
+    def select(self, tree: Tree, level: Level) -> list[LevelPath]:
         self.levels.append(level.paths())
         return super().select(tree, level)
 

@@ -12,12 +12,12 @@ from ramify.core.command import Grow, Judge, Score
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Asked, Start
 from ramify.strategies.mcts.config import TREEQUEST, MCTSConfig, Widening
-from ramify.strategies.mcts.node import Counting, Node
+from ramify.strategies.mcts.node import Counting, MCTSNode
 from ramify.strategies.mcts.priors import Prior
 from ramify.strategies.mcts.search import MCTS
 from ramify.strategies.parts.steering import REWARD
 from ramify.strategies.rstar_mcts import AS_PUBLISHED as RSTAR_AS_PUBLISHED
-from ramify.strategies.rstar_mcts import RStarMCTS, State
+from ramify.strategies.rstar_mcts import RStarMCTS, RStarState
 
 Input = Mapping[str, Any]
 
@@ -118,7 +118,7 @@ def treequest_trace(given: Input, mode: str | None) -> dict[str, object]:
     }
 
 
-def _prior(node: Node) -> float:
+def _prior(node: MCTSNode) -> float:
     return 1.0 if node.parent is None or node.tip == ROOT else node.weight / node.parent.sum_weights
 
 
@@ -194,7 +194,7 @@ def rstar_trace(given: Input, mode: str | None) -> dict[str, object]:
     }
 
 
-def world_row(world: Steps, tree: Tree, node: State) -> dict[str, object]:
+def world_row(world: Steps, tree: Tree, node: RStarState) -> dict[str, object]:
     text = _text(tree, node.tip)
     answer = WORDS.get(node.stop or "") or (world.script[text].get("answer") if node.stop else None)
     return {"text": text, "terminal": node.is_closed, "answer": answer, "visits": node.visits, "q": node.q}
@@ -204,7 +204,7 @@ def _text(tree: Tree, node: int) -> str:
     return "" if node == ROOT else tree.codec.decode(tree.segments(node)[0].ids)
 
 
-def _tags(root: State) -> dict[int, str]:
+def _tags(root: RStarState) -> dict[int, str]:
     """Published labels: the root is 0, children count from 1."""
     found = {root.tip: "0"}
     for node in [root, *root.below()]:

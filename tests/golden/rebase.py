@@ -10,7 +10,7 @@ from ramify.core.command import Judge
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Start
 from ramify.strategies.parts.levels import Level
-from ramify.strategies.parts.paths import Path
+from ramify.strategies.parts.paths import LevelPath
 from ramify.strategies.rebase import AS_PUBLISHED, Rebase, RebaseConfig
 
 Input = Mapping[str, Any]
@@ -58,7 +58,7 @@ class WatchedRebase(Rebase):
         self.live: list[int] = []
         self.shared: list[dict[str, object]] = []
 
-    def select(self, tree: Tree, level: Level) -> list[Path]:
+    def select(self, tree: Tree, level: Level) -> list[LevelPath]:
         self.live = [path.tip for path in level.paths() if not path.is_ended]
         return super().select(tree, level)
 

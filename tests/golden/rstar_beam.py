@@ -13,7 +13,7 @@ from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Delivered, Start
 from ramify.strategies.beam import RSTAR, RSTAR_AS_PUBLISHED, Beam, BeamConfig
 from ramify.strategies.parts.levels import Level
-from ramify.strategies.parts.paths import Path
+from ramify.strategies.parts.paths import LevelPath
 
 Input = Mapping[str, Any]
 CONFIGS: Final = {"as_published": RSTAR_AS_PUBLISHED, "corrected": RSTAR}
@@ -60,10 +60,10 @@ class WatchedBeam(Beam):
 
     def __init__(self, config: BeamConfig) -> None:
         super().__init__(config, ListDraws())
-        self.paths: list[Path] = []
-        self.held: list[list[Path]] = []
+        self.paths: list[LevelPath] = []
+        self.held: list[list[LevelPath]] = []
 
-    def select(self, tree: Tree, level: Level) -> list[Path]:
+    def select(self, tree: Tree, level: Level) -> list[LevelPath]:
         self.paths += level.paths()
         beams = super().select(tree, level)
         if level.number < self.config.max_depth and beams:

@@ -13,7 +13,7 @@ from ramify.judges.replies import Reading, label_value
 from ramify.judges.replies import votes as votes_of
 from ramify.runner.driver import Asked, Start
 from ramify.strategies.parts.proportional import probabilities
-from ramify.strategies.tot.bfs import Levels
+from ramify.strategies.tot.bfs import ToTLevels
 from ramify.strategies.tot.search import AS_PUBLISHED, ToT, ToTConfig
 from ramify.strategies.tot.values import greedy
 
@@ -74,7 +74,7 @@ def bfs(given: Input, mode: str | None) -> dict[str, object]:
     strategy = ToT(config, np.random.default_rng(0))
     trip = Journey(strategy, world, judge=world.judge, fails=lambda command_id: failure(trip, world, command_id))
     trip.run()
-    assert isinstance(strategy.walk, Levels)
+    assert isinstance(strategy.walk, ToTLevels)
     levels = [
         {
             "candidates": [path_text(trip.tree, candidate.node) for candidate in level.candidates],

@@ -13,21 +13,21 @@ from ramify.core.command import Grow
 from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT, Tree
 from ramify.runner.driver import Asked
-from ramify.strategies.ab_mcts.hierarchy import LEAST_SIGMA_Y, Group, draw_prior, fitted
-from ramify.strategies.ab_mcts.m import ABMCTSM, ABMCTSMConfig, Repeats
-from ramify.strategies.parts.posteriors import Running
+from ramify.strategies.ab_mcts.hierarchy import LEAST_SIGMA_Y, ScoreGroup, draw_prior, fitted
+from ramify.strategies.ab_mcts.m import ABMCTSM, ABMCTSMConfig, RepeatCounts
+from ramify.strategies.parts.posteriors import RunningMean
 
 BOUNDS = np.array([0.0, 0.2, 0.4, 0.5, 0.6, 0.8, 1.0])
 TWO = ABMCTSMConfig(first_actions=("small", "large"), actions=("refine", "rewrite"), num_answers=40)
 
 
-def groups_of(scores: Sequence[Sequence[float]]) -> list[Group]:
-    found: list[Group] = []
+def groups_of(scores: Sequence[Sequence[float]]) -> list[ScoreGroup]:
+    found: list[ScoreGroup] = []
     for of_group in scores:
-        seen = Running()
+        seen = RunningMean()
         for score in of_group:
             seen.observe(score)
-        found.append(Group.of(seen))
+        found.append(ScoreGroup.of(seen))
     return found
 
 
@@ -91,7 +91,7 @@ def test_many_scores_of_many_groups_give_the_sigmas_they_were_drawn_with(num: in
 def test_a_group_that_scored_the_same_every_time_has_a_finite_posterior() -> None:
     fit = fitted(groups_of([[0.5] * 50, [1.0] * 3]), mean=0.5)
     rng = np.random.default_rng(0)
-    assert np.mean([fit.draw_group(Group(50, 0.5, 0.0), rng) for _ in range(500)]) == pytest.approx(0.5, abs=0.01)
+    assert np.mean([fit.draw_group(ScoreGroup(50, 0.5, 0.0), rng) for _ in range(500)]) == pytest.approx(0.5, abs=0.01)
 
 
 def test_a_score_of_nothing_known_is_drawn_from_the_prior() -> None:
@@ -151,11 +151,11 @@ def test_an_answer_below_which_all_scores_are_the_same_is_not_entered_any_more()
 
 
 def test_scores_are_the_same_when_they_round_to_the_same_hundredth() -> None:
-    repeats = Repeats()
+    repeats = RepeatCounts()
     for score in (0.501, 0.499, 0.5, 0.9):
         repeats.observe(score)
     assert repeats.is_prunable(4, 0.75) and not repeats.is_prunable(5, 0.75) and not repeats.is_prunable(4, 0.76)
-    assert not Repeats().is_prunable(1, 0.5)
+    assert not RepeatCounts().is_prunable(1, 0.5)
 
 
 @pytest.mark.parametrize("rule", ["multiarm_bandit_thompson", "stack"])

@@ -19,7 +19,7 @@ from ramify.strategies.beam import (
     BeamPublished,
 )
 from ramify.strategies.parts.levels import Level
-from ramify.strategies.parts.paths import Path
+from ramify.strategies.parts.paths import LevelPath
 from ramify.strategies.parts.survivors import all_with_places, best_with_places, ranked, tiled
 
 Said = Mapping[str, Sequence[str]]
@@ -30,9 +30,9 @@ class Watched(Beam):
 
     def __init__(self, config: BeamConfig) -> None:
         super().__init__(config, ListDraws())
-        self.levels: list[list[Path]] = []
+        self.levels: list[list[LevelPath]] = []
 
-    def select(self, tree: Tree, level: Level) -> list[Path]:
+    def select(self, tree: Tree, level: Level) -> list[LevelPath]:
         self.levels.append(level.paths())
         return super().select(tree, level)
 
@@ -44,11 +44,11 @@ def levels(config: BeamConfig, said: Said, values: Mapping[str, float]) -> tuple
     return [[path_text(trip.tree, path.tip) for path in level] for level in strategy.levels], found(strategy, trip)
 
 
-def path(score: float, *, ended: bool = False, answer: bool = False) -> Path:
-    return Path(0, score=score, is_ended=ended or answer, is_finished=answer)
+def path(score: float, *, ended: bool = False, answer: bool = False) -> LevelPath:
+    return LevelPath(0, score=score, is_ended=ended or answer, is_finished=answer)
 
 
-def scores(paths: Sequence[Path]) -> list[float]:
+def scores(paths: Sequence[LevelPath]) -> list[float]:
     return [p.score for p in paths]
 
 

@@ -16,7 +16,7 @@ from ramify.core.strategy import SearchStrategy
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Asked, Start
 from ramify.strategies.mcts.config import TREEQUEST, FirstPlay, MCTSConfig, Widening
-from ramify.strategies.mcts.node import Counting, Node
+from ramify.strategies.mcts.node import Counting, MCTSNode
 from ramify.strategies.mcts.priors import Prior
 from ramify.strategies.mcts.search import MCTS
 from ramify.strategies.rstar_mcts import AS_PUBLISHED, RStarMCTS, RStarMCTSConfig
@@ -414,4 +414,4 @@ def test_any_order_of_outcomes_keeps_the_counts_whole(number: int) -> None:
 
 
 def test_the_root_has_no_parent() -> None:
-    assert [node.tip for node in Node(3, Node(1)).path()] == [3, 1]
+    assert [node.tip for node in MCTSNode(3, MCTSNode(1)).path()] == [3, 1]

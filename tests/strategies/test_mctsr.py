@@ -21,7 +21,7 @@ from ramify.core.errors import ConfigError, ContractError
 from ramify.core.limits import Limits
 from ramify.core.tree import NONE, ROOT, Tree
 from ramify.runner.driver import Asked
-from ramify.strategies.mctsr.answers import Answer, AnswerTree
+from ramify.strategies.mctsr.answers import AnswerTree, MCTSrAnswer
 from ramify.strategies.mctsr.config import AS_PUBLISHED, MATHBLACKBOX, MCTSrConfig
 from ramify.strategies.mctsr.search import MCTSr
 from ramify.strategies.parts.draws import Draws
@@ -119,7 +119,7 @@ def test_a_choice_knows_every_open_answer_and_greedy_takes_the_first_of_the_high
     """Against a scan of all, whatever came in whatever order and whatever failed."""
 
     class Checked(AnswerTree):
-        def choose(self, rng: Draws, *, shown: int) -> list[tuple[Answer, float]]:
+        def choose(self, rng: Draws, *, shown: int) -> list[tuple[MCTSrAnswer, float]]:
             found, before = self.open_answers(), self.candidates()
             chosen = super().choose(rng, shown=shown)
             scores = [self.score(answer) for answer in found]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.golden.abmcts import beta_cdf, beta_quantile
 
 from ramify.core.errors import ConfigError
-from ramify.strategies.parts.posteriors import Beta, BetaPrior, Gaussian, GaussianPrior, Running, ucb1
+from ramify.strategies.parts.posteriors import Beta, BetaPrior, Gaussian, GaussianPrior, RunningMean, ucb1
 
 SCORES = st.lists(st.floats(0, 1), max_size=40)
 PRIORS = st.builds(
@@ -31,7 +31,7 @@ def test_a_gaussian_is_the_prior_updated_by_all_scores_at_once(prior: GaussianPr
 
 @given(SCORES)
 def test_running_statistics_are_those_of_the_list(scores: list[float]) -> None:
-    seen = Running()
+    seen = RunningMean()
     for score in scores:
         seen.observe(score)
     assert seen.count == len(scores)

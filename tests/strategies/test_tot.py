@@ -15,7 +15,7 @@ from ramify.judges.replies import CONFIDENCES, label_value, tenths, vote, votes
 from ramify.runner.driver import Asked, Start
 from ramify.strategies.parts.proportional import probabilities, sampled, sampled_once
 from ramify.strategies.tot import ToT
-from ramify.strategies.tot.bfs import LevelRules, Levels
+from ramify.strategies.tot.bfs import LevelRules, ToTLevels
 from ramify.strategies.tot.dfs import DepthRules
 from ramify.strategies.tot.search import AS_PUBLISHED, AS_PUBLISHED_CROSSWORDS, AS_PUBLISHED_TEXT, ToTConfig
 
@@ -108,7 +108,7 @@ def test_repeats_of_a_text(rule: str, num_judged: int, kept: list[str]) -> None:
     assert judge.asked.count(("a",)) == num_judged
     assert grown_from(trip)[1:] == kept
     strategy = trip.driver.strategy
-    assert isinstance(strategy, ToT) and isinstance(strategy.walk, Levels)
+    assert isinstance(strategy, ToT) and isinstance(strategy.walk, ToTLevels)
     second = {"drop": [], "share": [0.9], "zero": [0.0], "own": [0.9]}[rule]
     assert [c.score for c in strategy.walk.levels[0].candidates] == [0.9, *second]
 

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramify.strategies.mcts.config import Widening
-from ramify.strategies.mcts.node import Counting, Node, soft_maximum
+from ramify.strategies.mcts.node import Counting, MCTSNode, soft_maximum
 from ramify.strategies.parts.ucb import growing_exploration, max_children, puct, uct, with_virtual_loss, wu_uct
 
 VISITS = st.integers(0, 50)
 
 
-def family(visits: list[int], weights: list[float], counting: Counting) -> Node:
+def family(visits: list[int], weights: list[float], counting: Counting) -> MCTSNode:
     """A parent whose children were visited so often, each time for the same value."""
-    parent = Node(0)
+    parent = MCTSNode(0)
     parent.sum_weights = sum(weights)
     for place, (number, weight) in enumerate(zip(visits, weights, strict=True)):
-        child = Node(place + 1, parent)
+        child = MCTSNode(place + 1, parent)
         child.prior = child.weight = weight
         counting.add(parent, child)
         for _ in range(number):
@@ -26,7 +26,7 @@ def family(visits: list[int], weights: list[float], counting: Counting) -> Node:
     return parent
 
 
-def scores(parent: Node, counting: Counting) -> list[float]:
+def scores(parent: MCTSNode, counting: Counting) -> list[float]:
     return [q + counting.factor(parent) * share for q, share in zip(parent.qs, parent.shares, strict=True)]
 
 

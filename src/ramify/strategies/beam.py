@@ -22,8 +22,8 @@ from ramify.core.command import Candidate
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Tree
 from ramify.strategies.parts.draws import Draws
-from ramify.strategies.parts.levels import Level, Levels, LevelsConfig
-from ramify.strategies.parts.paths import Path, alive, answers
+from ramify.strategies.parts.levels import Level, LevelsConfig, LevelSearch
+from ramify.strategies.parts.paths import LevelPath, alive, answers
 from ramify.strategies.parts.survivors import Ties, all_with_places, best_with_places, distinct, ranked, tiled
 
 Ended = Literal["leave", "stay", "place_if_best", "place_always"]
@@ -117,7 +117,7 @@ RSTAR_AS_PUBLISHED: Final = BeamConfig(
 )
 
 
-class Beam(Levels):
+class Beam(LevelSearch):
     """Grow a level, keep its best paths, grow those on."""
 
     Config = BeamConfig
@@ -127,14 +127,14 @@ class Beam(Levels):
     def __init__(self, config: BeamConfig, rng: Draws) -> None:
         self._n = config.width * config.samples
         super().__init__(config, num_first=self._n if config.first_level == "full" else config.samples)
-        self.completed: list[Path] = []
+        self.completed: list[LevelPath] = []
         """Answers in the order in which they were found."""
-        self.holders: list[Path] = []
+        self.holders: list[LevelPath] = []
         """Paths that hold a place, those that can grow and those that cannot."""
         self._places = config.width
         """Places that no answer took for good."""
 
-    def select(self, tree: Tree, level: Level) -> list[Path]:
+    def select(self, tree: Tree, level: Level) -> list[LevelPath]:
         paths = level.paths() if self.config.published.repeats == "kept" else self._without_repeats(tree, level.paths())
         match self.config.ended:
             case "leave":
@@ -153,36 +153,36 @@ class Beam(Levels):
         kept = set(self.kept())
         return answers([path for path in self.completed if path in kept])
 
-    def kept(self) -> list[Path]:
+    def kept(self) -> list[LevelPath]:
         """At most `width` times `samples` answers, best or first in the order found."""
         found = ranked(self.completed) if self.config.published.keep_completed == "best" else self.completed
         return found[: self._n]
 
-    def parent(self, level: Level, place: int) -> Path:
+    def parent(self, level: Level, place: int) -> LevelPath:
         by_position = self.config.published.join == "position" and level.number > 1
         return self.holders[place // self.config.samples] if by_position else level.beams[place]
 
-    def _without_repeats(self, tree: Tree, paths: Sequence[Path]) -> list[Path]:
+    def _without_repeats(self, tree: Tree, paths: Sequence[LevelPath]) -> list[LevelPath]:
         """Answers that leave the beam, or stay in it, may repeat each other: they have been paid for, and vote."""
         has_places = self.config.ended in ("place_if_best", "place_always")
         compared = [path for path in paths if has_places or not path.is_ended]
         repeats = set(compared).difference(distinct(tree, compared))
         return [path for path in dict.fromkeys(paths) if path not in repeats]
 
-    def _leave(self, paths: Sequence[Path]) -> None:
+    def _leave(self, paths: Sequence[LevelPath]) -> None:
         """What has ended leaves; live ones compete for the places."""
         self.completed += [path for path in paths if path.is_finished]
         places = min(self.config.width, -(-self._room // self.config.samples))
         self.holders = ranked([path for path in paths if not path.is_ended], self.config.published.ties)[:places]
 
-    def _take_places(self, paths: Sequence[Path]) -> None:
+    def _take_places(self, paths: Sequence[LevelPath]) -> None:
         """Answers take places for good, the best paths hold those left."""
         choose = best_with_places if self.config.ended == "place_if_best" else all_with_places
         finished, self.holders = choose(ranked(paths, self.config.published.ties), self._places)
         self.completed += finished
         self._places -= len(finished)
 
-    def _copies(self) -> list[Path]:
+    def _copies(self) -> list[LevelPath]:
         """The entries of the next level."""
         growing = self.holders if self.config.ended == "stay" else [p for p in self.holders if not p.is_ended]
         if self.config.fill == "path":

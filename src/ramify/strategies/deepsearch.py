@@ -24,7 +24,7 @@ from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.entropy import LOGPROBS, mean_surprisal
 from ramify.strategies.parts.flight import InFlight
-from ramify.strategies.parts.frontier import Divisor, FrontierWeights, Segment, frontier_score
+from ramify.strategies.parts.frontier import Divisor, FrontierSegment, FrontierWeights, frontier_score
 from ramify.strategies.parts.steering import REWARD, Oracle, steering_value
 from ramify.strategies.parts.ucb import uct
 
@@ -62,14 +62,14 @@ class DeepSearch:
 
     def __init__(self, config: DeepSearchConfig, rng: Draws) -> None:
         self.config = config
-        self.root = Segment(ROOT)
+        self.root = FrontierSegment(ROOT)
         self._current = self.root
         """What is expanded next, or is being expanded."""
         self._fork = Fork(config.width, "root")
         self._why: tuple[Option, ...] = ()
         self._in_flight: InFlight[int] = InFlight()
         """Place of each growth among its siblings."""
-        self._grown: dict[int, Segment] = {}
+        self._grown: dict[int, FrontierSegment] = {}
         self._num_finished = 0
         """Expansions of which a path finished."""
         self._round = 0
@@ -104,10 +104,10 @@ class DeepSearch:
             return Phase("collection", self._round)
         return Phase("expansion", self._round) if self._round else Phase("build")
 
-    def _segment(self, tree: Tree, grown: Grown) -> Segment:
+    def _segment(self, tree: Tree, grown: Grown) -> FrontierSegment:
         """What a growth added to the current segment."""
         above = self._current
-        segment = Segment(
+        segment = FrontierSegment(
             grown.tip,
             parent=above,
             depth=above.depth + 1,
@@ -160,11 +160,11 @@ class DeepSearch:
         self._fork = Fork(self.config.width, rule, score=best)
         self._why = tuple(Option(segment.tip, value, self._terms(segment)) for value, segment in ranked[:SHOWN])
 
-    def _uct(self, segment: Segment) -> float:
+    def _uct(self, segment: FrontierSegment) -> float:
         above = segment.parent.visits if segment.parent else 0
         return uct(segment.q(self.config.divisor), segment.visits, above, exploration=self.config.exploration)
 
-    def _frontier(self, segment: Segment) -> float:
+    def _frontier(self, segment: FrontierSegment) -> float:
         return frontier_score(
             self.config.frontier,
             parent_q=self._parent_q(segment),
@@ -174,10 +174,10 @@ class DeepSearch:
             max_depth=self.config.max_depth,
         )
 
-    def _parent_q(self, segment: Segment) -> float:
+    def _parent_q(self, segment: FrontierSegment) -> float:
         return segment.parent.q(self.config.divisor) if segment.parent else 0.0
 
-    def _terms(self, segment: Segment) -> tuple[tuple[str, float], ...]:
+    def _terms(self, segment: FrontierSegment) -> tuple[tuple[str, float], ...]:
         """What a score was made of, for the viewer."""
         q = segment.q(self.config.divisor)
         return ("parent_q", self._parent_q(segment)), ("q", q), ("depth", float(segment.depth))

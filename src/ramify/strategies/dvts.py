@@ -13,8 +13,8 @@ from ramify.core.command import Candidate
 from ramify.core.errors import ConfigError
 from ramify.core.tree import Tree
 from ramify.strategies.parts.draws import Draws
-from ramify.strategies.parts.levels import Level, Levels, LevelsConfig
-from ramify.strategies.parts.paths import Path, alive, answers
+from ramify.strategies.parts.levels import Level, LevelsConfig, LevelSearch
+from ramify.strategies.parts.paths import LevelPath, alive, answers
 from ramify.strategies.parts.survivors import ranked
 
 
@@ -38,7 +38,7 @@ class DVTSConfig(LevelsConfig):
 AS_PUBLISHED: Final = DVTSConfig(finished="any_end", returned="last")
 
 
-class DVTS(Levels):
+class DVTS(LevelSearch):
     """Each part goes on with the best of its steps."""
 
     Config = DVTSConfig
@@ -47,11 +47,11 @@ class DVTS(Levels):
 
     def __init__(self, config: DVTSConfig, rng: Draws) -> None:
         super().__init__(config, num_first=config.samples, num_parts=config.width)
-        self.chosen: dict[Level, Path] = {}
+        self.chosen: dict[Level, LevelPath] = {}
         """The path of each part."""
-        self._finished: dict[Level, list[Path]] = {part: [] for part in self.parts}
+        self._finished: dict[Level, list[LevelPath]] = {part: [] for part in self.parts}
 
-    def select(self, tree: Tree, level: Level) -> list[Path]:
+    def select(self, tree: Tree, level: Level) -> list[LevelPath]:
         paths = alive(level.paths())
         self._finished[level] += [path for path in paths if path.is_finished]
         if not paths:

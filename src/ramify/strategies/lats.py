@@ -25,7 +25,7 @@ from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.expansion import Expansion, Expansions, finite_value
-from ramify.strategies.parts.lats_state import EXPLORATION, MeanOf, State, Unvisited, back_up, bound
+from ramify.strategies.parts.lats_state import EXPLORATION, LATSState, MeanOf, Unvisited, back_up, bound
 from ramify.strategies.parts.steering import REWARD, Oracle
 
 
@@ -115,7 +115,7 @@ class LATS:
 
     def __init__(self, config: LATSConfig, rng: Draws) -> None:
         self.config = config
-        self.root = State(ROOT)
+        self.root = LATSState(ROOT)
         self._expansions = Expansions(
             config.judge, oracle=config.oracle, ended="judged" if config.ends == "judge" else "left"
         )
@@ -179,19 +179,19 @@ class LATS:
         else:
             self._roll_out(steps)
 
-    def _attach(self, state: State, steps: list[State]) -> None:
+    def _attach(self, state: LATSState, steps: list[LATSState]) -> None:
         state.children = steps
         for step in steps:
             step.is_closed = self._is_last(step)
         if not state.open_children():
             state.close()
 
-    def _is_last(self, state: State) -> bool:
+    def _is_last(self, state: LATSState) -> bool:
         return state.has_ended or state.depth >= self.config.depth_limit
 
-    def _steps(self, tree: Tree, expansion: Expansion) -> list[State]:
+    def _steps(self, tree: Tree, expansion: Expansion) -> list[LATSState]:
         """The different steps that have a value."""
-        found: list[State] = []
+        found: list[LATSState] = []
         for child in expansion.grown:
             is_rewarded = child.has_ended and self.config.ends == "reward"
             judge = REWARD if is_rewarded else self.config.judge
@@ -199,7 +199,7 @@ class LATS:
             if value is not None:
                 reward = value if child.has_ended else None
                 depth = self._current.depth + 1
-                found.append(State(child.tip, self._current, depth, child.has_ended, reward, value))
+                found.append(LATSState(child.tip, self._current, depth, child.has_ended, reward, value))
         if self.config.published.join == "position":
             values = [step.value for step in found if not step.has_ended]
             for i, step in enumerate(found):
@@ -208,7 +208,7 @@ class LATS:
 
     # -- rolling out --------------------------------------------------------------------------------------------------
 
-    def _roll_out(self, steps: list[State]) -> None:
+    def _roll_out(self, steps: list[LATSState]) -> None:
         """Go on with the best of these steps, or end the iteration."""
         if not steps:
             self._end_iteration(self._current)
@@ -225,13 +225,13 @@ class LATS:
         else:
             self._go_on()
 
-    def _chosen(self, steps: list[State]) -> State:
+    def _chosen(self, steps: list[LATSState]) -> LATSState:
         ended = [step for step in steps if step.has_ended]
         if self._values is not None and self.config.published.rollout_choice == "ended" and ended:
             return ended[0]
         return max(steps, key=lambda step: step.value)
 
-    def _end_iteration(self, last: State) -> None:
+    def _end_iteration(self, last: LATSState) -> None:
         """Back up what the rollout brought, if there was one, and begin the next iteration."""
         if self._values is not None:
             back_up(last, self._brought(last, self._values), failed_end=self.config.failed_end)
@@ -243,7 +243,7 @@ class LATS:
             self._current = self._selected()
             self._go_on()
 
-    def _brought(self, last: State, values: Sequence[float]) -> float:
+    def _brought(self, last: LATSState, values: Sequence[float]) -> float:
         config = self.config
         if last.reward is not None:
             return last.reward
@@ -262,18 +262,18 @@ class LATS:
 
     # -- selecting ----------------------------------------------------------------------------------------------------
 
-    def _selected(self) -> State:
+    def _selected(self) -> LATSState:
         """Down from the root by the highest bound, to a state that was not expanded."""
         state = self.root
         while open_children := state.open_children():
             state = max(open_children, key=lambda child, above=state: self._order(child, above))
         return state
 
-    def _order(self, child: State, above: State) -> tuple[float, float]:
+    def _order(self, child: LATSState, above: LATSState) -> tuple[float, float]:
         score = self._bound(child, above)
         return score, child.value if score == math.inf else 0.0
 
-    def _bound(self, child: State, above: State) -> float:
+    def _bound(self, child: LATSState, above: LATSState) -> float:
         config = self.config
         return bound(
             child.value,
@@ -284,7 +284,7 @@ class LATS:
             exploration=config.exploration,
         )
 
-    def _why(self, state: State) -> tuple[Option, ...]:
+    def _why(self, state: LATSState) -> tuple[Option, ...]:
         """The state and its siblings by value, with what they were weighed by."""
         if state.above is None:
             return ()

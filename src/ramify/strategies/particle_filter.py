@@ -20,8 +20,8 @@ from ramify.core.errors import ConfigError
 from ramify.core.tree import Tree
 from ramify.strategies.parts.allotment import softmax
 from ramify.strategies.parts.draws import Draws
-from ramify.strategies.parts.levels import Level, Levels, LevelsConfig
-from ramify.strategies.parts.paths import Path, alive, answers
+from ramify.strategies.parts.levels import Level, LevelsConfig, LevelSearch
+from ramify.strategies.parts.paths import LevelPath, alive, answers
 from ramify.strategies.parts.ucb import inverse_cdf
 
 MARGIN: Final = 1e-7
@@ -53,7 +53,7 @@ AS_PUBLISHED: Final = ParticleFilterConfig(
 )
 
 
-class ParticleFilter(Levels):
+class ParticleFilter(LevelSearch):
     """Grow every particle a step, weigh them, draw."""
 
     Config = ParticleFilterConfig
@@ -65,10 +65,10 @@ class ParticleFilter(Levels):
         self._rng = rng
         self._log_weights = [0.0] * config.n
         """Of each entry of the level in progress, before its step."""
-        self.particles: list[Path] = []
+        self.particles: list[LevelPath] = []
         """Paths as they stand after the last level, one each time it was drawn."""
 
-    def select(self, tree: Tree, level: Level) -> list[Path]:
+    def select(self, tree: Tree, level: Level) -> list[LevelPath]:
         kept = set(alive(level.paths()))
         grown = [(path, i) for i, path in enumerate(level.grown) if path is not None and path in kept]
         paths = [path for path, _ in grown]
@@ -90,14 +90,14 @@ class ParticleFilter(Levels):
             return systematic(weights, self.config.n, self._rng.random())
         return [inverse_cdf(weights, self._rng.random()) for _ in range(self.config.n)]
 
-    def _log_weight(self, before: Path, after: Path, log_weight: float) -> float:
+    def _log_weight(self, before: LevelPath, after: LevelPath, log_weight: float) -> float:
         if self.config.weights == "potential":
             return log_odds(after.score)
         if after is before:
             return log_weight
         return log_weight + log_odds(after.score) - (log_odds(before.score) if before.scores else 0.0)
 
-    def _is_to_resample(self, paths: Sequence[Path], weights: Sequence[float]) -> bool:
+    def _is_to_resample(self, paths: Sequence[LevelPath], weights: Sequence[float]) -> bool:
         if not paths:
             return False
         if self.config.resample == "always":

@@ -51,12 +51,12 @@ class PlannedConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class _Place:
     """What was drawn for one place."""
 
     fork: Fork | None
     """None = a coin ends the path here."""
-    children: tuple["Place | None", ...] = ()
+    children: tuple["_Place | None", ...] = ()
     """Of each child, what was drawn for its end; None = it grows to its own."""
 
 
@@ -73,9 +73,9 @@ class Planned:
         tokens = config.segment_tokens
         self._until: Literal["step"] | Tokens = "step" if tokens is None else Tokens(tokens)
         self._rng = rng
-        self._in_flight: InFlight[Place | None] = InFlight()
+        self._in_flight: InFlight[_Place | None] = InFlight()
         """What is to grow behind each step."""
-        self._arrived: list[tuple[int, Place]] = []
+        self._arrived: list[tuple[int, _Place]] = []
         self._has_started = False
 
     def ask(self, tree: Tree) -> Sequence[Command]:
@@ -84,7 +84,7 @@ class Planned:
             self._arrived.append((ROOT, self._drawn(0)))
         arrived, self._arrived = self._arrived, []
         commands: list[Command] = []
-        places: list[Place | None] = []
+        places: list[_Place | None] = []
         for node, place in arrived:
             commands += self._behind(node, place)
             places += place.children if place.fork else (None,)
@@ -103,16 +103,16 @@ class Planned:
             return Phase("build")
         return Phase("collection" if self.is_done(tree) else "expansion")
 
-    def _behind(self, node: int, place: Place) -> Sequence[Command]:
+    def _behind(self, node: int, place: _Place) -> Sequence[Command]:
         if place.fork is None:
             return [Close(node, "a coin of the plan", stop="roulette")]
         return [Grow(node, until=self._until if child else "end", fork=place.fork) for child in place.children]
 
-    def _drawn(self, level: int) -> Place:
+    def _drawn(self, level: int) -> _Place:
         fork = self._decided(self.config.children[level])
         number = fork.num_siblings if fork else 0
         is_last = level + 1 == len(self.config.children)
-        return Place(fork, tuple(None if is_last else self._drawn(level + 1) for _ in range(number)))
+        return _Place(fork, tuple(None if is_last else self._drawn(level + 1) for _ in range(number)))
 
     def _decided(self, wanted: float) -> Fork | None:
         """How many children there are where so many are expected; None = a coin ends the path."""

@@ -24,7 +24,7 @@ from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.expansion import Expansion, Expansions, finite_value
 from ramify.strategies.parts.proportional import sampled
-from ramify.strategies.parts.rap_state import Aggregate, CalcQ, State, all_states, bound, log_visits
+from ramify.strategies.parts.rap_state import Aggregate, CalcQ, RAPState, all_states, bound, log_visits
 from ramify.strategies.parts.steering import REWARD, Oracle
 
 Output = Literal["max_reward", "follow_max", "max_iter", "last_iter", "last_terminal_iter"]
@@ -103,13 +103,13 @@ class RAP:
 
     def __init__(self, config: RAPConfig, rng: Draws) -> None:
         self.config = config
-        self.root = State(ROOT, reward=0.0)
+        self.root = RAPState(ROOT, reward=0.0)
         self.paths: list[int] = []
         self._rng = rng
         self._expansions = Expansions(
             config.fast_judge, oracle=config.oracle, twins="judged" if config.published.repeats == "kept" else "left"
         )
-        self._path: list[State] = []
+        self._path: list[RAPState] = []
         """Of the iteration in progress."""
         self._num_selected = 0
         """States of it that were selected; the others were simulated to."""
@@ -185,35 +185,35 @@ class RAP:
         self._num_selected = len(self._path)
         return True
 
-    def _open_steps(self, state: State) -> list[State]:
+    def _open_steps(self, state: RAPState) -> list[RAPState]:
         return [child for child in state.children or () if not child.is_closed]
 
-    def _best(self, state: State, steps: Sequence[State]) -> State:
+    def _best(self, state: RAPState, steps: Sequence[RAPState]) -> RAPState:
         unvisited = [step for step in steps if step.reward is None]
         if self.config.unvisited == "first" and unvisited:
             return max(unvisited, key=lambda step: step.fast_reward)
         return steps[_first_highest(self._bounds(steps, state))]
 
-    def _bounds(self, steps: Sequence[State], above: State) -> list[float]:
+    def _bounds(self, steps: Sequence[RAPState], above: RAPState) -> list[float]:
         """Upper confidence bounds of some steps of a state."""
         calc_q, exploration, spread = self.config.calc_q, self.config.exploration, log_visits(above.visits)
         return [bound(step.q(calc_q), step.visits, spread, exploration=exploration) for step in steps]
 
-    def _is_last(self, state: State) -> bool:
+    def _is_last(self, state: RAPState) -> bool:
         return state.has_ended or state.depth >= self.config.depth_limit
 
-    def _keeps_fast_reward(self, state: State) -> bool:
+    def _keeps_fast_reward(self, state: RAPState) -> bool:
         is_selected = len(self._path) == self._num_selected
         return is_selected and state.depth >= self.config.depth_limit and self.config.published.limit_reward == "fast"
 
-    def _value(self, tree: Tree, state: State) -> None:
+    def _value(self, tree: Tree, state: RAPState) -> None:
         """Read the reward of a state that is first visited, or ask for it."""
         state.reward = finite_value(tree, state.tip, self.config.judge, oracle=self.config.oracle)
         if state.reward is None:
             self._waits_for = Expansion([])
             self._expansions.score(self._waits_for, [Judge((state.tip,), self.config.judge)])
 
-    def _grow(self, state: State) -> Expansion:
+    def _grow(self, state: RAPState) -> Expansion:
         width = self.config.width
         is_last = self.config.published.last_step == "end" and state.depth + 1 == self.config.depth_limit
         until = "end" if is_last else "step"
@@ -221,7 +221,7 @@ class RAP:
         grows = siblings(Grow(state.tip, until=until, fork=fork, why=self._why(state)))
         return self._expansions.grow(grows, [0] * width)
 
-    def _why(self, state: State) -> tuple[Option, ...]:
+    def _why(self, state: RAPState) -> tuple[Option, ...]:
         """The state and its siblings as they were weighed, best first."""
         if state.above is None:
             return ()
@@ -232,7 +232,7 @@ class RAP:
         ]
         return tuple(sorted(weighed, key=lambda candidate: -candidate.score)[:SHOWN])
 
-    def _simulated(self, steps: list[State]) -> State:
+    def _simulated(self, steps: list[RAPState]) -> RAPState:
         match self.config.simulate:
             case "max":
                 return max(steps, key=lambda step: step.fast_reward)
@@ -255,7 +255,7 @@ class RAP:
         for child in told.grown:
             fast_reward = self._expansions.value(tree, child)
             if fast_reward is not None and (child.twin is None or self.config.published.repeats == "kept"):
-                step = State(child.tip, state, state.depth + 1, has_ended=child.has_ended, fast_reward=fast_reward)
+                step = RAPState(child.tip, state, state.depth + 1, has_ended=child.has_ended, fast_reward=fast_reward)
                 state.children.append(step)
 
     def _back_up(self) -> None:
@@ -270,7 +270,7 @@ class RAP:
         self._keep(last, brought)
         self._end_iteration()
 
-    def _keep(self, last: State, brought: float) -> None:
+    def _keep(self, last: RAPState, brought: float) -> None:
         """Keep the end of this iteration if the rule of output says so."""
         found = Candidate(last.tip, brought) if last.is_answer else None
         is_better = self._output is None or brought > self._output.score
@@ -294,7 +294,7 @@ class RAP:
                     break
         self._path = []
 
-    def _answer(self, state: State) -> Candidate:
+    def _answer(self, state: RAPState) -> Candidate:
         """An end by the rewards of its steps."""
         rewards = [step.counted_reward for step in state.path()]
         total = sum(rewards)

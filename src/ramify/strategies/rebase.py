@@ -20,8 +20,8 @@ from ramify.core.errors import ConfigError
 from ramify.core.strategy import Vote
 from ramify.core.tree import Tree
 from ramify.strategies.parts.draws import Draws
-from ramify.strategies.parts.levels import Level, Levels, LevelsConfig
-from ramify.strategies.parts.paths import Path, answers
+from ramify.strategies.parts.levels import Level, LevelsConfig, LevelSearch
+from ramify.strategies.parts.paths import LevelPath, answers
 from ramify.strategies.parts.survivors import Ties
 
 Rounding = Literal["largest_remainder", "guarded_ceil", "ceil_float32", "ceil_float64"]
@@ -57,7 +57,7 @@ class RebaseConfig(LevelsConfig):
 AS_PUBLISHED: Final = RebaseConfig(finished="any_end", rounding="ceil_float32", ties="later")
 
 
-class Rebase(Levels):
+class Rebase(LevelSearch):
     """Share the width out, grow, judge, again."""
 
     Config = RebaseConfig
@@ -66,9 +66,9 @@ class Rebase(Levels):
 
     def __init__(self, config: RebaseConfig, rng: Draws) -> None:
         super().__init__(config, num_first=config.width)
-        self._finished: list[Path] = []
+        self._finished: list[LevelPath] = []
 
-    def select(self, tree: Tree, level: Level) -> list[Path]:
+    def select(self, tree: Tree, level: Level) -> list[LevelPath]:
         paths = level.paths()
         self._finished += [path for path in paths if path.is_finished]
         live = [path for path in paths if not path.is_ended]

@@ -128,12 +128,12 @@ SAMPLING_AS_PUBLISHED: Final = RStarMCTSConfig(
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class State:
+class RStarState:
     """What is known of one step. Mutated by the search alone."""
 
     tip: int
     """Node of the tree it ends at."""
-    parent: "State | None" = None
+    parent: "RStarState | None" = None
     depth: int = 0
     stop: str | None = None
     """How the path ended here; `depth_limit` where the search ended it."""
@@ -144,7 +144,7 @@ class State:
     is_closed: bool = False
     """Whether nothing below can be chosen."""
     is_expanding: bool = False
-    children: list["State"] = field(default_factory=list["State"])
+    children: list["RStarState"] = field(default_factory=list["RStarState"])
 
     @property
     def q(self) -> float:
@@ -156,14 +156,14 @@ class State:
             return "live"
         return "final" if self.stop in ANSWERED else "wrong"
 
-    def path(self) -> Iterator["State"]:
+    def path(self) -> Iterator["RStarState"]:
         """From here up to the root."""
-        node: State | None = self
+        node: RStarState | None = self
         while node is not None:
             yield node
             node = node.parent
 
-    def below(self) -> Iterator["State"]:
+    def below(self) -> Iterator["RStarState"]:
         """Breadth first; itself left out."""
         nodes = list(self.children)
         for node in nodes:
@@ -172,32 +172,32 @@ class State:
 
 
 @dataclass(slots=True, eq=False)
-class Rollout:
+class _Rollout:
     """One way down. Mutated by the search alone."""
 
     number: int
-    at: State
+    at: RStarState
     moves: list[int] = field(default_factory=list[int])
     """Nodes of the tree it stood on."""
-    weighed: list[tuple[float, State]] = field(default_factory=list[tuple[float, State]])
+    weighed: list[tuple[float, RStarState]] = field(default_factory=list[tuple[float, RStarState]])
     """Scores of the last choice."""
 
 
 @dataclass(slots=True, eq=False)
-class Expansion:
+class _Expansion:
     """Children of one place on their way, then their values. Mutated by the search alone."""
 
-    above: State
-    rollout: Rollout
+    above: RStarState
+    rollout: _Rollout
     grown: dict[int, Grown] = field(default_factory=dict[int, Grown])
     """Number of the request -> what came."""
-    children: list[State] = field(default_factory=list[State])
+    children: list[RStarState] = field(default_factory=list[RStarState])
     values: dict[int, float | None] = field(default_factory=dict[int, "float | None"])
     """Number of the child -> its value."""
     num_in_flight: int = 0
 
 
-Note = tuple[Expansion, int] | None
+Note = tuple[_Expansion, int] | None
 """Expansion and number of the request or the child; None = a Close."""
 
 
@@ -212,10 +212,10 @@ class RStarMCTS:
         self.config = config
         self.vote: Vote = config.best_by
         self.is_order_free = config.in_flight == 1
-        self.root = State(ROOT)
-        self.rollouts: list[Rollout] = []
+        self.root = RStarState(ROOT)
+        self.rollouts: list[_Rollout] = []
         """All that have begun, in order."""
-        self._active: list[Rollout] = []
+        self._active: list[_Rollout] = []
         self._in_flight: InFlight[Note] = InFlight()
         self._waiting: list[tuple[Command, Note]] = []
         self._finals: list[tuple[int, int, float]] = []
@@ -276,7 +276,7 @@ class RStarMCTS:
         for rollout in list(self._active):
             self._move(rollout)
         while len(self._active) < self.config.in_flight and self._may_begin():
-            rollout = Rollout(len(self.rollouts), self.root)
+            rollout = _Rollout(len(self.rollouts), self.root)
             self.rollouts.append(rollout)
             self._active.append(rollout)
             self.root.in_flight += 1
@@ -289,7 +289,7 @@ class RStarMCTS:
         is_dead = self.root.is_closed and self.config.published.propagate_dead == "at_once"
         return not self._is_spent and len(self.rollouts) < self.config.iterations and not is_dead
 
-    def _move(self, rollout: Rollout) -> None:
+    def _move(self, rollout: _Rollout) -> None:
         """Go down until a place is to be expanded, or is being expanded, or the rollout ends."""
         while rollout in self._active and not rollout.at.is_expanding:
             if not (rollout.at.children or rollout.at.is_closed):
@@ -302,11 +302,11 @@ class RStarMCTS:
             self._stand(rollout)
         return None
 
-    def _stand(self, rollout: Rollout) -> None:
+    def _stand(self, rollout: _Rollout) -> None:
         if rollout in self._active:
             rollout.moves.append(rollout.at.tip)
 
-    def _descend(self, rollout: Rollout) -> None:
+    def _descend(self, rollout: _Rollout) -> None:
         """To the best child, or to the rollout's end where there is none that may be chosen."""
         at = rollout.at
         live = [child for child in at.children if not child.is_closed]
@@ -318,13 +318,13 @@ class RStarMCTS:
         rollout.at.in_flight += 1
         return None
 
-    def _end(self, rollout: Rollout) -> None:
+    def _end(self, rollout: _Rollout) -> None:
         if rollout in self._active:
             self._active.remove(rollout)
             for node in rollout.at.path():
                 node.in_flight -= 1
 
-    def _score(self, child: State) -> float:
+    def _score(self, child: RStarState) -> float:
         """Upper confidence bound of a child; other rollouts below it count as visits of the parent's and its own."""
         parent = child.parent
         assert parent is not None
@@ -333,7 +333,7 @@ class RStarMCTS:
             return self._first_score(parent)
         return uct(child.q, visits, parent.visits + max(0, parent.in_flight - 1), exploration=self.config.exploration)
 
-    def _first_score(self, parent: State) -> float:
+    def _first_score(self, parent: RStarState) -> float:
         match self.config.published.unvisited:
             case "first":
                 return math.inf
@@ -346,16 +346,16 @@ class RStarMCTS:
 
     # -- expanding ----------------------------------------------------------------------------------------------------
 
-    def _expand(self, rollout: Rollout) -> None:
+    def _expand(self, rollout: _Rollout) -> None:
         """Ask for the children of the place a rollout stands at."""
         at = rollout.at
         at.is_expanding = True
-        expansion = Expansion(at, rollout, num_in_flight=self.config.width)
+        expansion = _Expansion(at, rollout, num_in_flight=self.config.width)
         fork, why = Fork(self.config.width, "expansion"), _why(rollout)
         for number, grow in enumerate(siblings(Grow(at.tip, until="step", fork=fork, why=why))):
             self._waiting.append((grow, (expansion, number)))
 
-    def _seek_values(self, tree: Tree, expansion: Expansion) -> None:
+    def _seek_values(self, tree: Tree, expansion: _Expansion) -> None:
         """All children have come: keep those that count, and ask for the values that nobody has given."""
         for grown in self._kept(tree, expansion):
             child = self._child(tree, expansion.above, grown)
@@ -370,7 +370,7 @@ class RStarMCTS:
                 self._waiting.append((Judge((child.tip,), judge), (expansion, number)))
                 expansion.num_in_flight += 1
 
-    def _kept(self, tree: Tree, expansion: Expansion) -> list[Grown]:
+    def _kept(self, tree: Tree, expansion: _Expansion) -> list[Grown]:
         """What came, in order of request, without what was cut off from outside."""
         grown = [expansion.grown[number] for number in sorted(expansion.grown)]
         kept = [g for g in grown if not tree.is_ended(g.tip) or STOP_WORDS[tree.stop(g.tip) or ""].is_trainable]
@@ -379,15 +379,15 @@ class RStarMCTS:
         tagged = [g for g in kept if tree.stop(g.tip) == TAG]
         return tagged[:1] if tagged and self.config.published.keep_answers == "first" else kept
 
-    def _child(self, tree: Tree, above: State, grown: Grown) -> State:
+    def _child(self, tree: Tree, above: RStarState, grown: Grown) -> RStarState:
         """A new child; one beyond the depth whose path goes on is closed on the tree as well."""
-        child = State(grown.tip, above, above.depth + 1, tree.stop(grown.tip))
+        child = RStarState(grown.tip, above, above.depth + 1, tree.stop(grown.tip))
         if child.stop is None and child.depth > self.config.max_depth:
             child.stop = "depth_limit"
             self._waiting.append((Close(child.tip, "depth_limit"), None))
         return child
 
-    def _complete(self, expansion: Expansion) -> None:
+    def _complete(self, expansion: _Expansion) -> None:
         """Back every value up, in order of request, and let rollouts go on."""
         above = expansion.above
         above.is_expanding = False
@@ -397,7 +397,7 @@ class RStarMCTS:
         if not above.children or (self._all_closed(above) and self.config.published.propagate_dead == "at_once"):
             self._close(above)
 
-    def _back_up(self, expansion: Expansion, child: State, value: float | None) -> None:
+    def _back_up(self, expansion: _Expansion, child: RStarState, value: float | None) -> None:
         config = self.config
         child.is_closed = child.kind != "live"
         if child.kind == "wrong":
@@ -412,10 +412,10 @@ class RStarMCTS:
             return _visit(child, value, "root")
         return _visit(child, value, "leaf" if config.leaf_visit == "leaf" else "root")
 
-    def _all_closed(self, node: State) -> bool:
+    def _all_closed(self, node: RStarState) -> bool:
         return all(child.is_closed for child in node.children)
 
-    def _close(self, node: State) -> None:
+    def _close(self, node: RStarState) -> None:
         """Nothing below `node` can be chosen; with `at_once` the same may then be true of those above."""
         node.is_closed = True
         above = node.parent
@@ -438,11 +438,11 @@ def _distinct(tree: Tree, grown: Sequence[Grown]) -> list[Grown]:
     return kept
 
 
-def _first(pair: tuple[float, State]) -> float:
+def _first(pair: tuple[float, RStarState]) -> float:
     return pair[0]
 
 
-def _why(rollout: Rollout) -> tuple[Option, ...]:
+def _why(rollout: _Rollout) -> tuple[Option, ...]:
     """What the rollout chose among at last, best first, for the viewer."""
     ranked = sorted((pair for pair in rollout.weighed if math.isfinite(pair[0])), key=lambda pair: -pair[0])
     return tuple(
@@ -450,7 +450,7 @@ def _why(rollout: Rollout) -> tuple[Option, ...]:
     )
 
 
-def _visit(node: State, value: float, extent: Literal["root", "leaf"]) -> None:
+def _visit(node: RStarState, value: float, extent: Literal["root", "leaf"]) -> None:
     """Add a value to `node`, and with `root` to all above it."""
     for above in node.path():
         above.visits += 1

@@ -31,7 +31,7 @@ from ramify.strategies.parts.posteriors import (
     Gaussian,
     GaussianPrior,
     Posterior,
-    Running,
+    RunningMean,
     Variates,
     ucb1,
 )
@@ -83,11 +83,6 @@ class ABMCTSConfig(DraftsConfig):
         check_adaptive(self.reward_average_priors, len(self.first_actions), max_in_flight=self.max_in_flight)
         self.way_posteriors()
 
-    @property
-    def sibling_cap(self) -> float:
-        """The most drafts in flight below one choice."""
-        return math.inf if self.in_flight == "none" else math.ceil(math.sqrt(self.max_in_flight))
-
     def posterior(self) -> Posterior:
         """A posterior of GEN, CONT or an answer that has seen nothing."""
         return (self.gaussian if self.family == "gaussian" else self.beta).posterior()
@@ -106,7 +101,7 @@ AS_PUBLISHED: Final = ABMCTSConfig(max_in_flight=1, in_flight="none", refill="al
 
 
 @dataclass(slots=True, eq=False)
-class Options:
+class _Choices:
     """The choices at one node: a new answer, going on, and the answers to go on to. Of one way alone in `stack`."""
 
     gen: Posterior
@@ -117,10 +112,10 @@ class Options:
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class _Place:
     """What the search knows at one answer that a walk has come to."""
 
-    options: list[Options]
+    options: list[_Choices]
     """One shared by all ways, or one for each (`stack`)."""
     ways: list[Posterior]
     """Of each way below (`stack` only)."""
@@ -132,7 +127,7 @@ class Walk(Draft):
 
     choices: list[Posterior] = field(default_factory=list[Posterior])
     """All that led to the new answer, and that will learn its score."""
-    options: Options | None = None
+    options: _Choices | None = None
     """Of where it ended: the new answer will be one of them."""
     drawn: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     """Each answer it came to and the draw it was chosen by, the last for what is derived from it."""
@@ -152,11 +147,11 @@ class ABMCTS:
         self._rng = rng
         self._draw_all: DrawAll = Gaussian.draw_all if config.family == "gaussian" else Beta.draw_all
         self._drafts: Drafts[Walk] = Drafts(config)
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, _Place] = {}
         """By number of the answer; flat, so that a deep search can still be pickled."""
         self._ways = config.way_posteriors()
         """Of each way of answering, over the whole tree."""
-        self._seen = [Running() for _ in self._ways]
+        self._seen = [RunningMean() for _ in self._ways]
         self._is_stack = config.model_selection == "stack"
         self._is_pessimistic = config.in_flight == "pessimistic"
         self._cap = sibling_cap(config.in_flight, config.max_in_flight)
@@ -211,7 +206,7 @@ class ABMCTS:
                 self._end(walk, options)
             return not is_full
 
-    def _end(self, walk: Walk, options: Options) -> None:
+    def _end(self, walk: Walk, options: _Choices) -> None:
         """A new answer is derived where the walk has come to."""
         walk.options = options
         walk.choices.append(options.gen)
@@ -219,7 +214,7 @@ class ABMCTS:
             walk.way = self._best_way()
             walk.choices.append(self._ways[walk.way])
 
-    def _enter(self, walk: Walk, options: Options) -> bool:
+    def _enter(self, walk: Walk, options: _Choices) -> bool:
         """Go on to the answer of the largest draw; False = there is none, or too much waits below every one."""
         if not options.posteriors:
             return False
@@ -251,12 +246,12 @@ class ABMCTS:
         bounds = [ucb1(seen.mean, n, sum(counts), exploration=EXPLORATION) for seen, n in rows]
         return bounds.index(max(bounds))
 
-    def _opened(self, number: int) -> Place:
+    def _opened(self, number: int) -> _Place:
         """The place of an answer that no walk has come to before."""
         config = self.config
         num_options = len(self._ways) if self._is_stack else 1
-        options = [Options(config.posterior(), config.posterior()) for _ in range(num_options)]
-        place = self._places[number] = Place(options, config.way_posteriors() if self._is_stack else [])
+        options = [_Choices(config.posterior(), config.posterior()) for _ in range(num_options)]
+        place = self._places[number] = _Place(options, config.way_posteriors() if self._is_stack else [])
         return place
 
     def _reserve(self, walk: Walk, number: int) -> None:

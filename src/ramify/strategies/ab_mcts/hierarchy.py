@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ramify.strategies.parts.posteriors import Running, Variates
+from ramify.strategies.parts.posteriors import RunningMean, Variates
 
 Floats = NDArray[np.float64]
 Span = tuple[float, float]
@@ -47,7 +47,7 @@ NEGLIGIBLE: Final = 24.0
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ScoreGroup:
     """Scores of one group: how many, their mean, the sum of squares of their deviations from it."""
 
     count: int
@@ -55,7 +55,7 @@ class Group:
     squares: float
 
     @classmethod
-    def of(cls, seen: Running, *, pending: int = 0) -> "Group":
+    def of(cls, seen: RunningMean, *, pending: int = 0) -> "ScoreGroup":
         """The scores seen, and for each pending request one equal to their mean."""
         return cls(seen.count + pending, seen.mean, seen.squares)
 
@@ -72,7 +72,7 @@ class Hierarchy:
     cumulative: Floats
     """Sums of the weights up to each pair; the last is 1."""
 
-    def draw_group(self, group: Group, rng: Variates) -> float:
+    def draw_group(self, group: ScoreGroup, rng: Variates) -> float:
         """The next score of a group it was fitted to: one uniform, one normal."""
         i = self._pair(rng)
         sigma_a, sigma_y = float(self.sigma_a[i]), float(self.sigma_y[i])
@@ -99,7 +99,7 @@ def draw_prior(mean: float, rng: Variates) -> float:
     return mean + math.sqrt(MU_SD**2 + sigma_a**2 + sigma_y**2) * rng.standard_normal()
 
 
-def fitted(groups: Sequence[Group], *, mean: float) -> Hierarchy:
+def fitted(groups: Sequence[ScoreGroup], *, mean: float) -> Hierarchy:
     """The posterior after the scores of at least one group; `mean` is the prior one of mu."""
     seen = _Seen.of(groups, mean)
     spans = WHOLE
@@ -154,7 +154,7 @@ class _Seen:
     """Scores less groups."""
 
     @classmethod
-    def of(cls, groups: Sequence[Group], mean: float) -> "_Seen":
+    def of(cls, groups: Sequence[ScoreGroup], mean: float) -> "_Seen":
         counts = np.array([group.count for group in groups], np.float64)
         away = np.array([group.mean - mean for group in groups], np.float64)
         size, which = np.unique(counts, return_inverse=True)

@@ -27,9 +27,9 @@ from ramify.core.errors import ConfigError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import Tree
 from ramify.strategies.ab_mcts.a import EXPLORATION, SHOWN, ModelSelection, Pending, check_adaptive, sibling_cap
-from ramify.strategies.ab_mcts.hierarchy import Group, Hierarchy, draw_prior, fitted
+from ramify.strategies.ab_mcts.hierarchy import Hierarchy, ScoreGroup, draw_prior, fitted
 from ramify.strategies.parts.drafts import START, Draft, Drafts, DraftsConfig, Refill
-from ramify.strategies.parts.posteriors import Running, Variates, ucb1
+from ramify.strategies.parts.posteriors import RunningMean, Variates, ucb1
 
 Overlap = Literal["largest", "last"]
 """What stands for an answer that several ways scored below (`stack`): the largest draw, or the last one (published)."""
@@ -78,7 +78,7 @@ AS_PUBLISHED: Final = ABMCTSMConfig(overlap="last", max_in_flight=1, in_flight="
 
 
 @dataclass(slots=True, eq=False)
-class Repeats:
+class RepeatCounts:
     """How often each score occurred, rounded to 1/100."""
 
     counts: dict[int, int] = field(default_factory=dict[int, int])
@@ -97,16 +97,16 @@ class Repeats:
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class _Place:
     """What the search knows of one answer and of all below it. Lists have one entry a model: one, or one a way."""
 
     parent: int
     way: int
     depth: int
-    seen: list[Running]
+    seen: list[RunningMean]
     """Of its own score and all below."""
     pending: list[int]
-    repeats: Repeats = field(default_factory=Repeats)
+    repeats: RepeatCounts = field(default_factory=RepeatCounts)
     gens: int = 0
     """Answers in flight that are derived from this one."""
     children: list[int] = field(default_factory=list[int])
@@ -131,7 +131,7 @@ class ABMCTSM:
         num_ways = len(config.first_actions)
         self._num_models = num_ways if self._is_stack else 1
         self._places = {START: self._place(START, 0, 0)}
-        self._ways = [Running() for _ in range(num_ways)]
+        self._ways = [RunningMean() for _ in range(num_ways)]
         self._way_pending = [0] * num_ways
         self._cap = sibling_cap(config.in_flight, config.max_in_flight)
 
@@ -181,7 +181,7 @@ class ABMCTSM:
                 return Draft(number, way if self._is_stack else self._best_way())
             number = best
 
-    def _drawn(self, place: Place) -> dict[tuple[int, int], float]:
+    def _drawn(self, place: _Place) -> dict[tuple[int, int], float]:
         """A draw of each choice at a node, under its number and way; nothing where a new answer is the only one."""
         if not place.children:
             return {}
@@ -190,7 +190,7 @@ class ABMCTSM:
         drawn = {(number, 0): fit.draw_group(group, self._rng) for number, group in groups.items()}
         return drawn | {(GEN, 0): fit.draw_new(self._rng)}
 
-    def _stacked(self, place: Place) -> dict[tuple[int, int], float]:
+    def _stacked(self, place: _Place) -> dict[tuple[int, int], float]:
         """The same where each way has a model of its own; an answer is there once."""
         drawn: dict[tuple[int, int], float] = {}
         for way in range(self._num_models):
@@ -207,7 +207,7 @@ class ABMCTSM:
             )
         return drawn
 
-    def _best(self, place: Place, drawn: dict[tuple[int, int], float]) -> tuple[int | None, int]:
+    def _best(self, place: _Place, drawn: dict[tuple[int, int], float]) -> tuple[int | None, int]:
         """The choice of the largest draw that is allowed, and its way; None = none is."""
         is_full = place.gens >= self._cap
         ranked = sorted(drawn, key=drawn.__getitem__, reverse=True)
@@ -232,23 +232,23 @@ class ABMCTSM:
             rows = zip(self._ways, counts, strict=True)
             return _first_largest([ucb1(s.mean, n, sum(counts), exploration=EXPLORATION) for s, n in rows])
         rows = zip(self._ways, self._way_pending, strict=True)
-        groups = [Group.of(seen, pending=pending) if seen.count else None for seen, pending in rows]
+        groups = [ScoreGroup.of(seen, pending=pending) if seen.count else None for seen, pending in rows]
         known = [group for group in groups if group is not None]
         if not known:
             return int(self._rng.integers(len(self._ways)))
         fit = fitted(known, mean=NEUTRAL)
         return _first_largest([fit.draw_group(g, self._rng) if g else fit.draw_new(self._rng) for g in groups])
 
-    def _groups(self, place: Place, model: int) -> dict[int, Group]:
+    def _groups(self, place: _Place, model: int) -> dict[int, ScoreGroup]:
         """The scores below each answer derived here that the model sees, by number."""
         children = ((number, self._places[number]) for number in place.children)
         return {
-            number: Group.of(child.seen[model], pending=child.pending[model])
+            number: ScoreGroup.of(child.seen[model], pending=child.pending[model])
             for number, child in children
             if child.seen[model].count
         }
 
-    def _fit(self, place: Place, model: int, groups: Sequence[Group]) -> Hierarchy:
+    def _fit(self, place: _Place, model: int, groups: Sequence[ScoreGroup]) -> Hierarchy:
         if not place.fits:
             place.fits = [None] * self._num_models
         fit = place.fits[model]
@@ -256,9 +256,9 @@ class ABMCTSM:
             fit = place.fits[model] = fitted(groups, mean=self.config.prior_mean(model))
         return fit
 
-    def _place(self, parent: int, way: int, depth: int) -> Place:
+    def _place(self, parent: int, way: int, depth: int) -> _Place:
         models = range(self._num_models)
-        return Place(parent, way, depth, [Running() for _ in models], [0 for _ in models])
+        return _Place(parent, way, depth, [RunningMean() for _ in models], [0 for _ in models])
 
     def _reserve(self, draft: Draft, number: int) -> None:
         """Book an answer on its way on everything above it, or (-1) take it back."""
@@ -281,9 +281,9 @@ class ABMCTSM:
             self._places[draft.number] = own
             above.children.append(draft.number)
 
-    def _above(self, draft: Draft) -> list[Place]:
+    def _above(self, draft: Draft) -> list[_Place]:
         """From the parent up to the bare prompt; what was fitted there is out of date from now on."""
-        found: list[Place] = []
+        found: list[_Place] = []
         number = draft.parent
         while True:
             place = self._places[number]

@@ -10,7 +10,7 @@ from typing import Final, assert_never
 
 from ramify.core.command import Option
 from ramify.strategies.mcts.config import MCTSConfig
-from ramify.strategies.mcts.node import CLOSED, Node
+from ramify.strategies.mcts.node import CLOSED, MCTSNode
 from ramify.strategies.parts.ucb import reduced_first_play
 
 NO_SCORES: Final[list[float]] = []
@@ -19,7 +19,7 @@ NO_SCORES: Final[list[float]] = []
 class Descent:
     """Chooses by what the nodes hold, and closes those below which nothing is left."""
 
-    def __init__(self, config: MCTSConfig, root: Node) -> None:
+    def __init__(self, config: MCTSConfig, root: MCTSNode) -> None:
         self.config = config
         self.root = root
         self._counting = config.choice
@@ -31,10 +31,10 @@ class Descent:
         self._visits_needed: list[float] = []
         """By number of children: visits from which on there may be one more."""
 
-    def place(self) -> Node | None:
+    def place(self) -> MCTSNode | None:
         """Where to grow, or whose value to ask for; None = nowhere until something comes back."""
         node, has_room = self._descended()
-        barred: list[Node] = []
+        barred: list[MCTSNode] = []
         while not has_room and node is not self.root and self.config.blocked != "wait":
             self._counting.bar(node)
             barred.append(node)
@@ -45,13 +45,13 @@ class Descent:
             return next(filter(self._may_widen, (*barred, self.root)), None)
         return node if has_room else None
 
-    def see(self, node: Node) -> None:
+    def see(self, node: MCTSNode) -> None:
         """Widen the range of q by what a value changed that was backed up from `node`."""
         for above in node.path():
             self._lowest, self._highest = min(self._lowest, above.q), max(self._highest, above.q)
         self._scale = self._highest - self._lowest or 1.0
 
-    def why(self, node: Node) -> tuple[Option, ...]:
+    def why(self, node: MCTSNode) -> tuple[Option, ...]:
         """The child that was chosen last on the way to `node` and the best beside it, for the viewer."""
         scores, parent = self._scores, node.parent
         if parent is None or len(scores) != len(parent.children):
@@ -64,7 +64,7 @@ class Descent:
         other = parent.children[scores.index(second)]
         return chosen, Option(other.tip, second, _terms(other))
 
-    def _descended(self) -> tuple[Node, bool]:
+    def _descended(self) -> tuple[MCTSNode, bool]:
         """Where the choice ends, and whether there is something to ask for there or all of it is on its way.
 
         It ends at a child without a value, where one more child may be had, and where nothing else is left.
@@ -89,13 +89,13 @@ class Descent:
                 self._counting.close(node)
                 node = self.root
 
-    def _may_widen(self, node: Node) -> bool:
+    def _may_widen(self, node: MCTSNode) -> bool:
         """Whether a node may be given a child more than its visits allow."""
         widening, is_open = self.config.widening, not (node.is_ended or node.is_closed)
         is_known = node.value is not None or node.parent is None
         return is_known and is_open and widening.kind == "progressive" and node.num_coming < widening.most
 
-    def _best(self, node: Node) -> int:
+    def _best(self, node: MCTSNode) -> int:
         """Place of the child of the highest score; the first of several."""
         if len(node.children) == 1:
             self._scores = NO_SCORES
@@ -111,7 +111,7 @@ class Descent:
         scores = self._scores = [q + factor * share for q, share in zip(node.qs, node.shares, strict=True)]
         return scores.index(max(scores))
 
-    def _first_scores(self, node: Node, factor: float) -> list[float]:
+    def _first_scores(self, node: MCTSNode, factor: float) -> list[float]:
         """Of children of which some have no value."""
         instead = self._first_q(node)
         return [
@@ -121,7 +121,7 @@ class Descent:
             for child, q, share in zip(node.children, node.qs, node.shares, strict=True)
         ]
 
-    def _first_q(self, node: Node) -> float:
+    def _first_q(self, node: MCTSNode) -> float:
         rule = self.config.first_play
         match rule.kind:
             case "first":
@@ -134,9 +134,9 @@ class Descent:
             case _:
                 assert_never(rule.kind)
 
-    def _has_lost(self, child: Node) -> bool:
+    def _has_lost(self, child: MCTSNode) -> bool:
         return self._counting.pending == "virtual_loss" and child.in_flight > 0
 
 
-def _terms(node: Node) -> tuple[tuple[str, float], ...]:
+def _terms(node: MCTSNode) -> tuple[tuple[str, float], ...]:
     return ("q", node.q), ("visits", float(node.visits))

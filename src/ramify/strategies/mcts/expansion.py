@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ramify.strategies.mcts.config import MCTSConfig
-from ramify.strategies.mcts.node import Node
+from ramify.strategies.mcts.node import MCTSNode
 
 
 @dataclass(slots=True, eq=False)
-class Expansion:
+class MCTSExpansion:
     """Children of one place that are still wanted, by action. Mutated by `take` alone."""
 
-    node: Node
+    node: MCTSNode
     missing: dict[str, int]
 
     @property
@@ -36,14 +36,14 @@ class Expansion:
         return True
 
 
-def num_wanted(config: MCTSConfig, node: Node, *, left: int) -> int:
+def num_wanted(config: MCTSConfig, node: MCTSNode, *, left: int) -> int:
     """Children that an expansion of `node` asks for where so many samples are left."""
     if config.widening.kind == "once":
         return min(config.children_at_once - node.num_coming, left)
     return min(config.width, config.widening.most - node.num_coming, left)
 
 
-def actions_of(config: MCTSConfig, node: Node, number: int) -> Sequence[str]:
+def actions_of(config: MCTSConfig, node: MCTSNode, number: int) -> Sequence[str]:
     """Of so many further children of `node`, in order."""
     actions = config.actions
     if len(actions) == 1:

@@ -28,11 +28,11 @@ Backup = Literal["mean", "max", "softmax"]
 CLOSED: Final = -math.inf
 """q of a child that is never chosen."""
 EMPTY: Final[list[float]] = []
-NOBODY: Final[list["Node"]] = []
+NOBODY: Final[list["MCTSNode"]] = []
 """What is known of the children of a node that has none; never changed."""
 
 
-class Node:
+class MCTSNode:
     """One segment of a search, with what was backed up through it. Mutated by the search alone.
 
     Most nodes never have a child, so what is kept of children is empty until one comes, and then replaced.
@@ -44,7 +44,7 @@ class Node:
         "shares", "sum_counts", "sum_weights", "tip", "top_evidence", "value", "value_sum", "visits", "weight",
     )  # fmt: skip
 
-    def __init__(self, tip: int, parent: "Node | None" = None, *, is_ended: bool = False) -> None:
+    def __init__(self, tip: int, parent: "MCTSNode | None" = None, *, is_ended: bool = False) -> None:
         self.tip = tip
         """Node of the tree it ends at."""
         self.parent = parent
@@ -88,13 +88,13 @@ class Node:
         """What the children's weights are divided by."""
         self.top_evidence = -math.inf
         """Of the children: what their priors are relative to."""
-        self.children: list[Node] = NOBODY
+        self.children: list[MCTSNode] = NOBODY
         self.qs: list[float] = EMPTY
         self.shares: list[float] = EMPTY
-        self.by_length: dict[int, list[Node]] | None = None
+        self.by_length: dict[int, list[MCTSNode]] | None = None
         """Children by the length of their branch: those that may say the same."""
 
-    def adopt(self, child: "Node", q: float, share: float) -> None:
+    def adopt(self, child: "MCTSNode", q: float, share: float) -> None:
         """Put `child` behind the other children."""
         child.place = len(self.children)
         if child.place:
@@ -104,21 +104,21 @@ class Node:
         else:
             self.children, self.qs, self.shares = [child], [q], [share]
 
-    def path(self) -> Iterator["Node"]:
+    def path(self) -> Iterator["MCTSNode"]:
         """From here up to the root."""
-        node: Node | None = self
+        node: MCTSNode | None = self
         while node is not None:
             yield node
             node = node.parent
 
-    def below(self) -> Iterator["Node"]:
+    def below(self) -> Iterator["MCTSNode"]:
         """Breadth first; itself left out."""
         nodes = list(self.children)
         for node in nodes:
             yield node
             nodes += node.children
 
-    def most_visited(self, allowed: Callable[["Node"], bool]) -> "Node":
+    def most_visited(self, allowed: Callable[["MCTSNode"], bool]) -> "MCTSNode":
         """The end of the way down to the most visited child each time, of those allowed; ties by q."""
         node = self
         while children := [child for child in node.children if allowed(child)]:
@@ -148,14 +148,14 @@ class Counting:
     softness: float = 0.1
     """Temperature of `softmax`: the mean as it grows, the largest as it falls to 0."""
 
-    def add(self, parent: Node, child: Node) -> None:
+    def add(self, parent: MCTSNode, child: MCTSNode) -> None:
         """Put `child`, whose weight has been set, below `parent`."""
         parent.adopt(child, CLOSED if child.is_closed else child.q, self.share(child))
         parent.sum_counts += child.count
         parent.num_live += not child.is_closed
         parent.num_unvisited += not child.visits
 
-    def close(self, node: Node) -> None:
+    def close(self, node: MCTSNode) -> None:
         """Never choose `node` again."""
         if node.is_closed:
             return
@@ -164,50 +164,50 @@ class Counting:
             node.parent.num_live -= 1
             node.parent.qs[node.place] = CLOSED
 
-    def bar(self, node: Node) -> None:
+    def bar(self, node: MCTSNode) -> None:
         """Do not choose `node` until `unbar`."""
         if node.parent is not None:
             node.parent.num_barred += 1
             node.parent.qs[node.place] = CLOSED
 
-    def unbar(self, node: Node) -> None:
+    def unbar(self, node: MCTSNode) -> None:
         if node.parent is not None:
             node.parent.num_barred -= 1
             self._refresh(node)
 
-    def reweigh(self, parent: Node) -> None:
+    def reweigh(self, parent: MCTSNode) -> None:
         """The weights of all children have changed."""
         parent.shares = [self.share(child) for child in parent.children]
 
-    def reserve(self, node: Node) -> None:
+    def reserve(self, node: MCTSNode) -> None:
         """A request below `node` is in flight."""
-        above: Node | None = node
+        above: MCTSNode | None = node
         while above is not None:
             above.in_flight += 1
             if self.pending != "ignored":
                 self._refresh(above)
             above = above.parent
 
-    def release(self, node: Node) -> None:
+    def release(self, node: MCTSNode) -> None:
         """A request below `node` is no longer in flight, and brought nothing."""
-        above: Node | None = node
+        above: MCTSNode | None = node
         while above is not None:
             above.in_flight -= 1
             if self.pending != "ignored":
                 self._refresh(above)
             above = above.parent
 
-    def visit(self, node: Node, value: float) -> None:
+    def visit(self, node: MCTSNode, value: float) -> None:
         """Back `value` up from `node` to the root."""
-        above: Node | None = node
+        above: MCTSNode | None = node
         while above is not None:
             self._take(above, value)
             self._refresh(above)
             above = above.parent
 
-    def arrive(self, node: Node, value: float) -> None:
+    def arrive(self, node: MCTSNode, value: float) -> None:
         """Back `value` up from `node` to the root, where a request was in flight that no longer is."""
-        above: Node | None = node
+        above: MCTSNode | None = node
         while above is not None:
             above.in_flight -= 1
             self._take(above, value)
@@ -219,7 +219,7 @@ class Counting:
                 parent.qs[above.place] = above.q
             above = parent
 
-    def factor(self, parent: Node) -> float:
+    def factor(self, parent: MCTSNode) -> float:
         """What multiplies the shares of the children of `parent`."""
         if self.rule == "uct":
             count = parent.visits + (parent.in_flight if self.pending == "counted" else 0)
@@ -228,7 +228,7 @@ class Counting:
         c = self.exploration if self.rule == "puct" else growing_exploration(self.exploration, total)
         return c * math.sqrt(total) / parent.sum_weights
 
-    def share(self, node: Node) -> float:
+    def share(self, node: MCTSNode) -> float:
         """Of the factor; brings the node's count up to date."""
         count = node.visits
         if self.pending == "counted":
@@ -240,7 +240,7 @@ class Counting:
             return node.weight / math.sqrt(count) if count else math.inf
         return node.weight / (1 + count)
 
-    def _refresh(self, node: Node) -> None:
+    def _refresh(self, node: MCTSNode) -> None:
         """Bring what the parent keeps of `node` up to date."""
         parent = node.parent
         if parent is None or node.place < 0:
@@ -251,7 +251,7 @@ class Counting:
         if not node.is_closed:
             parent.qs[node.place] = node.q if self.pending != "virtual_loss" else self._lost_q(node)
 
-    def _lost_q(self, node: Node) -> float:
+    def _lost_q(self, node: MCTSNode) -> float:
         if not node.in_flight:
             return node.q
         total, count = with_virtual_loss(
@@ -259,7 +259,7 @@ class Counting:
         )
         return total / count
 
-    def _take(self, node: Node, value: float) -> None:
+    def _take(self, node: MCTSNode, value: float) -> None:
         """One more visit of `node` alone."""
         node.visits += 1
         node.value_sum += value

@@ -17,7 +17,7 @@ from typing import Literal
 
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.tree import Tree
-from ramify.strategies.mcts.node import Node
+from ramify.strategies.mcts.node import MCTSNode
 from ramify.strategies.parts.posteriors import Variates
 
 Evidence = Literal["logprob", "score", "uniform", "none"]
@@ -39,7 +39,7 @@ class Prior:
             raise ConfigError(f"prior: temperature and noise_alpha must be positive and noise in [0, 1), got {self!r}")
 
 
-def arrive(parent: Node, child: Node, evidence: float, *, prior: Prior) -> bool:
+def arrive(parent: MCTSNode, child: MCTSNode, evidence: float, *, prior: Prior) -> bool:
     """Set the prior of a child about to be added; returns whether those of its siblings changed scale."""
     if prior.evidence == "none":
         return False
@@ -49,7 +49,7 @@ def arrive(parent: Node, child: Node, evidence: float, *, prior: Prior) -> bool:
     return has_changed
 
 
-def merge(parent: Node, twin: Node, evidence: float, *, prior: Prior) -> bool:
+def merge(parent: MCTSNode, twin: MCTSNode, evidence: float, *, prior: Prior) -> bool:
     """Add the prior of one that said what `twin` had said; returns whether those of its siblings changed scale."""
     if prior.evidence == "none":
         return False
@@ -61,7 +61,7 @@ def merge(parent: Node, twin: Node, evidence: float, *, prior: Prior) -> bool:
     return has_changed
 
 
-def _rescale(parent: Node, evidence: float, temperature: float) -> bool:
+def _rescale(parent: MCTSNode, evidence: float, temperature: float) -> bool:
     """Make priors relative to `evidence` if it is the best so far."""
     if evidence <= parent.top_evidence:
         return False
@@ -76,7 +76,7 @@ def _rescale(parent: Node, evidence: float, temperature: float) -> bool:
     return True
 
 
-def mix_noise(parent: Node, gammas: Sequence[float], *, share: float) -> None:
+def mix_noise(parent: MCTSNode, gammas: Sequence[float], *, share: float) -> None:
     """Make every prior (1 - share) of itself and `share` of the Dirichlet draw that the gammas are, one a child."""
     total = sum(child.prior for child in parent.children)
     scale = share * total / ((1 - share) * sum(gammas))
@@ -93,7 +93,7 @@ class Noise:
         self._rng = rng
         self._gammas: list[float] = []
 
-    def mix(self, parent: Node) -> bool:
+    def mix(self, parent: MCTSNode) -> bool:
         """Draw for the children that came since the last time; returns whether the weights of all have changed."""
         num_new = len(parent.children) - len(self._gammas)
         if not (self._prior.noise and num_new):

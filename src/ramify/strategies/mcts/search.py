@@ -38,8 +38,8 @@ from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import NONE, ROOT, Tree
 from ramify.strategies.mcts.config import MCTSConfig
 from ramify.strategies.mcts.descent import Descent
-from ramify.strategies.mcts.expansion import Expansion, actions_of, num_wanted
-from ramify.strategies.mcts.node import Node
+from ramify.strategies.mcts.expansion import MCTSExpansion, actions_of, num_wanted
+from ramify.strategies.mcts.node import MCTSNode
 from ramify.strategies.mcts.priors import Noise, arrive, mean_logprob
 from ramify.strategies.mcts.twins import Twins
 from ramify.strategies.parts.entropy import LOGPROBS
@@ -52,11 +52,11 @@ from ramify.strategies.parts.steering import REWARD, allowed_value, steering_val
 class Visit:
     """One reservation: a segment on its way, then its value; or the value of a child. Mutated by the search alone."""
 
-    at: Node
+    at: MCTSNode
     """The place that was chosen: it and all above count the visit as in flight."""
-    expansion: Expansion | None = None
+    expansion: MCTSExpansion | None = None
     action: str = ""
-    child: Node | None = None
+    child: MCTSNode | None = None
     """What was grown; the place itself where it is a child without a value."""
     evidence: float = 0.0
     end: int = NONE
@@ -79,7 +79,7 @@ class MCTS:
     def __init__(self, config: MCTSConfig, rng: Variates) -> None:
         self.config = config
         self.vote: Vote = "first" if config.answer == "visited" else config.answer
-        self.root = Node(ROOT)
+        self.root = MCTSNode(ROOT)
         self._counting = config.choice
         self._descent = Descent(config, self.root)
         self._noise = Noise(config.prior, rng)
@@ -87,7 +87,7 @@ class MCTS:
         self._until: Until = "step" if config.segment_tokens is None else Tokens(config.segment_tokens)
         self._in_flight: InFlight[Visit] = InFlight()
         self._waiting: list[tuple[Command, Visit]] = []
-        self._expansion: Expansion | None = None
+        self._expansion: MCTSExpansion | None = None
         """What was begun last, where a surplus is asked for."""
         self._answers: list[Candidate] = []
         self._num_used = 0
@@ -151,7 +151,7 @@ class MCTS:
             if node is None or not self._go_on(node):
                 return
 
-    def _go_on(self, node: Node) -> bool:
+    def _go_on(self, node: MCTSNode) -> bool:
         """Ask for what a place that was chosen lacks; returns whether there was room."""
         if node.parent is not None and node.value is None:
             visit = Visit(node, child=node)
@@ -168,11 +168,11 @@ class MCTS:
         self._expand(node, number)
         return True
 
-    def _expand(self, node: Node, number: int) -> None:
+    def _expand(self, node: MCTSNode, number: int) -> None:
         """Ask for so many children of `node`."""
         actions = actions_of(self.config, node, number)
         if self.config.surplus != "none":
-            self._expansion = Expansion(node, {action: actions.count(action) for action in actions})
+            self._expansion = MCTSExpansion(node, {action: actions.count(action) for action in actions})
         fork = Fork(number, self.config.widening.kind) if number > 1 else None
         why = self._descent.why(node)
         for action in actions:
@@ -228,9 +228,9 @@ class MCTS:
         elif (stop := tree.stop(tip)) is not None and not STOP_WORDS[stop].is_trainable:
             self._drop(visit)
         else:
-            self._born(tree, visit, Node(tip, parent, is_ended=tree.is_ended(tip)))
+            self._born(tree, visit, MCTSNode(tip, parent, is_ended=tree.is_ended(tip)))
 
-    def _born(self, tree: Tree, visit: Visit, child: Node) -> None:
+    def _born(self, tree: Tree, visit: Visit, child: MCTSNode) -> None:
         """A new child: value it now, or put it below its parent to be valued later."""
         visit.child = child
         if self.config.duplicates == "merge":
@@ -242,7 +242,7 @@ class MCTS:
         else:
             self._seek(tree, visit, value)
 
-    def _add(self, visit: Visit, child: Node) -> None:
+    def _add(self, visit: Visit, child: MCTSNode) -> None:
         """Put a new child below its parent."""
         parent = visit.at
         parent.num_pending -= 1
@@ -265,7 +265,7 @@ class MCTS:
 
     # -- valuing ------------------------------------------------------------------------------------------------------
 
-    def _judge_of(self, node: Node) -> str:
+    def _judge_of(self, node: MCTSNode) -> str:
         return self.config.outcome if node.is_ended else self.config.judge
 
     def _next_judge(self, visit: Visit) -> str | None:

@@ -40,7 +40,7 @@ Entry = tuple[float, int, tuple[int, ...], int]
 
 
 @dataclass(slots=True, eq=False)
-class Answer:
+class MCTSrAnswer:
     """One answer. Mutated by its tree alone."""
 
     number: int
@@ -72,7 +72,7 @@ class AnswerTree:
 
     def __init__(self, config: MCTSrConfig) -> None:
         self.config = config
-        self.answers: list[Answer] = []
+        self.answers: list[MCTSrAnswer] = []
         self.visits: list[int] = []
         """By number, as are:"""
         self._parents: list[int] = []
@@ -92,13 +92,13 @@ class AnswerTree:
 
     # -- learning ---------------------------------------------------------------------------------------------------
 
-    def add(self, node: int, parent: int, value: float | None) -> Answer:
+    def add(self, node: int, parent: int, value: float | None) -> MCTSrAnswer:
         """A new answer with its first judgement; only a root may be without one."""
         above = self.answers[parent] if parent != NONE else None
         siblings, depth, way = (above.children, above.depth + 1, above.way) if above else (self._roots, 0, ())
         if siblings:
             way = (*way, -depth, len(siblings))
-        answer = Answer(len(self.answers), node, parent, depth, way)
+        answer = MCTSrAnswer(len(self.answers), node, parent, depth, way)
         self.answers.append(answer)
         self.visits.append(0)
         self._parents.append(parent)
@@ -116,7 +116,7 @@ class AnswerTree:
             self._rescore()
         return answer
 
-    def learn(self, answer: Answer, value: float) -> None:
+    def learn(self, answer: MCTSrAnswer, value: float) -> None:
         """One more judgement of an answer."""
         config = self.config
         sample = penalised(value, config.penalty, limit=config.reward_limit, excess=config.excess_penalty)
@@ -137,7 +137,7 @@ class AnswerTree:
             self._look_down(above)
             self._touch(above)
 
-    def back_up(self, answer: Answer) -> None:
+    def back_up(self, answer: MCTSrAnswer) -> None:
         """A rollout from `answer` is over: visits, and published q, of all answers from it to its root."""
         if self.config.published.q_memory == "assigned":
             for current in self._path(answer):
@@ -151,30 +151,30 @@ class AnswerTree:
         if self.config.published.q_memory == "leaves":
             self._rescore()
 
-    def count_failure(self, answer: Answer) -> None:
+    def count_failure(self, answer: MCTSrAnswer) -> None:
         """A rollout from `answer` came to nothing: a visit all the same, or it might be chosen for ever."""
         self._visit(answer)
 
-    def reserve(self, answer: Answer) -> None:
+    def reserve(self, answer: MCTSrAnswer) -> None:
         """A rollout from `answer` begins."""
         answer.num_refining += 1
         self._touch(answer)
 
-    def release(self, answer: Answer) -> None:
+    def release(self, answer: MCTSrAnswer) -> None:
         """A rollout from `answer` has ended, well or not."""
         answer.num_refining -= 1
         self._touch(answer)
 
     # -- choosing ---------------------------------------------------------------------------------------------------
 
-    def open_answers(self) -> list[Answer]:
+    def open_answers(self) -> list[MCTSrAnswer]:
         """Answers that may be refined now, breadth first. O(n)."""
         return [self.answers[number] for _, _, number in self._order if self._is_open(self.answers[number])]
 
-    def breadth_first(self) -> list[Answer]:
+    def breadth_first(self) -> list[MCTSrAnswer]:
         return [self.answers[number] for _, _, number in self._order]
 
-    def choose(self, rng: Draws, *, shown: int) -> list[tuple[Answer, float]]:
+    def choose(self, rng: Draws, *, shown: int) -> list[tuple[MCTSrAnswer, float]]:
         """The answer to refine next with its score, by one draw unless greedy, then up to `shown - 1` of the others of
         highest score; nothing where the published rule has no distribution."""
         best = self._best() if self._is_greedy else None
@@ -218,14 +218,14 @@ class AnswerTree:
             weights = [1.0] * len(weights)
         return inverse_cdf(weights, float(rng.random()))
 
-    def _when_all_are_expanded(self) -> list[Answer]:
+    def _when_all_are_expanded(self) -> list[MCTSrAnswer]:
         return (
             [self.answers[n] for n in self._roots]
             if self.config.published.all_expanded == "root"
             else self.breadth_first()
         )
 
-    def _best(self) -> Answer | None:
+    def _best(self) -> MCTSrAnswer | None:
         """The open answer of highest score: the heap is looked through as long as a bound reaches the best found."""
         heap, seen, best = self._heap, list[Entry](), None
         while heap and (best is None or heap[0] < best):
@@ -244,15 +244,15 @@ class AnswerTree:
 
     # -- keeping in order -------------------------------------------------------------------------------------------
 
-    def _above(self, answer: Answer) -> Answer | None:
+    def _above(self, answer: MCTSrAnswer) -> MCTSrAnswer | None:
         return self.answers[answer.parent] if answer.parent != NONE else None
 
-    def _look_down(self, answer: Answer) -> None:
+    def _look_down(self, answer: MCTSrAnswer) -> None:
         answer.best_child = max([self.answers[child].q for child in answer.children])
 
-    def _follow_up(self, answer: Answer) -> None:
+    def _follow_up(self, answer: MCTSrAnswer) -> None:
         """q from own_q, from here upward until it stays the same."""
-        current: Answer | None = answer
+        current: MCTSrAnswer | None = answer
         while current is not None:
             before = current.q, current.best_child
             if current.children:
@@ -263,25 +263,25 @@ class AnswerTree:
                 return
             current = self._above(current)
 
-    def _is_open(self, answer: Answer) -> bool:
+    def _is_open(self, answer: MCTSrAnswer) -> bool:
         """Whether it may have another child, those on their way counted."""
         is_full = len(answer.children) + answer.num_refining >= self.config.max_children
         if self.config.published.expanded == "either":
             return not is_full and answer.best_child <= answer.q
         return not is_full or answer.best_child < answer.own_q
 
-    def score(self, answer: Answer) -> float:
+    def score(self, answer: MCTSrAnswer) -> float:
         """Upper confidence bound as things stand."""
         return self._score(answer, self.visits[answer.number if answer.parent == NONE else answer.parent])
 
-    def _bound(self, answer: Answer) -> float:
+    def _bound(self, answer: MCTSrAnswer) -> float:
         """What the score does not exceed before the parent's visits do its limit."""
         if answer.parent == NONE:
             return self.score(answer)
         visits, limit = self.visits[answer.parent], self._limits[answer.parent]
         return self._score(answer, int(limit) if visits < limit < math.inf else visits)
 
-    def _score(self, answer: Answer, parent_visits: int) -> float:
+    def _score(self, answer: MCTSrAnswer, parent_visits: int) -> float:
         config = self.config
         if config.published.q_memory == "leaves":
             return self._scored.get(answer.number, 0.0)
@@ -298,7 +298,7 @@ class AnswerTree:
             log_form=config.published.log_form,
         )
 
-    def _path(self, answer: Answer) -> Iterator[Answer]:
+    def _path(self, answer: MCTSrAnswer) -> Iterator[MCTSrAnswer]:
         """From here up to the root."""
         current = answer
         while current.parent != NONE:
@@ -306,7 +306,7 @@ class AnswerTree:
             current = self.answers[current.parent]
         yield current
 
-    def _visit(self, answer: Answer) -> None:
+    def _visit(self, answer: MCTSrAnswer) -> None:
         """Count a visit from here up to the root; siblings of the path may gain by it."""
         if self.config.published.leaf_visits == "judgements":
             return
@@ -328,7 +328,7 @@ class AnswerTree:
         for number in numbers:
             self._touch(self.answers[number])
 
-    def _touch(self, answer: Answer) -> None:
+    def _touch(self, answer: MCTSrAnswer) -> None:
         """Something may have raised an answer's score or opened it; where answers are drawn, any other change too."""
         is_open = self._is_open(answer)
         if not self._is_greedy:

@@ -19,7 +19,7 @@ from typing import Final, Literal, assert_never
 from ramify.core.command import SHOWN, Candidate, Command, Failed, Fork, Grow, Grown, Judge, Judged, Option, Outcome
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import NONE, ROOT, Tree
-from ramify.strategies.mctsr.answers import Answer, AnswerTree
+from ramify.strategies.mctsr.answers import AnswerTree, MCTSrAnswer
 from ramify.strategies.mctsr.config import MCTSrConfig
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.flight import InFlight
@@ -31,7 +31,7 @@ Stage = Literal["answer", "judge", "critique", "rewrite", "check"]
 
 
 @dataclass(slots=True, eq=False)
-class Rollout:
+class _Rollout:
     """One answer on its way. Mutated by the strategy alone."""
 
     parent: int = NONE
@@ -62,8 +62,8 @@ class MCTSr:
         self.stuck_at: int | None = None
         """Rollout whose choice had no distribution, by the published rules, and which ended the search; None = none."""
         self._rng = rng
-        self._in_flight: InFlight[tuple[Stage, Rollout]] = InFlight()
-        self._ready: list[tuple[Command, Stage, Rollout]] = []
+        self._in_flight: InFlight[tuple[Stage, _Rollout]] = InFlight()
+        self._ready: list[tuple[Command, Stage, _Rollout]] = []
         self._num_judgements: dict[int, int] = {}
         """Last node of an answer -> judgements asked for."""
         self._num_begun = self._num_ended = 0
@@ -127,7 +127,7 @@ class MCTSr:
         fork = Fork(len(actions), "first answers")
         self._num_starting = len(actions)
         for action in actions:
-            self._ask(Grow(ROOT, action=action, fork=fork), "answer", Rollout())
+            self._ask(Grow(ROOT, action=action, fork=fork), "answer", _Rollout())
 
     def _may_refine(self) -> bool:
         """Whether another rollout is due once there is room for it. O(1)."""
@@ -149,11 +149,11 @@ class MCTSr:
         why = tuple(Option(a.node, score, (("q", a.q), ("visits", float(visits[a.number])))) for a, score in found)
         self._num_begun += 1
         self.answers.reserve(chosen)
-        rollout = Rollout(chosen.number)
+        rollout = _Rollout(chosen.number)
         self._ask(self._judge(chosen.node), "judge", rollout)
         self._ask(Grow(chosen.node, action="critique", why=why), "critique", rollout)
 
-    def _ask(self, command: Command, stage: Stage, rollout: Rollout) -> None:
+    def _ask(self, command: Command, stage: Stage, rollout: _Rollout) -> None:
         rollout.num_open += 1
         self._ready.append((command, stage, rollout))
 
@@ -165,7 +165,7 @@ class MCTSr:
 
     # -- learning ---------------------------------------------------------------------------------------------------
 
-    def _take_answer(self, tree: Tree, rollout: Rollout, outcome: Outcome) -> None:
+    def _take_answer(self, tree: Tree, rollout: _Rollout, outcome: Outcome) -> None:
         """An answer was grown: it is judged, and shown to whoever may end the search."""
         if not isinstance(outcome, Grown):
             return
@@ -180,7 +180,7 @@ class MCTSr:
         elif stop:
             self._ask(Judge((rollout.tip,), stop), "check", rollout)
 
-    def _take_judgement(self, rollout: Rollout, outcome: Outcome) -> None:
+    def _take_judgement(self, rollout: _Rollout, outcome: Outcome) -> None:
         """One more sample of the answer that is refined, or the first of the new one."""
         value = self._value(rollout, outcome)
         if value is None and self.config.published.judge_failure == "ends_search":
@@ -195,19 +195,19 @@ class MCTSr:
             rollout.has_succeeded = True
             self.answers.add(rollout.tip, rollout.parent, value)
 
-    def _take_check(self, rollout: Rollout, outcome: Outcome) -> None:
+    def _take_check(self, rollout: _Rollout, outcome: Outcome) -> None:
         self._stop_at(self._value(rollout, outcome))
 
     def _stop_at(self, value: float | None) -> None:
         if value is not None and value >= 1:
             self._is_over = True
 
-    def _is_to_rewrite(self, rollout: Rollout) -> bool:
+    def _is_to_rewrite(self, rollout: _Rollout) -> bool:
         """Whether judgement and critique are both there."""
         is_ready = rollout.is_judged and rollout.critique != NONE and rollout.tip == NONE
         return is_ready and not rollout.num_open and not self._is_over
 
-    def _end(self, rollout: Rollout) -> None:
+    def _end(self, rollout: _Rollout) -> None:
         """Nothing of a rollout is in flight any more."""
         if rollout.parent == NONE:
             self._num_starting -= 1
@@ -219,10 +219,10 @@ class MCTSr:
             self.answers.count_failure(self._parent(rollout))
         self.answers.release(self._parent(rollout))
 
-    def _value(self, rollout: Rollout, outcome: Outcome) -> float | None:
+    def _value(self, rollout: _Rollout, outcome: Outcome) -> float | None:
         if not isinstance(outcome, Judged):
             return None
         return allowed_value(outcome.scores[0], rollout.tip, oracle=self.config.oracle)
 
-    def _parent(self, rollout: Rollout) -> Answer:
+    def _parent(self, rollout: _Rollout) -> MCTSrAnswer:
         return self.answers.answers[rollout.parent]

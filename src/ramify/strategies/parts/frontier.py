@@ -46,12 +46,12 @@ def _bonus(kind: DepthBonus, depth: int, max_depth: int) -> float:
 
 
 @dataclass(slots=True, eq=False)
-class Segment:
+class FrontierSegment:
     """One segment of a search. Mutated by the search alone."""
 
     tip: int
     """Node of the tree it ends at."""
-    parent: "Segment | None" = None
+    parent: "FrontierSegment | None" = None
     depth: int = 0
     is_open: bool = True
     """Whether it may still be expanded."""
@@ -60,7 +60,7 @@ class Segment:
     path_surprisal: float = 0.0
     """Minus the sum of the logprobs of the sampled tokens from the prompt to its end."""
     path_tokens: int = 0
-    children: list["Segment"] = field(default_factory=list["Segment"])
+    children: list["FrontierSegment"] = field(default_factory=list["FrontierSegment"])
     stored: float = 0.0
     visits: int = 0
     num_valued: int = 0
@@ -77,14 +77,14 @@ class Segment:
         above, num_above = (self.parent.path_surprisal, self.parent.path_tokens) if self.parent else (0.0, 0)
         return (self.path_surprisal - above) / max(1, self.path_tokens - num_above)
 
-    def path(self) -> Iterator["Segment"]:
+    def path(self) -> Iterator["FrontierSegment"]:
         """From here up to the root."""
-        segment: Segment | None = self
+        segment: FrontierSegment | None = self
         while segment is not None:
             yield segment
             segment = segment.parent
 
-    def below(self) -> Iterator["Segment"]:
+    def below(self) -> Iterator["FrontierSegment"]:
         """Depth first, siblings in order of request; itself left out."""
         stack = self.children[::-1]
         while stack:

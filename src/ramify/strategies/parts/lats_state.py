@@ -17,12 +17,12 @@ EXPLORATION: Final = math.sqrt(2)
 
 
 @dataclass(slots=True, eq=False)
-class State:
+class LATSState:
     """A step and where it led. Mutated by the search alone."""
 
     tip: int
     """Node of the tree it ends at."""
-    above: "State | None" = None
+    above: "LATSState | None" = None
     depth: int = 0
     has_ended: bool = False
     reward: float | None = None
@@ -30,18 +30,18 @@ class State:
     value: float = 0.0
     """The judge's while nobody visited it, then the mean of what its visits brought."""
     visits: int = 0
-    children: "list[State] | None" = None
+    children: "list[LATSState] | None" = None
     """None = it was not expanded."""
     is_closed: bool = False
     """Whether nothing below it is left to expand."""
 
-    def open_children(self) -> "list[State]":
+    def open_children(self) -> "list[LATSState]":
         """Those that may be selected, in order of request."""
         return [child for child in self.children or () if not child.is_closed]
 
     def close(self) -> None:
         """It is exhausted; so is what is above it where nothing else is open there."""
-        state: State | None = self
+        state: LATSState | None = self
         while state is not None and not state.open_children():
             state.is_closed = True
             state = state.above
@@ -62,12 +62,12 @@ def bound(
     return uct(q, visits, parent_visits, exploration=exploration, unvisited=first)
 
 
-def back_up(last: State, brought: float, *, failed_end: float | None = -1.0) -> None:
+def back_up(last: LATSState, brought: float, *, failed_end: float | None = -1.0) -> None:
     """From `last` up to the root, take what a visit brought into the means.
 
     An end whose reward is 0 takes `failed_end` for itself; None = what the others take.
     """
-    state: State | None = last
+    state: LATSState | None = last
     while state is not None:
         is_failed = state.has_ended and state.reward == 0 and failed_end is not None
         taken = failed_end if is_failed and failed_end is not None else brought

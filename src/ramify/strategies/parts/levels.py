@@ -23,7 +23,7 @@ from ramify.core.stop import ANSWERED
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.flight import InFlight
-from ramify.strategies.parts.paths import Aggregate, Path, aggregate_scores, shown
+from ramify.strategies.parts.paths import Aggregate, LevelPath, aggregate_scores, shown
 from ramify.strategies.parts.steering import REWARD, Oracle, steering_value
 
 LOOKAHEAD: Final = "lookahead"
@@ -69,15 +69,15 @@ class Level:
 
     number: int = 0
     """0 = nothing was grown yet."""
-    beams: list[Path] = field(default_factory=list[Path])
+    beams: list[LevelPath] = field(default_factory=list[LevelPath])
     """Paths to grow on, one entry a request; ended ones that hold a place ask nothing."""
-    grown: list[Path | None] = field(default_factory=list["Path | None"])
+    grown: list[LevelPath | None] = field(default_factory=list["LevelPath | None"])
     """What became of each entry; None = it vanished."""
     why: tuple[Option, ...] = ()
     """The best of those that the entries were chosen among."""
     num_waiting: int = 0
 
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[LevelPath]:
         """What there is to choose from, in order of request."""
         return [path for path in self.grown if path is not None]
 
@@ -89,14 +89,14 @@ class Errand:
     level: Level
     place: int
     kind: Literal["grow", "look", "judge"] = "grow"
-    path: Path | None = None
+    path: LevelPath | None = None
     judged: tuple[int, ...] = ()
     """Nodes whose scores count: those of the path's new steps, and of what was looked ahead to."""
     num_ahead: int = 0
     """Steps looked ahead so far."""
 
 
-class Levels(ABC):
+class LevelSearch(ABC):
     """`num_parts` times `num_first` steps from the bare prompt, then level by level what `select` says."""
 
     measures: frozenset[str] = frozenset()
@@ -119,7 +119,7 @@ class Levels(ABC):
         self._is_spent = False
 
     @abstractmethod
-    def select(self, tree: Tree, level: Level) -> list[Path]:
+    def select(self, tree: Tree, level: Level) -> list[LevelPath]:
         """The entries of the next level, chosen among `level.grown`; called once a level, where draws are allowed."""
 
     @abstractmethod
@@ -158,7 +158,7 @@ class Levels(ABC):
             return Phase("collection", number)
         return Phase("expansion", number) if number else Phase("build")
 
-    def parent(self, level: Level, place: int) -> Path:
+    def parent(self, level: Level, place: int) -> LevelPath:
         """The path that what grows at this place is said to continue."""
         return level.beams[place]
 
@@ -167,7 +167,7 @@ class Levels(ABC):
     def _turn(self, tree: Tree, level: Level) -> None:
         """Choose what is grown next, or end this part."""
         level.why = shown(level.paths())
-        level.beams = self.select(tree, level) if level.number else [Path(ROOT)] * self._num_first
+        level.beams = self.select(tree, level) if level.number else [LevelPath(ROOT)] * self._num_first
         if self._is_spent or level.number == self.config.max_depth or all(path.is_ended for path in level.beams):
             return
         level.number += 1
@@ -200,7 +200,7 @@ class Levels(ABC):
     def _grown(self, tree: Tree, errand: Errand, outcome: Grown) -> None:
         if errand.kind == "grow":
             is_ended = tree.is_ended(outcome.tip)
-            errand.path = Path(
+            errand.path = LevelPath(
                 outcome.tip,
                 self.parent(errand.level, errand.place),
                 outcome.nodes,
@@ -261,3 +261,7 @@ class Levels(ABC):
         """What the judge says of the path's new steps; None where it has said nothing."""
         judge, oracle = self.config.judge, self.config.oracle
         return [steering_value(tree, node, judge, oracle=oracle) for node in errand.judged]
+
+
+Levels = LevelSearch
+"""The older name, for one version."""

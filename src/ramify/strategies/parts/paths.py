@@ -12,11 +12,11 @@ Aggregate = Literal["last", "min", "prod", "mean"]
 
 
 @dataclass(slots=True, eq=False)
-class Path:
+class LevelPath:
     """A path by its end. Written once; several places of a level may hold the same one."""
 
     tip: int
-    parent: "Path | None" = None
+    parent: "LevelPath | None" = None
     nodes: tuple[int, ...] = ()
     """What its last growth added."""
     scores: tuple[float, ...] = ()
@@ -43,18 +43,18 @@ def aggregate_scores(scores: Sequence[float], agg: Aggregate) -> float:
             assert_never(agg)
 
 
-def alive(paths: Sequence[Path]) -> list[Path]:
+def alive(paths: Sequence[LevelPath]) -> list[LevelPath]:
     """Those that go on, or have given an answer."""
     return [path for path in paths if path.is_finished or not path.is_ended]
 
 
-def answers(paths: Sequence[Path]) -> list[Candidate]:
+def answers(paths: Sequence[LevelPath]) -> list[Candidate]:
     """The finished ones among `paths` in their order, each once."""
     finished = {path.tip: path.score for path in paths if path.is_finished}
     return [Candidate(tip, score) for tip, score in finished.items()]
 
 
-def shown(paths: Sequence[Path]) -> tuple[Option, ...]:
+def shown(paths: Sequence[LevelPath]) -> tuple[Option, ...]:
     """The candidates that the viewer is shown, best first."""
     ranked = sorted(paths, key=lambda path: -path.score)[:SHOWN]
     return tuple(Option(path.tip, path.score) for path in ranked)

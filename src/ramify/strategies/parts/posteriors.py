@@ -36,7 +36,7 @@ class Variates(Draws, Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class RunningMean:
     """Number, mean and sum of squared deviations of the numbers seen (Welford)."""
 
     count: int = 0

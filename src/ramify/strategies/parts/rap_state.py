@@ -13,18 +13,18 @@ CalcQ = Literal["mean", "max"]
 
 
 @dataclass(slots=True, eq=False)
-class State:
+class RAPState:
     """A step and where it led. Mutated by the search alone."""
 
     tip: int
     """Node of the tree it ends at."""
-    above: "State | None" = None
+    above: "RAPState | None" = None
     depth: int = 0
     has_ended: bool = False
     fast_reward: float = 0.0
     reward: float | None = None
     """None = nobody visited it."""
-    children: "list[State] | None" = None
+    children: "list[RAPState] | None" = None
     """None = nobody went on from it."""
     is_closed: bool = False
     """Whether it is not selected again."""
@@ -60,16 +60,16 @@ class State:
         if self.above is not None and self.above.children is not None:
             self.above.children.remove(self)
 
-    def path(self) -> "list[State]":
+    def path(self) -> "list[RAPState]":
         """Steps from the first to this one; the root is none."""
-        steps: list[State] = []
+        steps: list[RAPState] = []
         state = self
         while state.above is not None:
             steps.append(state)
             state = state.above
         return steps[::-1]
 
-    def followed(self) -> "State":
+    def followed(self) -> "RAPState":
         """Where one comes to by the visited step of highest reward, again and again."""
         state = self
         while visited := [child for child in state.children or () if child.reward is not None]:
@@ -77,7 +77,7 @@ class State:
         return state
 
 
-def all_states(root: State) -> Iterator[State]:
+def all_states(root: RAPState) -> Iterator[RAPState]:
     """Every state below `root`, depth first, siblings in order of request."""
     stack = list(reversed(root.children or ()))
     while stack:

@@ -10,25 +10,25 @@ from itertools import cycle, islice
 from typing import Literal, TypeVar
 
 from ramify.core.tree import Tree
-from ramify.strategies.parts.paths import Path
+from ramify.strategies.parts.paths import LevelPath
 
 T = TypeVar("T")
 Ties = Literal["first", "later"]
 """Of equal scores the one asked for first comes first, or the last of them (published: the tail of an argsort)."""
 
 
-def ranked(paths: Sequence[Path], ties: Ties = "first") -> list[Path]:
+def ranked(paths: Sequence[LevelPath], ties: Ties = "first") -> list[LevelPath]:
     """Best first."""
     if ties == "later":
         return sorted(paths, key=lambda path: path.score)[::-1]
     return sorted(paths, key=lambda path: -path.score)
 
 
-def distinct(tree: Tree, paths: Sequence[Path]) -> list[Path]:
+def distinct(tree: Tree, paths: Sequence[LevelPath]) -> list[LevelPath]:
     """The first of all that say the same, where those that they continue say different things already."""
     places = [(path.parent, tree.length(path.tip)) for path in paths]
     counts = Counter(places)
-    found: dict[object, Path] = {}
+    found: dict[object, LevelPath] = {}
     for path, place in zip(paths, places, strict=True):
         said = tuple(tree.content_key(node) for node in path.nodes) if counts[place] > 1 else ()
         found.setdefault((place, said), path)
@@ -40,7 +40,7 @@ def tiled(items: Sequence[T], n: int) -> list[T]:
     return list(islice(cycle(items), n)) if items else []
 
 
-def best_with_places(paths: Sequence[Path], width: int) -> tuple[list[Path], list[Path]]:
+def best_with_places(paths: Sequence[LevelPath], width: int) -> tuple[list[LevelPath], list[LevelPath]]:
     """Finished ones among the best `width`, each of which takes a place for good, and live ones for what is left.
 
     `paths` are best first.
@@ -50,7 +50,7 @@ def best_with_places(paths: Sequence[Path], width: int) -> tuple[list[Path], lis
     return finished, live[: max(0, width - len(finished))]
 
 
-def all_with_places(paths: Sequence[Path], width: int) -> tuple[list[Path], list[Path]]:
+def all_with_places(paths: Sequence[LevelPath], width: int) -> tuple[list[LevelPath], list[LevelPath]]:
     """All finished ones, each of which takes a place for good, and the best of *all* for what is left (published).
 
     Places go to the finished and the dead as well; where more finished than there were places, the rest counts from

@@ -14,7 +14,7 @@ from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.expansion import Child, Expansion, Expansions
 from ramify.strategies.parts.proportional import ZeroValues, sampled, sampled_once
 from ramify.strategies.tot.values import greedy
-from ramify.strategies.tot.weigh import Growing, weighed
+from ramify.strategies.tot.weigh import LevelGrowth, weighed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class LevelRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class _Level:
     """What became of one level."""
 
     candidates: tuple[Candidate, ...]
@@ -44,16 +44,16 @@ class Level:
     """Their indices, in the order chosen."""
 
 
-class Levels:
+class ToTLevels:
     """One level at a time. `levels` is what became of each."""
 
-    def __init__(self, rules: LevelRules, growing: Growing, expansions: Expansions, rng: Draws) -> None:
+    def __init__(self, rules: LevelRules, growing: LevelGrowth, expansions: Expansions, rng: Draws) -> None:
         self.rules = rules
         self.growing = growing
         self.is_over = False
         self.round = 0
         self.answers: list[Candidate] = []
-        self.levels: list[Level] = []
+        self.levels: list[_Level] = []
         self._expansions = expansions
         self._rng = rng
         self._current: Expansion | None = None
@@ -103,7 +103,7 @@ class Levels:
         values = [value for _, value in found]
         kept = self._kept([child for child, _ in found], values)
         candidates = tuple(Candidate(child.tip, value) for child, value in found)
-        self.levels.append(Level(candidates, tuple(kept)))
+        self.levels.append(_Level(candidates, tuple(kept)))
         self.answers += [candidates[i] for i in sorted(set(kept)) if found[i][0].has_ended]
         alive = [i for i in kept if not found[i][0].has_ended]
         texts = [id(found[i][0].twin or found[i][0]) for i in alive]

@@ -11,7 +11,7 @@ from ramify.core.command import SHOWN, Candidate, Fork, Grow, Option, siblings
 from ramify.core.errors import ConfigError
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.expansion import Expansion, Expansions
-from ramify.strategies.tot.weigh import Growing, weighed
+from ramify.strategies.tot.weigh import LevelGrowth, weighed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class DepthRules:
 
 
 @dataclass(slots=True, eq=False)
-class State:
+class _State:
     """A path on the stack."""
 
     tip: int
@@ -52,7 +52,7 @@ class State:
 class Depths:
     """One path at a time, and what is grown ahead."""
 
-    def __init__(self, rules: DepthRules, growing: Growing, expansions: Expansions) -> None:
+    def __init__(self, rules: DepthRules, growing: LevelGrowth, expansions: Expansions) -> None:
         self.rules = rules
         self.growing = growing
         self.is_over = False
@@ -60,7 +60,7 @@ class Depths:
         """States visited."""
         self.answers: list[Candidate] = []
         self._expansions = expansions
-        self._stack = [State(ROOT, 0.0, 0, has_ended=False, is_open=True, is_visited=True)]
+        self._stack = [_State(ROOT, 0.0, 0, has_ended=False, is_open=True, is_visited=True)]
         self._num_ahead = 0
         """States ever grown before their turn."""
 
@@ -80,7 +80,7 @@ class Depths:
         if not self.is_over:
             self._end()
 
-    def _visit(self, state: State) -> None:
+    def _visit(self, state: _State) -> None:
         state.is_visited = True
         self.round += 1
         if state.has_ended:
@@ -92,7 +92,7 @@ class Depths:
         self.is_over = True
         self._expansions.stop()
 
-    def _is_grown(self, state: State) -> bool:
+    def _is_grown(self, state: _State) -> bool:
         """Whether all that grows from the state on top is told; starts it, and what is grown ahead."""
         self._grow(state)
         num_ahead = 0
@@ -105,7 +105,7 @@ class Depths:
                 self._grow(other)
         return state.expansion is not None and self._expansions.is_settled(state.expansion)
 
-    def _grow(self, state: State) -> None:
+    def _grow(self, state: _State) -> None:
         if state.expansion is not None:
             return
         growing = self.growing
@@ -115,14 +115,14 @@ class Depths:
         grows = siblings(Grow(state.tip, until=until, action=growing.action, fork=fork, why=why))
         state.expansion = self._expansions.grow(grows, [0] * growing.width)
 
-    def _steps(self, tree: Tree, state: State) -> list[State]:
+    def _steps(self, tree: Tree, state: _State) -> list[_State]:
         """The best steps of a state, the best last."""
         assert state.expansion is not None
         found = weighed(tree, state.expansion, self._expansions, self.growing.duplicate_value)
         found.sort(key=lambda pair: -pair[1])
-        states: list[State] = []
+        states: list[_State] = []
         for child, value in found[: self.rules.max_tried]:
             is_worth = self.rules.threshold is None or value > self.rules.threshold
             is_open = is_worth and not child.has_ended and state.depth + 1 < self.growing.num_levels
-            states.append(State(child.tip, value, state.depth + 1, child.has_ended, is_open))
+            states.append(_State(child.tip, value, state.depth + 1, child.has_ended, is_open))
         return states[::-1]

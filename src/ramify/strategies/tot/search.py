@@ -26,7 +26,7 @@ from ramify.core.tree import Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.expansion import Expansions
 from ramify.strategies.parts.steering import REWARD, Oracle
-from ramify.strategies.tot.bfs import LevelRules, Levels
+from ramify.strategies.tot.bfs import LevelRules, ToTLevels
 from ramify.strategies.tot.dfs import DepthRules, Depths
 from ramify.strategies.tot.values import DuplicateValue
 
@@ -95,9 +95,9 @@ class ToT:
             when="asked" if is_voted else "grown",
             twins="judged" if config.duplicate_value == "own" else "left",
         )
-        self.walk: Levels | Depths
+        self.walk: ToTLevels | Depths
         if config.search == "bfs":
-            self.walk = Levels(config.bfs, config, self._expansions, rng)
+            self.walk = ToTLevels(config.bfs, config, self._expansions, rng)
         else:
             self.walk = Depths(config.dfs, config, self._expansions)
 

@@ -7,7 +7,7 @@ from ramify.strategies.parts.expansion import Child, Expansion, Expansions
 from ramify.strategies.tot.values import DuplicateValue, duplicate_value
 
 
-class Growing(Protocol):
+class LevelGrowth(Protocol):
     """The part of the configuration that says how paths grow and are judged."""
 
     @property
