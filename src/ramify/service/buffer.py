@@ -140,7 +140,9 @@ def chosen(buffer: Buffer, picked: Any, num_groups: int, *, fault: Callable[[str
         raise fault(f"returned {picked!r:.200}; it must return groups of samples")
     indices: list[Any] = [getattr(group[0], "group_index", None) for group in picked]
     if len(set(indices)) != len(indices) or not all(index in buffer.ready for index in indices):
-        raise fault(f"returned the groups {indices}; ready are {sorted(buffer.ready)}")
+        raise fault(
+            f"returned the groups {indices}; it must return different ones of the ready groups {sorted(buffer.ready)}"
+        )
     if len(indices) != num_groups:
-        raise fault(f"returned {len(indices)} groups, {num_groups} are wanted")
+        raise fault(f"returned {len(indices)} groups; it must return {num_groups}")
     return [buffer.ready[index] for index in indices]

@@ -39,7 +39,7 @@ class Function:
                 return await self._said(*args, **keywords)
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
-                raise self.fault(f"gave nothing in {deadline_s:g} s") from None
+                raise self.fault(f"did not return within {deadline_s:g} s") from None
             if isinstance(error, RamifyError):
                 raise
             raise self.fault(f"raised {error_text(error)}") from error
@@ -70,7 +70,7 @@ def load(setting: str, name: str | None, *takes: str, threads: DaemonThreads, **
         return None
     function = plugins.located(setting, name)
     if not callable(function):
-        raise ConfigError(f"{setting} = {name!r}: {function!r} is no function")
+        raise ConfigError(f"{setting} = {name!r}: {function!r} is not a function")
     try:
         inspect.signature(function).bind(*takes, **keywords)
     except TypeError as error:

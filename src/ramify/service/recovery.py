@@ -73,5 +73,5 @@ def trees_again(records: Iterable[RunRecord], wanted: Collection[int], codec: Co
         if not isinstance(record, ServiceRecord) and record.tree in wanted:
             feed(trees, record, codec, rules=rules)
     if missing := [index for index in wanted if index not in trees or not trees[index].is_closed]:
-        raise StoreError(f"trees {missing[:8]} were handed over, and the journal does not have them whole")
+        raise StoreError(f"trees {missing[:8]} were handed over, but the journal does not have all their records")
     return [trees[index].tree for index in wanted]

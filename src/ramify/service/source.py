@@ -25,7 +25,7 @@ class ProblemSource:
 
     def __init__(self, problems: Sequence[Problem], *, seed: int, shuffle: bool) -> None:
         if not problems:
-            raise ConfigError("the data holds no problem, and a service needs at least one")
+            raise ConfigError("the data has no problem; a service needs at least one")
         self.problems = problems
         self._seed = seed
         self._shuffle = shuffle
@@ -83,7 +83,7 @@ class SampleSource:
         groups = [list(group) for group in samples]
         for group in groups:
             if not group or not all(isinstance(sample, Sample) for sample in group):
-                raise ContractError(f"a group is a list of samples, got {group!r:.200}")
+                raise ContractError(f"a group must be a list of samples, got {group!r:.200}")
         self.buffer.extend(groups)
 
     def state(self) -> dict[str, Any]:

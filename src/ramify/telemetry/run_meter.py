@@ -133,7 +133,7 @@ class RunMeter:
 
     def _of(self, index: int) -> GrowingTree:
         if index not in self._growing:
-            raise ContractError(f"tree {index} was not opened here; runs side by side take an observer() each")
+            raise ContractError(f"tree {index} was not opened here: runs side by side need an observer() each")
         return self._growing[index]
 
     def _closed(self, growing: GrowingTree | None, closed: TreeClosed) -> None:

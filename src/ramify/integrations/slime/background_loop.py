@@ -40,7 +40,9 @@ def run_in_background(main: Coroutine[Any, Any, T]) -> T:
     loop = background_loop()
     if _running() is loop:
         main.close()
-        raise ContractError("a rollout function was called in the loop that it would wait for; call it from a thread")
+        raise ContractError(
+            "a rollout function was called inside the event loop that it waits for: call it from another thread"
+        )
     future = asyncio.run_coroutine_threadsafe(main, loop)
     try:
         return future.result()

@@ -63,7 +63,9 @@ class TrainerReward:
         if not isinstance(said, Mapping):
             return Verdict(_number(said))
         if asked.reward_key not in said:
-            raise JudgeError(f"the reward has the parts {sorted(said)}, and reward_key = {asked.reward_key!r}")
+            raise JudgeError(
+                f"the reward has the parts {sorted(said)}; reward_key = {asked.reward_key!r} must be one of them"
+            )
         value = _number(said[asked.reward_key])
         asked.said[branch.ids.tobytes(), value] = said
         parts = {str(part): float(v) for part, v in said.items() if isinstance(v, Real) and math.isfinite(v)}
@@ -81,7 +83,7 @@ def _function(args: SlimeArgs) -> RewardFunction:
     if package is not None:
         return import_module(f"{package}.rollout.rm_hub").async_rm
     if args.rm_path is None:
-        raise ConfigError(f"rm_type = {args.rm_type!r} is slime's own, and slime is not here; use custom_rm_path")
+        raise ConfigError(f"rm_type = {args.rm_type!r} needs slime, which is not loaded: name a custom_rm_path")
     return loaded(args.rm_path)
 
 
@@ -98,5 +100,5 @@ def _with_leaf(sample: Any, branch: Branch) -> Any:
 
 def _number(said: object) -> float:
     if not isinstance(said, Real) or not math.isfinite(said):
-        raise JudgeError(f"the reward function returned {said!r:.200}; a reward is a number, or a mapping")
+        raise JudgeError(f"the reward function returned {said!r:.200}; it must return a finite number or a mapping")
     return float(said)
