@@ -1,8 +1,8 @@
-"""Buffer: the trees between the source and a batch: growing, partial, finished, each in exactly one state.
+"""Buffer: the trees between the source and a batch, each in exactly one state.
 
 `growing` -> `checking` (its rows are made, a filter is asked) -> `ready` -> handed over, or dropped for a reason, which
-is counted. Nothing leaves in any other way. The buffer is what the journal says: `recovery.py` makes the same one from
-its records. No asyncio, no files.
+is counted. Nothing leaves in any other way. `recovery.py` builds the same buffer from the journal's records. No
+asyncio, no files.
 """
 
 from collections import Counter
@@ -31,13 +31,13 @@ class Buffer:
     """Mutable."""
 
     num_drawn: int = 0
-    """Trees that were begun, or are about to be; the next one's number."""
+    """Trees begun or about to begin; this is the next one's number."""
     growing: dict[int, Tree | None] = field(default_factory=dict)
     """None = it has no root yet."""
     checking: dict[int, Tree] = field(default_factory=dict)
     ready: dict[int, ReadyGroup] = field(default_factory=dict)
     batches: dict[int, Handed] = field(default_factory=dict)
-    """What was handed over, by the number of the batch."""
+    """Batches that were handed over, by their number."""
     num_samples: int = 0
     """Samples handed over so far."""
     num_handed: int = 0
@@ -123,7 +123,7 @@ class Buffer:
 
 
 def versions_of(tree: Tree) -> set[int]:
-    """The weights that sampled any token that may be trained; empty = nothing has a version."""
+    """Versions of the weights that sampled the trainable tokens; empty = no token has a version."""
     return {
         segment.version
         for node in tree.subtree()

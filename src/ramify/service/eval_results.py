@@ -1,7 +1,6 @@
-"""Eval results: what came of each data set, from samples or as a user's own function gave it, which is checked here.
+"""Eval results: the results of each data set, from samples or from a user's function, whose result is checked here.
 
-A reward that is not there is None and never 0. Which problem a sample answers is said by its uid, or its group, and
-never by its position.
+A missing reward is None, never 0. A sample's uid, or its group, says which problem it answers; its position never does.
 """
 
 import math
@@ -18,7 +17,7 @@ from ramify.rows.sample import Sample, SampleStatus, sample_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
-    """What came of one data set; all that has a length has one value a sample. Raises `ContractError`."""
+    """The results of one data set; every sequence has one value per sample. Raises `ContractError`."""
 
     name: str
     rewards: tuple[float | None, ...]

@@ -1,8 +1,8 @@
-"""Functions: the user's own, named by a dotted path, checked before the start and called without harm.
+"""Functions: the user's functions, named by a dotted path, checked before the start and called safely.
 
-A coroutine function runs in the loop, any other in a thread, so that a slow one delays nobody. What one raises, returns
-or fails to return is a `ContractError` that names it; a thread cannot be killed, so one that hangs is left behind at
-its deadline, as a daemon that does not keep the process alive.
+A coroutine function runs in the event loop. Any other runs in a thread, so a slow one delays nobody. An exception, a
+wrong result or a timeout becomes a `ContractError` that names the function. A thread cannot be killed: one that hangs
+is abandoned at its deadline, as a daemon thread that does not keep the process alive.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""ProblemSource: which problem comes when, in epochs and shuffles, and the samples that functions are handed of it.
+"""Problem source: which problem comes when, in shuffled epochs, and the samples of it that functions get.
 
-The n-th problem drawn is a pure function of the problems, the seed and n: epochs follow each other, each in an order of
-its own. So a position in it is one number, and a source that is told it goes on exactly. In a later epoch a problem has
-another uid, `uid@1`, `uid@2`, …: it is another group, with luck of its own.
+The n-th problem is a pure function of the problems, the seed and n: epochs follow each other, each in its own order. So
+a position is one number, and a source goes on exactly from it. In a later epoch a problem has another uid, `uid@1`,
+`uid@2`, …: it is another group with other seeds.
 """
 
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence

@@ -1,7 +1,7 @@
 """MetricsServer: one page in Prometheus' text format, served by a thread of its own.
 
-Owns a port and a thread from when it is made until it is closed, and nothing else: it reads meters, and each look is of
-that moment. It checks nobody's identity, which is why it listens on this machine alone unless told otherwise.
+Owns a port and a thread until it is closed, and nothing else. Each request reads the meters anew. There is no access
+control, so by default it listens on this machine only.
 """
 
 from collections.abc import Iterator

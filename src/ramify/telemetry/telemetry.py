@@ -1,8 +1,8 @@
-"""Telemetry: what a process shows of its runs: metrics, spans, and the page that Prometheus reads.
+"""Telemetry: the metrics and spans of a process's runs, and the page that Prometheus reads.
 
 Owns the metrics of `metrics.py`, which are all there are, a server while one is wanted, and a provider of spans where
-the process has none and a file for them is named. Observing waits for nothing: what exporters do with spans and numbers
-is their own threads' affair. No prompt and no text leaves it unless `has_content` says so.
+the process has none and a file for them is named. Observing waits for nothing: exporters work in their own
+threads. It exports no prompt and no text unless `has_content` says so.
 """
 
 from dataclasses import dataclass

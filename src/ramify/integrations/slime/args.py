@@ -1,7 +1,7 @@
-"""Slime args: what a trainer's command line says of rollouts, read and checked once a call.
+"""Slime args: the arguments of a trainer's command line that concern rollouts, read and checked once per call.
 
-The trainer's arguments are one flat namespace, or None where a test calls. Keys of ours (`ramify_…`) come from the YAML
-file of `--custom-config-path`. Refused are flags that a tree would ignore in silence: each says why and what to do.
+The trainer's arguments are one flat namespace, or None in a test. Our keys (`ramify_…`) come from the YAML file of
+`--custom-config-path`. Flags that a tree would silently ignore raise an error that says why and what to do.
 """
 
 import math

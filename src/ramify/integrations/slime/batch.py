@@ -30,11 +30,11 @@ from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run, Seedling
 
 FEWEST_FAULTS: Final = 4
-"""So many groups may fail in a batch, however small it is."""
+"""At least this many groups may fail in a batch of any size."""
 
 
 class GroupsFailed(RamifyError):
-    """More groups failed than a batch has; they are back in the data source."""
+    """More groups failed than a batch has. They were returned to the data source."""
 
 
 Filter = Callable[[Any, list[Any]], Any]
@@ -43,7 +43,7 @@ Filter = Callable[[Any, list[Any]], Any]
 
 @dataclass(slots=True, eq=False)
 class SlimeBatch:
-    """What a call came to. Mutated while it fills."""
+    """The groups of one call. Mutated while it fills."""
 
     kept: list[SlimeGroup] = field(default_factory=list[SlimeGroup])
     dropped: list[SlimeGroup] = field(default_factory=list[SlimeGroup])

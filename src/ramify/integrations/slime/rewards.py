@@ -1,8 +1,8 @@
 """Slime rewards: a trainer's own reward function as the judge of a run's leaves, so that trees are credited by it.
 
-It is `async (args, sample) -> number or mapping of parts`; a mapping needs a reward key. The sample is a copy of one of
-the group's with the leaf filled in; what the function writes on it is lost. What it raises is a fault of that leaf,
-never a reward of 0.
+It is `async (args, sample) -> number or mapping of parts`; a mapping needs a reward key. The sample is a copy of the
+group's first with the leaf filled in; changes to it are lost. An exception is a fault of that leaf, never a reward of
+0.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ RewardFunction = Callable[[Any, Any], Awaitable[Any]]
 
 @dataclass(slots=True, eq=False)
 class RewardRequest:
-    """What a reward function is to see of a problem, and the mappings it returned."""
+    """The inputs of a reward function for one problem, and the mappings that it returned."""
 
     args: Any
     """The trainer's own."""
