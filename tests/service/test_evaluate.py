@@ -231,7 +231,7 @@ class Broken:
         ({3: {"rewards": [1.0]}}, r"data\[3\]"),
         ({"x": {"reward": [1.0]}}, r"data\['x'\] .* 'rewards'"),
         ({"x": {"rewards": 0.5}}, r"data\['x'\]\['rewards'\] = 0.5"),
-        ({"x": {"rewards": [1.0, "good"]}}, r"data\['x'\]: rewards\[1\] = 'good', which is no number"),
+        ({"x": {"rewards": [1.0, "good"]}}, r"data\['x'\]: rewards\[1\] = 'good'; it must be a number"),
         ({"x": {"rewards": [math.nan]}}, r"data\['x'\]: .* nan"),
         ({"x": {"rewards": []}}, r"data\['x'\]: .* no sample"),
         ({"x": {"rewards": [1.0, 0.0], "truncated": [True]}}, r"data\['x'\]: .* 2 rewards and 1 truncated"),

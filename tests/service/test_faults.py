@@ -46,7 +46,7 @@ def test_a_save_for_which_there_is_no_room_says_so_and_spoils_nothing(tmp_path: 
     assert os.waitstatus_to_exitcode(status) == SAID_SO
 
     async def use(manager: RolloutManager) -> list[str]:
-        with pytest.raises(StoreError, match=r"nothing was saved as 1 .*saved are \[0\]"):
+        with pytest.raises(StoreError, match=r"has no save of rollout 1; the last saves are \[0\]"):
             await manager.load(1)
         one = digest(await manager.generate(1))
         await manager.load(0)

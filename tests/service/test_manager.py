@@ -86,7 +86,7 @@ def test_going_back_to_where_it_was_saved_grows_the_same_batches_again(tmp_path:
         await manager.save(2)
         await manager.load(0)
         assert manager.version == 1
-        with pytest.raises(StoreError, match=r"nothing was saved as 2 .* saved are \[0\]"):
+        with pytest.raises(StoreError, match=r"has no save of rollout 2; the last saves are \[0\]"):
             await manager.load(2)
         after = [digest(await manager.generate(1))]
         await manager.update_weights(2, "two")
@@ -163,7 +163,7 @@ def test_an_update_that_fails_on_every_engine_changes_nothing(tmp_path: Path) ->
 def test_offloaded_engines_make_no_batch_until_their_memory_is_back(tmp_path: Path) -> None:
     async def use(manager: RolloutManager) -> None:
         await manager.offload()
-        with pytest.raises(ConfigError, match="offloaded; onload them"):
+        with pytest.raises(ConfigError, match="offloaded: call `onload`"):
             await manager.generate(0)
         await manager.onload(["weights"])
         await manager.update_weights(1, "one")
@@ -185,7 +185,7 @@ def test_weights_that_only_the_trainer_has_are_waited_for(tmp_path: Path) -> Non
     first = served(tmp_path / "run", push, configured=config())
 
     async def again(manager: RolloutManager) -> str:
-        with pytest.raises(ConfigError, match="version 1, which nobody but the trainer has"):
+        with pytest.raises(ConfigError, match="version 1, which only the trainer has"):
             await manager.generate(1)
         await manager.update_weights(1, "pushed")
         await manager.generate(1)
@@ -416,7 +416,7 @@ def test_a_reward_that_fails_on_one_group_is_no_reward_and_costs_that_group_alon
     [
         ("def convert(args, samples): raise ValueError('no')", "convert' raised ValueError: no"),
         ("def convert(args, samples): return samples", "must return a mapping of training data"),
-        ("import time\ndef convert(args, samples): time.sleep(30)", "gave nothing in 0.5 s"),
+        ("import time\ndef convert(args, samples): time.sleep(30)", "did not return within 0.5 s"),
     ],
 )
 def test_a_conversion_that_fails_loses_nothing(tmp_path: Path, text: str, message: str) -> None:
@@ -482,7 +482,7 @@ def test_a_rollout_function_of_slimes_signature_runs_here(tmp_path: Path) -> Non
             "def generate_rollout(args, rollout_id, data_source, evaluation=False): return 5",
             "must return groups of samples",
         ),
-        ("def generate_rollout(args, rollout_id, data_source, evaluation=False): return []", "made no sample"),
+        ("def generate_rollout(args, rollout_id, data_source, evaluation=False): return []", "the batch has no sample"),
         (
             "def generate_rollout(args, rollout_id, data_source, evaluation=False): return [[1]]",
             "a sample is wanted, got 1",
@@ -512,7 +512,7 @@ def test_signatures_are_checked_before_the_start_all_at_once(tmp_path: Path) -> 
         r"service.rollout_function = ",
         "must take (args, rollout_id, data_source, evaluation=False)",
         "has no 'missing'",
-        "3 is no function",
+        "3 is not a function",
         "'nowhere.at.all' cannot be imported",
         "name package.module.function",
     ):
@@ -599,7 +599,7 @@ def test_of_written_turns_only_the_assistants_are_trained(tmp_path: Path) -> Non
 @pytest.mark.covers("S3.9")
 def test_a_row_with_nothing_written_is_named(tmp_path: Path) -> None:
     wanted = config(service__rollout_function="ramify.service.sft.generate_rollout")
-    with pytest.raises(ConfigError, match="has nothing written: name the column"):
+    with pytest.raises(ConfigError, match="has no written answer: name the column"):
         served(tmp_path / "run", lambda manager: manager.generate(0), configured=wanted)
 
 
@@ -642,7 +642,7 @@ def test_a_service_that_is_not_started_or_is_closed_says_so(tmp_path: Path) -> N
         await manager.start()
         await manager.close()
         await manager.close()
-        with pytest.raises(ConfigError, match="was closed"):
+        with pytest.raises(ConfigError, match="not started or is closed"):
             await manager.generate(0)
 
     asyncio.run(use())
@@ -672,7 +672,7 @@ def test_of_two_updates_at_once_the_older_one_that_comes_later_is_refused(tmp_pa
 
 @pytest.mark.covers("S3.1")
 def test_weights_that_somebody_else_loaded_are_found_out(tmp_path: Path) -> None:
-    with pytest.raises(TooManyFailures, match="weights of version 7 sampled it, which were never acknowledged"):
+    with pytest.raises(TooManyFailures, match="weights of version 7 sampled it and were never acknowledged"):
         served(
             tmp_path / "run",
             lambda manager: manager.generate(0),

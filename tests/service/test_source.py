@@ -42,7 +42,7 @@ def test_the_order_follows_from_the_seed_and_differs_between_epochs() -> None:
 
 
 def test_a_source_without_problems_is_refused() -> None:
-    with pytest.raises(ConfigError, match="holds no problem"):
+    with pytest.raises(ConfigError, match="has no problem"):
         ProblemSource([], seed=0, shuffle=False)
 
 
@@ -104,7 +104,7 @@ def test_a_source_that_is_told_a_state_goes_on_exactly(steps: list[tuple[int, in
 @pytest.mark.parametrize("groups", [[[]], [["text"]], [[Sample(), 3]]])
 def test_what_is_no_group_is_not_taken_back(groups: list[list[Sample]]) -> None:
     drawn = SampleSource(source(), group_size=1)
-    with pytest.raises(ContractError, match="a group is a list of samples"):
+    with pytest.raises(ContractError, match="a group must be a list of samples"):
         drawn.add_samples(groups)
     assert drawn.buffer == []
 

@@ -396,7 +396,7 @@ def test_a_cancelled_run_stops_its_workers_and_closes_their_journals(
 
 @pytest.mark.parametrize("options", [{"max_deaths": -1}, {"start_s": 0}, {"pause_s": -1.0}, {"look_s": 0.0}])
 def test_an_impossible_patience_is_refused(options: dict[str, float]):
-    with pytest.raises(ConfigError, match="times are above 0"):
+    with pytest.raises(ConfigError, match="times must be above 0"):
         RestartPolicy(**options)  # type: ignore[arg-type]
 
 

@@ -110,12 +110,12 @@ def test_what_nobody_counted_is_not_shown_as_0(exported: Exported) -> None:
         ("gauge", "ramify.batches", 1, {}, "'ramify.batches' is a counter, not a gauge"),
         ("count", "ramify.weight_version", 1, {}, "'ramify.weight_version' is a gauge, not a counter or up_down"),
         ("record", "ramify.batches", 1, {}, "'ramify.batches' is a counter, not a histogram"),
-        ("count", "ramify.batches", -1, {}, "'ramify.batches' cannot be raised by -1"),
-        ("count", "ramify.trees.open", math.inf, {}, "'ramify.trees.open' cannot be raised by inf"),
+        ("count", "ramify.batches", -1, {}, "'ramify.batches' cannot grow by -1"),
+        ("count", "ramify.trees.open", math.inf, {}, "'ramify.trees.open' cannot grow by inf"),
         ("count", "ramify.groups.dropped", 1, {"why": "x"}, "has no attribute 'why'; it has reason"),
         ("gauge", "ramify.weight_version", 1, {"state": "x"}, "has no attribute 'state'; it has none"),
-        ("gauge", "ramify.weight_version", math.nan, {}, "'ramify.weight_version' = nan: a finite number is needed"),
-        ("record", "ramify.staleness", math.inf, {}, "'ramify.staleness' = inf: a finite number is needed"),
+        ("gauge", "ramify.weight_version", math.nan, {}, "'ramify.weight_version' = nan: must be a finite number"),
+        ("record", "ramify.staleness", math.inf, {}, "'ramify.staleness' = inf: must be a finite number"),
     ],
 )
 def test_what_is_not_in_the_table_is_refused(
@@ -185,13 +185,13 @@ def test_a_port_in_use_is_named(exported: Exported) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"'127.0.0.1', port {port}: Address already in use; name another"):
+        with pytest.raises(ConfigError, match=f"'127.0.0.1', port {port}: Address already in use; choose another"):
             exported.telemetry.serve_metrics(port)
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_what_is_no_port_is_refused(exported: Exported, port: int) -> None:
-    with pytest.raises(ConfigError, match=f"metrics port {port}: a port is a number from 0"):
+    with pytest.raises(ConfigError, match=f"metrics port {port}: must be 0 "):
         exported.telemetry.serve_metrics(port)
 
 

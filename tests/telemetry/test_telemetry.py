@@ -311,7 +311,7 @@ def test_an_observer_that_two_runs_share_says_so(exported: Exported) -> None:
     grown(exported, observer=events.append, questions=problems(1))
 
     async def later() -> None:
-        with pytest.raises(ContractError, match=r"tree 0 was not opened here; .* take an observer\(\) each"):
+        with pytest.raises(ContractError, match=r"tree 0 was not opened here: .* need an observer\(\) each"):
             exported.telemetry.observe(events[1])
 
     run_virtual(later())
@@ -598,7 +598,7 @@ def test_providers_that_the_process_has_are_used_and_left_open(tmp_path: Path) -
     assert done.stderr == ""
     traces, left_open, refused = done.stdout.splitlines()
     assert (traces, left_open) == ("1 True", "True True")
-    assert refused.startswith("telemetry.spans = 'spans.jsonl': there is an OpenTelemetry provider already")
+    assert refused.startswith("telemetry.spans = 'spans.jsonl': the process has an OpenTelemetry provider")
     assert not list(tmp_path.iterdir())
 
 
@@ -612,7 +612,7 @@ def test_what_is_not_installed_is_named_with_its_line(
 
 
 def test_a_file_of_spans_in_no_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"telemetry\.spans = .*name a file in a folder that is there"):
+    with pytest.raises(ConfigError, match=r"telemetry\.spans = .*name a file in an existing folder"):
         TelemetryConfig(spans=tmp_path / "no folder" / "spans.jsonl")
 
 

@@ -198,9 +198,9 @@ def test_a_tracker_that_fails_is_told_of_once_counted_and_tried_again():
     logged(kept, *[0.5] * 7)
     assert flaky.steps == [0, 4, 5] and sound.steps == list(range(7))
     assert said == [
-        "tracker wandb did not take eval/step 1, and is tried again at the next: RuntimeError: no room at 1",
+        "tracker wandb did not take eval/step 1 and is tried again at the next log: RuntimeError: no room at 1",
         "tracker wandb works again; it did not take 3 logs",
-        "tracker wandb did not take eval/step 6, and is tried again at the next: RuntimeError: no room at 6",
+        "tracker wandb did not take eval/step 6 and is tried again at the next log: RuntimeError: no room at 6",
     ]
     assert kept.num_failed == {"wandb": 4, "jsonl": 0}
     kept.close()

@@ -39,7 +39,7 @@ class EvalConfig:
 
     def __post_init__(self) -> None:
         if self.prompts < 1 or self.repeats < 1:
-            raise ConfigError(f"prompts = {self.prompts!r}, repeats = {self.repeats!r}: at least 1 each")
+            raise ConfigError(f"prompts = {self.prompts!r}, repeats = {self.repeats!r}: both must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +111,9 @@ class ServiceConfig:
                 f"{self.max_staleness!r} and over_sampling = {self.over_sampling!r} at least 0"
             )
         if self.rows_per_group is not None and self.rows_per_group < 1:
-            raise ConfigError(f"service.rows_per_group = {self.rows_per_group!r}: at least 1, or none")
+            raise ConfigError(f"service.rows_per_group = {self.rows_per_group!r}: must be at least 1, or left out")
         if not self.function_deadline_s > 0:
-            raise ConfigError(f"service.function_deadline_s = {self.function_deadline_s!r}: it must be above 0")
+            raise ConfigError(f"service.function_deadline_s = {self.function_deadline_s!r}: must be above 0")
         for name in ("save_debug", "load_debug"):
             _check_template(name, getattr(self, name))
         if self.debug == "train_only" and self.load_debug is None:
@@ -127,9 +127,9 @@ def _check_template(name: str, template: str | None) -> None:
     try:
         places = {place for _, place, _, _ in string.Formatter().parse(template) if place is not None}
     except ValueError as error:
-        raise ConfigError(f"service.{name} = {template!r} is no template: {error}") from None
+        raise ConfigError(f"service.{name} = {template!r} is not a path template: {error}") from None
     if places != {PLACE}:
-        raise ConfigError(f"service.{name} = {template!r}: it needs {{{PLACE}}} and nothing else in braces")
+        raise ConfigError(f"service.{name} = {template!r}: it must have {{{PLACE}}} and nothing else in braces")
     if template.endswith((".pt", ".pkl", ".pickle")):
         raise ConfigError(
             f"service.{name} = {template!r}: batches are JSON lines, which end in .jsonl; no pickle is read"

@@ -1,8 +1,8 @@
-"""Buffer: the trees between the source and a batch: growing, partial, finished, each in exactly one state.
+"""Buffer: the trees between the source and a batch, each in exactly one state.
 
 `growing` -> `checking` (its rows are made, a filter is asked) -> `ready` -> handed over, or dropped for a reason, which
-is counted. Nothing leaves in any other way. The buffer is what the journal says: `recovery.py` makes the same one from
-its records. No asyncio, no files.
+is counted. Nothing leaves in any other way. `recovery.py` builds the same buffer from the journal's records. No
+asyncio, no files.
 """
 
 from collections import Counter
@@ -31,13 +31,13 @@ class Buffer:
     """Mutable."""
 
     num_drawn: int = 0
-    """Trees that were begun, or are about to be; the next one's number."""
+    """Trees begun or about to begin; this is the next one's number."""
     growing: dict[int, Tree | None] = field(default_factory=dict)
     """None = it has no root yet."""
     checking: dict[int, Tree] = field(default_factory=dict)
     ready: dict[int, ReadyGroup] = field(default_factory=dict)
     batches: dict[int, Handed] = field(default_factory=dict)
-    """What was handed over, by the number of the batch."""
+    """Batches that were handed over, by their number."""
     num_samples: int = 0
     """Samples handed over so far."""
     num_handed: int = 0
@@ -123,7 +123,7 @@ class Buffer:
 
 
 def versions_of(tree: Tree) -> set[int]:
-    """The weights that sampled any token that may be trained; empty = nothing has a version."""
+    """Versions of the weights that sampled the trainable tokens; empty = no token has a version."""
     return {
         segment.version
         for node in tree.subtree()
@@ -140,7 +140,9 @@ def chosen(buffer: Buffer, picked: Any, num_groups: int, *, fault: Callable[[str
         raise fault(f"returned {picked!r:.200}; it must return groups of samples")
     indices: list[Any] = [getattr(group[0], "group_index", None) for group in picked]
     if len(set(indices)) != len(indices) or not all(index in buffer.ready for index in indices):
-        raise fault(f"returned the groups {indices}; ready are {sorted(buffer.ready)}")
+        raise fault(
+            f"returned the groups {indices}; it must return different ones of the ready groups {sorted(buffer.ready)}"
+        )
     if len(indices) != num_groups:
-        raise fault(f"returned {len(indices)} groups, {num_groups} are wanted")
+        raise fault(f"returned {len(indices)} groups; it must return {num_groups}")
     return [buffer.ready[index] for index in indices]

@@ -41,12 +41,12 @@ def settled(config: RunConfig | None, journal: ServiceJournal) -> RunConfig:
     config = replace(config, service=config.service or ServiceConfig())
     if recorded is not None and recorded != config:
         raise ConfigError(
-            f"{journal.path} was begun with another configuration; leave it out to go on, or choose a new folder"
+            f"{journal.path} was begun with another configuration: leave yours out to go on, or choose a new folder"
         )
     if config.run_limits != Limits() or config.limits.seconds is not None:
         raise ConfigError(
-            "a service has no end that run_limits could be shared out to, and its trees wait while weights are loaded, "
-            "so that seconds say nothing: leave run_limits and limits.seconds out; limits of a tree are kept"
+            "a service has no end, so it takes no run_limits, and its trees wait while weights are loaded, so it takes "
+            "no limits.seconds: leave both out; the other limits of a tree apply"
         )
     return config
 

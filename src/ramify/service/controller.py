@@ -95,7 +95,7 @@ class RolloutController:
             said = await self._functions.rollout(self._args, rollout_id, self.data_source, evaluation=False)
             return _output(said, self._functions.rollout)
         if self.producer is None:
-            raise ConfigError("the service only reads batches from files; nothing is grown")
+            raise ConfigError("the service reads batches from files and grows no trees")
         groups: Sequence[Any] = [group.samples for group in await self.producer.batch(rollout_id)]
         if (mark := self._functions.filters.get("sample_filter")) is not None:
             await mark(self._args, groups, deadline_s=self._service.function_deadline_s)
@@ -105,7 +105,7 @@ class RolloutController:
         """The samples of all groups, each checked. Raises `ContractError` for what is none."""
         found = [sample_of(each) for each in flat(groups)]
         if not found:
-            raise ContractError("the rollout made no sample: there is nothing to train")
+            raise ContractError("the batch has no sample: there is nothing to train")
         return found
 
     async def _converted(self, samples: list[Sample]) -> Mapping[str, Any]:

@@ -1,7 +1,6 @@
-"""Eval results: what came of each data set, from samples or as a user's own function gave it, which is checked here.
+"""Eval results: the results of each data set, from samples or from a user's function, whose result is checked here.
 
-A reward that is not there is None and never 0. Which problem a sample answers is said by its uid, or its group, and
-never by its position.
+A missing reward is None, never 0. A sample's uid, or its group, says which problem it answers; its position never does.
 """
 
 import math
@@ -18,7 +17,7 @@ from ramify.rows.sample import Sample, SampleStatus, sample_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalResult:
-    """What came of one data set; all that has a length has one value a sample. Raises `ContractError`."""
+    """The results of one data set; every sequence has one value per sample. Raises `ContractError`."""
 
     name: str
     rewards: tuple[float | None, ...]
@@ -45,7 +44,10 @@ class EvalResult:
         }
         for what, values in lengths.items():
             if values is not None and len(values) != len(self.rewards):
-                raise ContractError(f"data set {self.name!r} has {len(self.rewards)} rewards and {len(values)} {what}")
+                raise ContractError(
+                    f"data set {self.name!r} has {len(self.rewards)} rewards and {len(values)} {what}: "
+                    "give one per reward"
+                )
         if odd := [reward for reward in self.rewards if reward is not None and not math.isfinite(reward)]:
             raise ContractError(f"data set {self.name!r} has the reward {odd[0]!r}; give a finite number, or None")
 
@@ -88,14 +90,14 @@ def eval_results(data: Any, *, function: str) -> list[EvalResult]:
 def numbers(metrics: Any, *, function: str) -> dict[str, float]:
     """Figures of a user's own, checked: names and numbers, of which some may not be finite. Raises `ContractError`."""
     if not isinstance(metrics, Mapping) or not all(isinstance(name, str) and name for name in metrics):
-        raise ContractError(f"{function} gave the metrics {metrics!r:.200}; they are a mapping of names to numbers")
+        raise ContractError(f"{function} gave the metrics {metrics!r:.200}; it must give a mapping of names to numbers")
     return {name: number(value, f"{function} gave metrics[{name!r}]") for name, value in metrics.items()}
 
 
 def number(value: Any, what: str) -> float:
     """`value` as a number. Raises `ContractError` that begins with `what` for anything else."""
     if not isinstance(value, Real | np.bool_):
-        raise ContractError(f"{what} = {value!r:.200}, which is no number")
+        raise ContractError(f"{what} = {value!r:.200}; it must be a number")
     return float(value)
 
 
@@ -134,14 +136,16 @@ def _uid(sample: Sample) -> str | None:
 def _of_all(what: str, keys: Sequence[str | None]) -> tuple[str, ...] | None:
     known = tuple(key for key in keys if key is not None)
     if known and len(known) < len(keys):
-        raise ContractError(f"sample {keys.index(None)} has no {what}, others have: give it to all samples or to none")
+        raise ContractError(
+            f"sample {keys.index(None)} has no {what} and others have one: give it to all samples or to none"
+        )
     return known or None
 
 
 def _given(name: Any, entry: Any, what: str) -> EvalResult:
     """One data set as a user's function gave it."""
     if not isinstance(name, str) or not isinstance(entry, Mapping) or "rewards" not in entry:
-        raise ContractError(f"{what} = {entry!r:.200}; it needs a name and 'rewards', one a sample")
+        raise ContractError(f"{what} = {entry!r:.200}; it needs a name and 'rewards', one per sample")
     rewards = _listed(entry, "rewards", what)
     truncated = None if entry.get("truncated") is None else _flags(entry, what)
     has_samples = entry.get("samples") is not None
@@ -161,12 +165,12 @@ def _given(name: Any, entry: Any, what: str) -> EvalResult:
 
 def _listed(entry: Mapping[str, Any], key: str, what: str) -> Sequence[Any]:
     if not isinstance(values := entry[key], list | tuple | np.ndarray):
-        raise ContractError(f"{what}[{key!r}] = {values!r:.200}; it must be a list, one value a sample")
+        raise ContractError(f"{what}[{key!r}] = {values!r:.200}; it must be a list, one value per sample")
     return list(values)
 
 
 def _flags(entry: Mapping[str, Any], what: str) -> tuple[bool, ...]:
     values = _listed(entry, "truncated", what)
     if odd := [value for value in values if not isinstance(value, Real | np.bool_) or value not in (0, 1)]:
-        raise ContractError(f"{what}['truncated'] holds {odd[0]!r:.200}; each is 0 or 1")
+        raise ContractError(f"{what}['truncated'] holds {odd[0]!r:.200}; each must be 0 or 1")
     return tuple(map(bool, values))

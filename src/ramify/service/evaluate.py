@@ -45,7 +45,7 @@ class StepRule:
             "global_batch_size": self.global_batch_size,
         }
         if faulty := [f"{name} = {n!r}" for name, n in sizes.items() if n is not None and n < 1]:
-            raise ConfigError(f"{', '.join(faulty)}: at least 1")
+            raise ConfigError(f"{', '.join(faulty)}: must be at least 1")
         if self.always_train_step and (missing := [name for name, n in sizes.items() if n is None]):
             raise ConfigError(f"always_train_step = True counts train steps: set {', '.join(missing)} as well")
 
@@ -63,7 +63,7 @@ def eval_metrics(results: Sequence[EvalResult], *, right: float = RIGHT) -> dict
     `right`: the least reward of a right answer. Raises `ContractError` for two data sets of one name.
     """
     if twice := [name for name, count in Counter(result.name for result in results).items() if count > 1]:
-        raise ContractError(f"two data sets are called {twice[0]!r}; their figures would have one name")
+        raise ContractError(f"two data sets are called {twice[0]!r}: give each a name of its own")
     return {f"eval/{result.name}{key}": value for result in results for key, value in _figures(result, right).items()}
 
 

@@ -1,8 +1,8 @@
-"""Functions: the user's own, named by a dotted path, checked before the start and called without harm.
+"""Functions: the user's functions, named by a dotted path, checked before the start and called safely.
 
-A coroutine function runs in the loop, any other in a thread, so that a slow one delays nobody. What one raises, returns
-or fails to return is a `ContractError` that names it; a thread cannot be killed, so one that hangs is left behind at
-its deadline, as a daemon that does not keep the process alive.
+A coroutine function runs in the event loop. Any other runs in a thread, so a slow one delays nobody. An exception, a
+wrong result or a timeout becomes a `ContractError` that names the function. A thread cannot be killed: one that hangs
+is abandoned at its deadline, as a daemon thread that does not keep the process alive.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Function:
                 return await self._said(*args, **keywords)
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
-                raise self.fault(f"gave nothing in {deadline_s:g} s") from None
+                raise self.fault(f"did not return within {deadline_s:g} s") from None
             if isinstance(error, RamifyError):
                 raise
             raise self.fault(f"raised {error_text(error)}") from error
@@ -70,7 +70,7 @@ def load(setting: str, name: str | None, *takes: str, threads: DaemonThreads, **
         return None
     function = plugins.located(setting, name)
     if not callable(function):
-        raise ConfigError(f"{setting} = {name!r}: {function!r} is no function")
+        raise ConfigError(f"{setting} = {name!r}: {function!r} is not a function")
     try:
         inspect.signature(function).bind(*takes, **keywords)
     except TypeError as error:

@@ -244,16 +244,16 @@ class RolloutManager:
     @property
     def _opened(self) -> RolloutController:
         if self._controller is None:
-            raise ConfigError("the service is not started, or was closed")
+            raise ConfigError("the service is not started or is closed")
         return self._controller
 
     def _refuse_asleep(self) -> None:
         if OFFLOADED in self.gate.holders:
-            raise ConfigError("the engines are offloaded; onload them before the next batch")
+            raise ConfigError("the engines are offloaded: call `onload` before the next batch")
         if self._loaded != self.version:
             raise ConfigError(
-                f"the service goes on with weights of version {self.version}, which nobody but the trainer has: update "
-                "them before the next batch"
+                f"the engines do not have the weights of version {self.version}, which only the trainer has: call "
+                "`update_weights` before the next batch"
             )
 
     def _rewarded(self, task: Task) -> Task:

@@ -171,7 +171,7 @@ class Producer:
         if self._fault is not None:
             raise self._fault
         if self._growing is None or self._growing.done():
-            raise ContractError("the service is closed, and grows nothing any more")
+            raise ContractError("the service is closed and grows no trees")
 
     def _note(self) -> None:
         """Something changed that somebody may wait for."""
@@ -239,9 +239,7 @@ class Producer:
             return f"failed: {reason}"
         versions = versions_of(tree)
         if max(versions, default=0) > self._gate.version:
-            return (
-                f"failed: weights of version {max(versions)} sampled it, which were never acknowledged: update_weights"
-            )
+            return f"failed: weights of version {max(versions)} sampled it and were never acknowledged: update_weights"
         if self._service.on_stale == "drop" and versions and min(versions) < self._floor:
             return "stale"
         try:
@@ -280,4 +278,4 @@ class Producer:
         num_failed = dropped["failed"] + dropped["filter_failed"] + dropped["no_rows"]
         num = self.buffer.num_handed + dropped.total()
         if num >= MIN_COMMANDS_TO_JUDGE_FAULTS and num_failed > self._config.max_failed_share * num:
-            raise TooManyFailures(f"{num_failed} of {num} trees came to nothing: {dict(dropped)}; the last: {reason}")
+            raise TooManyFailures(f"{num_failed} of {num} trees failed: {dict(dropped)}; the last: {reason}")

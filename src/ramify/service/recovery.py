@@ -18,7 +18,7 @@ from ramify.store.replay import Replayed, feed
 
 @dataclass(slots=True, eq=False)
 class Recovered:
-    """What the records read so far leave behind. Mutated by `read`."""
+    """The state after the records read so far. Mutated by `read`."""
 
     codec: Codec
     rules: GrowthRules
@@ -27,13 +27,13 @@ class Recovered:
     """Those that are in the buffer."""
     version: int = 0
     weights: str = ""
-    """Where they were loaded from; empty = they are those the engine began with, or were pushed."""
+    """Where they were loaded from; empty = the engine's first weights, or weights that the trainer pushed."""
     source: dict[str, Any] | None = None
     """State of the source of samples when it was saved last."""
     marks: list[int] = field(default_factory=list)
     """Batches behind which the trainer saved, in order."""
     _given_up: set[int] = field(default_factory=set)
-    """Trees that were dropped while they grew: what they still had to say concerns nobody."""
+    """Trees that were dropped while they grew; their later records are skipped."""
 
     def read(self, record: RunRecord) -> None:
         """Take the next record in. Raises `StoreError` for one that does not follow from those before it."""
@@ -73,5 +73,5 @@ def trees_again(records: Iterable[RunRecord], wanted: Collection[int], codec: Co
         if not isinstance(record, ServiceRecord) and record.tree in wanted:
             feed(trees, record, codec, rules=rules)
     if missing := [index for index in wanted if index not in trees or not trees[index].is_closed]:
-        raise StoreError(f"trees {missing[:8]} were handed over, and the journal does not have them whole")
+        raise StoreError(f"trees {missing[:8]} were handed over, but the journal does not have all their records")
     return [trees[index].tree for index in wanted]

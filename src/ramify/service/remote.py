@@ -41,7 +41,7 @@ class RemoteManager(RolloutManager):
         """End what `acquire` or `begin_update` began; the weights are acknowledged then. Raises `ConfigError` where
         nothing was begun."""
         if self._held is None:
-            raise ConfigError("nothing is held: `acquire` or `begin_update` comes before `release`")
+            raise ConfigError("nothing is held: call `acquire` or `begin_update` before `release`")
         held, self._held = self._held, None
         await held.aclose()
 
@@ -59,7 +59,7 @@ def placed(config: RunConfig | None, path: Path, **placement: Any) -> Any:
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ConfigError("a manager that is a Ray actor needs Ray: pip install 'ramify[ray]'") from error
+        raise ConfigError("a manager in a Ray actor needs Ray: pip install 'ramify[ray]'") from error
     options = {"num_cpus": 1, "max_restarts": 0, **placement}
     actor: Any = ray
     return actor.remote(RemoteManager).options(**options).remote(config, path.absolute())

@@ -56,7 +56,9 @@ class RewardFunction:
             parts = {str(name): float(part) for name, part in said.items()}
             if self._reward_key in parts:
                 return Verdict(parts[self._reward_key], parts)
-            raise self._function.fault(f"returned the parts {sorted(parts)}; service.reward_key = {self._reward_key!r}")
+            raise self._function.fault(
+                f"returned the parts {sorted(parts)}; service.reward_key = {self._reward_key!r} must be one of them"
+            )
         raise self._function.fault(f"returned {said!r:.200}; it must return a number, or a mapping of named numbers")
 
 

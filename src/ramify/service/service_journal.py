@@ -44,7 +44,7 @@ class ServiceJournal:
     def store(self) -> Store:
         """Raises `ConfigError` unless it is open."""
         if self._store is None:
-            raise ConfigError("the service is not started, or was closed")
+            raise ConfigError("the service is not started or is closed")
         return self._store
 
     @property
@@ -86,7 +86,9 @@ class ServiceJournal:
     def check_mark(self, rollout_id: int) -> None:
         """Raise `StoreError` unless it can go back there."""
         if rollout_id not in self.marks:
-            raise StoreError(f"nothing was saved as {rollout_id} in {self.path}; saved are {sorted(self.marks)[-8:]}")
+            raise StoreError(
+                f"{self.path} has no save of rollout {rollout_id}; the last saves are {sorted(self.marks)[-8:]}"
+            )
 
     def rewind(self, rollout_id: int) -> None:
         """Go back to the mark of this number; to be closed before, and opened again."""

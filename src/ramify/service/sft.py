@@ -30,7 +30,7 @@ WRITTEN = "assistant"
 def generate_rollout(args: Any, rollout_id: int, data_source: SampleSource, evaluation: bool = False) -> Groups:
     """A batch of written samples, one a group. Raises `ConfigError` for a row that has none, and for an evaluation."""
     if evaluation:
-        raise ConfigError("there is nothing to evaluate in written samples: set service.eval_function, or no eval")
+        raise ConfigError("written samples cannot be evaluated: set service.eval_function, or leave service.eval out")
     groups = data_source.get_samples(args.rollout_batch_size)
     return [[_filled(group[0], args.run.codec, args.run.format)] for group in groups]
 
@@ -71,7 +71,7 @@ def _turns(sample: Sample) -> list[tuple[str, str]]:
     is_sound = all(isinstance(role, str) and isinstance(text, str) for role, text in turns)
     if not is_sound or not any(role == WRITTEN and text for role, text in turns):
         raise ConfigError(
-            f"{sample.metadata['uid']!r} has nothing written: name the column of the answer with service.label_key, or "
-            f"give a column {MESSAGES!r} of turns with a role and a content; it has {messages!r:.80}"
+            f"{sample.metadata['uid']!r} has no written answer: name the column of the answer with service.label_key, "
+            f"or give a column {MESSAGES!r} of turns with a role and a content; it has {messages!r:.80}"
         )
     return turns

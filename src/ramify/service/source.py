@@ -1,8 +1,8 @@
-"""ProblemSource: which problem comes when, in epochs and shuffles, and the samples that functions are handed of it.
+"""Problem source: which problem comes when, in shuffled epochs, and the samples of it that functions get.
 
-The n-th problem drawn is a pure function of the problems, the seed and n: epochs follow each other, each in an order of
-its own. So a position in it is one number, and a source that is told it goes on exactly. In a later epoch a problem has
-another uid, `uid@1`, `uid@2`, …: it is another group, with luck of its own.
+The n-th problem is a pure function of the problems, the seed and n: epochs follow each other, each in its own order. So
+a position is one number, and a source goes on exactly from it. In a later epoch a problem has another uid, `uid@1`,
+`uid@2`, …: it is another group with other seeds.
 """
 
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
@@ -25,7 +25,7 @@ class ProblemSource:
 
     def __init__(self, problems: Sequence[Problem], *, seed: int, shuffle: bool) -> None:
         if not problems:
-            raise ConfigError("the data holds no problem, and a service needs at least one")
+            raise ConfigError("the data has no problem; a service needs at least one")
         self.problems = problems
         self._seed = seed
         self._shuffle = shuffle
@@ -83,7 +83,7 @@ class SampleSource:
         groups = [list(group) for group in samples]
         for group in groups:
             if not group or not all(isinstance(sample, Sample) for sample in group):
-                raise ContractError(f"a group is a list of samples, got {group!r:.200}")
+                raise ContractError(f"a group must be a list of samples, got {group!r:.200}")
         self.buffer.extend(groups)
 
     def state(self) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def reserved(number: int) -> Iterator["RayLauncher"]:
     try:
         if not group.wait(ROOM_S):
             raise ConfigError(
-                f"the cluster made no room for {number} workers in {ROOM_S:g} s: others use it; try fewer: --workers"
+                f"the cluster gave no room for {number} workers within {ROOM_S:g} s, others use it: try fewer --workers"
             )
         yield RayLauncher(ray, group)
     finally:

@@ -44,7 +44,7 @@ class RestartPolicy:
 
     def __post_init__(self) -> None:
         if self.max_deaths < 0 or min(self.start_s, self.busy_s, self.stop_s, self.look_s) <= 0 or self.pause_s < 0:
-            raise ConfigError(f"{self!r}: times are above 0, and a pause and a number of deaths 0 or more")
+            raise ConfigError(f"{self!r}: times must be above 0, pause_s and max_deaths 0 or more")
 
 
 RESTARTS = RestartPolicy()
@@ -81,7 +81,7 @@ class ShardedRun:
         restarts: RestartPolicy = RESTARTS,
     ) -> None:
         if num_workers < 1:
-            raise ConfigError(f"{num_workers!r} workers: a run has at least 1")
+            raise ConfigError(f"{num_workers!r} workers: a run needs at least 1")
         self._folder = folder
         self._problems = problems
         self._launcher = launcher
@@ -138,7 +138,7 @@ class ShardedRun:
                 deaths.count(self._journal_bytes(shard))
                 if deaths.number > self._restarts.max_deaths:
                     raise WorkersDown(
-                        f"the worker of shard {shard.index} died {deaths.number} times in a row and got nowhere; "
+                        f"the worker of shard {shard.index} died {deaths.number} times in a row without progress; "
                         f"the last time: {death}"
                     ) from death
                 self._say(f"the worker of shard {shard.index} died ({death}); another one goes on")

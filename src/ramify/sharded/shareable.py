@@ -1,4 +1,4 @@
-"""Sharing: what keeps several processes from growing a configuration side by side, found before any is started."""
+"""Shareable: refuses, before any process starts, a configuration that several processes cannot run side by side."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Workers: what grows one shard of a run in a process of its own, and how it is spoken to.
+"""Workers: a worker grows one shard of a run in its own process.
 
-`ShardWorker` is the work itself; a `Worker` is anything that passes its four calls on, over whatever lies between. All
-that it is told and answers can be pickled, and every call may be made again: growing goes on from the journal.
+`ShardWorker` does the work; a `Worker` is anything that forwards its four calls, over any connection. All arguments and
+results can be pickled, and every call may be repeated: growing goes on from the journal.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class WorkerDied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """What a worker says of where it is."""
+    """Where a worker runs, and what it sees there."""
 
     host: str
     pid: int

@@ -45,7 +45,9 @@ class Series:
     def add(self, amount: float) -> None:
         """Add to a sum. Raises `ContractError` if it is a counter and would fall."""
         if not math.isfinite(amount) or (amount < 0 and self.metric.kind == "counter"):
-            raise ContractError(f"{self._name!r} cannot be raised by {amount!r}: a counter takes finite numbers from 0")
+            raise ContractError(
+                f"{self._name!r} cannot grow by {amount!r}: a counter takes finite numbers of 0 or more"
+            )
         with self._lock:
             self.value += amount
 
@@ -63,7 +65,7 @@ class Series:
 
     def _finite(self, value: float) -> float:
         if not math.isfinite(value):
-            raise ContractError(f"{self._name!r} = {value!r}: a finite number is needed")
+            raise ContractError(f"{self._name!r} = {value!r}: must be a finite number")
         return value
 
 

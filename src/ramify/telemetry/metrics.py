@@ -58,7 +58,9 @@ class Metric:
 
     def __post_init__(self) -> None:
         if bool(self.buckets) != (self.kind == "histogram"):
-            raise ConfigError(f"a {self.kind!r} with buckets {self.buckets!r}: a histogram has some, others have none")
+            raise ConfigError(
+                f"a {self.kind!r} with buckets {self.buckets!r}: a histogram needs buckets, other kinds have none"
+            )
         if unknown := sorted(set(self.attributes) - set(ATTRIBUTES)):
             raise ConfigError(f"unknown attribute {unknown[0]!r}; {nearest(unknown[0], ATTRIBUTES)}")
 

@@ -1,7 +1,7 @@
 """MetricsServer: one page in Prometheus' text format, served by a thread of its own.
 
-Owns a port and a thread from when it is made until it is closed, and nothing else: it reads meters, and each look is of
-that moment. It checks nobody's identity, which is why it listens on this machine alone unless told otherwise.
+Owns a port and a thread until it is closed, and nothing else. Each request reads the meters anew. There is no access
+control, so by default it listens on this machine only.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class MetricsServer:
         except ImportError as error:
             raise ConfigError(f"serving metrics needs prometheus_client: {INSTALL}") from error
         if not 0 <= port <= MAX_PORT:
-            raise ConfigError(f"metrics port {port!r}: a port is a number from 0, any that is free, to {MAX_PORT}")
+            raise ConfigError(f"metrics port {port!r}: must be 0 (any free port) to {MAX_PORT}")
         registry = CollectorRegistry()
         registry.register(_Page(meters))
         try:
@@ -36,7 +36,7 @@ class MetricsServer:
         except OSError as error:
             why = error.strerror or str(error)
             raise ConfigError(
-                f"metrics cannot be served at {host!r}, port {port}: {why}; name another, or 0 for any that is free"
+                f"metrics cannot be served at {host!r}, port {port}: {why}; choose another, or 0 for any free port"
             ) from error
         self.port: int = self._server.server_port
         shown = f"[{host}]" if ":" in host else host

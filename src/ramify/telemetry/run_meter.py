@@ -45,7 +45,7 @@ class Faults:
 
 @dataclass(slots=True)
 class GrowingTree:
-    """A tree that is open."""
+    """An open tree."""
 
     tree: Tree
     began: float
@@ -57,7 +57,7 @@ class GrowingTree:
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """What is counted of every step of one phase and role."""
+    """The counters of one phase and role."""
 
     steps: Series
     decode: Series
@@ -133,7 +133,7 @@ class RunMeter:
 
     def _of(self, index: int) -> GrowingTree:
         if index not in self._growing:
-            raise ContractError(f"tree {index} was not opened here; runs side by side take an observer() each")
+            raise ContractError(f"tree {index} was not opened here: runs side by side need an observer() each")
         return self._growing[index]
 
     def _closed(self, growing: GrowingTree | None, closed: TreeClosed) -> None:
@@ -160,7 +160,7 @@ class RunMeter:
     def _gone(self, growing: GrowingTree) -> None:
         """A tree is no longer open."""
         self._meters.count("ramify.trees.open", -1)
-        self._fly(growing, 0)
+        self._set_in_flight(growing, 0)
         if growing.phase != UNSAID:
             self._meters.count("ramify.phase.trees", -1, phase=growing.phase)
 
@@ -171,17 +171,17 @@ class RunMeter:
         if phase == growing.phase:
             return
         number = growing.num_in_flight
-        self._fly(growing, 0)
+        self._set_in_flight(growing, 0)
         if growing.phase != UNSAID:
             self._meters.count("ramify.phase.trees", -1, phase=growing.phase)
         growing.phase = phase
         self._meters.count("ramify.phase.trees", phase=phase)
-        self._fly(growing, number)
+        self._set_in_flight(growing, number)
 
     def _recount(self, growing: GrowingTree) -> None:
-        self._fly(growing, len(growing.tree.pending))
+        self._set_in_flight(growing, len(growing.tree.pending))
 
-    def _fly(self, growing: GrowingTree, number: int) -> None:
+    def _set_in_flight(self, growing: GrowingTree, number: int) -> None:
         """So many commands of the tree are in flight."""
         if number != growing.num_in_flight:
             self._meters.count("ramify.commands.in_flight", number - growing.num_in_flight, phase=growing.phase)

@@ -1,8 +1,8 @@
-"""Telemetry: what a process shows of its runs: metrics, spans, and the page that Prometheus reads.
+"""Telemetry: the metrics and spans of a process's runs, and the page that Prometheus reads.
 
 Owns the metrics of `metrics.py`, which are all there are, a server while one is wanted, and a provider of spans where
-the process has none and a file for them is named. Observing waits for nothing: what exporters do with spans and numbers
-is their own threads' affair. No prompt and no text leaves it unless `has_content` says so.
+the process has none and a file for them is named. Observing waits for nothing: exporters work in their own
+threads. It exports no prompt and no text unless `has_content` says so.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class TelemetryConfig:
 
     def __post_init__(self) -> None:
         if self.spans is not None and not self.spans.parent.is_dir():
-            raise ConfigError(f"telemetry.spans = {str(self.spans)!r}: name a file in a folder that is there")
+            raise ConfigError(f"telemetry.spans = {str(self.spans)!r}: name a file in an existing folder")
 
 
 class Telemetry:
@@ -137,7 +137,7 @@ def _own_provider(path: Path, given: "TracerProvider | None") -> "tuple[OwnProvi
         raise ConfigError(f"a file of spans needs OpenTelemetry's SDK: {INSTALL}") from error
     if given is not None or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         raise ConfigError(
-            f"telemetry.spans = {str(path)!r}: there is an OpenTelemetry provider already, which gets the spans; "
+            f"telemetry.spans = {str(path)!r}: the process has an OpenTelemetry provider, which gets the spans: "
             "leave telemetry.spans out, or add an exporter to the provider"
         )
     try:

@@ -1,7 +1,7 @@
-"""Tracker: the interface of everything that keeps figures, and how figures that are not finite are written as JSON.
+"""Tracker: the interface of everything that keeps metrics, and the JSON of metrics that are not finite.
 
-A number that is not finite is passed on, because a figure that ran away must be seen. Where a number must be JSON it
-becomes one of the words "NaN", "Infinity" and "-Infinity".
+A number that is not finite is passed on, because users must see that a metric diverged. In JSON it becomes the word
+"NaN", "Infinity" or "-Infinity".
 """
 
 import math

@@ -113,7 +113,7 @@ class Trackers:
         kept.num_failed += 1
         kept.num_failed_now += 1
         if kept.num_failed_now == 1:
-            self._warn(f"tracker {name} did not take {at}, and is tried again at the next: {_said(error)}")
+            self._warn(f"tracker {name} did not take {at} and is tried again at the next log: {_said(error)}")
 
     def _worked(self, name: str, kept: _Kept) -> None:
         if kept.num_failed_now:

@@ -110,7 +110,7 @@ def _chosen(network: Any, layers: Layers) -> list[Any]:
     if layers == "all":
         return [parameter for _, parameter in named]
     if not found:
-        raise ConfigError(f"{type(network).__name__} has no numbered layers, of which one could be the last")
+        raise ConfigError(f"{type(network).__name__} has no numbered layers, so none is the last: use layers = 'all'")
     first = next(index for index, (name, _) in enumerate(named) if name.startswith(found[-1]))
     return [parameter for _, parameter in named[first:]]
 

@@ -1,7 +1,7 @@
-"""Slime args: what a trainer's command line says of rollouts, read and checked once a call.
+"""Slime args: the arguments of a trainer's command line that concern rollouts, read and checked once per call.
 
-The trainer's arguments are one flat namespace, or None where a test calls. Keys of ours (`ramify_…`) come from the YAML
-file of `--custom-config-path`. Refused are flags that a tree would ignore in silence: each says why and what to do.
+The trainer's arguments are one flat namespace, or None in a test. Our keys (`ramify_…`) come from the YAML file of
+`--custom-config-path`. Flags that a tree would silently ignore raise an error that says why and what to do.
 """
 
 import math
@@ -23,17 +23,21 @@ CONFIG_VARIABLE: Final = "RAMIFY_CONFIG"
 """Environment variable with the path of the TOML file, where the arguments name none."""
 
 REFUSED: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
-    ("apply_chat_template", (False, None), "the format of the TOML renders questions, once; leave it out"),
-    ("group_rm", (False, None), "every leaf is judged when it ends, before its tree is credited; use a judge of one"),
+    ("apply_chat_template", (False, None), "the format of the TOML renders questions; leave it out"),
+    (
+        "group_rm",
+        (False, None),
+        "each leaf is judged when it ends, before its tree is credited; use a judge of single leaves",
+    ),
     ("multimodal_keys", (None,), "questions are text"),
     ("rollout_top_p", (1.0, None), "the kept tokens are not recorded; sample from the whole distribution"),
     ("rollout_top_k", (-1, 0, None), "logprobs are those of the whole distribution; sample from it"),
-    ("rollout_stop", (None, [], ""), "what ends a turn is the format's: format_options of the TOML"),
-    ("rollout_stop_token_ids", (None, []), "what ends a turn is the format's: format_options of the TOML"),
-    ("custom_generate_function_path", (None,), "a tree belongs to a group, and this is called once a sample"),
-    ("rollout_sample_hook_path", (None, [], ()), "it is called before rewards; write a judge of the TOML instead"),
+    ("rollout_stop", (None, [], ""), "the format decides what ends a turn; set format_options in the TOML"),
+    ("rollout_stop_token_ids", (None, []), "the format decides what ends a turn; set format_options in the TOML"),
+    ("custom_generate_function_path", (None,), "slime calls it once per sample, and a tree is grown per group"),
+    ("rollout_sample_hook_path", (None, [], ()), "slime calls it before rewards; use a judge in the TOML"),
     ("use_rollout_routing_replay", (False, None), "the experts of a token are not recorded"),
-    ("use_critic", (False, None), "per-token advantages need no critic, and its own would read them as rewards"),
+    ("use_critic", (False, None), "trees give per-token advantages, which a critic would read as rewards"),
 )
 """Argument, its allowed values, and why others are refused."""
 
@@ -73,13 +77,15 @@ class SlimeArgs:
         counts = {"n_samples_per_prompt": self.num_samples, "rollout_batch_size": self.num_groups}
         for name, value in {**counts, "over_sampling_batch_size": self.num_drawn}.items():
             if value is not None and value < 1:
-                raise ConfigError(f"{name} = {value!r}: at least 1")
+                raise ConfigError(f"{name} = {value!r}: must be at least 1")
         if self.rollouts not in ("leaf", "tree"):
-            raise ConfigError(f"ramify_rollouts = {self.rollouts!r}: 'leaf', each is a rollout, or 'tree', all are one")
+            raise ConfigError(f"ramify_rollouts = {self.rollouts!r}: must be 'leaf' or 'tree'")
         if self.mean not in ("tokens", "rollouts"):
-            raise ConfigError(f"ramify_mean = {self.mean!r}: 'tokens' or 'rollouts'")
+            raise ConfigError(f"ramify_mean = {self.mean!r}: must be 'tokens' or 'rollouts'")
         if self.temperature is not None and not 0 < self.temperature < math.inf:
-            raise ConfigError(f"rollout_temperature = {self.temperature!r}: above 0, or no logprob can be trained")
+            raise ConfigError(
+                f"rollout_temperature = {self.temperature!r}: must be above 0, or logprobs cannot be trained"
+            )
 
     @classmethod
     def of(cls, args: Any) -> "SlimeArgs":
@@ -126,7 +132,7 @@ def loaded(path: str) -> Callable[..., Any]:
     """The function at a dotted path, as the trainer loads them. Raises `ConfigError`."""
     found = plugins.located("function", path)
     if not callable(found):
-        raise ConfigError(f"function {path!r} is {found!r:.80}, which is no function")
+        raise ConfigError(f"{path!r} is {found!r:.80}, not a function")
     return found
 
 
@@ -149,13 +155,13 @@ def _refuse(args: Any) -> None:
     for name, allowed, why in REFUSED:
         if (value := said_of(args, name)) not in allowed:
             flag = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{flag} is {value!r}, and trees cannot heed it: {why}")
+            raise ConfigError(f"{flag} = {value!r} is not supported: {why}")
 
 
 def _refuse_few_rollouts(args: Any, said: SlimeArgs) -> None:
     """Refuse a tree as one rollout where the trainer would fail on it: behind the batch, or for its rewards."""
     if said.rollouts == "tree" and trainer() == "miles":
-        raise ConfigError("ramify_rollouts = 'tree': miles wants one reward a rollout; use 'leaf'")
+        raise ConfigError("ramify_rollouts = 'tree': miles takes one reward per rollout: use 'leaf'")
     step = said_of(args, "global_batch_size")
     if said.rollouts == "tree" and step is not None and said.num_groups is not None and step > said.num_groups:
         raise ConfigError(
@@ -168,5 +174,5 @@ def checked_size(groups: Sequence[Sequence[Any]], num_samples: int | None) -> in
     """The one size of all groups. Raises `ConfigError` where they differ, or differ from `num_samples`."""
     sizes = {len(group) for group in groups} | ({num_samples} if num_samples is not None else set())
     if len(sizes) != 1 or 0 in sizes:
-        raise ConfigError(f"the data source gave groups of {sorted(sizes)} samples; all need n_samples_per_prompt")
+        raise ConfigError(f"the data source gave groups of {sorted(sizes)} samples; each needs n_samples_per_prompt")
     return sizes.pop()

@@ -1,8 +1,8 @@
-"""Background: the one event loop that coroutines of a trainer's synchronous functions run on.
+"""Background loop: the one event loop on which coroutines of a trainer's synchronous functions run.
 
-It lives as long as the process, in a daemon thread, so that connections of an engine outlive the call that opened them.
-Where the trainer has such a loop (THUDM/slime slime/utils/async_utils.py), it is that one: what its functions opened
-there is used from there. Refused is waiting for the loop in the loop itself.
+It lives as long as the process, in a daemon thread, so connections of an engine outlive the call that opened them. If
+the trainer has such a loop (THUDM/slime slime/utils/async_utils.py), that one is used: its functions may have opened
+connections there. Waiting for the event loop from inside it raises an error.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from ramify.core.errors import ContractError
 T = TypeVar("T")
 
 TRAINERS: Final = ("slime", "miles")
-"""Trainers whose rollout functions are ours, by the name of their package."""
+"""Packages of the trainers that our rollout functions serve."""
 
 
 def trainer() -> str | None:
-    """The trainer that runs this process; None = there is none. PyPI has another package of the name `slime`, so it
-    counts only where what a trainer imports for itself is there."""
+    """The trainer that runs this process; None = none. PyPI has another package named `slime`, so a trainer counts only
+    if it has imported its own `rollout.base_types`."""
     return next((name for name in TRAINERS if f"{name}.rollout.base_types" in sys.modules), None)
 
 
 def background_loop() -> asyncio.AbstractEventLoop:
-    """The loop, which runs: the trainer's, or one of our own."""
+    """The running loop: the trainer's, or one of our own."""
     package = trainer()
     if package is None:
         return _own()
@@ -36,11 +36,13 @@ def background_loop() -> asyncio.AbstractEventLoop:
 
 
 def run_in_background(main: Coroutine[Any, Any, T]) -> T:
-    """What `main` returns or raises on the loop; an interrupt of the caller cancels it."""
+    """Run `main` on the loop and return or raise its result. An interrupt of the caller cancels it."""
     loop = background_loop()
     if _running() is loop:
         main.close()
-        raise ContractError("a rollout function was called in the loop that it would wait for; call it from a thread")
+        raise ContractError(
+            "a rollout function was called inside the event loop that it waits for: call it from another thread"
+        )
     future = asyncio.run_coroutine_threadsafe(main, loop)
     try:
         return future.result()

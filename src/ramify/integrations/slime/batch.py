@@ -30,11 +30,11 @@ from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run, Seedling
 
 FEWEST_FAULTS: Final = 4
-"""So many groups may fail in a batch, however small it is."""
+"""At least this many groups may fail in a batch of any size."""
 
 
 class GroupsFailed(RamifyError):
-    """More groups failed than a batch has; they are back in the data source."""
+    """More groups failed than a batch has. They were returned to the data source."""
 
 
 Filter = Callable[[Any, list[Any]], Any]
@@ -43,7 +43,7 @@ Filter = Callable[[Any, list[Any]], Any]
 
 @dataclass(slots=True, eq=False)
 class SlimeBatch:
-    """What a call came to. Mutated while it fills."""
+    """The groups of one call. Mutated while it fills."""
 
     kept: list[SlimeGroup] = field(default_factory=list[SlimeGroup])
     dropped: list[SlimeGroup] = field(default_factory=list[SlimeGroup])
@@ -104,7 +104,7 @@ class Filling:
             event = await self._closed.get()
             if event is None:
                 await growing
-                raise RamifyError("the run ended while trees were wanted of it")
+                raise RamifyError("the run ended before the batch was full")
             self._settle(event, num_groups)
 
     @property
@@ -122,7 +122,9 @@ class Filling:
     def _draw(self, num_groups: int) -> None:
         drawn = self.draw(self.args.num_drawn or num_groups)
         if not drawn:
-            raise ConfigError(f"the data source gave no groups with {len(self.batch.kept)} of {num_groups} made")
+            raise ConfigError(
+                f"the data source gave no more groups; the batch has {len(self.batch.kept)} of {num_groups}"
+            )
         checked_size(drawn, self.args.num_samples)
         groups = [self._group(given, self._num_drawn + place) for place, given in enumerate(drawn)]
         self._num_drawn += len(groups)
@@ -204,7 +206,7 @@ async def drawn_batch(args: Any, rollout_id: int, source: Any) -> tuple[SlimeBat
 def rows_for(run: Run, event: TreeClosed, num_rows: int) -> list[Row]:
     """Exactly `num_rows` rows of a tree that closed. Raises `ExportError` that says why there are not so many."""
     if not event.is_whole:
-        raise ExportError(f"tree {event.tree.problem.uid!r} broke: {event.reason}")
+        raise ExportError(f"tree {event.tree.problem.uid!r} failed: {event.reason}")
     try:
         return tree_rows(
             event.tree,

@@ -83,7 +83,7 @@ def _read(args: SlimeArgs) -> Mapping[str, Any]:
     except OSError as error:
         raise ConfigError(f"{args.config} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{args.config}: this is no TOML: {error}") from error
+        raise ConfigError(f"{args.config} is not valid TOML: {error}") from error
 
 
 def _filled(said: Mapping[str, Any], args: SlimeArgs) -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,7 @@
 """Slime eval: a trainer's evaluation sets, each question answered by as many independent chains as the set says.
 
-Rewards of a question stand beside each other, so that a trainer can count them by position. A question whose chains
-broke is left out of its set and counted: a failure is not a reward of 0.
+Rewards of a question stand beside each other, so a trainer can count them by position. A question whose chains failed
+is left out of its set and counted: a failure is not a reward of 0.
 """
 
 import copy

@@ -62,7 +62,9 @@ def convert_samples_to_train_data(args: Any, samples: Sequence[Any]) -> dict[str
     if not data["rewards"] or not isinstance(data["rewards"][0], list):
         return {**data, "rewards": _scalar_rewards(args, batch)}
     if trainer() == "miles":
-        raise ConfigError("miles packs rewards as one float each, and has no custom advantage function")
+        raise ConfigError(
+            "miles takes one float per row as reward and has no custom advantage function: no per-token credit"
+        )
     if mean_of(args) == "tokens":
         data["rollout_mask_sums"] = _even_sums(data)
     return data

@@ -1,8 +1,8 @@
 """Slime rewards: a trainer's own reward function as the judge of a run's leaves, so that trees are credited by it.
 
-It is `async (args, sample) -> number or mapping of parts`; a mapping needs a reward key. The sample is a copy of one of
-the group's with the leaf filled in; what the function writes on it is lost. What it raises is a fault of that leaf,
-never a reward of 0.
+It is `async (args, sample) -> number or mapping of parts`; a mapping needs a reward key. The sample is a copy of the
+group's first with the leaf filled in; changes to it are lost. An exception is a fault of that leaf, never a reward of
+0.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ RewardFunction = Callable[[Any, Any], Awaitable[Any]]
 
 @dataclass(slots=True, eq=False)
 class RewardRequest:
-    """What a reward function is to see of a problem, and the mappings it returned."""
+    """The inputs of a reward function for one problem, and the mappings that it returned."""
 
     args: Any
     """The trainer's own."""
@@ -63,7 +63,9 @@ class TrainerReward:
         if not isinstance(said, Mapping):
             return Verdict(_number(said))
         if asked.reward_key not in said:
-            raise JudgeError(f"the reward has the parts {sorted(said)}, and reward_key = {asked.reward_key!r}")
+            raise JudgeError(
+                f"the reward has the parts {sorted(said)}; reward_key = {asked.reward_key!r} must be one of them"
+            )
         value = _number(said[asked.reward_key])
         asked.said[branch.ids.tobytes(), value] = said
         parts = {str(part): float(v) for part, v in said.items() if isinstance(v, Real) and math.isfinite(v)}
@@ -81,7 +83,7 @@ def _function(args: SlimeArgs) -> RewardFunction:
     if package is not None:
         return import_module(f"{package}.rollout.rm_hub").async_rm
     if args.rm_path is None:
-        raise ConfigError(f"rm_type = {args.rm_type!r} is slime's own, and slime is not here; use custom_rm_path")
+        raise ConfigError(f"rm_type = {args.rm_type!r} needs slime, which is not loaded: name a custom_rm_path")
     return loaded(args.rm_path)
 
 
@@ -98,5 +100,5 @@ def _with_leaf(sample: Any, branch: Branch) -> Any:
 
 def _number(said: object) -> float:
     if not isinstance(said, Real) or not math.isfinite(said):
-        raise JudgeError(f"the reward function returned {said!r:.200}; a reward is a number, or a mapping")
+        raise JudgeError(f"the reward function returned {said!r:.200}; it must return a finite number or a mapping")
     return float(said)

@@ -26,12 +26,12 @@ from ramify.tasks.data import DataFile
 LABEL: Final = "label"
 """What the trainer calls the gold answer."""
 CLOSE_S: Final = 5.0
-"""How long the process's end waits for connections to close."""
+"""Longest time that the end of the process waits for connections to close."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A run that stands ready."""
+    """A run that is kept between calls."""
 
     run: Run
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -81,7 +81,7 @@ def _task(config: RunConfig) -> Task:
 
 @atexit.register
 def _close_at_exit() -> None:
-    """A daemon thread's loop ends with the process: what its runs hold is let go of before."""
+    """The loop of a daemon thread ends with the process, so its runs are closed before."""
     if _STANDING:
         with suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(close_runs(), background_loop()).result(CLOSE_S)

@@ -71,7 +71,7 @@ def question_of(prompt: str | Sequence[Mapping[str, Any]], system: str | None = 
             "the user, and the system's is format_options.system of the TOML"
         )
     if len(asked) != 1 or not isinstance(asked[0], str):
-        raise ConfigError(f"a prompt is one message of the user, of text alone; got {asked!r:.200}")
+        raise ConfigError(f"a prompt must be text or one user message with text; got {asked!r:.200}")
     return asked[0]
 
 
@@ -125,4 +125,4 @@ def _name(sample: Any, number: int) -> str:
 def _refuse_shared_rollout(group: SlimeGroup, rollouts: Rollouts) -> None:
     """Refuse a tree as one rollout where nothing says which."""
     if rollouts == "tree" and len(group.samples) > 1 and group.samples[0].index is None:
-        raise ConfigError("ramify_rollouts = 'tree' needs the samples' index, and the data source gives none")
+        raise ConfigError("ramify_rollouts = 'tree' needs samples with an index: the data source must set it")
