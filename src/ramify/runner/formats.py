@@ -83,8 +83,9 @@ def _named_format(config: RunConfig, task: Task, tools: Sequence[Tool]) -> Forma
 
 def _plugins_of(options: Any) -> dict[str, Any]:
     """Option -> the plug-in that it names, where it names one."""
-    named = {option: (kind, getattr(options, option)) for option, kind in plugin_options(type(options)).items()}
-    return {option: plugins.find(kind, name) for option, (kind, name) in named.items() if name is not None}
+    kinds = plugin_options(type(options))
+    named = {option: name for option in kinds if (name := getattr(options, option)) is not None}
+    return {option: plugins.find(kinds[option], name) for option, name in named.items()}
 
 
 def _chat(config: RunConfig, codec: Codec, tools: Sequence[Tool]) -> Chat:
