@@ -294,7 +294,7 @@ def test_a_build_without_passages_or_that_fails_leaves_nothing(tmp_path: Path, b
         yield from FEW
         raise OSError("the corpus is gone")
 
-    with pytest.raises(ConfigError, match="there are no passages for the search index"):
+    with pytest.raises(ConfigError, match="no passages for the search index"):
         build_index(tmp_path / "index", [], backend=backend)
     with pytest.raises(OSError, match="the corpus is gone"):
         build_index(tmp_path / "index", failing(), backend=backend)
