@@ -17,7 +17,7 @@ def test_it_compares_presets_on_a_built_in_task(task: str, capsys: pytest.Captur
     plot = tmp_path / "plot.svg"
     assert main(["compare", "--presets", "chains,offline", "--task", task, *FEW, "--plot", str(plot)]) == 0
     shown = capsys.readouterr().out
-    assert "chains" in shown and "offline" in shown and "less chains" in shown
+    assert "chains" in shown and "offline" in shown and "vs chains" in shown
     assert "…" not in shown
     assert "independent chains" in plot.read_text()
     assert ("gold answers" in shown) == (task == "hops")
@@ -45,7 +45,7 @@ def test_presets_that_grow_the_same_trees_grow_them_once(capsys: pytest.CaptureF
     told = json.loads(capsys.readouterr().out)
     spo, treerpo = told["presets"]
     assert {**spo, "name": "treerpo"} == treerpo
-    assert any(line.startswith("treerpo grows the trees of spo") for line in told["conditions"])
+    assert any(line.startswith("treerpo grows the same trees as spo") for line in told["conditions"])
 
 
 def test_what_an_arm_has_and_its_chains_have_not_is_said() -> None:

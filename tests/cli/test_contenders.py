@@ -50,4 +50,4 @@ def test_a_file_that_is_none_is_said(
 @pytest.mark.parametrize("command", ["compare", "eval", "noise"])
 def test_a_setting_of_a_preset_that_is_not_run_is_said(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--presets", "chains", "--set", "spo:limits.decode=9"]) == 2
-    assert "no preset 'spo' here" in capsys.readouterr().err
+    assert "--presets does not name 'spo'" in capsys.readouterr().err

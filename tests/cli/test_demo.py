@@ -16,7 +16,7 @@ def test_the_demo_draws_a_tree_compares_at_equal_tokens_and_says_what_to_try(
     assert said.code == 0
     assert said.out.startswith("make ")
     assert all(each.title in said.out for each in CONTENDERS)
-    assert "measure before you fork" in said.out
+    assert "before you choose a tree" in said.out
     assert said.out.count("  ramify ") == 3
     for each in CONTENDERS:
         assert ramify(capsys, "check", tmp_path / "runs" / "demo" / each.name).code == 0

@@ -58,7 +58,7 @@ def test_workers_need_ray_to_be_asked_for(tmp_path: Path, capsys: pytest.Capture
     out = tmp_path / "run"
     said = ramify(capsys, "rollout", *SCRIPTED, "--workers", 2, "--out", out)
     assert (said.code, out.exists()) == (2, False)
-    assert "--workers 2: there are workers with --ray only" in said.err
+    assert "--workers 2: only a run with --ray has workers" in said.err
     said = ramify(capsys, "rollout", *SCRIPTED, "--ray", "--workers", 0, "--out", out)
     assert (said.code, out.exists()) == (2, False)
     assert "at least 1" in said.err
@@ -68,7 +68,7 @@ def test_a_run_with_one_journal_is_not_resumed_by_workers(tmp_path: Path, capsys
     begin(config(), tmp_path / "whole")
     said = ramify(capsys, "resume", tmp_path / "whole", "--ray")
     assert said.code == 2
-    assert "was begun without it and has one journal" in said.err
+    assert "was started without --ray and has one journal" in said.err
 
 
 def test_what_workers_cannot_share_is_refused_before_anything_starts(

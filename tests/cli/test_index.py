@@ -59,7 +59,7 @@ def test_bad_rows_stop_it_and_leave_nothing_or_are_left_out_and_counted(
     assert not (tmp_path / "index").exists()
     said = ramify(capsys, "index", path, "--out", tmp_path / "index", "--on-bad-row", "skip", "--json")
     assert (said.json["passages"], said.json["bad_rows"]) == (2, 2)
-    assert "2 bad rows were left out:" in said.err
+    assert "2 bad rows were skipped:" in said.err
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_an_index_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFi
     path = corpus(tmp_path)
     said = ramify(capsys, "index", path, "--out", path)
     assert said.code == 2
-    assert "is there already; remove it or name another path" in said.err
+    assert "already exists; remove it or name another path" in said.err

@@ -32,7 +32,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Mapping[str, An
         (["--presets", "chains", "--projection", "0"], "at least 1"),
         (["--presets", "chains", "--winsorise", "0"], "quantile"),
         (["--presets", "chains", "--winsorise", "1.5"], "quantile"),
-        (["--presets", "chains", "--set", "spo:limits.decode=9"], "no preset 'spo' here"),
+        (["--presets", "chains", "--set", "spo:limits.decode=9"], "--presets does not name 'spo'"),
         (["--presets", "chains", "--set", "credit=nothing"], "credit"),
         (["--presets", "chains", "--task", "nothing"], "unknown task"),
     ],
@@ -68,7 +68,7 @@ def test_it_holds_presets_against_the_first(capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr().out
     assert "|g|^2 x tokens" in shown and "variance x tokens" in shown and "most that a problem counts for" in shown
     assert "spo, |g|^2 x tokens: " in shown
-    assert "tree_grpo and chains do not compare" in shown and "tree_grpo is not exact: " in shown
+    assert "tree_grpo and chains cannot be compared" in shown and "tree_grpo is not exact: " in shown
     assert "…" not in shown
 
 
@@ -116,7 +116,7 @@ def test_trees_without_rows_count_as_no_gradient_and_their_preset_is_not_compare
     spo = found["presets"][1]
     assert spo["zero"] == 1.0
     assert spo["reasons"] == ["8 of 8 trees have no rows, and count as no gradient"]
-    assert any(line.startswith("spo and chains do not compare") for line in found["findings"])
+    assert any(line.startswith("spo and chains cannot be compared") for line in found["findings"])
 
 
 @pytest.mark.hf

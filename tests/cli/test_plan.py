@@ -85,9 +85,9 @@ class Stuck(Countdown):
     ("flags", "message"),
     [
         (("plan",), "--budget decode_tokens=N"),
-        ((*SMALL, "--problems", "1"), "one problem says nothing of others"),
+        ((*SMALL, "--problems", "1"), "intervals are over problems"),
         (("plan", "--budget", "decode_tokens=100", "--prompts", "2"), "plan for more prompts, or say --problems"),
-        ((*SMALL, "--prices", "engine"), "the engine has none"),
+        ((*SMALL, "--prices", "engine"), "this engine has no prices"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]):

@@ -53,7 +53,7 @@ def test_it_says_where_it_is_answers_and_stops_when_it_is_told(
     assert process.returncode == 0
     assert said.splitlines() == [
         f"2 passages, POST {url}/retrieve; Ctrl-C stops",
-        "stopping: requests under way are finished first",
+        "stopping after the requests in flight",
     ]
 
 

@@ -272,7 +272,7 @@ def test_a_torn_tail_is_cut_off_and_said(tmp_path: Path, capsys: pytest.CaptureF
     path.write_bytes(path.read_bytes()[:-30])
     said = ramify(capsys, "resume", tmp_path / "run")
     assert said.code == 0
-    assert "the last record was not written whole and is cut off: " in said.err
+    assert "cut off the last record, which was incomplete: " in said.err
     assert ramify(capsys, "check", tmp_path / "run").code == 0
 
 
@@ -291,7 +291,7 @@ def test_an_interrupted_run_is_saved_and_goes_on_to_the_same_rows(
                 break
         rest = process.stderr.read()
     assert process.returncode == 130
-    assert f"go on with: ramify resume {tmp_path / 'cut'}" in rest
+    assert f"continue with: ramify resume {tmp_path / 'cut'}" in rest
     assert "Traceback" not in rest
     assert ramify(capsys, "check", tmp_path / "cut").code == 0
     assert ramify(capsys, "resume", tmp_path / "cut", "-q").code == 0
@@ -335,5 +335,5 @@ def test_a_run_that_is_interrupted_before_it_began_leaves_no_folder(tmp_path: Pa
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 130
-    assert said == "error: interrupted before anything was begun\n"
+    assert said == "error: interrupted before the run began\n"
     assert not (tmp_path / "run").exists()

@@ -123,7 +123,7 @@ def test_a_budget_in_dollars_is_kept_and_the_cost_told(capsys: pytest.CaptureFix
         ([*PRICED, "--budget", "dollars=0.00001"], "too small for the question"),
         ([*PRICED, "--budget", "dollars=0"], "numbers above 0"),
         ([*PRICED, "--budget", "dollars=nan"], "numbers above 0"),
-        (["--budget", "euros=1"], "no budget 'euros'"),
+        (["--budget", "euros=1"], "unknown budget 'euros'"),
         (["--budget", "calls=0.5"], "whole numbers"),
         (["--set", "engine.prices.prompt=-1", "--set", "engine.prices.output=1"], "prices.prompt = -1"),
         (["--set", "engine.prices.prompt=1"], "prompt and output go together"),
@@ -183,8 +183,8 @@ def test_presets_are_graded_at_every_budget(capsys: pytest.CaptureFixture[str], 
     assert main(arguments) == 0
     shown = capsys.readouterr().out
     assert shown.count("reject") >= 2
-    assert "less first" in shown and "unspent" in shown and "by the judge 'countdown'" in shown
-    assert "best_of_n picks its answer by the judge that grades it" in shown
+    assert "vs first" in shown and "unspent" in shown and "by the judge 'countdown'" in shown
+    assert "best_of_n picks its answer with the judge that grades it" in shown
     assert "self_consistency picks" not in shown
     assert "reject" in (tmp_path / "plot.svg").read_text()
 

@@ -110,9 +110,9 @@ async def test_cancelling_is_no_fault():
 @pytest.mark.parametrize(
     ("function", "options", "message"),
     [
-        (lambda text: 1.0, {}, "must take what a node says and the problem"),
-        (lambda a, b, c: 1.0, {}, "must take what a node says and the problem"),
-        (Path, {}, "is no function"),
+        (lambda text: 1.0, {}, "must take two arguments, a response and the problem"),
+        (lambda a, b, c: 1.0, {}, "must take two arguments, a response and the problem"),
+        (Path, {}, "is not a function"),
         (lambda a, b: 1.0, {"deadline_s": -1}, "above 0"),
         (lambda a, b: 1.0, {"max_threads": 0}, "above 0"),
     ],

@@ -135,7 +135,7 @@ def test_a_plan_is_for_the_rule_of_the_run(tmp_path: Path, capsys: pytest.Captur
     settings = [part for setting in (*value, "growth.prune_options.below=0.1") for part in ("--set", setting)]
     plan = tmp_path / "plan.toml"
     few = ("--budget", "decode_tokens=120", "--problems", "12", "--aim", "coverage")
-    assert "the prune rule fires on" in ramify(capsys, "plan", *few, *settings, "--out", plan).out
+    assert "Pruning would stop" in ramify(capsys, "plan", *few, *settings, "--out", plan).out
     run = ramify(capsys, "rollout", "-c", plan, "--prompts", "2", "--out", tmp_path / "run")
     assert run.code == 0, run.err
     assert ramify(capsys, "check", tmp_path / "run").code == 0

@@ -141,7 +141,7 @@ def test_several_engines_are_told_apart_with_the_actions_that_sample_from_them()
         "policy": (("policy",), report.engine_calls),
         "other": (("second",), 0),
     }
-    assert "engine other (second): 0 requests, 0 tried again, 0 waits" in summary(report)
+    assert "engine other (second): 0 requests, 0 retries, 0 waits" in summary(report)
 
 
 @pytest.mark.parametrize("reason", ["done", "stopped"])

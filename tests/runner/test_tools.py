@@ -222,7 +222,7 @@ def test_two_tools_of_a_task_with_one_name_are_refused(tools_file: str) -> None:
         (["tools.use.g.kind=FILE:greeter", "tools.use.g.options.word=x"], "is a tool already and takes none"),
         (["tools.use.u.kind=FILE:untyped"], "parameter 'number' has no type hint"),
         (["tools.use.m.kind=mpc"], "unknown tool 'mpc'; did you mean 'mcp'"),
-        (["tools.use.m.kind=mcp"], "command = None, url = None: name one of them"),
+        (["tools.use.m.kind=mcp"], "command = None, url = None: set exactly one of them"),
         (["tools.use.m.kind=mcp", "tools.use.m.options.comand=x"], "m.options.comand: unknown key"),
         (["tools.use.m.kind=mcp", "tools.use.m.options.command=3"], "m.options.command: got 3"),
         (["tools.use.m.kind=mcp", "tools.use.m.options.command=x", "tools.use.m.options.args=x"], "args: got 'x'"),

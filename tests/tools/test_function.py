@@ -125,7 +125,7 @@ def test_functions_run_in_threads_of_which_there_are_only_so_many() -> None:
 
 
 def test_a_function_without_a_name_needs_one() -> None:
-    with pytest.raises(ConfigError, match="needs a name"):
+    with pytest.raises(ConfigError, match="must be an identifier"):
         FunctionTool(lambda arguments: "")
     assert FunctionTool(lambda arguments: "", name="quiet").name == "quiet"
 
@@ -267,7 +267,7 @@ def test_a_thread_that_hangs_delays_nobody() -> None:
         ({"branching": "fork"}, "branching = 'fork'; allowed are 'share', 'replay', 'refuse'"),
         ({"deadline_s": 0.0}, "must be above 0"),
         ({"max_threads": 0}, "must be above 0"),
-        ({"name": "two words"}, "needs a name that a format can call it by"),
+        ({"name": "two words"}, "must be an identifier"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -115,9 +115,9 @@ def test_a_server_is_asked_from_within_a_running_loop() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "command = None, url = None: name one of them"),
-        ({"command": "x", "url": "http://127.0.0.1"}, "name one of them"),
-        ({"url": "127.0.0.1:80"}, "it begins with http:// or https://"),
+        ({}, "command = None, url = None: set exactly one of them"),
+        ({"command": "x", "url": "http://127.0.0.1"}, "set exactly one of them"),
+        ({"url": "127.0.0.1:80"}, "it must begin with http:// or https://"),
         ({"url": "http://127.0.0.1", "args": ["x"]}, "args = ['x']: a server of a url takes none"),
         ({"command": "x", "headers": {"A": "B"}}, "headers = {'A': 'B'}: a server of a command takes none"),
         ({"command": "x", "start_s": 0}, "start_s = 0: it must be above 0"),
@@ -156,7 +156,10 @@ def test_options_that_do_not_fit_the_server_are_refused(listing: str, options: d
         (Mcp(command=sys.executable, args=["-c", "import sys; sys.exit('no licence')"]), "no licence"),
         (Mcp(command=sys.executable, args=["-c", "print('hello')"]), "no session with the server"),
         (mcp("silent", "chatty", start_s=0.5), "it did not answer in 0.5 s; its last words: hello from the server"),
-        (mcp(env_from=["NO_SUCH_VARIABLE"]), "environment variable NO_SUCH_VARIABLE is to go to an MCP server"),
+        (
+            mcp(env_from=["NO_SUCH_VARIABLE"]),
+            "variable NO_SUCH_VARIABLE, which an MCP server needs, is not set",
+        ),
         (Mcp(url="http://127.0.0.1:1/mcp"), "no session with the server: ConnectError"),
     ],
     ids=["no program", "dies", "ends", "silent", "no variable", "nobody there"],

@@ -60,6 +60,6 @@ def test_a_folder_that_a_stranger_could_have_led_elsewhere_is_refused(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / f"ramify-attachments-{os.getuid()}").symlink_to(elsewhere)
-    with pytest.raises(ToolError, match="is somebody else's"):
+    with pytest.raises(ToolError, match="is a link or another user's"):
         Folder().keep(b"x", "image/png")
     assert not list(elsewhere.iterdir())

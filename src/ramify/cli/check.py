@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CheckReport:
-    """What was looked at, and what is broken."""
+    """What was checked, and what is broken."""
 
     trees: int = 0
     unfinished: int = 0
     nodes: int = 0
     rows: int = 0
     without_rows: dict[str, str] = field(default_factory=dict)
-    """Problem uid -> why its tree gives no rows; no breach."""
+    """Problem uid -> why its tree gives no rows. This is no breach."""
     breaches: list[str] = field(default_factory=list)
     against: "LogComparison | None" = None
-    """What the engine's log was compared with."""
+    """The comparison with the engine's log; None = there was none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
-    parser.add_argument("--against", type=Path, metavar="LOG", help="the engine's own log: compare every id with it")
+    parser.add_argument("--against", type=Path, metavar="LOG", help="compare every token id with the engine's own log")
     add_json_flag(parser)
 
 
@@ -47,7 +47,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         values = {name: getattr(checked, name) for name in CheckReport.__slots__}
         terminal.result("ramify.check/1", {"run": str(options.run), **values})
     else:
-        terminal.out.print("\n".join(_lines(checked)), markup=False, soft_wrap=True)
+        terminal.lines(_lines(checked))
     return ExitCode.CHECK if checked.breaches else ExitCode.DONE
 
 
@@ -113,7 +113,7 @@ def _lines(checked: CheckReport) -> Iterator[str]:
     if (found := checked.against) is not None:
         yield (
             f"against the engine's log: {found.turns} turns, {found.ids_fed} ids fed, {found.ids_sampled} ids sampled, "
-            f"{len(found.differences)} differences; {found.only_in_log} turns are in the log alone"
+            f"{len(found.differences)} differences; {found.only_in_log} turns are only in the log"
         )
     for breach in checked.breaches:
         yield f"BROKEN {visible(breach)}"

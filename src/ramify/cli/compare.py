@@ -1,7 +1,7 @@
-"""`ramify compare`: several presets on the same problems, each against chains that sampled equally many tokens.
+"""`ramify compare`: run presets on the same problems, and compare each with chains of equal decode tokens.
 
-Runs every preset with its own shape and a pool of chains, in memory, and prints one table; `--plot` draws solved
-problems over decode tokens. What the table says is read off its figures, whichever way they fall.
+It runs every preset with its own shape and a pool of chains, in memory, and prints one table; `--plot` draws solved
+problems over decode tokens. The sentences below the table are computed from its figures.
 """
 
 import argparse
@@ -12,14 +12,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from ramify.cli.contenders import add_contender_flags, check_numbers, contender_config, contender_names
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
-from ramify.cli.terminal import Terminal
+from ramify.cli.terminal import Terminal, figure_table
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ramify.config.run_config import RunConfig
     from ramify.core.problem import Problem
     from ramify.core.task import Task
@@ -30,28 +30,28 @@ NUM_PROBLEMS = 200
 NUM_SEEDS = 3
 MIN_POOL = 16
 POOL_ROOM = 1.25
-"""The pool has so many times the chains that the dearest contender's tokens pay for."""
+"""Size of the pool, as a multiple of the chains that the tokens of the most expensive contender pay for."""
 MAX_POOL = 256
+VS_CHAINS = "vs chains,\n95% interval"
+MIXED = "groups with\nboth right and\nwrong answers"
+"""Headings."""
 
 
 @dataclass(slots=True)
 class Contender:
-    """One preset of the comparison and what its trees came to, by problem."""
+    """One preset of the comparison and the figures of its trees, by problem."""
 
     name: str
     config: "RunConfig"
     trees: "dict[str, list[TreeFigures]]" = field(default_factory=dict[str, "list[TreeFigures]"])
     seconds: float = 0.0
     same_as: str = ""
-    """An earlier contender that grows the very same trees, which are grown once; '' = there is none."""
+    """An earlier contender with the same trees, which are grown once; '' = none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_contender_flags(parser)
+    add_contender_flags(parser, num_problems=NUM_PROBLEMS, num_seeds=NUM_SEEDS)
     parser.add_argument("--task", default="countdown", metavar="NAME", help="a built-in task or path/to/file.py:Class")
-    parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="held-out problems of the task")
-    parser.add_argument("--seeds", type=int, default=NUM_SEEDS, metavar="N", help="trees of each problem and preset")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which problems, and the first of the seeds")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw solved problems over tokens (.svg, .png)")
     add_json_flag(parser)
 
@@ -83,19 +83,17 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         terminal.result("ramify.compare/1", values)
     else:
         terminal.whole(table(lines, pool))
-        terminal.out.print("\n".join([*findings(lines), *conditions(contenders, chains)]), markup=False, soft_wrap=True)
+        terminal.lines([*findings(lines), *conditions(contenders, chains)])
     return ExitCode.DONE
 
 
-def table(lines: "Sequence[CompareLine]", pool: "ChainPool") -> Table:
+def table(lines: "Sequence[CompareLine]", pool: "ChainPool") -> "Table":
     """One line a contender; figures are means a tree."""
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    shown.add_column("preset", no_wrap=True)
-    for name in (
-        "leaves", "tokens", "= chains", "solved", "less chains [95 %]", "reward", "mixed", "less chains [95 %]",
+    names = (
+        "leaves", "tokens", "cost in\nchains", "solved", VS_CHAINS, "reward", MIXED, VS_CHAINS,
         "answers", "context new", "cached", "tools", "CPU s",
-    ):  # fmt: skip
-        shown.add_column(name, justify="right", no_wrap=True)
+    )  # fmt: skip
+    shown = figure_table("preset", names)
     for each in lines:
         shown.add_row(
             each.name,
@@ -117,35 +115,35 @@ def table(lines: "Sequence[CompareLine]", pool: "ChainPool") -> Table:
 
 
 def findings(lines: "Sequence[CompareLine]") -> Iterator[str]:
-    """What the figures say, a line a contender that differs from chains, and what was known to the judge."""
+    """A sentence for each contender that differs from chains, and whether the judge knows the answers."""
     said = {"more": "solves more problems than", "fewer": "solves fewer problems than"}
     for each in lines:
         if (word := each.less_chains["solved"].word) in said:
-            yield f"{each.name} {said[word]} chains of equally many tokens"
+            yield f"{each.name} {said[word]} chains at equal tokens"
         if not each.is_covered:
-            yield f"{each.name} spends more tokens than the pool's chains: it is compared with all of them"
+            yield f"{each.name} samples more tokens than the whole pool of chains, and is compared with the whole pool"
     if all(each.less_chains["solved"].word == "equal" for each in lines):
-        yield "none differs from chains of equally many tokens beyond the interval"
+        yield "no preset differs from chains at equal tokens: every interval holds 0"
     if any(each.is_oracle for each in lines):
-        yield "rewards are from a judge that knows the gold answers"
+        yield "the judge of these rewards knows the gold answers"
 
 
 def conditions(contenders: Sequence[Contender], chains: "RunConfig") -> Iterator[str]:
-    """How a contender differs from its chains in more than shape, and which contenders grow the same trees."""
+    """How contenders differ from their chains in more than shape, and which of them grow the same trees."""
     for each in contenders:
         if each.same_as:
-            yield f"{each.name} grows the trees of {each.same_as} here, and differs in its credit alone: grown once"
+            yield f"{each.name} grows the same trees as {each.same_as} and differs only in credit; they were grown once"
         law, other = each.config.actions["policy"], chains.actions["policy"]
         own = {"actions.policy": law != other, "growth": each.config.growth != chains.growth}
         if any(own.values()):
             said = " and ".join(section for section, is_own in own.items() if is_own)
-            yield f"{each.name} has settings of its own in {said}; the chains it is held against do without them"
+            yield f"{each.name} has its own settings in {said}; its chains do not use them"
         if each.config.strategy.options.get("oracle") == "declared":
-            yield f"{each.name} searches by rewards, also of a judge that knows the gold answers"
+            yield f"{each.name} searches by rewards, and its judge may know the gold answers"
 
 
 def _drawer() -> "Callable[..., None]":
-    """The plot's function; asked for first, so that a missing library is said before hours of work."""
+    """The function that plots. Imported first, so that a missing library fails before hours of work."""
     from ramify.cli.plot import draw
 
     return draw
@@ -157,7 +155,7 @@ def _config(name: str, names: Sequence[str], options: argparse.Namespace) -> "Ru
 
 
 def _grows_alike(one: "RunConfig", other: "RunConfig") -> bool:
-    """Whether two runs grow the same trees, whatever is made of them."""
+    """Whether two runs grow the same trees. Their credit may differ."""
     return replace(one, preset=other.preset, credit=other.credit) == other
 
 
@@ -189,7 +187,7 @@ def _pool(
     task: "Task",
     terminal: Terminal,
 ) -> "ChainPool":
-    """Chains enough for the tokens of the dearest contender: a few to know their length, then the rest."""
+    """Enough chains for the tokens of the most expensive contender: a few to learn their length, then the rest."""
     from ramify.experiments.compare import ChainPool
 
     pool = ChainPool(task.is_same_answer)
@@ -210,7 +208,7 @@ def _add_chains(
     task: "Task",
     terminal: Terminal,
 ) -> None:
-    """Grow `number` chains a problem with seeds that no contender has. Mutates `pool`."""
+    """Grow `number` chains for each problem, with seeds that no contender uses. Mutates `pool`."""
     from ramify.cli.progress import RunProgress
     from ramify.config.run_config import StrategyConfig
     from ramify.core.limits import Limits

@@ -14,11 +14,18 @@ FILE: Final = ".toml"
 """Ending of a contender that is a configuration file, such as `ramify plan --out` writes."""
 
 
-def add_contender_flags(parser: argparse.ArgumentParser, about: str = "") -> None:
-    presets = f"presets, or configuration files (*{FILE}); `ramify presets` lists presets{about}"
+def add_contender_flags(parser: argparse.ArgumentParser, *, num_problems: int, num_seeds: int, about: str = "") -> None:
+    """Flags that say what is compared, on how many problems and seeds; the numbers are their defaults."""
+    presets = f"presets or configuration files (*{FILE}); `ramify presets` lists presets{about}"
     parser.add_argument("--presets", required=True, metavar="A,B,…", help=presets)
-    setting = "a setting of all runs, or of a single preset's"
+    setting = "a setting of all runs, or of one preset's"
     parser.add_argument("--set", action="append", default=[], metavar="[PRESET:]PATH=VALUE", help=setting)
+    problems = f"number of held-out problems (default {num_problems})"
+    parser.add_argument("--problems", type=int, default=num_problems, metavar="N", help=problems)
+    seeds = f"trees of each problem and preset (default {num_seeds})"
+    parser.add_argument("--seeds", type=int, default=num_seeds, metavar="N", help=seeds)
+    seed = "selects the problems, and is the first seed (default 0)"
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
 
 
 def contender_names(text: str) -> list[str]:
@@ -27,7 +34,7 @@ def contender_names(text: str) -> list[str]:
     if not names:
         raise ConfigError("--presets: name at least one preset; `ramify presets` lists them")
     if len(set(names)) < len(names):
-        raise ConfigError(f"--presets: one is named twice: {','.join(names)}")
+        raise ConfigError(f"--presets {text}: a preset is named twice; name each once")
     return names
 
 
@@ -51,14 +58,14 @@ def settings_of(name: str, names: Sequence[str], given: Sequence[str]) -> list[s
         if not colon or "=" in owner:
             found.append(text)
         elif owner not in names:
-            raise ConfigError(f"--set {text!r}: there is no preset {owner!r} here; {nearest(owner, names)}")
+            raise ConfigError(f"--set {text!r}: --presets does not name {owner!r}; {nearest(owner, names)}")
         elif owner == name:
             found.append(setting)
     return found
 
 
 def check_numbers(options: argparse.Namespace) -> None:
-    """Refuse a comparison of nothing."""
+    """Refuse numbers of problems and seeds below 1. Raises `ConfigError`."""
     for flag in ("problems", "seeds"):
         if vars(options)[flag] < 1:
             raise ConfigError(f"--{flag} {vars(options)[flag]!r}: at least 1 is needed")

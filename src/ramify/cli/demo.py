@@ -1,7 +1,7 @@
-"""`ramify demo`: the built-in model grows a tree, it is drawn, a pilot says whether to fork, strategies are compared.
+"""`ramify demo`: draw a tree of the built-in model, ask a pilot whether to fork, and compare strategies.
 
-Every strategy gets the same held-out problems and may sample the same number of tokens on each, so what differs is
-where they are spent. What the table says is read off its figures, whichever way they fall.
+Every strategy gets the same held-out problems and the same number of tokens to sample on each. The sentences below the
+table are computed from its figures.
 """
 
 import argparse
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
+from ramify.cli.compare import MIXED, VS_CHAINS
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
-from ramify.cli.terminal import Terminal
+from ramify.cli.terminal import Terminal, figure_table
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ramify.config.run_config import RunConfig
     from ramify.core.tree import Tree
     from ramify.planner.interval import Interval
@@ -36,7 +37,7 @@ SETTINGS = ("growth.max_response_tokens=256", "limits.decode={tokens}", f"max_tr
 
 @dataclass(frozen=True, slots=True)
 class DemoContender:
-    """One strategy of the comparison: a preset, and what makes it go on until its tokens are spent."""
+    """One strategy of the comparison: a preset, and settings that make it spend all its tokens."""
 
     name: str
     title: str
@@ -57,7 +58,7 @@ CONTENDERS = (
 
 @dataclass(slots=True)
 class Result:
-    """What one strategy came to."""
+    """The result of one strategy."""
 
     contender: DemoContender
     report: "RunReport"
@@ -66,9 +67,15 @@ class Result:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the runs; default: runs/demo")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the runs (default runs/demo)")
     parser.add_argument("--fast", action="store_true", help=f"{NUM_PROBLEMS_FAST} problems instead of {NUM_PROBLEMS}")
-    parser.add_argument("--tokens", type=int, default=NUM_TOKENS, metavar="N", help="decode tokens a problem")
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        default=NUM_TOKENS,
+        metavar="N",
+        help=f"tokens to sample for each problem (default {NUM_TOKENS})",
+    )
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="a setting of all runs")
     add_json_flag(parser)
 
@@ -83,7 +90,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         terminal.out.print()
     advice = _advice(min(num_problems, NUM_PROBLEMS_PILOT), options, terminal)
     if not options.json:
-        terminal.out.print("\n".join([*advice, ""]), markup=False, soft_wrap=True)
+        terminal.lines([*advice, ""])
     terminal.say(f"{num_problems} held-out countdown problems, {options.tokens} sampled tokens each, built-in model")
     results = [_run(each, _config(each, num_problems, options), out / each.name, terminal) for each in CONTENDERS]
     _export(out)
@@ -92,29 +99,15 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
             "ramify.demo/1", {"out": str(out), "advice": advice, "arms": [_values(r, results[0]) for r in results]}
         )
     else:
-        terminal.out.print(comparison(results))
-        terminal.out.print("\n".join([*findings(results), "", *_next(out)]), markup=False, soft_wrap=True)
+        terminal.whole(comparison(results))
+        terminal.lines([*findings(results), "", *_next(out)])
     return ExitCode.PARTIAL if any(result.report.failed_trees for result in results) else ExitCode.DONE
 
 
-def comparison(results: list[Result]) -> Table:
+def comparison(results: list[Result]) -> "Table":
     """The table at equal decode tokens."""
-    table = Table(title="at equal decode tokens", title_justify="left", box=None, header_style="bold", pad_edge=False)
-    table.add_column("strategy", no_wrap=True)
-    names = (
-        "leaves",
-        "solved",
-        "less chains [95 %]",
-        "reward",
-        "mixed",
-        "tokens",
-        "context new",
-        "cached",
-        "tools",
-        "s",
-    )
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
+    names = ("leaves", "solved", VS_CHAINS, "reward", MIXED, "tokens", "context new", "cached", "tools", "s")
+    table = figure_table("strategy", names, title="at equal decode tokens")
     for result in results:
         report, difference = result.report, less(result, results[0])
         is_baseline = result is results[0]
@@ -135,17 +128,17 @@ def comparison(results: list[Result]) -> Table:
 
 
 def findings(results: list[Result]) -> list[str]:
-    """What the figures say, one line a strategy that is not the baseline."""
+    """A sentence for each strategy but the first."""
     lines = [""]
     for result in results[1:]:
         ratio = result.report.leaves / max(results[0].report.leaves, 1)
         solved = {"more": "solves more problems", "fewer": "solves fewer problems", "equal": "shows no difference"}
         lines.append(f"{result.contender.title}: {ratio:.1f}x the leaves, {solved[less(result, results[0]).word]}")
-    return [*lines, "A leaf is not a solution: measure before you fork."]
+    return [*lines, "More leaves are not more solved problems. Run `ramify plan` before you choose a tree."]
 
 
 def less(result: Result, baseline: Result) -> "Interval":
-    """Solved problems of `result` less those of `baseline`, paired by problem."""
+    """Solved problems of `result` minus those of `baseline`, paired by problem."""
     from ramify.experiments.paired import paired_difference
 
     uids = sorted(baseline.solved)
@@ -153,13 +146,13 @@ def less(result: Result, baseline: Result) -> "Interval":
 
 
 def _advice(num_problems: int, options: argparse.Namespace, terminal: Terminal) -> list[str]:
-    """What a pilot of the same problems predicts, before anything is compared."""
+    """The advice of a pilot on the same problems."""
     from ramify.cli.plan import advice, planned
 
     made, flown = planned(
         _config(CONTENDERS[0], num_problems, options), num_problems=num_problems, aim="coverage", terminal=terminal
     )
-    head = f"a pilot of {num_problems} problems ({flown.decode} tokens) says, before anything is compared:"
+    head = f"advice of a pilot of {num_problems} problems ({flown.decode} tokens), before the comparison:"
     return [head, *flown.caveats, *advice(made)]
 
 
@@ -187,7 +180,7 @@ def _run(contender: DemoContender, config: "RunConfig", out: Path, terminal: Ter
 
 
 def _tree_to_draw(options: argparse.Namespace) -> "Tree":
-    """A tree of the offline preset: the smallest with right and wrong leaves if there is any."""
+    """A tree of the offline preset: the smallest with right and wrong leaves, if there is one."""
     from ramify.config.configure import resolve
     from ramify.runner import library
 
@@ -213,8 +206,8 @@ def _values(result: Result, baseline: Result) -> dict[str, object]:
 
 def _next(out: Path) -> list[str]:
     return [
-        f"runs and their journals: {out}/{{{','.join(each.name for each in CONTENDERS)}}}",
-        f"rows a trainer can use: {_rows_path(out)}",
+        f"run folders: {out}/{{{','.join(each.name for each in CONTENDERS)}}}",
+        f"rows for a trainer: {_rows_path(out)}",
         "try next:",
         f"  ramify show {out / 'restart'} 0",
         f"  ramify export {out / 'online'} --to jsonl --out rows.jsonl",
@@ -235,7 +228,7 @@ def _export(out: Path) -> None:
 
 
 def _new_folder() -> Path:
-    """runs/demo, or the first of runs/demo-2, runs/demo-3, … that is not there."""
+    """runs/demo, or the first of runs/demo-2, runs/demo-3, … that does not exist."""
     folder, number = Path("runs/demo"), 2
     while folder.exists():
         folder, number = Path(f"runs/demo-{number}"), number + 1

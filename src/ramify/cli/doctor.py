@@ -1,7 +1,6 @@
-"""`ramify doctor`: what of this machine can be used, what is missing, and the line that would supply it.
+"""`ramify doctor`: what this machine can use, what is missing, and the command that installs it.
 
-Every finding is a line with a mark; a fault is what the built-in run cannot do without. An extra that is not installed
-is no fault.
+Every finding is a line with a mark. A fault stops a run of the built-in model; a missing extra is not a fault.
 """
 
 import argparse
@@ -54,7 +53,7 @@ STYLES: Mapping[Mark, str] = {"ok": "green", "missing": "yellow", "fault": "bold
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """One checked thing."""
 
     name: str
     mark: Mark
@@ -62,7 +61,9 @@ class Finding:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="interpreter of the engines; this one")
+    parser.add_argument(
+        "--python", default=sys.executable, metavar="PATH", help="interpreter of the engines (default: this one)"
+    )
     add_json_flag(parser)
 
 
@@ -103,7 +104,7 @@ def model() -> Iterator[Finding]:
 
 
 def disk(folder: Path | None = None) -> Iterator[Finding]:
-    """Room where runs would be written: the current folder."""
+    """Free space in the current folder, where runs are written."""
     folder = folder or Path.cwd()
     free = shutil.disk_usage(folder).free
     is_writable = os.access(folder, os.W_OK)
@@ -112,7 +113,7 @@ def disk(folder: Path | None = None) -> Iterator[Finding]:
 
 
 def threads() -> Iterator[Finding]:
-    """Threads that the matrix library may use: one is as fast as two for the built-in model."""
+    """Threads of the matrix library; for the built-in model one is as fast as two."""
     given = [f"{name}={os.environ[name]}" for name in THREAD_VARIABLES if name in os.environ]
     limit = ", ".join(given) or "all cores; OMP_NUM_THREADS=1 leaves the others to other processes"
     yield Finding("threads", "ok", f"{os.cpu_count()} cores; matrix library: {limit}")
@@ -133,7 +134,7 @@ def extras(has_module: Callable[[str], object] = _version) -> Iterator[Finding]:
 
 
 def sandbox() -> Iterator[Finding]:
-    """Whether the model's Python can run here behind every wall: each is tried."""
+    """Whether the tool python can run here in full isolation. Tries every wall."""
     import asyncio
 
     from ramify.tools.python import check
@@ -147,7 +148,7 @@ def sandbox() -> Iterator[Finding]:
 
 
 def engines(python: str, *, folder: Path | None = None) -> Iterator[Finding]:
-    """What `python` could start servers of, and whether there is room here for an environment with what it lacks."""
+    """The servers that `python` could start, and whether an environment with the missing ones fits here."""
     from ramify.servers.installed import NEEDED_BYTES, install_line, installed, uninstall_line
     from ramify.servers.launch import Kind
 

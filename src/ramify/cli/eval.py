@@ -1,7 +1,7 @@
-"""`ramify eval`: several presets answer the same problems within the same budgets, and are graded.
+"""`ramify eval`: answer the same problems with several presets within the same budgets, and grade the answers.
 
-Every preset keeps its own shape and stops at the budget, so what it leaves unspent is a figure of the table as well.
-Differences are to the first preset, paired by problem. Nothing is called better where its interval holds 0.
+Every preset keeps its own shape and stops at the budget; the table shows what it did not spend. Differences are to the
+first preset, paired by problem. No preset is called better if its interval holds 0.
 """
 
 import argparse
@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from ramify.cli.compare import NUM_PROBLEMS, NUM_SEEDS, interval_text
 from ramify.cli.contenders import add_contender_flags, check_numbers, contender_config, contender_names
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import BUDGETS, add_json_flag, amounts_of
-from ramify.cli.terminal import Terminal
+from ramify.cli.terminal import Terminal, figure_table
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ramify.config.run_config import RunConfig
     from ramify.core.problem import Problem
     from ramify.experiments.evaluation import EvalLine, Graded
@@ -28,12 +28,9 @@ SCHEMA = "ramify.eval/1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_contender_flags(parser, about="; differences are to the first")
+    add_contender_flags(parser, num_problems=NUM_PROBLEMS, num_seeds=NUM_SEEDS, about="; differences are to the first")
     parser.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
-    parser.add_argument("--data", metavar="FILE", help="questions and answers from a file or folder")
-    parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="problems, held-out ones")
-    parser.add_argument("--seeds", type=int, default=NUM_SEEDS, metavar="N", help="searches of each problem and preset")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which problems, and the first of the seeds")
+    parser.add_argument("--data", metavar="FILE", help="file or folder with questions and answers")
     parser.add_argument("--budget", metavar="WHAT=N,N,…", help=f"budgets a problem: {', '.join(BUDGETS)}")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw right answers over tokens (.svg, .png)")
     parser.add_argument("-c", "--config", type=Path, action="append", default=[], metavar="FILE", help="a TOML file")
@@ -63,14 +60,12 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         terminal.result(SCHEMA, {"task": first.task.name, "budget": kind, "lines": [each.as_dict() for each in lines]})
     else:
         terminal.whole(table(lines, kind))
-        terminal.out.print(
-            "\n".join(findings(lines, judge=run.prepared.judging.leaf[-1:])), markup=False, soft_wrap=True
-        )
+        terminal.lines(findings(lines, judge=run.prepared.judging.leaf[-1:]))
     return ExitCode.DONE
 
 
 def budgets_of(text: str | None) -> tuple[str, Sequence[float | None]]:
-    """What is limited, and the budgets, smallest first. Raises `ConfigError`."""
+    """The limited quantity and its budgets, smallest first. Raises `ConfigError`."""
     if text is None:
         return "decode_tokens", [None]
     name, amounts = amounts_of(text)
@@ -87,15 +82,13 @@ def within(config: "RunConfig", kind: str, budget: float | None) -> "RunConfig":
     return replace(config, limits=config.limits.within(Limits(**limit)))
 
 
-def table(lines: "Sequence[EvalLine]", kind: str) -> Table:
+def table(lines: "Sequence[EvalLine]", kind: str) -> "Table":
     """One line a preset and budget."""
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    shown.add_column("preset", no_wrap=True)
-    for name in (
-        kind, "right", "less first [95 %]", "coverage", "majority", "weighted", "best", "candidates",
+    names = (
+        kind, "right", "vs first,\n95% interval", "coverage", "majority", "weighted", "best", "candidates",
         "tokens", "context new", "judgements", "requests", "tools", "dollars", "unspent", "CPU s",
-    ):  # fmt: skip
-        shown.add_column(name, justify="right", no_wrap=True)
+    )  # fmt: skip
+    shown = figure_table("preset", names)
     for each in lines:
         shown.add_row(
             each.name,
@@ -118,7 +111,7 @@ def table(lines: "Sequence[EvalLine]", kind: str) -> Table:
 
 
 def findings(lines: "Sequence[EvalLine]", *, judge: Sequence[str]) -> Iterator[str]:
-    """What the figures say, and what they do not."""
+    """The differences beyond their intervals, and what limits the figures."""
     said = {"more": "more often than", "fewer": "less often than"}
     firsts = {each.budget: each.name for each in lines if each.less_first is None}
     for each in lines:
@@ -126,14 +119,14 @@ def findings(lines: "Sequence[EvalLine]", *, judge: Sequence[str]) -> Iterator[s
             at = "" if each.budget is None else f" at {each.budget}"
             yield f"{each.name} is right {said[each.less_first.word]} {firsts[each.budget]}{at}"
     if all(each.less_first is None or each.less_first.word == "equal" for each in lines):
-        yield "no difference is beyond its interval"
+        yield "no preset differs from the first: every interval holds 0"
     for name in dict.fromkeys(each.name for each in lines if each.is_steered_by_oracle):
-        yield f"{name} was steered by a judge that knows the answers: ORACLE"
+        yield f"ORACLE: a judge that knows the answers steered {name}"
     for name in dict.fromkeys(each.name for each in lines if each.is_picked_by_metric):
-        yield f"{name} picks its answer by the judge that grades it"
+        yield f"{name} picks its answer with the judge that grades it"
     if num_failed := sum(each.num_failed for each in lines):
         yield f"{num_failed} searches failed and count as wrong"
-    yield f"right: by the judge {judge[0]!r} on the answer returned" if judge else "no judge can say what is right"
+    yield f"right: by the judge {judge[0]!r}, on the returned answer" if judge else "no judge can grade these answers"
 
 
 def _lines(
@@ -174,7 +167,7 @@ def _config(name: str, names: Sequence[str], options: argparse.Namespace) -> "Ru
 
 
 def _drawer() -> "Callable[..., None]":
-    """The plot's function; asked for first, so that a missing library is said before hours of work."""
+    """The function that plots. Imported first, so that a missing library fails before hours of work."""
     from ramify.cli.plot import draw_answers
 
     return draw_answers

@@ -22,8 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
     names = ", ".join(plugins.known("export"))
     parser.add_argument("--to", required=True, metavar="FORMAT", help=f"{names} or path/to/file.py:write")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="replaced if it is there")
-    parser.add_argument("--per-tree", type=int, metavar="N", help="exactly N rows of every tree, for positional groups")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="file to write; replaced if it exists")
+    parser.add_argument(
+        "--per-tree", type=int, metavar="N", help="exactly N rows per tree, for trainers with positional groups"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the format")
     add_json_flag(parser)
 
@@ -33,7 +35,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.runner.saved import Saved
 
     if options.per_tree is not None and options.per_tree < 1:
-        raise ConfigError(f"--per-tree {options.per_tree}: at least 1 row of a tree")
+        raise ConfigError(f"--per-tree {options.per_tree}: at least 1 is needed")
     write = plugins.find("export", options.to)
     takes_trees = next(iter(inspect.signature(write).parameters), "") == "trees"
     if takes_trees and options.per_tree is not None:
@@ -46,12 +48,12 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         values = {"run": str(options.run), "rows": number, "to": options.to, "out": str(options.out)}
         terminal.result("ramify.export/1", values)
     else:
-        terminal.out.print(f"{number} rows in {options.out}", markup=False, soft_wrap=True)
+        terminal.lines([f"{number} rows in {options.out}"])
     return ExitCode.DONE
 
 
 def _settings(write: Callable[..., int], name: str, texts: Sequence[str]) -> dict[str, Any]:
-    """The keyword arguments that `--set` names, of the types that the exporter is annotated with."""
+    """The keyword arguments of `--set`, converted to the types of the exporter's annotations."""
     import msgspec
 
     from ramify.config.layers import merged, override_layers

@@ -1,4 +1,4 @@
-"""`ramify index`: a search index from a corpus, for the tool `search` and for `ramify retriever serve`."""
+"""`ramify index`: build a search index from a corpus, for the tool `search` and for `ramify retriever serve`."""
 
 import argparse
 import time
@@ -15,19 +15,28 @@ if TYPE_CHECKING:
     from ramify.tools.passages import Passage
 
 PASSAGES_A_LOOK = 500
-"""Passages between two looks at how far it is: a hundredth of a second."""
+"""Passages between two updates of the progress bar: a hundredth of a second."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("corpus", type=Path, metavar="CORPUS", help="a row a passage: .jsonl, .jsonl.gz or .parquet")
-    parser.add_argument("--out", required=True, type=Path, metavar="INDEX", help="where nothing may be yet")
+    parser.add_argument(
+        "corpus", type=Path, metavar="CORPUS", help="one row per passage: .jsonl, .jsonl.gz or .parquet"
+    )
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="INDEX", help="path of the new index; it must not exist"
+    )
     kinds = "sqlite (default): one file, needs nothing; tantivy: a folder, quicker, an extra"
     parser.add_argument("--backend", choices=("sqlite", "tantivy"), default="sqlite", help=kinds)
-    parser.add_argument("--text", metavar="COLUMN", help="default: 'text', or else Search-R1's 'contents'")
-    parser.add_argument("--title", metavar="COLUMN", help="default: 'title', where a row has one")
-    parser.add_argument("--id", metavar="COLUMN", help="default: 'id', where a row has one")
     parser.add_argument(
-        "--on-bad-row", choices=("stop", "skip"), default="stop", help="skip: leave it out and count it"
+        "--text", metavar="COLUMN", help="column of the text (default 'text', else Search-R1's 'contents')"
+    )
+    parser.add_argument("--title", metavar="COLUMN", help="column of the title (default 'title', if there is one)")
+    parser.add_argument("--id", metavar="COLUMN", help="column of the id (default 'id', if there is one)")
+    parser.add_argument(
+        "--on-bad-row",
+        choices=("stop", "skip"),
+        default="stop",
+        help="a row that cannot be read stops the build, or is skipped and counted (default stop)",
     )
     add_json_flag(parser)
 
@@ -42,19 +51,19 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     number = build_index(options.out, _shown(corpus, terminal), backend=options.backend)
     seconds = round(time.perf_counter() - began, 1)
     if corpus.num_bad:
-        terminal.say(f"{corpus.num_bad} bad rows were left out:\n{visible(corpus.report(), keep=chr(10))}")
+        terminal.say(f"{corpus.num_bad} bad rows were skipped:\n{visible(corpus.report(), keep=chr(10))}")
     if options.json:
         values = {"index": str(options.out), "passages": number, "bad_rows": corpus.num_bad, "seconds": seconds}
         terminal.result("ramify.index/1", {**values, "backend": options.backend})
     else:
         said = f"{number} passages in {options.out}, {seconds:.1f} s"
-        terminal.out.print(said, markup=False, soft_wrap=True)
+        terminal.lines([said])
     terminal.say(f"serve: ramify retriever serve {options.out} | in a run: [tools.use.search.options] index = ...")
     return ExitCode.DONE
 
 
 def _shown(corpus: "Corpus", terminal: Terminal) -> "Iterator[Passage]":
-    """The passages of a corpus, under a bar of how much of it was read."""
+    """The passages of a corpus, with a progress bar."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     bar = Progress(

@@ -1,7 +1,7 @@
-"""The command line: finds the command, runs it, and turns errors into one line and an exit code.
+"""The command line: find the command, run it, and turn errors into one line and an exit code.
 
-A command is a module with `add_arguments(parser)` and `execute(options, terminal) -> ExitCode`; only the module of the
-command that was asked for is imported.
+A command is a module with `add_arguments(parser)` and `execute(options, terminal) -> ExitCode`. Only the module of the
+requested command is imported.
 """
 
 import argparse
@@ -14,27 +14,27 @@ from ramify.core.errors import RamifyError
 from ramify.version import __version__
 
 COMMANDS: Mapping[str, str] = {
-    "demo": "grow trees from the built-in model and compare strategies at equal tokens",
-    "plan": "grow a pilot, and say where to fork, where to give up, and what it gains",
-    "compare": "run presets on the same problems, each against chains of as many tokens",
-    "noise": "measure what presets' gradients cost: their noise, times the tokens of a tree",
-    "search": "answer questions by searching for the best answer within a budget",
-    "eval": "let presets answer the same problems within the same budgets, and grade them",
+    "demo": "grow trees with the built-in model, and compare strategies at equal tokens",
+    "plan": "grow a small pilot, and advise where to fork and where to prune",
+    "compare": "compare presets with chains of equal tokens on the same problems",
+    "noise": "measure the gradient noise of presets at equal tokens",
+    "search": "answer questions: search for the best answer within a budget",
+    "eval": "answer the same problems with several presets and budgets, and grade the answers",
     "rollout": "grow a tree for every problem into a new run folder",
-    "resume": "go on with a run that was interrupted or killed",
-    "repair": "keep what can be trusted of a damaged run",
+    "resume": "continue a run that was interrupted or killed",
+    "repair": "keep the intact part of a damaged run",
     "show": "draw a run's trees",
     "export": "write a run's rows for a trainer",
-    "index": "make a search index from a corpus",
+    "index": "build a search index from a corpus",
     "retriever": "serve a search index over HTTP, by Search-R1's protocol",
-    "serve": "start servers of a model, keep them up, and stop them",
+    "serve": "start servers of a model, and keep them running until Ctrl-C",
     "check": "replay a run and check every invariant",
     "presets": "list published settings",
-    "doctor": "say what of this machine can be used, and what is missing",
+    "doctor": "report what this machine can use, and what is missing",
 }
 
 HAND_ON = frozenset({"serve"})
-"""Commands that hand what stands behind `--` on to somebody else."""
+"""Commands that pass the arguments behind `--` on to another program."""
 
 ABOUT = "ramify: rollout trees for language-model agents, for training and for answering."
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(options)
     except BrokenPipeError:
-        # Whoever read our output has gone; Python would complain again when it flushes stdout at exit.
+        # The reader of our output has gone. Without this Python raises again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
@@ -78,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _divided(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """What is ours, and what is handed on."""
+    """Our arguments, and those to pass on."""
     if "--" not in arguments or HAND_ON.isdisjoint(arguments[:1]):
         return arguments, ()
     end = list(arguments).index("--")
@@ -86,7 +86,7 @@ def _divided(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser, with the flags of the command that `arguments` name and of no other."""
+    """The parser, with the flags of the requested command only."""
     parser = argparse.ArgumentParser(prog="ramify", description=ABOUT)
     parser.add_argument("--version", action="version", version=f"ramify {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

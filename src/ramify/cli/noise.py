@@ -1,8 +1,8 @@
-"""`ramify noise`: how noisy presets' policy gradients are at equal tokens, on a Hugging Face policy.
+"""`ramify noise`: measure the noise of presets' policy gradients at equal tokens, on a Hugging Face policy.
 
-Grows trees of every preset on the same problems, makes rows with one credit, computes each tree's gradient and prints
-|g|^2 times decode tokens with intervals. Raw norms are shown and never compared. What is said of two presets is read
-off the interval of their ratio.
+It grows trees of every preset on the same problems, makes rows with one credit, computes each tree's gradient and
+prints |g|^2 times decode tokens with intervals. Raw norms are shown and never compared. Two presets differ if the
+interval of their ratio leaves 1 out.
 """
 
 import argparse
@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rich.table import Table
-
 from ramify.cli.contenders import add_contender_flags, check_numbers, contender_config, contender_names
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
-from ramify.cli.terminal import Terminal
+from ramify.cli.terminal import Terminal, figure_table
 from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ramify.config.run_config import RunConfig
     from ramify.core.problem import Problem
     from ramify.core.tree import Tree
@@ -41,7 +41,7 @@ of 10 % where nothing is capped; intervals are a quarter shorter than at 0.95.""
 
 @dataclass(slots=True)
 class NoiseContender:
-    """One preset, and what its trees came to."""
+    """One preset, and the rows and tokens of its trees."""
 
     name: str
     config: "RunConfig"
@@ -60,12 +60,9 @@ class NoiseContender:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_contender_flags(parser, about="; ratios are to the first")
+    add_contender_flags(parser, num_problems=NUM_PROBLEMS, num_seeds=NUM_SEEDS, about="; ratios are to the first")
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="a Hugging Face folder; default: the built-in one")
     parser.add_argument("--task", default="countdown", metavar="NAME", help="a built-in task or path/to/file.py:Class")
-    parser.add_argument("--problems", type=int, default=NUM_PROBLEMS, metavar="N", help="held-out problems of the task")
-    parser.add_argument("--seeds", type=int, default=NUM_SEEDS, metavar="N", help="trees of each problem and preset")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which problems, and the first of the seeds")
     which = parser.add_mutually_exclusive_group()
     projected = f"project whole gradients to K numbers ({PROJECTION})"
     which.add_argument("--projection", type=int, default=PROJECTION, metavar="K", help=projected)
@@ -95,20 +92,17 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         terminal.result("ramify.noise/1", _values(options, contenders, found, policy.num_parameters))
     else:
         terminal.whole(table(contenders, found))
-        said = [*findings(contenders, found), *conditions(contenders, found)]
-        terminal.out.print("\n".join(said), markup=False, soft_wrap=True)
+        terminal.lines([*findings(contenders, found), *conditions(contenders, found)])
     return ExitCode.DONE
 
 
-def table(contenders: Sequence[NoiseContender], lines: "Sequence[NoiseLine]") -> Table:
+def table(contenders: Sequence[NoiseContender], lines: "Sequence[NoiseLine]") -> "Table":
     """One line a preset."""
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    shown.add_column("preset", no_wrap=True)
-    for name in (
+    names = (
         "tokens", "no gradient", "raw", "|g|^2 x tokens [95 %]", "of the first's", "variance x tokens [95 %]",
         "of the first's", "exact",
-    ):  # fmt: skip
-        shown.add_column(name, justify="right", no_wrap=True)
+    )  # fmt: skip
+    shown = figure_table("preset", names)
     for contender, each in zip(contenders, lines, strict=True):
         shown.add_row(
             each.name,
@@ -123,13 +117,13 @@ def table(contenders: Sequence[NoiseContender], lines: "Sequence[NoiseLine]") ->
 
 
 def findings(contenders: Sequence[NoiseContender], lines: "Sequence[NoiseLine]") -> Iterator[str]:
-    """What the ratios say of each preset beside the first, in both measures."""
+    """How each preset compares with the first, in both measures."""
     first, *others = lines
     is_exact = {each.name: not each.reasons for each in contenders}
     said = {"more": "more than", "less": "less than", "equal": "no difference shown to"}
     for each in others:
         if not (is_exact[each.name] and is_exact[first.name]):
-            yield f"{each.name} and {first.name} do not compare: not both estimate the policy gradient"
+            yield f"{each.name} and {first.name} cannot be compared: not both estimate the policy gradient"
             continue
         yield f"{each.name}, |g|^2 x tokens: {said[each.second_moment.word]} {first.name}"
         if each.variance is not None:
@@ -137,7 +131,7 @@ def findings(contenders: Sequence[NoiseContender], lines: "Sequence[NoiseLine]")
 
 
 def conditions(contenders: Sequence[NoiseContender], lines: "Sequence[NoiseLine]") -> Iterator[str]:
-    """How the figures were made, and what keeps a preset's from being comparable."""
+    """The caps of the figures, and why a preset is not exact."""
     caps = [f"|g|^2 {lines[0].second_moment.cap:.3g}"]
     caps += [] if (variance := lines[0].variance) is None else [f"variance {variance.cap:.3g}"]
     yield f"most that a problem counts for, but in raw: {', '.join(caps)}"

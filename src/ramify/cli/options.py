@@ -35,7 +35,7 @@ BUDGETS = {
     "judge_calls": "judge_calls",
     "dollars": "dollars",
 }
-"""What a budget may be of -> its limit."""
+"""Name of a budget -> the limit that it sets."""
 
 
 _DECIMAL = re.compile(r"[0-9]*\.?[0-9]+")
@@ -44,9 +44,11 @@ _DECIMAL = re.compile(r"[0-9]*\.?[0-9]+")
 def add_terminal_flags(parser: argparse.ArgumentParser) -> None:
     """Flags of every command."""
     group = parser.add_argument_group("output")
-    group.add_argument("-v", "--verbose", action="count", default=0, help="a line a phase; -vv: tracebacks too")
-    group.add_argument("-q", "--quiet", action="store_true", help="nothing on stderr but errors")
-    group.add_argument("--no-color", action="store_true", help="plain text; NO_COLOR does the same")
+    group.add_argument(
+        "-v", "--verbose", action="count", default=0, help="print a line for each phase; -vv: tracebacks too"
+    )
+    group.add_argument("-q", "--quiet", action="store_true", help="print only errors on stderr")
+    group.add_argument("--no-color", action="store_true", help="print plain text, as with NO_COLOR set")
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
@@ -58,45 +60,53 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_ray_flags(parser: argparse.ArgumentParser) -> None:
-    where = "grow by Ray actors, on a cluster begun here or on the one at ADDRESS (auto: the one that runs here)"
+    where = "grow with Ray actors, on a new local cluster or on the one at ADDRESS (auto: the one that runs here)"
     parser.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help=where)
-    parser.add_argument("--workers", type=int, metavar="N", help="with --ray: so many actors; default: one a CPU")
+    parser.add_argument("--workers", type=int, metavar="N", help="with --ray: number of actors (default: one per CPU)")
 
 
 @dataclass(frozen=True, slots=True)
 class RayFlags:
-    """Where a run is grown, if by Ray actors."""
+    """The Ray cluster and the number of actors that grow a run."""
 
     address: str | None = None
-    """None = on a cluster that is begun for it."""
+    """None = a new local cluster."""
     num_workers: int | None = None
-    """None = one a CPU."""
+    """None = one per CPU."""
 
 
 def ray_flags(options: argparse.Namespace) -> RayFlags | None:
     """None = the run grows in this process. Raises `ConfigError`."""
     if options.ray is None and options.workers is not None:
-        raise ConfigError(f"--workers {options.workers}: there are workers with --ray only")
+        raise ConfigError(f"--workers {options.workers}: only a run with --ray has workers; add --ray")
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"--workers {options.workers}: at least 1 is needed")
     return None if options.ray is None else RayFlags(options.ray or None, options.workers)
 
 
 def add_config_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags that say what to run. None of them has a default: defaults are the configuration's."""
+    """Flags that say what to run. None has a default here: the configuration has the defaults."""
     group = parser.add_argument_group("configuration")
     group.add_argument("--preset", metavar="NAME", help="a published setting; `ramify presets` lists them")
     group.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
-    group.add_argument("--data", metavar="FILE", help="questions from a file or folder; columns: [data] in TOML")
+    group.add_argument("--data", metavar="FILE", help="file or folder with questions; [data] in TOML names its columns")
     group.add_argument("--strategy", metavar="NAME", help="a built-in strategy or path/to/file.py:Class")
     group.add_argument("--engine", metavar="NAME", help="a built-in engine or path/to/file.py:Class")
     group.add_argument("--model", metavar="NAME", help="name or folder of the engine's model")
-    group.add_argument("--base-url", metavar="URL", help="the engine's server; several with commas are its replicas")
-    group.add_argument("--prompts", type=int, metavar="N", help="number of problems, one tree each")
-    group.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same trees")
-    group.add_argument("--delivery", choices=("ordered", "eager"), help="how outcomes reach the strategy")
+    group.add_argument(
+        "--base-url", metavar="URL", help="URL of the engine's server; several, with commas, are replicas"
+    )
+    group.add_argument("--prompts", type=int, metavar="N", help="number of problems; each gets one tree")
+    group.add_argument("--seed", type=int, metavar="N", help="seed of the run; the same seed gives the same trees")
+    group.add_argument("--delivery", choices=("ordered", "eager"), help="order in which outcomes reach the strategy")
     group.add_argument("-c", "--config", type=Path, action="append", default=[], metavar="FILE", help="a TOML file")
-    group.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="e.g. limits.decode=224")
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="one setting, e.g. limits.decode=224; may be repeated",
+    )
 
 
 def add_budget_flag(parser: argparse.ArgumentParser) -> None:
@@ -105,41 +115,41 @@ def add_budget_flag(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="WHAT=N",
-        help=f"most of it a question: {', '.join(BUDGETS)}; may be given again",
+        help=f"limit for each question, of {', '.join(BUDGETS)}; may be repeated",
     )
 
 
 def budgets(options: argparse.Namespace) -> dict[str, float]:
-    """Dotted path of a limit -> its value. Raises `ConfigError` on what is no budget."""
+    """Dotted path of a limit -> its value. Raises `ConfigError`."""
     found: dict[str, float] = {}
     for text in options.budget:
         name, (amount, *more) = amounts_of(text)
         if more:
-            raise ConfigError(f"--budget {text!r}: one amount is needed, as in {name}=2000")
+            raise ConfigError(f"--budget {text!r}: give one amount, e.g. {name}=2000")
         found[f"limits.{BUDGETS[name]}"] = amount
     return found
 
 
 def amounts_of(text: str) -> tuple[str, list[float]]:
-    """What `WHAT=N,N,…` bounds, and by how much: dollars by any number, all else by whole ones.
+    """Name and amounts of the budget `WHAT=N,N,…`: any number of dollars, whole numbers of everything else.
 
     Raises `ConfigError`.
     """
     name, _, numbers = text.partition("=")
     if name not in BUDGETS:
-        raise ConfigError(f"--budget {text!r}: there is no budget {name!r}; {nearest(name, BUDGETS)}")
+        raise ConfigError(f"--budget {text!r}: unknown budget {name!r}; {nearest(name, BUDGETS)}")
     parts = numbers.split(",")
     if name == "dollars":
         if not all(_DECIMAL.fullmatch(part) and float(part) for part in parts):
-            raise ConfigError(f"--budget {text!r}: numbers above 0 are needed, as in dollars=0.05")
+            raise ConfigError(f"--budget {text!r}: give numbers above 0, e.g. dollars=0.05")
         return name, [float(part) for part in parts]
     if not all(part.isdecimal() and int(part) for part in parts):
-        raise ConfigError(f"--budget {text!r}: whole numbers above 0 are needed, as in {name}=2000")
+        raise ConfigError(f"--budget {text!r}: give whole numbers above 0, e.g. {name}=2000")
     return name, [int(part) for part in parts]
 
 
 def resolved(options: argparse.Namespace, flags: Mapping[str, Any] | None = None) -> "Resolved":
-    """The configuration that the flags, files and overrides of a command line come to. Raises `ConfigError`.
+    """The configuration of a command line: its flags, files and overrides. Raises `ConfigError`.
 
     `flags` are further ones, by dotted path.
     """

@@ -1,7 +1,7 @@
-"""`ramify plan`: grow a pilot, and say for every depth whether to fork, to go on, or to give up; writes the shape.
+"""`ramify plan`: grow a pilot, and advise for every depth whether to fork, to go on, or to prune.
 
-What is said is read off the pilot's figures and their intervals, whichever way they fall. `--out` writes a
-configuration for `ramify rollout -c FILE`.
+The advice is computed from the pilot's figures and their intervals. `--out` writes the shape as a configuration for
+`ramify rollout -c FILE`.
 """
 
 import argparse
@@ -34,15 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--aim",
         choices=("gradient", "coverage"),
         default="gradient",
-        help="less variance of the return a token (training), or more problems solved (answering)",
+        help="gradient: less variance of the return per token (training, the default); coverage: more solved problems",
     )
     parser.add_argument(
-        "--problems", type=int, metavar="N", help="of the pilot; default: 5 %% of the tokens of --prompts trees, or 60"
+        "--problems",
+        type=int,
+        metavar="N",
+        help="problems of the pilot (default: 5 %% of the tokens of --prompts trees, else 60)",
     )
     parser.add_argument(
         "--prices",
         choices=("decode", "engine", "measured"),
-        help="what counts as cost: sampled tokens, the engine's prices (default where it has any), or its seconds",
+        help="cost in sampled tokens, the engine's prices (default if it has any), or measured seconds",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the shape as a configuration (TOML)")
     add_json_flag(parser)
@@ -51,9 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     config = resolved(options, budgets(options)).config
     if config.limits.decode is None:
-        raise ConfigError("--budget decode_tokens=N: say how many tokens a problem's tree may sample")
+        raise ConfigError(
+            "a plan needs a budget: --budget decode_tokens=N, the most tokens that the tree of a problem may sample"
+        )
     if options.problems is not None and options.problems < 2:
-        raise ConfigError(f"--problems {options.problems}: one problem says nothing of others; take 2 or more")
+        raise ConfigError(f"--problems {options.problems}: intervals are over problems, so at least 2 are needed")
     tokens = None if options.prompts is None else config.prompts * config.limits.decode
     made, flown = planned(
         config,
@@ -71,7 +76,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     else:
         if made.depths:
             terminal.whole(table(made))
-        terminal.out.print("\n".join([*flown.caveats, *advice(made)]), markup=False, soft_wrap=True)
+        terminal.lines([*flown.caveats, *advice(made)])
     return ExitCode.DONE
 
 
@@ -122,14 +127,14 @@ def table(made: "Plan") -> Table:
 
 
 def advice(made: "Plan") -> Iterator[str]:
-    """What the figures say, in sentences; the last one is the shape."""
+    """The advice in sentences; the last one is the shape."""
     if not made.varies:
-        yield f"all paths of a problem had the same return ({made.mean_return:.3g} on average): nothing can be planned"
+        yield f"all paths of a problem had the same return ({made.mean_return:.3g} on average): nothing to plan"
     for depth in made.depths:
         if depth.call == "too close to call":
             more = depth.more_problems
-            who = "no pilot of a reasonable size" if more is None else f"{more} more problems"
-            yield f"step {depth.steps}: too close to call; {who} would tell"
+            what = "no pilot of a reasonable size" if more is None else f"a pilot of {more} more problems"
+            yield f"step {depth.steps}: too close to call; {what} would decide"
     if made.pruning is not None:
         yield _on_pruning(made.pruning, made.aim)
     yield f"{_shape_in_words(made)}: {_gain_in_words(made.gain, made.aim)}"
@@ -177,30 +182,32 @@ def _pruning(config: "RunConfig", keep: float) -> dict[str, Any]:
 
 def _on_pruning(pruning: "Pruning", aim: str) -> str:
     seen = (
-        f"the prune rule fires on {pruning.fires:.0%} of the paths, which spend {pruning.saves:.0%} of the cost "
-        f"behind it and bring {interval(pruning.loses, '.1%')} of the return"
+        f"Pruning would stop {pruning.fires:.0%} of the paths, save {pruning.saves:.0%} of the tokens and lose "
+        f"{interval(pruning.loses, '.1%')} of the reward"
     )
     if pruning.keep == 1:
-        return f"{seen}; too much to give up"
-    how = f"going on there with probability {pruning.keep:g}"
+        return f"{seen}: too much to lose"
+    how = f"with {pruning.keep:.0%} of these paths kept at random"
     if pruning.keep == 0:
-        how = "giving up there" if aim == "coverage" else "giving up there, exact for the task so truncated"
+        how = "pruned" if aim == "coverage" else "pruned, and exact for the truncated task"
     return f"{seen}; {how}: {_gain_in_words(pruning.gain, aim)}"
 
 
 def _shape_in_words(made: "Plan") -> str:
     behind = [f"{k:g} ways after step {d + 1}" for d, k in enumerate(made.shape.children[1:]) if k > 1]
     stems = f"{made.shape.children[0]:g}"
-    parts = [f"{stems} stems a problem, fork {', '.join(behind)}" if behind else f"do not fork, grow {stems} chains"]
+    parts = [
+        f"{stems} root branches a problem, fork {', '.join(behind)}" if behind else f"do not fork, grow {stems} chains"
+    ]
     if made.shape.keep is not None:
-        parts.append("prune" if made.shape.keep == 0 else f"prune, and keep {made.shape.keep:.0%} by a coin")
+        parts.append("prune" if made.shape.keep == 0 else f"prune, and keep {made.shape.keep:.0%} at random")
     return "advice: " + ", ".join(parts)
 
 
 def _gain_in_words(gain: "Interval", aim: str) -> str:
     if aim == "gradient":
-        return f"chains cost {interval(gain, '+.1%')} for the same noise"
-    return f"{interval(gain, '+.1%')} of the problems solved beyond chains"
+        return f"chains cost {interval(gain, '+.1%')} more for the same noise"
+    return f"{interval(gain, '+.1%')} solved problems vs chains"
 
 
 def _prices(name: str | None, config: "RunConfig") -> "Prices":
@@ -212,5 +219,7 @@ def _prices(name: str | None, config: "RunConfig") -> "Prices":
         return measured_prices(config)
     known = config.engine.prices
     if name == "engine" and not known.is_known:
-        raise ConfigError("--prices engine: the engine has none; set engine.prices.prompt and engine.prices.output")
+        raise ConfigError(
+            "--prices engine: this engine has no prices; set engine.prices.prompt and engine.prices.output"
+        )
     return known if known.is_known and name != "decode" else DECODE

@@ -1,4 +1,4 @@
-"""`ramify presets`: published settings, with leaves, cost a leaf, assumptions, sources and whether credit is exact."""
+"""`ramify presets`: list published settings, with leaves, cost per leaf, assumptions, sources and credit."""
 
 import argparse
 
@@ -12,7 +12,7 @@ from ramify.config.presets import Preset, preset, preset_names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="one preset; its settings are shown too")
+    parser.add_argument("name", nargs="?", help="show one preset with its settings")
     add_json_flag(parser)
 
 

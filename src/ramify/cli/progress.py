@@ -1,4 +1,4 @@
-"""Progress: a run while it grows: a bar of trees with the phases they are in, and with -v a line a phase and fault."""
+"""Progress of a run: a bar of trees and their phases; with -v a line for each phase and fault."""
 
 from types import TracebackType
 
@@ -42,18 +42,18 @@ class RunProgress:
         """Take one event of the run."""
         self._tallying.observe(event)
         if isinstance(event, TailCut):
-            self._terminal.say(f"the last record was not written whole and is cut off: {event.what}")
+            self._terminal.say(f"cut off the last record, which was incomplete: {event.what}")
         if self._terminal.verbosity > 0 and (line := phase_line(event)) is not None:
             self._terminal.say(line)
         if isinstance(event, Resumed | TreeClosed | PhaseBegan | OutcomeTold):
             self.show(self.tally())
 
     def tally(self) -> Tally:
-        """The counts of what was observed."""
+        """The counts of the observed events."""
         return self._tallying.tally()
 
     def show(self, tally: Tally) -> None:
-        """Show counts that somebody else made."""
+        """Show counts from elsewhere."""
         self._bar.update(self._task, completed=tally.completed, state=tally.state)
 
     def say(self, text: str) -> None:

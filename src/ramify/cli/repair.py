@@ -1,4 +1,4 @@
-"""`ramify repair`: keep what can be trusted of a damaged run, and say what was lost."""
+"""`ramify repair`: keep the intact part of a damaged run, and say what was lost."""
 
 import argparse
 from collections.abc import Mapping
@@ -34,12 +34,12 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
             f"{f'shard {shard}: ' if shard else ''}{found}".replace("; ", "\n"), markup=False, soft_wrap=True
         )
     if any(found.backup is not None for found in repaired.values()):
-        terminal.say(f"go on with: ramify resume {options.run}")
+        terminal.say(f"continue with: ramify resume {options.run}")
     return ExitCode.DONE
 
 
 def _values(repaired: "Mapping[str, Repair]") -> dict[str, Any]:
-    """What became of the journal, or of each shard's."""
+    """What was kept and lost of the journal, or of each shard's journal."""
     values = {
         shard: {**asdict(found), "backup": None if found.backup is None else str(found.backup)}
         for shard, found in repaired.items()

@@ -1,4 +1,4 @@
-"""`ramify resume`: go on with a run that was interrupted or killed; a divided one by Ray actors if asked to."""
+"""`ramify resume`: continue a run that was interrupted or killed; with `--ray` a divided run grows with Ray actors."""
 
 import argparse
 from pathlib import Path
@@ -47,6 +47,8 @@ def _grow(run: Path, where: RayFlags | None, progress: "RunProgress") -> "RunRep
     from ramify.store.layout import is_sharded
 
     if not is_sharded(run):
-        raise ConfigError(f"--ray: {run} was begun without it and has one journal; go on with: ramify resume {run}")
+        raise ConfigError(
+            f"--ray: {run} was started without --ray and has one journal; continue with: ramify resume {run}"
+        )
     shown = {"show": progress.show, "say": progress.say}
     return ray.resume(run, num_workers=where.num_workers, address=where.address, **shown)

@@ -1,4 +1,4 @@
-"""`ramify retriever serve`: a search index behind Search-R1's HTTP protocol, until it is told to stop."""
+"""`ramify retriever serve`: serve a search index by Search-R1's HTTP protocol until a signal."""
 
 import argparse
 import asyncio
@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("serve",), help="serve: answer requests until Ctrl-C or SIGTERM")
-    parser.add_argument("index", type=Path, metavar="INDEX", help="what `ramify index` wrote")
-    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to listen at; default: loopback")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="default 0: one that the system gives")
-    parser.add_argument("--topk", type=int, default=3, metavar="K", help="passages a query where it names no number")
+    parser.add_argument("index", type=Path, metavar="INDEX", help="index that `ramify index` wrote")
+    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to listen on (default: loopback)")
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="N", help="port to listen on (default 0: the system chooses one)"
+    )
+    parser.add_argument(
+        "--topk", type=int, default=3, metavar="K", help="passages for a query that names no number (default 3)"
+    )
     add_json_flag(parser)
 
 
@@ -34,7 +38,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 
 
 async def _serve(server: "RetrieverServer", num_passages: int, terminal: Terminal, *, is_json: bool) -> None:
-    """Serve until SIGINT or SIGTERM; a second one ends the process where it stands."""
+    """Serve until SIGINT or SIGTERM; a second signal ends the process at once."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -43,9 +47,9 @@ async def _serve(server: "RetrieverServer", num_passages: int, terminal: Termina
         if is_json:
             terminal.result("ramify.retriever/1", {"url": server.url, "passages": num_passages})
         else:
-            terminal.out.print(server.url, markup=False, soft_wrap=True)
+            terminal.lines([server.url])
             terminal.say(f"{num_passages} passages, POST {server.url}/retrieve; Ctrl-C stops")
         await stopped.wait()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
-        terminal.say("stopping: requests under way are finished first")
+        terminal.say("stopping after the requests in flight")

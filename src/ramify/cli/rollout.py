@@ -29,10 +29,15 @@ RUNS = Path("runs")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_flags(parser)
     add_budget_flag(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the run; default: a new one in runs/")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the run (default: a new one in runs/)")
     add_ray_flags(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the whole configuration and start nothing")
-    parser.add_argument("--metrics-port", type=int, metavar="N", help="serve Prometheus metrics while it runs; 0 = any")
+    parser.add_argument("--dry-run", action="store_true", help="print the whole configuration, and start nothing")
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="N",
+        help="serve Prometheus metrics on this port during the run (0: any free port)",
+    )
     add_json_flag(parser)
 
 
@@ -49,7 +54,9 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     out = options.out or new_folder(config)
     title = config.preset or config.strategy.name
     if where is not None and options.metrics_port is not None:
-        raise ConfigError("--metrics-port: the workers of --ray are other processes, whose figures are not here")
+        raise ConfigError(
+            "--metrics-port: this process has no figures of the workers of --ray; leave out one of the two"
+        )
     with measured(options.metrics_port, terminal, agent=title) as (observers, measure):
 
         def grow(progress: "RunProgress") -> "RunReport":
@@ -61,7 +68,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 
 
 def _divided(config: "RunConfig", out: Path, where: RayFlags, progress: "RunProgress") -> "RunReport":
-    """Grow a run by Ray actors."""
+    """Grow a run with Ray actors."""
     from ramify.sharded import ray
 
     shown = {"show": progress.show, "say": progress.say}
@@ -69,7 +76,7 @@ def _divided(config: "RunConfig", out: Path, where: RayFlags, progress: "RunProg
 
 
 def new_folder(config: "RunConfig") -> Path:
-    """The first of runs/NAME-1, runs/NAME-2, … that is not there."""
+    """The first of runs/NAME-1, runs/NAME-2, … that does not exist."""
     name = config.preset or config.strategy.name.rpartition(":")[2]
     number = 1
     while (RUNS / f"{name}-{number}").exists():
@@ -85,7 +92,7 @@ def _dry_run(config: "RunConfig", terminal: Terminal, *, is_json: bool) -> ExitC
     if is_json:
         terminal.result("ramify.config/1", {"config": config, "at_most": most})
         return ExitCode.DONE
-    terminal.out.print(to_toml(config), markup=False, soft_wrap=True)
+    terminal.lines([to_toml(config)])
     bound = ", ".join(f"{value} {name}" for name, value in most.items() if value is not None)
     unbound = ", ".join(name for name, value in most.items() if value is None)
     terminal.out.print(f"# at most {bound}", markup=False)

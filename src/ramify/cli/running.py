@@ -1,4 +1,4 @@
-"""Running: what `rollout` and `resume` show of a run while it grows and when it ends, however it ends."""
+"""Running: what `rollout` and `resume` show while a run grows and when it ends."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -29,7 +29,7 @@ def run_shown(
     num_trees: int,
     is_json: bool,
 ) -> ExitCode:
-    """Grow a run under a progress bar, then say what it came to and how to go on."""
+    """Grow a run under a progress bar, then print its results and the next command."""
     shown = grown_shown(grow, out, terminal, title=title, num_trees=num_trees)
     if isinstance(shown, ExitCode):
         return shown
@@ -37,7 +37,7 @@ def run_shown(
     if is_json:
         terminal.result(SCHEMA, {"run": str(out), **report.as_dict()})
     else:
-        terminal.out.print("\n".join(summary(report)), markup=False, soft_wrap=True)
+        terminal.lines(summary(report))
     _say_next(report, out, terminal)
     return code
 
@@ -45,7 +45,7 @@ def run_shown(
 def grown_shown(
     grow: Callable[[RunProgress], RunReport], out: Path, terminal: Terminal, *, title: str, num_trees: int
 ) -> tuple[RunReport, ExitCode] | ExitCode:
-    """Grow a run under a progress bar: what it came to and its exit code, or the code of one that did not end."""
+    """Grow a run under a progress bar. Returns its report and exit code; no report if the run did not end."""
     try:
         with RunProgress(terminal, title=title, num_trees=num_trees) as progress:
             report = grow(progress)
@@ -56,7 +56,7 @@ def grown_shown(
             return code
         raise
     except KeyboardInterrupt:
-        terminal.fault(f"interrupted\n{_saved(out)}" if out.exists() else "interrupted before anything was begun")
+        terminal.fault(f"interrupted\n{_saved(out)}" if out.exists() else "interrupted before the run began")
         return ExitCode.INTERRUPTED
     return report, code_of_report(report)
 
@@ -75,7 +75,7 @@ def measured(port: int | None, terminal: Terminal, *, agent: str) -> "Iterator[t
 
 
 def summary(report: RunReport) -> list[str]:
-    """What a run came to, a few lines."""
+    """The results of a run, in a few lines."""
     lines = [
         f"{report.trees} trees, {report.leaves} leaves, {report.turns} turns in {report.seconds:.1f} s",
         f"tokens {report.decode_tokens} sampled; context {report.prefill_uncached} new, {report.prefill_cached} cached",
@@ -98,7 +98,7 @@ def summary(report: RunReport) -> list[str]:
 def _engine(name: str, engine: EngineReport) -> Iterator[str]:
     """One of several engines, or one of several replicas."""
     actions = f" ({', '.join(engine.actions)})" if engine.actions != (name,) else ""
-    yield f"engine {name}{actions}: {engine.requests} requests, {engine.retries} tried again, {engine.waits} waits"
+    yield f"engine {name}{actions}: {engine.requests} requests, {engine.retries} retries, {engine.waits} waits"
     yield from map(_replica, engine.replicas)
 
 
@@ -117,7 +117,7 @@ def _rewards(report: RunReport) -> str:
     oracle = ", by an oracle" if report.is_oracle else ""
     return (
         f"mean {report.mean_reward:.3f}, solved {_percent(report.coverage)} of problems, "
-        f"mixed groups {_percent(report.mixed_groups)}{oracle}"
+        f"groups with both right and wrong answers {_percent(report.mixed_groups)}{oracle}"
     )
 
 
@@ -126,7 +126,7 @@ def _percent(share: float | None) -> str:
 
 
 def _saved(out: Path) -> str:
-    return f"what is done is saved; go on with: ramify resume {out}"
+    return f"finished work is saved; continue with: ramify resume {out}"
 
 
 def _say_next(report: RunReport, out: Path, terminal: Terminal) -> None:

@@ -1,4 +1,4 @@
-"""`ramify search`: answer questions by a search, each within its budget, and say what speaks for the answer.
+"""`ramify search`: answer each question by a search within a budget, and show the support for the answer.
 
 A search is a run like any other: its folder holds every tree, and an interrupted one goes on with `ramify resume`.
 """
@@ -22,16 +22,20 @@ if TYPE_CHECKING:
 
 SCHEMA = "ramify.search/1"
 MAX_SHOWN = 5
-"""Different answers shown of a question."""
+"""Different answers shown for each question."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("question", nargs="*", metavar="QUESTION", help="questions, in place of --data or the task's")
+    parser.add_argument(
+        "question", nargs="*", metavar="QUESTION", help="questions to answer instead of those of --data or the task"
+    )
     add_config_flags(parser)
     add_budget_flag(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder for the run; default: a new one in runs/")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the run (default: a new one in runs/)")
     add_json_flag(parser)
-    parser.add_argument("--trees", action="store_true", help="with --json: every node of every tree, with q values")
+    parser.add_argument(
+        "--trees", action="store_true", help="with --json: add every node of every tree, with its q value"
+    )
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
@@ -60,7 +64,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         answers = [{**each.as_dict(), **trace} for each, trace in zip(found, traces, strict=True)]
         terminal.result(SCHEMA, {"run": str(out), "answers": answers, **report.as_dict()})
     else:
-        terminal.out.print("\n".join(lines(found, report)), markup=False, soft_wrap=True)
+        terminal.lines(lines(found, report))
     terminal.say(f"run: {out} | trees: ramify show {out} 0")
     return code
 
@@ -95,7 +99,7 @@ def tracer(config: "RunConfig", *, has_trees: bool) -> "Callable[[Tree], dict[st
 
 
 def lines(found: "Sequence[Answers]", report: "RunReport") -> Iterator[str]:
-    """What people read: of each question its answer and what speaks for it, then what it all cost."""
+    """The answer to each question with its support, then the cost of all."""
     for answers in found:
         given = "no answer" if answers.answer is None else visible(answers.answer)
         yield given if len(found) == 1 else f"{visible(answers.uid)}: {given}"
@@ -111,6 +115,6 @@ def lines(found: "Sequence[Answers]", report: "RunReport") -> Iterator[str]:
         f"{cost}{report.seconds:.1f} s"
     )
     if report.is_oracle:
-        yield "a judge that knows the answers took part"
+        yield "a judge that knows the answers was used"
     for uid, reason in list(report.faults.items())[:MAX_SHOWN]:
         yield f"{visible(uid)}: {visible(reason)}"

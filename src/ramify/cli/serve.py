@@ -1,7 +1,7 @@
-"""`ramify serve`: start servers of a model, say where they are, keep them up until Ctrl-C or SIGTERM, stop them.
+"""`ramify serve`: start servers of a model, print their URLs, and keep them running until Ctrl-C or SIGTERM.
 
-The first signal stops everything in order; a second one, as any other end of this process, leaves it to the guards,
-which kill at once.
+The first signal stops everything in order. A second signal, or any other end of this process, leaves that to the
+guards, which kill at once.
 """
 
 import argparse
@@ -38,7 +38,7 @@ SAME_SIGNAL_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOrder:
-    """What is to be served, as the command line says."""
+    """What the command line asks to serve."""
 
     launch: Launch
     router: RouterLaunch | None
@@ -49,28 +49,51 @@ class ServeOrder:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "ramify serve MODEL [options] [-- arguments handed on to the server]"
-    parser.add_argument("model", metavar="MODEL", help="a name, a folder, or `builtin`")
-    parser.add_argument("--replicas", type=int, default=1, metavar="N", help="servers, each of the whole model (1)")
-    parser.add_argument("--kind", choices=get_args(Kind), default="vllm", help="which server (vllm)")
-    parser.add_argument("--python", metavar="PATH", help="interpreter that has it; default: this one")
-    parser.add_argument("--device", choices=get_args(Device), help="default: what the installed build is for")
-    parser.add_argument("--router", choices=("none", "sglang"), default="none", help="one address for all (none)")
-    parser.add_argument("--router-python", metavar="PATH", help="interpreter that has the router; default: --python")
-    parser.add_argument("--policy", choices=get_args(Policy), default="cache_aware", help="of the router (cache_aware)")
-    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (127.0.0.1)")
-    parser.add_argument("--port", type=int, metavar="N", help="of the router, or of the first server; default: any")
-    parser.add_argument("--served-name", default="", metavar="NAME", help="what requests call the model")
-    parser.add_argument("--dtype", metavar="NAME", help="default: the model's")
-    parser.add_argument("--max-model-len", type=int, metavar="N", help="most tokens of a context; default: the model's")
+    parser.add_argument("model", metavar="MODEL", help="name or folder of a model, or `builtin`")
+    parser.add_argument(
+        "--replicas", type=int, default=1, metavar="N", help="number of servers, each with the whole model (default 1)"
+    )
+    parser.add_argument("--kind", choices=get_args(Kind), default="vllm", help="kind of server (default vllm)")
+    parser.add_argument("--python", metavar="PATH", help="interpreter with the server installed (default: this one)")
+    parser.add_argument("--device", choices=get_args(Device), help="device (default: that of the installed build)")
+    parser.add_argument(
+        "--router",
+        choices=("none", "sglang"),
+        default="none",
+        help="router that gives all servers one address (default none)",
+    )
+    parser.add_argument(
+        "--router-python", metavar="PATH", help="interpreter with the router installed (default: --python)"
+    )
+    parser.add_argument(
+        "--policy", choices=get_args(Policy), default="cache_aware", help="policy of the router (default cache_aware)"
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--port", type=int, metavar="N", help="port of the router, or of the first server (default: any)"
+    )
+    parser.add_argument("--served-name", default="", metavar="NAME", help="model name in requests")
+    parser.add_argument("--dtype", metavar="NAME", help="number type of the weights (default: the model's)")
+    parser.add_argument(
+        "--max-model-len", type=int, metavar="N", help="longest context in tokens (default: the model's)"
+    )
     parser.add_argument(
         "--env",
         action="append",
         default=[],
         metavar="NAME[=VALUE]",
-        help="a variable for the servers; ours by its name",
+        help="environment variable for the servers; NAME alone passes ours on",
     )
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="folder of the servers' logs; default: a new one")
-    parser.add_argument("--start-s", type=float, default=ServerConfig().start_s, metavar="S", help="until ready (600)")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="folder of the servers' logs (default: a new one)")
+    parser.add_argument(
+        "--start-s",
+        type=float,
+        default=ServerConfig().start_s,
+        metavar="S",
+        help="seconds a server has to become ready (default 600)",
+    )
     add_json_flag(parser)
 
 
@@ -84,7 +107,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 
 
 def ordered(options: argparse.Namespace) -> ServeOrder:
-    """What the command line asks for. Raises `ConfigError`, also where the environment has no such engine."""
+    """The order of a command line. Raises `ConfigError`, also if the environment has no such engine."""
     from ramify.servers.installed import settled
 
     given: Sequence[str] = options.env
@@ -113,7 +136,7 @@ def ordered(options: argparse.Namespace) -> ServeOrder:
 
 
 def site(order: ServeOrder, say: Callable[[str], None]) -> Site:
-    """The servers of `order`, and the router if there is to be one; nothing is started."""
+    """The servers of `order`, and its router if it has one. Starts nothing."""
 
     def pool(observe: Callable[[Event], None]) -> ServerPool:
         home = replace(order.home, port=None) if order.router else order.home
@@ -126,13 +149,13 @@ def site(order: ServeOrder, say: Callable[[str], None]) -> Site:
         )
 
     def router(workers: Sequence[str], observe: Callable[[Event], None]) -> Router:
-        assert order.router is not None, "it is only made where there is to be one"
+        assert order.router is not None, "only an order with a router makes one"
         return Router(
             order.router,
             workers,
             home=order.home,
             ours=os.environ,
-            # One that is started again may find all servers starting.
+            # A restarted router may find all servers starting.
             care=replace(ROUTER_CARE, start_s=max(ROUTER_CARE.start_s, order.launch.config.start_s)),
             observe=observe,
         )
@@ -141,7 +164,7 @@ def site(order: ServeOrder, say: Callable[[str], None]) -> Site:
 
 
 async def serve(order: ServeOrder, terminal: Terminal, *, is_json: bool) -> ExitCode:
-    """Start, say where, and wait for a signal or the end of all servers; then stop."""
+    """Start, print the URLs, wait for a signal or the end of all servers, and stop."""
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -155,15 +178,14 @@ async def serve(order: ServeOrder, terminal: Terminal, *, is_json: bool) -> Exit
         _tell(order, served, terminal, is_json=is_json)
         say("Ctrl-C stops everything")
         is_over = await _before(served.over.wait(), asked)
-        say("no server is left" if is_over else "stopping")
+        say("all servers ended" if is_over else "stopping")
         return ExitCode.ENVIRONMENT if is_over else ExitCode.DONE
     finally:
         await served.stop()
 
 
 def _say(terminal: Terminal, text: str) -> None:
-    """Tell people, if anybody listens: no server goes down because nobody reads what becomes of it. There may be a log
-    in `text`, which holds whatever a server wrote."""
+    """Print a line for people. A closed stderr stops no server. `text` may quote a server's log, which is untrusted."""
     try:
         terminal.say(visible(text, keep="\n"))
     except OSError:
@@ -171,7 +193,7 @@ def _say(terminal: Terminal, text: str) -> None:
 
 
 def _asked_to_stop(loop: asyncio.AbstractEventLoop, asked: asyncio.Event) -> None:
-    """The first signal; a later one does what it does everywhere."""
+    """Handle the first signal; a later one has its usual effect."""
     if not asked.is_set():
         asked.set()
         loop.call_later(SAME_SIGNAL_S, _let_signals_through, loop)
@@ -183,7 +205,7 @@ def _let_signals_through(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _before(work: Coroutine[Any, Any, object], asked: asyncio.Event) -> bool:
-    """Carry `work` out; whether it ended before we were asked to stop. If not it is cancelled, and waited for."""
+    """Run `work`. Returns whether it ended before the signal; if not, it is cancelled and awaited."""
     working, asking = asyncio.ensure_future(work), asyncio.ensure_future(asked.wait())
     try:
         await asyncio.wait({working, asking}, return_when=asyncio.FIRST_COMPLETED)
@@ -211,12 +233,12 @@ def _tell(order: ServeOrder, served: Site, terminal: Terminal, *, is_json: bool)
         )
     else:
         lines = [*served.urls, *([f"router {served.router_url}"] if served.router_url else []), _flags(order, served)]
-        terminal.out.print("\n".join(lines), markup=False, soft_wrap=True)
+        terminal.lines(lines)
         terminal.out.file.flush()
 
 
 def _flags(order: ServeOrder, served: Site) -> str:
-    """What `ramify rollout` is told to use these servers."""
+    """The flags of `ramify rollout` that use these servers."""
     if order.router is not None and order.launch.kind == "vllm":
         return f"--engine openai --model {shlex.quote(order.launch.name)} --base-url {served.base_url}"
     return f"--engine {order.launch.kind} --model {shlex.quote(order.launch.path)} --base-url {served.base_url}"

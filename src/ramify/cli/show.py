@@ -12,7 +12,7 @@ from ramify.core.errors import ConfigError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
     parser.add_argument("tree", nargs="?", type=int, metavar="TREE", help="number of the tree to draw")
-    parser.add_argument("--limit", type=int, default=50, metavar="N", help="most trees in the table (default 50)")
+    parser.add_argument("--limit", type=int, default=50, metavar="N", help="number of trees in the table (default 50)")
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:

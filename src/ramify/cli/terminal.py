@@ -1,12 +1,12 @@
-"""Terminal: results go to stdout, words for people to stderr.
+"""Terminal: results go to stdout, messages for people to stderr.
 
-Whatever comes from a model, a tool or a data file is untrusted: it is shown through `visible`, which lets no control,
-direction or markup character act on the terminal.
+Text from a model, a tool or a data file is untrusted. `visible` shows it, and lets no control, direction or markup
+character act on the terminal.
 """
 
 import errno
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,24 +24,28 @@ class Terminal:
     out: Console
     """stdout: results."""
     err: Console
-    """stderr: progress and words for people."""
+    """stderr: progress and messages for people."""
     verbosity: int = 0
     """-1 quiet, 0 normal, 1 a line a phase, 2 tracebacks too."""
 
     def say(self, text: str | Text) -> None:
-        """A line for people; none if quiet."""
+        """A message for people; none if quiet."""
         if self.verbosity >= 0:
             self.err.print(text, markup=False, soft_wrap=True)
 
     def whole(self, table: Table) -> None:
-        """A table on stdout, however wide it is: a line that wraps is better than a figure cut short."""
+        """A table on stdout at its full width, so that no figure is cut off."""
         width = self.out.width
         self.out.width = max(width, self.out.measure(table, options=self.out.options.update(width=1000)).maximum)
         self.out.print(table)
         self.out.width = width
 
+    def lines(self, texts: Iterable[str]) -> None:
+        """Plain lines on stdout, none of them wrapped."""
+        self.out.print("\n".join(texts), markup=False, soft_wrap=True)
+
     def fault(self, text: str) -> None:
-        """What went wrong, also if quiet."""
+        """An error message, also if quiet."""
         self.err.print(Text("error: ", style="bold red") + Text(visible(text, keep="\n")), soft_wrap=True)
 
     def result(self, schema: str, values: Mapping[str, Any]) -> None:
@@ -55,6 +59,18 @@ class Terminal:
 def terminal(*, verbosity: int = 0, has_color: bool = True) -> Terminal:
     """The consoles of this process; plain where they are no terminal or NO_COLOR is set."""
     return Terminal(_console(is_err=False, has_color=has_color), _console(is_err=True, has_color=has_color), verbosity)
+
+
+def figure_table(label: str, names: Iterable[str], *, title: str | None = None) -> Table:
+    """An empty table of figures: a column of names called `label`, then the columns `names`, right-justified.
+
+    A heading may have several lines.
+    """
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    table.add_column(label, no_wrap=True, vertical="bottom")
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    return table
 
 
 def visible(text: str, *, keep: str = "") -> str:
@@ -85,8 +101,8 @@ def _spelt(character: str) -> str:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to who prints: rich would end the process, and shut stdout where it is stderr that has no reader."""
-        raise BrokenPipeError(errno.EPIPE, "nobody reads it any more")
+        """Raise, so that the caller decides. Rich would end the process, and close stdout for a closed stderr."""
+        raise BrokenPipeError(errno.EPIPE, "the reader is gone")
 
 
 def _console(*, is_err: bool, has_color: bool) -> Console:

@@ -1,4 +1,4 @@
-"""Exact: the answer a format reads from a branch, compared with the gold answer. An oracle.
+"""Exact: compare the answer that a format reads from a branch with the gold answer. An oracle.
 
 Two answers are the same when they are equal after case, outer space and runs of space are ignored, or when both are
 the same decimal number (`1,000` is `1000.0`). A list of gold answers is a list of alternatives. Nothing is guessed from

@@ -1,9 +1,9 @@
 """Function: any Python function as a judge, `path/to/file.py:name`.
 
-It takes what a node says and the problem, and returns a number, None for no score, or a `Verdict` with parts. The first
-parameter is the response's text, or the `Branch` where it is annotated as one. A coroutine function runs in the loop,
-any other in a thread, so that a slow one delays nobody; a thread cannot be killed, so one that hangs is left behind at
-the deadline, as a daemon that does not keep the process alive. What it raises is a `JudgeError`, never a score.
+It takes a response and the problem, and returns a number, None for no score, or a `Verdict` with parts. The first
+parameter is the response's text, or the `Branch` if it is annotated as one. A coroutine function runs in the loop, any
+other in a thread, so that a slow one delays nobody. A thread cannot be killed: one that hangs is left behind at the
+deadline, as a daemon that does not keep the process alive. An exception is a `JudgeError`, never a score.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.edge.daemon_threads import DaemonThreads
 from ramify.edge.error_text import error_text
-from ramify.tools.function import contained
+from ramify.tools.function import returned
 
 
 class FunctionJudge:
@@ -37,7 +37,7 @@ class FunctionJudge:
     ) -> None:
         """`is_oracle`: whether it is handed the secret. `deadline_s` of one call. Raises `ConfigError`."""
         if inspect.isclass(function) or not callable(function):
-            raise ConfigError(f"judge {name!r}: {function!r} is no function; name a class by `kind` itself")
+            raise ConfigError(f"judge {name!r}: {function!r} is not a function; name a class as the judge's `kind`")
         if not 0 < deadline_s < math.inf or max_threads < 1:
             raise ConfigError(f"judge {name!r}: {deadline_s=!r}, {max_threads=!r}: both must be above 0")
         self.name: Final = name
@@ -48,27 +48,21 @@ class FunctionJudge:
         self._threads = DaemonThreads(max_threads)
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
-        """One call a branch, side by side. Raises `JudgeError`."""
+        """One call for each branch, concurrently. Raises `JudgeError`."""
         return await side_by_side(self._verdict(branch, problem) for branch in branches)
 
     async def _verdict(self, branch: Branch, problem: Problem) -> Verdict:
         """Boundary to a user's function: whatever it raises or returns that is no score is the judge's fault."""
+        node = branch if self._takes_branch else branch.response_text
         limit = asyncio.timeout(self.deadline_s)
         try:
             async with limit:
-                said = await self._said(branch if self._takes_branch else branch.response_text, problem)
+                said = await returned(partial(self._function, node, problem), self._threads)
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 raise JudgeError(f"judge {self.name!r} gave nothing in {self.deadline_s:g} s") from None
             raise JudgeError(f"judge {self.name!r} raised {error_text(error)}") from error
         return self._read(said)
-
-    async def _said(self, node: Branch | str, problem: Problem) -> Any:
-        if inspect.iscoroutinefunction(self._function):
-            return await self._function(node, problem)
-        loop = asyncio.get_running_loop()
-        said = await loop.run_in_executor(self._threads, contained, partial(self._function, node, problem))
-        return await said if inspect.isawaitable(said) else said
 
     def _read(self, said: Any) -> Verdict:
         if isinstance(said, Verdict):
@@ -79,7 +73,7 @@ class FunctionJudge:
 
 
 async def side_by_side(judgements: Iterable[Coroutine[Any, Any, Verdict]]) -> list[Verdict]:
-    """Every verdict, in order. Raises the first fault when all have ended: none goes on unwatched."""
+    """Every verdict, in order. Raises the first fault after all have ended, so that none runs on alone."""
     found = await asyncio.gather(*judgements, return_exceptions=True)
     verdicts = [each for each in found if isinstance(each, Verdict)]
     fault = next((each for each in found if isinstance(each, BaseException)), None)
@@ -94,7 +88,7 @@ def _takes_branch(function: Callable[..., Any], name: str) -> bool:
         inspect.signature(function).bind(None, None)
         first = next(iter(inspect.signature(function).parameters.values()))
     except TypeError:
-        raise ConfigError(f"judge {name!r}: {function!r} must take what a node says and the problem") from None
+        raise ConfigError(f"judge {name!r}: {function!r} must take two arguments, a response and the problem") from None
     except ValueError:  # a function of C that does not say what it takes
         return False
     return _hint(function, first) is Branch

@@ -1,9 +1,9 @@
-"""Llm: a language model as the judge: rubric, self-reward, labels, tenths, vote over several nodes, pairs compared.
+"""Llm: a language model as the judge, by rubric, self-reward, labels, tenths, a vote over nodes, or pairs.
 
 The model, its prompt and its sampling are an action of the run (role `judge`), so another judge is another table of a
-configuration. A reply that cannot be read, is cut, or names what is out of range is no score: the fault is told to the
-model in the same context and it is asked again, `max_replies` times in all; then the verdict is None, never 0. Read as
-published, the first reply is all there is, and what it is worth is the published code's affair.
+configuration. A reply that cannot be read, is cut or is out of range is no score: the model is told the fault in the
+same context and asked again, `max_replies` times in all; then the verdict is None, never 0. Read as published, only the
+first reply counts, with the value that the published code gives it.
 
 Sources: MCTSr's strict scale, an integer in [-100, 100] asked for up to three times, BrendanGraham14/mcts-llm
 src/mcts_llm/mctsr.py (what is over 95 is the strategy's business: the raw integer is a part); labels and votes,
@@ -168,7 +168,7 @@ class LlmJudge:
         return [Verdict(first, parts), Verdict(1 - first, parts)]
 
     async def _heard(self, dialogue: Dialogue, contexts: Sequence[Branch]) -> tuple[str | None, int]:
-        """A reply that can be read, and how many replies that took; None = there was none."""
+        """The first readable reply (None = there was none), and the number of replies."""
         reply = await dialogue.open(contexts)
         if self._reading == "as_published":
             return reply.text, 1

@@ -1,9 +1,9 @@
-"""Math: whether an answer is worth the same as the gold answer, by math-verify. An oracle. Needs the extra `math`.
+"""Math: whether an answer equals the gold answer, by math-verify. An oracle. Needs the extra `math`.
 
-math-verify sets alarms, which only a main thread may, and what it computes can take for ever: it runs in processes of
-its own, `math_worker.py`, which are killed at the deadline and replaced. A hang, a crash or an exception in there is a
-`JudgeError`, never a 0. Texts that are equal are equal without it, and words are compared as text: to a symbolic
-algebra `Paris` is a product of five letters.
+math-verify sets alarms, which only a main thread may do, and it may compute forever. So it runs in worker processes
+(`math_worker.py`), which are killed at the deadline and replaced. A hang, a crash or an exception there is a
+`JudgeError`, never a 0. Equal texts are equal without math-verify, and words are compared as text, because symbolic
+algebra reads `Paris` as a product of five letters.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
-"""Math worker: the process in which math-verify compares answers, so that it can be killed.
+"""Math worker: a killable process in which math-verify compares answers.
 
-Run as a script, by the standard library and math-verify alone. It says a line when it is ready; then a line of JSON in,
-`{"gold": [...], "answer": "..."}`, is answered by one out: `{"is_same": bool, "is_read": bool}`, or `{"fault": text}`.
-It ends with its input, whatever it is busy with. Gold comes first: comparison is no symmetric matter in math-verify.
+It is a script that needs only the standard library and math-verify. It prints a line when it is ready; then it answers
+each line of JSON, `{"gold": [...], "answer": "..."}`, with one: `{"is_same": bool, "is_read": bool}`, or `{"fault":
+text}`. It ends with its input, even while it is busy. Gold comes first, because math-verify's comparison is not
+symmetric.
 """
 
 import json

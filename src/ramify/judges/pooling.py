@@ -2,8 +2,8 @@
 
 Owns the wire format (vLLM 0.33): `{"model", "input": [text]}` to `/classify`, answered by `data[i].probs`; with `task =
 "token_classify"` to `/pooling`, answered by `data[i].data`, a row of classes for every step tag where the server's
-pooler is of type STEP (a default of Qwen2ForProcessRewardModel, else `--pooler-config`). Faults that may pass are tried
-again here and nowhere else; a server that stays away is a `JudgeError`.
+pooler is of type STEP (a default of Qwen2ForProcessRewardModel, else `--pooler-config`). Temporary faults are
+retried here and nowhere else; a server that stays down is a `JudgeError`.
 """
 
 import asyncio

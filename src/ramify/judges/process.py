@@ -1,8 +1,8 @@
-"""Process: a model that scores every step of a path: what rStar calls a process preference model, others a PRM.
+"""Process: a process reward model (PRM; rStar's process preference model), which scores every step of a path.
 
-A branch is its question and its steps, one for each node that grew it. One request holds as many branches as were asked
-for about the same time, of all trees; each branch is scored whole, and the value of its node is what `aggregate` makes
-of the scores of its steps. The scales differ by model and are never mixed: what a model says is passed on as it is.
+A branch is its question and its steps, one for each node. Branches of all trees that are asked for at about the same
+time share a request. Each branch is scored whole, and `aggregate` turns the scores of its steps into the value of its
+node. Scales differ by model, so scores are passed on unchanged and never mixed.
 
 Scorers: a Hugging Face folder on this machine (`classifier.py`, the extra `hf`), or a vLLM server that pools or
 classifies (`pooling.py`, the extra `http`).
@@ -134,7 +134,7 @@ class ProcessJudge:
 
 
 def aggregated(scores: Sequence[float]) -> Mapping[str, float]:
-    """What the scores of the steps of one path come to, by each rule."""
+    """The scores of a path's steps, aggregated by each rule."""
     return {
         "last": scores[-1],
         "min": min(scores),
@@ -144,13 +144,13 @@ def aggregated(scores: Sequence[float]) -> Mapping[str, float]:
 
 
 def scorer_of(name: str, *, model: str | None, base_url: str | None, step_tag: str | None, positive: int) -> StepScorer:
-    """Who scores. Raises `ConfigError` where nobody is named, or what is named is not there."""
+    """The scorer. Raises `ConfigError` if none is named, or the named one does not exist."""
     if base_url is not None:
         from ramify.judges.pooling import Pooling
 
         return Pooling(base_url, model=model, has_steps=step_tag is not None, positive=positive)
     if model is None:
-        raise ConfigError(f"judge {name!r} needs a model: the folder of one, or the base_url of a server")
+        raise ConfigError(f"judge {name!r} needs a model: set `model` to its folder, or `base_url` to a server")
     if not (Path(model) / "config.json").is_file():
         raise ConfigError(f"judge {name!r}: there is no model in the folder {model!r}: config.json is missing")
     from ramify.judges.classifier import Classifier

@@ -1,4 +1,4 @@
-"""Prompts: what a judge that asks a model asks in each of its modes, where the run has no prompt of its own.
+"""Prompts: the default prompt of a model judge in each of its modes.
 
 Sources: MCTSr, BrendanGraham14/mcts-llm src/mcts_llm/mctsr.py (a strict grade); the value and vote prompts of
 princeton-nlp/tree-of-thought-llm src/tot/prompts; the value prompt of lapisrocks/LanguageAgentTreeSearch

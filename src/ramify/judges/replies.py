@@ -1,7 +1,7 @@
-"""Replies: what a judge's text says, as numbers. Pure: text in, numbers out; no request is made here.
+"""Replies: read a judge's text as numbers. Pure: text in, numbers out, no requests.
 
-Each reading has the published one, whose slips are kept to the letter, and ours. A reply that says nothing readable is
-no vote and no value: None, never 0, but where the published reading says otherwise.
+Each function has our reading and the published one, whose errors are kept exactly. A reply that cannot be read is no
+vote and no value: None, never 0, unless the published reading says otherwise.
 
 Sources: princeton-nlp/tree-of-thought-llm src/tot/tasks/{text,game24}.py and
 scripts/crosswords/search_crosswords-dfs.ipynb; lapisrocks/LanguageAgentTreeSearch hotpot/hotpotqa.py.

@@ -1,4 +1,4 @@
-"""Value: how likely a path that has come this far is to end well, by a small classifier over the model's own tokens.
+"""Value: the probability that an unfinished path ends well, by a small classifier over the model's own tokens.
 
 The shipped one was trained on q values of trees of the built-in tasks' training problems (`models.train_value`)
 and knows nothing of any other task. It reads the ids of a branch as they are, so its tokenizer must be the run's.

@@ -1,8 +1,8 @@
-"""Answers: what a finished tree says to its question: one answer, the others ranked, and every vote beside it.
+"""Answers: the answer of a finished tree to its question, the other answers ranked, and every vote.
 
-A search names its candidates; a tree that no search grew has its leaves, without scores: their rewards may be those of
-a judge that knows the answer. Their texts are read by the run's format, the
-task says which of them mean the same, and the vote the strategy names picks one. No judge is asked and no secret seen.
+A search names its candidates. A tree without a search has its leaves as candidates, without scores, because their
+rewards may come from a judge that knows the answer. The run's format reads the texts, the task says which answers mean
+the same, and the strategy's vote picks one. No judge is asked and no secret is read.
 """
 
 from collections.abc import Callable, Mapping, Sequence

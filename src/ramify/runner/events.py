@@ -1,7 +1,7 @@
-"""Events: what happens in a run, told to observers in order: the recorder, the report, the log, the progress bar.
+"""Events of a run, passed in order to its observers: the recorder, the report, the log, the progress bar.
 
-Observers are plain functions called in the run's own task; they must not block. The recorder is the first of them, so
-that nothing is shown that was not written down.
+Observers are plain functions called in the run's own task; they must not block. The recorder is the first, so that
+nothing is shown before it is recorded.
 """
 
 from collections.abc import Callable, Mapping

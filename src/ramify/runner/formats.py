@@ -7,7 +7,7 @@ Where an engine takes messages in place of token ids the format is `messages`, a
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from ramify import plugins
 from ramify.config.decode import decode
@@ -83,12 +83,9 @@ def _named_format(config: RunConfig, task: Task, tools: Sequence[Tool]) -> Forma
 
 def _plugins_of(options: Any) -> dict[str, Any]:
     """Option -> the plug-in that it names, where it names one."""
-    named = {option: (kind, getattr(options, option)) for option, kind in plugin_options(type(options)).items()}
-    return {
-        option: plugins.find(cast(plugins.Kind, kind), name)
-        for option, (kind, name) in named.items()
-        if name is not None
-    }
+    kinds = plugin_options(type(options))
+    named = {option: name for option in kinds if (name := getattr(options, option)) is not None}
+    return {option: plugins.find(kinds[option], name) for option, name in named.items()}
 
 
 def _chat(config: RunConfig, codec: Codec, tools: Sequence[Tool]) -> Chat:

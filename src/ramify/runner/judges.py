@@ -1,7 +1,7 @@
-"""Judges: those a run has, the task's and those its configuration names, and what is refused of them before the start.
+"""Judges of a run: the task's and those of its configuration, checked before the start.
 
-A judge of the configuration is asked by strategies; one called as a judge of the task takes its place, at leaves as
-well. A judge that samples has an action: the one it names, or, where the run has none of that name, its own.
+Strategies ask the judges of the configuration. A judge with the name of a task's judge replaces it, also at leaves. A
+judge that samples has an action: the one it names, or its own default if the run has none of that name.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""Judging: run judges at the edge, so that a judge's fault is data and ground truth goes to oracles only."""
+"""Judging: run judges, turn their faults into data, and give ground truth to oracles only."""
 
 import asyncio
 import math

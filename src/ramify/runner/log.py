@@ -1,6 +1,6 @@
-"""RunLog: what happened in a run, one JSON object a line: phases and rounds, faults, trees as they close.
+"""RunLog: the events of a run, one JSON object per line: phases and rounds, faults, closed trees.
 
-For people and dashboards; the journal is the truth. Wall-clock times are data here and nowhere else.
+For people and dashboards; the journal is the record that counts. Only this file holds wall-clock times.
 """
 
 import resource

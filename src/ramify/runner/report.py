@@ -1,4 +1,4 @@
-"""Report: what a run came to, summed from its trees as they close."""
+"""Report: the results of a run, summed from its trees as they close."""
 
 import resource
 from collections import Counter

@@ -1,13 +1,14 @@
 """Sessions: the states of tools on the branches of trees.
 
-A state is named by the call it followed: the `ToolCall` object itself, which a tree keeps with the observation, or by
-nothing at the start of a branch. So the branches that fork behind an observation find the state it left, and a branch
-read back from a store, whose calls are new objects, gets its state by replay. Only calls that were answered count:
-one that timed out or crashed leaves the state before it. Tools that act on one state (`core.tool.Joint`) share it.
+The key of a state is the call before it: the `ToolCall` object itself, which a tree keeps with the observation, or
+nothing at the start of a branch. So branches that fork behind an observation find its state, and a branch read from a
+store, whose calls are new objects, gets its state by replay. Only answered calls count: a call that timed out or
+crashed leaves the state before it. Tools that act on one state (`core.tool.Joint`) share it.
 
-`share`: one session a tree. `fork`: every state stays parked and is forked for each call, so that all branches and all
-tries begin from it. `replay`: the session moves on with its branch; who comes later replays. `refuse`: it moves on, and
-who comes later is refused. At most `max_parked` sessions wait that can be rebuilt; the least recently used go first.
+`share`: one session per tree. `fork`: every state stays parked and is forked for each call, so that all branches and
+retries start from it. `replay`: the session moves on with its branch; a later branch replays. `refuse`: it moves on,
+and a later branch is refused. At most `max_parked` rebuildable sessions are parked; the least recently used is evicted
+first.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ Key = tuple[str, str, int]
 
 
 class Refused(Exception):
-    """The tool's state is another branch's and can be neither forked nor replayed. Private to the runner."""
+    """Another branch has the tool's state, which can be neither forked nor replayed. Private to the runner."""
 
 
 @dataclass(frozen=True, slots=True)

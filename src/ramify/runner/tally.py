@@ -1,5 +1,4 @@
-"""Tally: how far a run has come, in counts: what a progress bar needs of it, and all that a process that shares a run
-with others says of it meanwhile."""
+"""Tally: the progress of a run in counts, for the progress bar and for the processes that share a run."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

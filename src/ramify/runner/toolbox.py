@@ -1,6 +1,6 @@
-"""Toolbox: carries the model's tool calls out, so that nothing a tool does can hurt more than its own observation.
+"""Toolbox: run the model's tool calls; a tool's fault affects only its own observation.
 
-Owns deadlines, tries, the sessions of all branches and the figures about them. A tool that raises, hangs or returns
+Owns deadlines, retries, the sessions of all branches and their metrics. A tool that raises, hangs or returns
 junk gives a `ToolCall` with status `crashed` or `timeout`; only a branch whose state cannot be restored raises,
 `ToolError("replay_diverged")`, and a cancellation is never swallowed. Time is that of the running loop.
 """

@@ -1,4 +1,4 @@
-"""Tools: those a run has, the task's and those its configuration names."""
+"""Tools of a run: the task's and those of its configuration."""
 
 import inspect
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Votes: many answers and their scores become one answer. Numbers and classes only.
+"""Votes: choose one of many scored answers. Numbers and classes only.
 
-An answer's class is the number of the first answer that means the same; an answer that is None has none and is never
-counted. Ties go to the answer that was given first. Source: huggingface/search-and-learn sal/utils/math.py; the order
+The class of an answer is the number of the first answer that means the same. An answer None has no class and is not
+counted. Ties go to the first answer. Source: huggingface/search-and-learn sal/utils/math.py; the order
 of ties is the published one.
 """
 

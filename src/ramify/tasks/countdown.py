@@ -1,9 +1,9 @@
 """Countdown: make the target from all the numbers, each used exactly once, with a stateful calculator.
 
 Owns the problems, their split and the score. A problem is made by one random chain of steps, which is also its
-demonstration, so every fork in the demonstrations is a real choice. Whether a problem is held out depends on nothing
-but a hash of its canonical key, decided before any data exists: no seed, generator or order can move one across.
-The score and the dead-end rule read the transcript alone; nothing here knows a solution when it judges.
+demonstration, so every fork in the demonstrations is a real choice. A hash of its canonical key
+alone decides whether a problem is held out, so no seed, generator or order can move it across the split. The score and
+the dead-end rule read the transcript alone; no solver takes part.
 """
 
 import hashlib

@@ -2,8 +2,8 @@
 
 Owns mapping and checking: every fault names the file, the line or row and the column, and all of them are reported at
 once. `data_folder` finds the files, `data_rows` and `data_arrow` read them. The answer column becomes the problem's
-secret, which oracle judges alone are handed; the question, the id and the public columns are for everybody. Rows keep
-their order, one batch of them is held beside the problems, and a file is never changed.
+secret, which only oracle judges get; everybody may read the question, the id and the public columns. Rows keep their
+order, memory holds one batch of them beside the problems, and a file is never changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,9 +1,9 @@
 """Rows of Parquet files and of Arrow files, batch by batch. Needs pyarrow, an extra.
 
-Arrow files are streams, as `Dataset.save_to_disk` writes them, or files with a footer. Columns that nobody wants are
-not read. Of the others a column is left out if JSON cannot hold a part of it: bytes (images, audio), times, decimals
-and maps. A setting that names such a column is a `ConfigError`, and so is a file that is damaged or ends too early. A
-column of JSON text (Arrow's type of that name) is what the text says; inside another column it is left out.
+Arrow files are streams, as `Dataset.save_to_disk` writes them, or files with a footer. Unused columns are not read. A
+used column is skipped if JSON cannot hold a part of it: bytes (images, audio), times, decimals and maps. A setting that
+names such a column is a `ConfigError`, and so is a file that is damaged or ends too early. A column of JSON text
+(Arrow's type of that name) is decoded; inside another column it is skipped.
 """
 
 from collections.abc import Iterator

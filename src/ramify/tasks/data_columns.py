@@ -1,7 +1,7 @@
-"""Columns of a row: found by their name or by a dotted path, read as a question, and made plain.
+"""Columns of a row: find one by name or dotted path, read it as a question, and make it plain data.
 
-A row is a mapping of columns to values. A column is looked for by its exact name first, then, where the name has dots,
-by the path through nested columns. What is wrong with a row is a `BadRow`, which a report names with the row's place.
+A row is a mapping of columns to values. A column is looked up by its exact name first, then, if the name has dots, by
+the path through nested columns. A fault of a row is a `BadRow`; the report adds the row's place.
 """
 
 import math

@@ -1,12 +1,12 @@
-"""Where the questions are: the files behind a path, in the order they are read, and the split that they are.
+"""Data folders: the files behind a path, in reading order, and their split.
 
 A path is a file; a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote, whose own lists are obeyed
 (huggingface/datasets:src/datasets/arrow_dataset.py); or a folder of data files, whose names say which split they are
 of, as on the Hugging Face hub (src/datasets/data_files.py). Files of a split are read in the order of their names.
 Links are followed and keep their own names, for the hub's cache is made of links.
 
-Nothing is left out in silence: a split that is not chosen, a shard that is not there or empty, files of several kinds
-and folders that may or may not belong are each a `ConfigError` that names them. Reads no row.
+Nothing is skipped silently: a split that is not chosen, a missing or empty shard, files of several kinds and folders
+that may or may not belong are each a `ConfigError` that names them. It reads no row.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""One row of a data file: where it stands, what is wrong with it, and which of its columns are read."""
+"""One row of a data file: its place, its fault, and the columns to read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Rows of data files, one at a time, each with its place: `data.jsonl:3` or `data.parquet row 3`.
 
-A row that cannot be read is a fault in its place, and reading goes on behind it; a file that cannot be read is a
-`ConfigError` that names it. Of JSONL and CSV one line is held at a time, of Parquet and Arrow one batch.
+A row that cannot be read is a fault with its place, and reading continues behind it. A file that cannot be read is a
+`ConfigError` that names it. Memory holds one line of JSONL and CSV, and one batch of Parquet and Arrow.
 """
 
 import csv

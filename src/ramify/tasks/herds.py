@@ -1,9 +1,9 @@
-"""Herds: make a number from two of a town's herds, whose sizes have to be looked up first, one search a herd.
+"""Herds: look up the sizes of a town's herds, one search each, then make a number from two of them.
 
-Owns the problems, their split, their passages and the score. The looking up is long and decides little; which two
-herds make the number is decided in the few tokens of the answer: the opposite of countdown, and so the task on which
-forks behind the prefix pay (`docs/when-trees-pay.md`). Whether a problem is held out depends on nothing but a hash of
-its target and its numbers. The score reads the question and the transcript alone.
+Owns the problems, their split, their passages and the score. The look-ups are long and decide little; the few tokens of
+the answer choose the two herds. This is the opposite of countdown, so forks behind the prefix pay here
+(`docs/when-trees-pay.md`). A hash of its target and numbers alone decides whether a problem is held out. The score
+reads only the question and the transcript.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Made-up worlds for multi-hop questions: sixteen people, six towns, and passages that tell of them.
+"""Made-up worlds for multi-hop questions: sixteen people, six towns, and passages about them.
 
 Owns the facts, their passages and the split. Every fact has one `record`, which is true, and up to two `rumor`s, which
 are not. Which side of the split a person is on depends on a hash of the name alone; a world holds people of one side,

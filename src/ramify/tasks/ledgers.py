@@ -1,9 +1,8 @@
-"""Ledgers: orders to carry out on a ledger in a Python session, each told once the one before it is done.
+"""Ledgers: carry out orders on a ledger in a Python session; each order is shown when the one before it is done.
 
-A coding agent's problem in small: the answer is a value built up over three calls or more, and what is to be done next
-depends on what the session holds. So a branch is right only if its interpreter is its own: one that sees a sibling's
-variables is told other orders, and answers something else. The gold answer is secret and only the judge, an oracle,
-sees it.
+This is a coding agent's problem in small: the answer is built over three or more calls, and the next order depends on
+the state of the session. So a branch is right only if its interpreter is its own: a branch that sees a sibling's
+variables gets other orders and another answer. The gold answer is secret; only the judge, an oracle, sees it.
 """
 
 from collections.abc import Mapping, Sequence

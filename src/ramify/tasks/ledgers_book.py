@@ -1,8 +1,8 @@
 """Made-up books for a coding agent: accounts, and orders to carry out on them one after the other.
 
-Owns the problems, their split and the one right answer. What is ordered next follows from a hash of the problem and of
-all that the accounts hold, so that whoever carried out one order wrongly is ordered something else from there on, and
-nobody can know an order before the one before it is carried out. Pure: nothing here runs code.
+Owns the problems, their split and the one right answer. A hash of the problem and the account values chooses the next
+order. So a wrong step leads to other orders, and no order can be known before the previous one is done. Pure: nothing
+here runs code.
 """
 
 import hashlib

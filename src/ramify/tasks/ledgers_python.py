@@ -1,8 +1,8 @@
-"""The Python session of `ledgers`: it begins with the problem's ledger, and tells the next order behind every call.
+"""The Python session of `ledgers`: it starts with the problem's ledger, and shows the next order after every call.
 
-An order stands until the ledger in the session changes; then the next one is told. It is chosen out here, from what the
-ledger has come to, so that no code in the session can know it before. The state of a branch is its interpreter and the
-page its book is open at, and a fork has both of its own.
+An order stands until the ledger in the session changes; then the next one is shown. It is chosen outside the session,
+from the ledger's values, so no code in the session can know it before. The state of a branch is its interpreter and its
+position in the book, and a fork copies both.
 """
 
 from collections.abc import Mapping

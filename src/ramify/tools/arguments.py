@@ -1,7 +1,7 @@
-"""Arguments: what the text of a call stands for by the schema of its tool, and why a call is not made.
+"""Arguments: read the text of a call by the schema of its tool, or say why no call is made.
 
-Chat formats hand over a JSON object, or the text itself for a tool of one text; formats of tags hand over what stands
-between the tags. What does not fit is answered in words for the model, and no tool is called.
+Chat formats pass a JSON object, or the text itself for a tool with one text parameter; tag formats pass the text
+between the tags. Arguments that do not fit get an answer in words for the model, and no tool is called.
 """
 
 import json
@@ -29,10 +29,10 @@ Faults = Callable[[str], str | None]
 
 
 def faults_of(tool: Tool) -> Faults:
-    """What says why arguments cannot be meant for `tool`; nothing where they can, or where it is the tool's to say.
+    """A function that says why arguments do not fit `tool`; it says nothing if they fit or only the tool can tell.
 
-    A tool that checks its own is asked. Of any other one the schema counts, where a JSON object came: formats of tags
-    hand over the text as it was written, and what that means only the tool knows.
+    A tool that checks its own arguments is asked. For any other tool a JSON object is checked by the schema. The text
+    of a tag format is not, because only the tool knows its meaning.
     """
     if isinstance(tool, ChecksArguments):
         return tool.fault

@@ -1,7 +1,7 @@
 """Corpus: the passages of a user's own file, JSONL (also gzipped) or Parquet, for a search index.
 
 Owns reading and checking: every fault names the file, the line (of Parquet: the row) and the column. Rows keep their
-order, the file is never changed, and what is held of it at a time is a batch of rows and some 30 bytes for each id.
+order and the file is never changed. Memory holds a batch of rows and about 30 bytes per id.
 Search-R1's layout is read as it is published: `contents` is the title, a newline and the text.
 """
 
@@ -53,7 +53,7 @@ class Columns:
     """None = `id`, where a row has one."""
 
     def read_of(self, present: Sequence[str]) -> list[str]:
-        """Those of a file's columns that are read. Raises `BadPassage` where one that is needed is not there."""
+        """The columns to read from a file. Raises `BadPassage` if a needed one is missing."""
         for column in (self.text, self.title, self.uid):
             if column is not None and column not in present:
                 raise BadPassage(f"there is no column {column!r}; {nearest(column, present)}")
@@ -76,7 +76,7 @@ class Columns:
 
 
 class Corpus:
-    """A file of passages, and what was found out while it was read. Raises `ConfigError` if it is no such file."""
+    """A file of passages, with counts of what was read. Raises `ConfigError` if it is no such file."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Corpus:
         return passage
 
     def _note(self, number: int, bad: BadPassage) -> None:
-        """Keep a fault. Raises `ConfigError` at one that would not be shown, where nothing can come of reading on."""
+        """Keep a fault. Raises `ConfigError` when there are more than are shown and bad rows stop the build."""
         self.num_bad += 1
         if len(self.faults) < MAX_FAULTS_SHOWN:
             place = f"{self.path}: row {number}" if self._is_parquet else f"{self.path}:{number}"

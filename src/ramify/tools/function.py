@@ -1,9 +1,9 @@
 """Functions as tools: `@tool` makes one from a typed function, `FunctionTool` from one of a text.
 
-A coroutine function runs in the loop, any other in a thread, so that a slow one delays nobody; what a thread hands over
-to be awaited is awaited in the loop. What it raises is the model's to read: `ValueError: …` with status `error`. A
-thread cannot be killed: one that hangs is left behind at the deadline, as a daemon that does not keep the process
-alive, and takes one of `max_threads` places until it returns.
+A coroutine function runs in the loop, any other in a thread, so that a slow one delays nobody. An awaitable that a
+thread returns is awaited in the loop. The model reads what the function raises: `ValueError: …` with status `error`. A
+thread cannot be killed: one that hangs is left behind at the deadline. It is a daemon, does not keep the process alive,
+and takes one of `max_threads` places until it returns.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class FunctionTool:
         """
         self.name = name or getattr(function, "__name__", "")
         if not self.name.isidentifier():
-            raise ConfigError(f"a tool needs a name that a format can call it by, got {self.name!r}")
+            raise ConfigError(f"a tool's name must be an identifier, so that a format can call it; got {self.name!r}")
         if branching not in ("share", "replay", "refuse"):
             raise ConfigError(f"tool {self.name!r}: branching = {branching!r}; allowed are 'share', 'replay', 'refuse'")
         if (deadline_s is not None and not deadline_s > 0) or max_threads < 1:
@@ -70,7 +70,7 @@ class FunctionTool:
         self._threads = DaemonThreads(max_threads)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """The function itself: a decorated one stays what it was to code that calls it."""
+        """Call the function itself: decorated, it stays a function for other code."""
         return self._function(*args, **keywords)
 
     def configured(
@@ -107,7 +107,7 @@ class FunctionTool:
         limit = asyncio.timeout(self._deadline_s)
         try:
             async with limit:
-                said = await self._said(self._read(arguments))
+                said = await returned(self._read(arguments), self._threads)
         except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - boundary to a user's code: its exceptions are for the model
@@ -120,17 +120,11 @@ class FunctionTool:
 
     async def close(self) -> None: ...
 
-    def _read(self, arguments: str) -> Callable[[], Any]:
+    def _read(self, arguments: str) -> partial[Any]:
         """The call to make. Raises `ValueError` where the arguments do not fit."""
         if self._signature is None:
             return partial(self._function, arguments)
         return partial(self._function, **self._signature.read(arguments))
-
-    async def _said(self, call: Callable[[], Any]) -> Any:
-        if inspect.iscoroutinefunction(self._function):
-            return await call()
-        said = await asyncio.get_running_loop().run_in_executor(self._threads, contained, call)
-        return await said if inspect.isawaitable(said) else said
 
 
 @overload
@@ -188,8 +182,16 @@ def _parameter(function: Callable[..., Any]) -> str:
         return "input"
 
 
-def contained(call: Callable[[], Any]) -> Any:
-    """In a thread, `exit()` is no wish to end the process, nor is anything else a wish of who runs the loop."""
+async def returned(call: partial[Any], threads: DaemonThreads) -> Any:
+    """What the call of a user's function returns: a coroutine function runs in the loop, any other in a thread."""
+    if inspect.iscoroutinefunction(call.func):
+        return await call()
+    said = await asyncio.get_running_loop().run_in_executor(threads, _contained, call)
+    return await said if inspect.isawaitable(said) else said
+
+
+def _contained(call: Callable[[], Any]) -> Any:
+    """Run in a thread, where `exit()` must not end the process and nothing else may stop the loop."""
     try:
         return call()
     except Exception:

@@ -1,11 +1,11 @@
-"""Tools of an MCP server, started here and spoken to on its standard input and output, or reached by a URL.
+"""Tools of an MCP server, which is started here (standard input and output) or reached by a URL.
 
-Each of the server's tools is a tool. One that only reads (`readOnlyHint`) is shared: all branches call it through one
-session of the run. Tools that change something act on one state together, a session of the server for each branch, and
-the most careful of them says how it branches: `replay` where all may be repeated (`idempotentHint`), else `refuse`.
-What reads is then of that state too, because it is to see what the branch has done. `branching` overrides each.
+Each tool of the server is a tool here. A server whose tools only read (`readOnlyHint`) is shared: all branches call it
+through one session of the run. Otherwise all its tools act on one state, a session for each branch, and the most
+careful tool decides how it branches: `replay` if all calls may be repeated (`idempotentHint`), else `refuse`. A tool
+that reads then uses the session of its branch, to see what the branch has done. `branching` overrides each tool.
 
-A run that was recorded knows its tools: the server is not asked again to read it.
+A recorded run stores its tools, so reading it does not ask the server.
 """
 
 import re
@@ -80,9 +80,9 @@ class Mcp:
 
     def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):
-            raise ConfigError(f"command = {self.command!r}, url = {self.url!r}: name one of them")
+            raise ConfigError(f"command = {self.command!r}, url = {self.url!r}: set exactly one of them")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"url = {self.url!r}: it begins with http:// or https://")
+            raise ConfigError(f"url = {self.url!r}: it must begin with http:// or https://")
         for key in ("args", "env", "env_from", "cwd") if self.url is not None else ("headers",):
             if given := asdict(self)[key]:
                 raise ConfigError(f"{key} = {given!r}: a server of a {'url' if self.url else 'command'} takes none")
@@ -94,7 +94,7 @@ class Mcp:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """The server's tools. Raises `ConfigError` where it cannot be asked, or lists what the options do not fit."""
+        """The server's tools. Raises `ConfigError` if it does not answer, or if the options do not fit its list."""
         tools = self._chosen(self._listing())
         branching: dict[str, McpBranching] = {t.name: self.branching.get(t.name, t.branching) for t in tools}
         source = McpSource(self)
@@ -107,7 +107,7 @@ class Mcp:
         return made
 
     def recorded(self) -> Mapping[str, Any]:
-        """The options that make the same tools again, with nobody asked, from any folder."""
+        """The options that make the same tools again, from any folder and without asking the server."""
         folders = {"attachments": self.attachments, "cwd": "." if self.cwd is None and self.url is None else self.cwd}
         absolute = {key: str(Path(folder).resolve()) for key, folder in folders.items() if folder is not None}
         return {"listed": msgspec.json.encode(self._listing()).decode(), **absolute}
@@ -167,7 +167,7 @@ class Mcp:
 
 @dataclass(slots=True)
 class McpSource:
-    """The server behind a set of tools. Nothing of it is needed before the first session is opened."""
+    """The server behind a set of tools, made when the first session opens."""
 
     options: Mcp
     _server: "McpServer | None" = None

@@ -110,4 +110,4 @@ def _ours(variable: str) -> str:
     try:
         return os.environ[variable]
     except KeyError:
-        raise ConfigError(f"the environment variable {variable} is to go to an MCP server and is not set") from None
+        raise ConfigError(f"the environment variable {variable}, which an MCP server needs, is not set") from None

@@ -1,7 +1,7 @@
-"""What an MCP server says, as a `ToolResult`: its texts, its structured content as metadata, its files as attachments.
+"""An MCP server's answer as a `ToolResult`: texts, structured content as metadata, and files as attachments.
 
-An image, a sound or another file is kept in a folder under the hash of its content, so that the same file is one; the
-model is shown its kind and size in its place. Bytes never enter a text, metadata or ids.
+An image, a sound or another file is stored in a folder under the hash of its content, so equal files are stored once.
+The model is shown its kind and size instead. Bytes never enter a text, metadata or ids.
 """
 
 import base64
@@ -48,7 +48,10 @@ class Folder:
         folder = Path(tempfile.gettempdir()) / f"ramify-attachments-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-            raise ToolError("tool_gave_up", f"{folder} is somebody else's; name a folder by the option `attachments`")
+            raise ToolError(
+                "tool_gave_up",
+                f"{folder} is a link or another user's; name a folder by the option `attachments`",
+            )
         return folder
 
 

@@ -1,9 +1,9 @@
-"""MCP process: a server that was started here, as the two streams of messages that the SDK's client speaks through.
+"""MCP process: a server started here, as the two message streams of the SDK's client.
 
-Owns the process, and what one that misbehaves may cost. A line longer than `MAX_MESSAGE_BYTES` ends it. What is no
-message is passed over, and so are answers to nothing and notifications, which nobody here reads. All that comes unasked
-is read no faster than `UNASKED_BYTES` in `PAUSE_S`, and of requests of its own no more than `MAX_OWED` wait for their
-answers. Of its standard error the last words are kept. It ends with its streams, ever less politely: `ENDINGS`.
+Owns the process, and limits the cost of one that misbehaves. A line longer than `MAX_MESSAGE_BYTES` ends it. Lines that
+are no message, answers to no request and notifications are skipped. Unrequested input is read at `UNASKED_BYTES` per
+`PAUSE_S` at most, and at most `MAX_OWED` requests of the server wait for an answer. The end of its standard error is
+kept. The process ends with its streams, by the steps of `ENDINGS`, each harder than the one before.
 """
 
 import asyncio

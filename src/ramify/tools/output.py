@@ -1,4 +1,4 @@
-"""Output: whatever a tool returned becomes a ToolResult that can be shown, stored and compared, or is named as junk.
+"""Output: whatever a tool returns becomes a `ToolResult` that can be shown, stored and compared; junk is a crash.
 
 Text is valid Unicode afterwards (bytes that are no UTF-8 and lone surrogates become U+FFFD; NUL stays), at most
 `max_bytes` long, and says so where something was left out; metadata is plain data a journal can hold.

@@ -1,6 +1,6 @@
-"""Passages: what a search index holds and finds, what a word of a text is, and how a query is read.
+"""Passages: what a search index holds, how a text is split into words, and how a query is read.
 
-Owns what every backend must agree on. A word is a run of letters and digits, its case and accents ignored; in scripts
+Owns what all backends share. A word is a run of letters and digits, its case and accents ignored; in scripts
 that put no spaces between words (Chinese, Japanese) it is one sign, as in Lucene's standard analysis. A query is its
 words joined by OR, so no text a model writes is ever query syntax. Hits come by BM25 score, equal scores in the
 order the passages were added, so the same query on the same passages gives the same answer.
@@ -104,7 +104,7 @@ def telling_words(words: Sequence[str], num_with: Callable[[str], int], num_pass
 
 
 def refusal(path: Path, why: str) -> ConfigError:
-    """The error for what cannot be opened as an index."""
+    """The error for a path that cannot be opened as an index."""
     return ConfigError(f"{str(path)!r} is no search index that can be used: {why}; build it again")
 
 

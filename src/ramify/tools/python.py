@@ -80,7 +80,7 @@ class Python:
     def __post_init__(self) -> None:
         object.__setattr__(self, "preload", tuple(self.preload))
         if not self.name.isidentifier():
-            raise ConfigError(f"a tool needs a name that a format can call it by, got {self.name!r}")
+            raise ConfigError(f"a tool's name must be an identifier, so that a format can call it; got {self.name!r}")
         for name, value, known in (("isolation", self.isolation, ISOLATIONS), ("siblings", self.siblings, SIBLINGS)):
             if value not in known:
                 raise ConfigError(f"{name} = {value!r}: it is one of {', '.join(known)}")

@@ -1,10 +1,10 @@
-"""Retriever: search through a server that speaks Search-R1's protocol, asked for many branches at once.
+"""Retriever: search through a server with Search-R1's protocol; queries of many branches share a request.
 
 Owns the wire format: `POST /retrieve {"queries": [...], "topk": k, "return_scores": true}`, answered by `{"result":
-[...]}` with a list a query in their order. Scores are always asked for, because the published server fails without
-them, or answers wrongly where there are two queries. Calls go out together (`Together`) and each gets its own list. An
-answer that is anything else, or none, is a `ToolError`: the toolbox tries again, then the model is told. Stateless, so
-branches share the connection, which is let go of at the end of a run.
+[...]}` with a list a query in their order. Requests always ask for scores: without
+them the published server fails, or answers two queries wrongly. Calls are batched (`Together`) and each gets its own
+list. Any other answer, or none, is a `ToolError`: the toolbox retries, then tells the model. The tool is stateless, so
+branches share the connection, which is closed at the end of a run.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,11 @@
-"""Retriever server: a search index behind Search-R1's protocol, for this library, Search-R1's trainer or anybody.
+"""Retriever server: a search index behind Search-R1's protocol, for this library, Search-R1's trainer or others.
 
 `POST /retrieve {"queries": [text, …], "topk": k or null, "return_scores": bool}` is answered by `{"result": [[…], …]}`,
 a list a query in their order: of `{"document": {…}, "score": s}`, or, without scores, of documents alone, where the
 published server fails. A document has `contents` (title, newline, text), and `id` if the corpus had ids. `GET /health`
-says how many passages there are. What is wrong with a request is a 400 whose body is `{"error": …}`. Searches run in
-threads, so that nobody waits for another's slow query. Reads the index and nothing else; binds to loopback unless it is
-told otherwise, and asks nobody who they are.
+says how many passages there are. A bad request gets a 400 with the body `{"error": …}`. Searches run in threads, so
+that a slow query delays no other. The server reads the index and nothing else. It binds to loopback unless told
+otherwise, and has no authentication.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class RetrieverServer:
         if not 1 <= top_k <= limits.max_top_k:
             raise ConfigError(f"top_k = {top_k!r}: a page shows 1 to {limits.max_top_k} passages")
         if not 0 <= port < 1 << 16:
-            raise ConfigError(f"port = {port!r}: 0 to 65535, and 0 is one that the system gives")
+            raise ConfigError(f"port = {port!r}: allowed are 0 (any free port) to 65535")
         self._web = web
         self._index: Final = index
         self._top_k: Final = top_k

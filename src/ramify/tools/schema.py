@@ -1,9 +1,9 @@
-"""Schema: whether the arguments of a call fit the JSON schema of its tool; in words for the model, where they do not.
+"""Schema: check the arguments of a call against the JSON schema of its tool, with faults in words for the model.
 
-A checker of its own, so that tools need no further package. It knows `type enum const properties required
-additionalProperties items prefixItems anyOf oneOf allOf $ref` and the bounds of numbers, texts and arrays; what else a
-schema says is left to the tool itself, and so is what would take too long. So it is never stricter than the schema:
-what fits is never refused.
+It is written here so that tools need no further package. It knows `type enum const properties required
+additionalProperties items prefixItems anyOf oneOf allOf $ref` and the bounds of numbers, texts and arrays; other
+keywords are left to the tool, and so are checks that would take too long. It is never stricter than the schema:
+arguments that fit are never refused.
 """
 
 import json

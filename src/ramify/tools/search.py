@@ -1,7 +1,7 @@
-"""Search: passages found in an index, as text for the model. Stateless, so branches share a session.
+"""Search: passages of an index, as text for the model. It is stateless, so branches share a session.
 
-Owns how a page of hits reads. A query without words, or one that finds nothing, is an empty result, no error. An index
-on disk is asked in a thread, so that a slow query delays nobody.
+Owns the text of a page of hits. A query without words, or without hits, gives an empty result and no error. An index on
+disk is searched in a thread, so that a slow query delays nobody.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ def checked_page(page: str, *, top_k: int, name: str) -> Callable[[Sequence[Hit]
     if page not in PAGES:
         raise ConfigError(f"page = {page!r}: no such style; {nearest(page, PAGES)}")
     if not name.isidentifier():
-        raise ConfigError(f"a tool needs a name that a format can call it by, got {name!r}")
+        raise ConfigError(f"a tool's name must be an identifier, so that a format can call it; got {name!r}")
     return PAGES[page]
 
 

@@ -1,7 +1,7 @@
-"""Search indexes on a disk: how one gets there, and how it is opened again.
+"""Search indexes on a disk: build one and open it again.
 
-Owns the file or folder of an index: it is built once, appears whole or not at all, and is only read from then on. What
-it holds and how it is asked is in `passages.py`, and what is on the disk is its backend's.
+Owns the file or folder of an index: it is built once, appears whole or not at all, and is read-only afterwards.
+`passages.py` says what it holds and how it is searched; a backend owns the bytes on the disk.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def build_index(path: str | Path, passages: Iterable[Passage], *, backend: Backe
     with _placed(Path(path)) as unfinished:
         num_passages = write(unfinished, passages)
         if num_passages == 0:
-            raise ConfigError(f"there are no passages for the search index {str(path)!r}; one at least is needed")
+            raise ConfigError(f"no passages for the search index {str(path)!r}; at least one is needed")
     return num_passages
 
 
@@ -80,7 +80,7 @@ def _placed(path: Path) -> Iterator[Path]:
 
 def _refuse_taken(path: Path) -> None:
     if path.exists():
-        raise ConfigError(f"{str(path)!r} is there already; remove it or name another path")
+        raise ConfigError(f"{str(path)!r} already exists; remove it or name another path")
 
 
 def _remove_leftovers(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""SeenIds: which ids a long file has used, and in which line first, in little memory.
+"""SeenIds: the ids that a long file has used and their first lines, in little memory.
 
 A table of 64-bit digests with open addressing: 21 to 43 bytes an id, where a dictionary takes 150. Two different ids
 have one digest about once in a hundred thousand files of 20 million ids; the second would be called a duplicate.

@@ -1,4 +1,4 @@
-"""Signature: what a typed function takes, as a JSON schema, and a call's arguments as its keyword arguments.
+"""Signature: the parameters of a typed function as a JSON schema, and a call's arguments as keyword arguments.
 
 The schema follows from the type hints, its words from the docstring (`Args:` as Google writes it, `:param name:`, or
 lines `name: what it is`). A hint that no JSON value stands for is a `ConfigError` that names the parameter.

@@ -1,7 +1,7 @@
 """Search indexes in SQLite's FTS5, which every Python brings along: in memory, or as one file.
 
-The words of a passage and the passage itself are stored apart, so FTS5 sees words only and its own reading of text does
-not matter. A file is opened read-only and as one that nobody changes, by several connections for several threads.
+The words of a passage are stored apart from its text, so FTS5 sees words only and its tokenizer does not matter. A file
+is opened read-only and immutable, with several connections for several threads.
 """
 
 import contextlib

@@ -1,9 +1,8 @@
-"""Together: questions of many callers, put in few requests.
+"""Together: batch the questions of many callers into few requests.
 
-One request is under way at a time. Questions that come within a short window of the first one, or while a request is
-under way, go out together in the next, in the order they came, and each caller gets the answer of its own place. A
-caller that is cancelled takes its question back; a request nobody waits for any more is cancelled. Nothing is tried
-again here.
+One request is in flight at a time. Questions that come within a short window of the first, or during a request, go
+together into the next request, in their order, and each caller gets the answer to its own question. A cancelled caller
+takes its question back. A request that nobody waits for is cancelled. Nothing is retried here.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""View: a tree told in the words of the methods it was grown by. Pure functions of a finished or stored tree."""
+"""View: a tree in the words of the method that grew it, by pure functions of a finished or stored tree.
+
+It may import every room but `cli`, and needs `core` and `strategies` only. Read `valued.py` first.
+"""
 
 from ramify.view.mctsr import MCTSrNode, MCTSrTrace, mctsr, mctsr_nodes, mctsr_trace
 from ramify.view.rstar import RStarNode, RStarReading, rstar, rstar_nodes

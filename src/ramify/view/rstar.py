@@ -1,6 +1,6 @@
 """rStar's view of a tree: nodes with the fields of its source, statistics included.
 
-The statistics are no search's memory: they follow from the stored tree alone. Every final answer updates the way from
+The statistics follow from the stored tree alone, not from a search's memory. Every final answer updates the way from
 it to the root once; a step that a value judge scored is updated by that alone; an ending without an answer is worth the
 negative reward, for the way to the root or, as published, for itself. These are the counts that rStar's search has when
 it is over, whatever search grew the tree. Paths that were given up by the strategy, or cut short by a budget or a

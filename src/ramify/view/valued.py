@@ -1,9 +1,9 @@
-"""Valued: a searched tree as plain nodes, with what was said of each and what the places above make of it.
+"""Valued: a searched tree as plain nodes, each with its value, q and visits.
 
-A node's value is what the judge that the search goes by said of it: where a path ended the judge of outcomes, elsewhere
-the judge of steps; of several judgements it is the mean. q is the mean of the values at a node and below it, and visits
-are their number; the steps of rStar and the answers of MCTSr have the q and the visits of their own methods, as `rstar`
-and `mctsr` tell them. Whatever comes of a judge that saw the answer is marked.
+A node's value is the score of the search's judge: the judge of outcomes where a path ended, elsewhere the judge of
+steps, and the mean of several scores. q is the mean of the values at a node and below it, and visits are their number.
+Steps of rStar and answers of MCTSr have the q and visits of their own methods, from `rstar` and `mctsr`. Figures from a
+judge that saw the answer are marked.
 """
 
 from collections.abc import Mapping
