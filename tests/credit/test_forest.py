@@ -211,7 +211,7 @@ def test_arrays_that_are_no_forest_are_refused() -> None:
         Forest.of_arrays([0, STEM], [1.0, 1.0], [1.0, None])
     with pytest.raises(ContractError, match="without a reward"):
         Forest.of_arrays([STEM, 0], [1.0, 1.0], [1.0, None])
-    with pytest.raises(ContractError, match="one shape"):
+    with pytest.raises(ContractError, match="must all have the shape"):
         Forest(*(np.zeros(n, np.int32) for n in (2, 2, 2, 2, 1)))
 
 
@@ -257,7 +257,7 @@ def test_shares_that_no_coin_accounts_for_are_named(
 def test_a_strategy_ends_paths_by_no_other_word() -> None:
     growth = bare()
     (tip,) = fork(growth, ROOT, [step("a")])
-    with pytest.raises(ContractError, match="'closed' or by a coin"):
+    with pytest.raises(ContractError, match="'closed', or 'roulette' for random termination"):
         growth.ask(Close(tip, "why", stop="answer"))  # type: ignore[arg-type]
 
 

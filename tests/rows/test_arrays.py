@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_refused_and_not_cut(limit: dict[str, Any]) -> None
 
 def test_rows_of_two_codecs_are_refused() -> None:
     row = rows_of(nested())[0]
-    with pytest.raises(ExportError, match="different codecs"):
+    with pytest.raises(ExportError, match="share no ids; export the rows of each apart"):
         padded([row, replace(row, codec="other", codec_sha256="0")])
 
 

@@ -69,7 +69,7 @@ def test_equal_advantages_are_whitened_to_0() -> None:
 def test_a_batch_of_one_token_has_no_variance() -> None:
     growth = bare()
     fork(growth, ROOT, [end("a", 1.0)])
-    with pytest.raises(ExportError, match="two trained tokens"):
+    with pytest.raises(ExportError, match="its statistics need more than 1"):
         whitened(rows_of(growth.tree))
 
 

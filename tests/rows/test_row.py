@@ -226,7 +226,7 @@ def test_nodes_that_may_not_be_trained_cannot_be_kept() -> None:
     growth = bare()
     good, cut = fork(growth, ROOT, [end("a", 1.0)], [end("b", 0.0, "budget")])
     assert [row.leaf_id for row in rows_of(growth.tree, kept=[good])] == [good]
-    with pytest.raises(ExportError, match="no leaves that may be trained"):
+    with pytest.raises(ExportError, match="are not trainable leaves; trainable are"):
         rows_of(growth.tree, kept=[good, cut])
 
 

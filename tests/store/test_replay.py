@@ -112,13 +112,13 @@ def test_records_that_do_not_follow_are_refused() -> None:
     opened = records[0]
     with pytest.raises(StoreError, match="tree 0 was opened twice"):
         replay([opened, opened], CODEC, RULES)
-    with pytest.raises(StoreError, match="tree 0 was never opened"):
+    with pytest.raises(StoreError, match="record of tree 0, which was never opened"):
         replay(records[1:], CODEC, RULES)
-    with pytest.raises(StoreError, match="although it was closed"):
+    with pytest.raises(StoreError, match="a record follows its closing"):
         replay([*records, records[-1]], CODEC, RULES)
-    with pytest.raises(StoreError, match="command 0 is recorded where 2 was expected"):
+    with pytest.raises(StoreError, match="the record says command 0, and the replay comes to 2"):
         replay([*records[:2], *records[1:2]], CODEC, RULES)
-    with pytest.raises(StoreError, match="number of leaves 9 is recorded where 3 was expected"):
+    with pytest.raises(StoreError, match="the record says number of leaves 9, and the replay comes to 3"):
         replay([*records[:-1], recording.shut(0, "done", 9)], CODEC, RULES)
 
 

@@ -157,7 +157,9 @@ class Growth:
 
     def _score(self, command: Command, scores: tuple[Score, ...]) -> None:
         if not isinstance(command, Judge) or len(scores) != len(command.nodes):
-            raise ContractError(f"{len(scores)} scores for {command!r}")
+            raise ContractError(
+                f"{command!r} ended with {len(scores)} scores; a Judge ends with one score for each of its nodes"
+            )
         for node, score in zip(command.nodes, scores, strict=True):
             self.tree.score(node, score)
 
@@ -175,7 +177,7 @@ class Growth:
                 for node in nodes:
                     self.tree.parent(node)
                 if not nodes:
-                    raise ContractError("a Judge names at least one node")
+                    raise ContractError(f"{command!r} names no node; a Judge names at least one")
             case Close(node):
                 self.tree.parent(node)
                 _check_stop(command, self.tree)
@@ -188,11 +190,16 @@ class Growth:
 
 
 def _check_stop(close: Close, tree: Tree) -> None:
-    """Refuse a Close that is no end, or a coin that might know what it ends."""
+    """Refuse a Close that is no end, or a random termination (a coin) that might know what it ends."""
     if close.stop not in ("closed", ROULETTE):
-        raise ContractError(f"{close!r}: a strategy ends a path as 'closed' or by a coin, {ROULETTE!r}")
+        raise ContractError(
+            f"{close!r}: a strategy closes a path with the stop word 'closed', or {ROULETTE!r} for random termination"
+        )
     if close.stop == ROULETTE and (tree.is_ended(close.node) or tree.num_requested(close.node)):
-        raise ContractError(f"{close!r}: a coin is thrown over a path that goes on, before anything below is asked for")
+        raise ContractError(
+            f"{close!r}: random termination ends a path that goes on, before anything below is asked for; use "
+            "'closed' instead"
+        )
 
 
 def _check_types(grow: Any) -> None:

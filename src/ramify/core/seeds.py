@@ -31,7 +31,7 @@ def child_seed(parent_seed: int, position: int, index: int) -> int:
 
 
 def coin(seed: int) -> float:
-    """Uniform on [0, 1): the coin that decides whether the path whose next seed is `seed` goes on."""
+    """Uniform on [0, 1): the coin of random termination, for the path whose next seed is `seed`."""
     return _hash64(b"coin", str(seed).encode()) / 2**64
 
 

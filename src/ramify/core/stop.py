@@ -1,8 +1,8 @@
 """Stop words: one vocabulary for how a path ends, used by store, rows, metrics and viewer.
 
-Sources: `docs/rollouts.md` (ARPO, AT2PO, TreePO, Search-R1 words and ours); step search adds its three; `closed`
-is the strategy's or a prune rule's own end, with its reason in the node's notes, and `roulette` a coin's: a strategy's,
-or that of `growth.keep` where a prune rule would have closed the path.
+Sources: `docs/rollouts.md` (ARPO, AT2PO, TreePO, Search-R1 words and ours); step search adds its three; `closed` is the
+strategy's or a prune rule's own end, with its reason in the node's notes, and `roulette` is random termination by a
+coin: a strategy's, or that of `growth.keep` where a prune rule would have closed the path.
 """
 
 from dataclasses import dataclass

@@ -271,7 +271,7 @@ class Tree:
     def reward_score(self, node: int) -> Score | None:
         """The score that is the reward of `node`: the last one of the judge that scored it last when it ended, whatever
         others said of it later; of a node that nobody scored then, the last one of all. None = nobody did, but for a
-        prune rule, or a coin ended the path: what it would have been worth is not known."""
+        prune rule, or random termination (a coin) ended the path: what it would have been worth is not known."""
         scores = [score for score in self._scores.get(node, ()) if not score.is_of_step]
         if not scores or self._stop[node] == ENDED_BY_COIN:
             return None

@@ -31,8 +31,8 @@ def balanced(forest: Forest, tree: Tree, rule: PostHocRule) -> Forest:
     """
     if forest.has_coins:
         raise ContractError(
-            "balanced shares follow from where the rule would fork whole paths, and a coin ended some (growth.keep); "
-            "leave the coin out, or use a strategy that decides before it samples"
+            "balanced shares follow from where the rule would fork whole paths, and random termination ended some "
+            "(growth.keep); set growth.keep = 0, or use a strategy that decides before it samples"
         )
     found = _Round.of(tree, forest)
     weights, num_planned = _weights(tree, rule, found)

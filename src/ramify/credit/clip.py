@@ -28,10 +28,13 @@ class ClipParts(NamedTuple):
 def clip_parts(forest: Forest, advantages: Advantages) -> ClipParts:
     """The parts of (num_leaves,) leaf advantages, by the leaves' split weights.
 
-    Raises `ContractError` where coins were thrown: a leaf that one ended weighs beside those that count for it.
+    Raises `ContractError` under random termination (coins): a leaf that a coin ended weighs beside those that count
+    for it.
     """
     if forest.has_coins:
-        raise ContractError("leaf advantages do not make up for paths that a coin ended; clip coefficients of nodes")
+        raise ContractError(
+            "leaf advantages do not make up for randomly terminated paths; clip the nodes' coefficients"
+        )
     weight = forest.weight[forest.leaves]
     return ClipParts(
         plus=forest.over_leaves(weight * np.maximum(advantages, 0)),

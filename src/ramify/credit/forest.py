@@ -49,16 +49,16 @@ class Forest:
     tree: Ints_N | None = None
     """(N,) number of the published method's tree that each node belongs to (`core/stems.py`); None = its stem's."""
     has_coins: bool = False
-    """Whether a coin ended paths, which are then worth 0, or let them go on, which then count for more."""
+    """Whether random termination (a coin) ended paths, which are worth 0, or let them go on, which count for more."""
     balanced: Array_N | None = None
     """(N,) shares that make one round of post-hoc forks exact (`credit/balance.py`); None = not computed."""
 
     def __post_init__(self) -> None:
         shapes = {array.shape for array in (self.parent, self.share, self.reward, self.num_tokens, self.nodes)}
         if len(shapes) > 1:
-            raise ContractError(f"the arrays of a forest have one shape (num_nodes,), got {sorted(shapes)}")
+            raise ContractError(f"the arrays of a forest must all have the shape (num_nodes,), got {sorted(shapes)}")
         if (self.parent >= np.arange(len(self.parent))).any() or (self.parent < STEM).any():
-            raise ContractError(f"a forest lists parents before their children, got parent={self.parent.tolist()}")
+            raise ContractError(f"a forest must list parents before their children, got parent={self.parent.tolist()}")
         extra = {name: a.shape for name, a in self.measures.items()}
         optional = {"decision": self.decision, "selected": self.selected, "tree": self.tree, "balanced": self.balanced}
         extra |= {name: a.shape for name, a in optional.items() if a is not None}

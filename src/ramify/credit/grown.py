@@ -4,8 +4,8 @@ Only nodes of role `policy` that continue their parent count. Paths that failed 
 dropped and their siblings' shares renormalised; every other loss is named, and then no credit is called exact: a path
 cut by a budget or a deadline, one that was cancelled or never ended, a planned sibling that never came, a fork decided
 because of tokens already drawn. What the model's own tokens caused (`length`, `tool_limit` …) is a leaf with its
-reward; what a coin ended is a leaf of return 0, and the shares behind a coin that let a path go on make up for it.
-Reasons name counts and rules, never node ids, so that equal trees give equal reasons.
+reward; what random termination (a coin) ended is a leaf of return 0, and the shares behind a coin that let a path go on
+make up for it. Reasons name counts and rules, never node ids, so that equal trees give equal reasons.
 
 Limits: whether a rule *would* have forked elsewhere cannot be read off one tree. A strategy whose rule is not
 predictable says so (`post_hoc_reasons`), also for trees in which it happened not to fork.

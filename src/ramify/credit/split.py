@@ -31,8 +31,8 @@ def split_tree_loo(forest: Forest) -> Array_N:
 def subtree_loo(forest: Forest) -> Array_N:
     """(N,) w_c (Q_c - B_c), B_c the split-weighted mean of all leaves not below c; 0 where there are none. Exact.
 
-    Equals w_c (Q_c - V) / (1 - w_c) where no coin was thrown. The default: best, or within 1 % of it, on the two
-    problems measured.
+    Equals w_c (Q_c - V) / (1 - w_c) without random termination (coins). The default: best, or within 1 % of it, on the
+    two problems measured.
     """
     weight, value, outside = forest.weight, forest.value, forest.outside
     has_others = outside > 1e-12

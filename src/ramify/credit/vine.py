@@ -1,8 +1,9 @@
 """Vine: a path credited by how much each of its steps changed the value, which rollouts beside it estimate (VinePPO).
 
 The trunk is trained, the rollouts are not: a decision gives its trunk the share 1 and its rollouts the share 0. The
-value of a prefix is the mean return of its rollouts, at the path's end its own return, 0 where a coin ended it. Exact
-where every prefix of the trunk has rollouts, the prompt included (`docs/credit.md`; arXiv 2410.01679).
+value of a prefix is the mean return of its rollouts, at the path's end its own return, 0 where random termination (a
+coin) ended it. Exact where every prefix of the trunk has rollouts, the prompt included (`docs/credit.md`; arXiv
+2410.01679).
 """
 
 from collections.abc import Sequence

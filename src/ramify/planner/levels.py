@@ -2,9 +2,9 @@
 
 The arithmetic of nested analysis of variance, for trees whose numbers of children differ. At a fork the sample variance
 of the children's means, less what these means owe to chance below, estimates without bias what the children's own step
-adds. A place where a coin gave one child says nothing of its own level; it borrows the level's mean. Paths that ended
-add nothing to later levels and cost nothing there. Source: Searle, Casella and McCulloch, Variance Components (1992),
-chapter 3; the use for splitting: Garvels, The splitting method in rare event simulation (2000), chapter 2.
+adds. A place where a random draw gave one child says nothing of its own level; it borrows the level's mean. Paths that
+ended add nothing to later levels and cost nothing there. Source: Searle, Casella and McCulloch, Variance Components
+(1992), chapter 3; the use for splitting: Garvels, The splitting method in rare event simulation (2000), chapter 2.
 """
 
 from dataclasses import dataclass, replace

@@ -41,7 +41,7 @@ class PilotTree:
         if (self.parent >= np.arange(len(self.parent))).any():
             raise ContractError(f"a pilot's tree lists parents before their children, got {self.parent.tolist()}")
         if np.isnan(self.reward[self.is_leaf]).any():
-            raise ContractError("a leaf of a pilot has no reward")
+            raise ContractError("a leaf of the pilot has no reward; judge every leaf before planning")
 
     @property
     def is_leaf(self) -> Bools_N:
@@ -96,7 +96,9 @@ class Pilot:
 
     def __post_init__(self) -> None:
         if len(self.trees) < 2:
-            raise ContractError(f"a pilot of {len(self.trees)} problem(s) says nothing of others: take 2 or more")
+            raise ContractError(
+                f"a pilot of {len(self.trees)} problem(s) says nothing about others; take 2 problems or more"
+            )
         if any(int(tree.level.max()) >= self.num_levels for tree in self.trees):
             raise ContractError(f"a tree of the pilot has more levels than num_levels = {self.num_levels}")
 

@@ -3,8 +3,8 @@
 A pure function of the pilot. It forks only where the interval of the best number of children lies above 1, so that a
 pilot too small to tell gives chains; what it predicts has an interval over problems, for the shape it chose. It has two
 aims. `gradient`: the variance of the return, times the cost; of pruning, giving up where that loses next to nothing of
-the return, else the exact coin whose survivors count for more. `coverage`: problems solved at a budget, where pruning
-just gives up.
+the return, else the exact random termination (a coin) whose survivors count for more. `coverage`: problems solved at a
+budget, where pruning just gives up.
 """
 
 import math

@@ -33,9 +33,13 @@ class Shape:
 
     def __post_init__(self) -> None:
         if not self.children or not all(1 <= k < math.inf for k in self.children):
-            raise ContractError(f"a shape has 1 child or more at every depth, got {self.children!r}")
+            raise ContractError(
+                f"children = {self.children!r}: every depth of a shape has a finite number of children, at least 1"
+            )
         if self.keep is not None and not 0 <= self.keep < 1:
-            raise ContractError(f"a shape keeps a share from 0 to below 1 where the rule fires, got {self.keep!r}")
+            raise ContractError(
+                f"keep = {self.keep!r}: the share of paths kept where the rule fires is at least 0 and below 1"
+            )
 
     @property
     def is_forked(self) -> bool:

@@ -111,7 +111,7 @@ def write(rows: Iterable[Row], path: Path) -> int:
 def _refuse_mixed(rows: Sequence[Row]) -> None:
     codecs = {row.codec_sha256: row.codec for row in rows}
     if len(codecs) > 1:
-        raise ExportError(f"rows of different codecs have no common ids: {sorted(codecs.values())}")
+        raise ExportError(f"rows of the codecs {sorted(codecs.values())} share no ids; export the rows of each apart")
 
 
 def _fitting(what: str, needed: int, wanted: int | None) -> int:

@@ -56,7 +56,7 @@ def _moments(rows: Sequence[Row], values: Sequence[np.ndarray]) -> tuple[float, 
     found = np.concatenate([np.empty(0), *trained]).astype(np.float64)
     total = weights.sum()
     if total <= 1:
-        raise ExportError(f"statistics over a batch need two trained tokens or more, it has {total:g}")
+        raise ExportError(f"the trained tokens of the batch weigh {total:g}; its statistics need more than 1")
     if (found == found[0]).all():
         return float(found[0]), 0.0
     mean = (weights * found).sum() / total

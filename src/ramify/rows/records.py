@@ -73,7 +73,7 @@ def plain(value: Any, where: str) -> Any:
         case list() | tuple():
             return [plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
         case _:
-            raise ExportError(f"column {where} holds {value!r} of type {type(value).__name__}, which is no JSON")
+            raise ExportError(f"column {where} holds {value!r} of type {type(value).__name__}, which is not JSON")
 
 
 def _span(span: RowSpan) -> dict[str, Any]:

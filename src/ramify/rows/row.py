@@ -208,7 +208,7 @@ def _kept(forest: Forest, kept: Sequence[int] | None, policy: Policy) -> list[in
     index = {int(forest.nodes[leaf]): int(leaf) for leaf in forest.leaves}
     unknown = [node for node in kept if node not in index]
     if unknown:
-        raise ExportError(f"nodes {unknown[:8]} are no leaves that may be trained; those are {sorted(index)[:16]}")
+        raise ExportError(f"nodes {unknown[:8]} are not trainable leaves; trainable are {sorted(index)[:16]}")
     return [index[node] for node in (kept if policy == "per_leaf" else dict.fromkeys(kept))]
 
 

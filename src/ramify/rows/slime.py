@@ -179,7 +179,7 @@ def read(path: Path) -> list[Sample]:
 
 
 def was_ended_by_coin(sample: Sample) -> bool:
-    """Whether a sample of a row says that a coin ended its path: its reward of 0 is none."""
+    """Whether a sample of a row says that random termination (a coin) ended its path: its reward of 0 is none."""
     said = (sample.metadata or {}).get("ramify")
     return isinstance(said, Mapping) and said.get("stop") == ROULETTE
 

@@ -24,7 +24,7 @@ SUFFIXES: Final = (".npz", ".safetensors")
 def write_tensors(tensors: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], path: Path) -> None:
     """Write `tensors` to `path` and `columns`, each as long as the batch, to the same name with `.jsonl`."""
     if path.suffix not in SUFFIXES:
-        raise ExportError(f"{path.name!r} is no name for tensors; it must end in {' or '.join(SUFFIXES)}")
+        raise ExportError(f"{path.name!r} cannot name a file of tensors; it must end in {' or '.join(SUFFIXES)}")
     records = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
     write_lines(records, path.with_suffix(".jsonl"))
     with whole(path) as part, part.open("wb") as stream:

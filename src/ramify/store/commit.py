@@ -131,7 +131,7 @@ class GroupCommit:
         with self._changed:
             self._refuse_if_stopped()
             if self._is_closing:
-                raise StoreError(f"the journal {self._folder} is closed")
+                raise StoreError(f"the journal {self._folder} is closed and takes no more records; resume the run")
             self._queue.extend(lines)
             for line in lines:
                 self._pending_bytes += len(line.data)

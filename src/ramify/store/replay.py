@@ -55,11 +55,11 @@ class Replayed:
     def feed(self, record: AskedRecord | GrownRecord | OutcomeRecord | ClosedRecord) -> None:
         """Apply the next record of this tree."""
         if self.shut is not None:
-            raise StoreError(f"tree {self.index}: a record follows although it was closed: {record!r:.200}")
+            raise StoreError(f"tree {self.index}: a record follows its closing: {record!r:.200}")
         try:
             self._apply(record)
         except ContractError as error:
-            raise StoreError(f"tree {self.index}: its record does not replay: {error}") from error
+            raise StoreError(f"tree {self.index}: its records cannot be replayed: {error}") from error
 
     def _apply(self, record: AskedRecord | GrownRecord | OutcomeRecord | ClosedRecord) -> None:
         match record:
@@ -113,7 +113,9 @@ class Replayed:
 
     def _expect(self, what: str, recorded: int, replayed: int) -> None:
         if recorded != replayed:
-            raise StoreError(f"tree {self.index}: {what} {recorded} is recorded where {replayed} was expected")
+            raise StoreError(
+                f"tree {self.index}: the record says {what} {recorded}, and the replay comes to {replayed}"
+            )
 
 
 def replay(records: Iterable[RunRecord], codec: Codec, rules: GrowthRules) -> dict[int, Replayed]:
@@ -145,15 +147,17 @@ def feed(trees: dict[int, Replayed], record: RunRecord, codec: Codec, *, rules: 
     elif record.tree in trees:
         trees[record.tree].feed(record)
     else:
-        raise StoreError(f"tree {record.tree} was never opened, or is closed: {record!r:.200}")
+        raise StoreError(
+            f"the journal has a record of tree {record.tree}, which was never opened or is closed: {record!r:.200}"
+        )
 
 
 def _planted(record: OpenedRecord, codec: Codec, rules: GrowthRules) -> Growth:
     """A tree that has its root only."""
     if record.codec_sha256 != codec.sha256:
         raise StoreError(
-            f"tree {record.tree} was grown with a tokenizer whose hash is {record.codec_sha256[:12]}…; this one "
-            f"({codec.name}) has {codec.sha256[:12]}…; use the model and tokenizer that began the run"
+            f"tree {record.tree} was grown with the tokenizer {record.codec_sha256[:12]}… (SHA-256), and this run has "
+            f"{codec.name} {codec.sha256[:12]}…; use the model and tokenizer that began the run"
         )
     tree = Tree(problem_of(record), codec, prompt_of(record), seed=record.seed, codecs=rules.codecs)
     return Growth(tree, rules=rules)

@@ -64,7 +64,7 @@ def _end(folder: Path, is_last: Callable[[RunRecord], bool]) -> tuple[Position, 
             position = reader.position
             end, num_behind = Position(file_index=position.file_index, num_bytes=position.num_bytes), 0
     if end is None:
-        raise StoreError(f"{folder} has no record to go back to")
+        raise StoreError(f"{folder} has no record to go back to; start the run anew")
     return end, not num_behind
 
 

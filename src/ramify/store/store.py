@@ -211,7 +211,7 @@ def _config_name(path: Path) -> ConfigName:
         for name in CONFIGS:
             if (path / name).is_file():
                 return name
-    raise StoreError(f"{path} has lost its configuration: neither {' nor '.join(CONFIGS)} is there")
+    raise StoreError(f"{path} has no configuration: neither {' nor '.join(CONFIGS)} is there; put it back")
 
 
 def _refuse_unless_run(path: Path) -> None:
