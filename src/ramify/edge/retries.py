@@ -1,4 +1,4 @@
-"""Tries: whether a request that failed is tried again, and when. No clock, no I/O: times are handed in.
+"""Retries: whether a request that failed is tried again, and when. No clock, no I/O: times are handed in.
 
 Three kinds of failure, three accounts. A fault that may pass costs one of `max_tries` and one of the retries that the
 engine's budget has; a server that is busy costs neither, but only so much time; an engine that cannot be reached costs

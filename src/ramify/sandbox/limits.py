@@ -1,4 +1,4 @@
-"""SandboxLimits: how much of the machine foreign code may use."""
+"""Limits: how much of the machine foreign code may use."""
 
 from dataclasses import dataclass, fields
 

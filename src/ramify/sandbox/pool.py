@@ -21,7 +21,7 @@ MAX_STARTS: Final = max(2, os.cpu_count() or 2)
 """Sandboxes that start at once: each needs a core."""
 
 
-class Pool:
+class SandboxPool:
     """Of one tool, in one event loop at a time."""
 
     def __init__(self, config: SandboxConfig, *, max_sandboxes: int, num_spares: int) -> None:

@@ -24,7 +24,7 @@ from ramify.sandbox.leftovers import Leftovers
 from ramify.sandbox.processes import Processes
 from ramify.sandbox.protocol import STARTED, Setup
 from ramify.sandbox.setup import SandboxConfig, bare_setup, bundle, strict_setup
-from ramify.sandbox.state import State
+from ramify.sandbox.state import SandboxState
 
 REAP_S, END_S = 2.0, 5.0
 PF_EXITING: Final = 0x4
@@ -89,7 +89,7 @@ class Shell:
         fields = stat.rpartition(b")")[2].split()
         return bool(int(fields[6]) & PF_EXITING)
 
-    async def greet(self) -> tuple[Processes, Leftovers, State]:
+    async def greet(self) -> tuple[Processes, Leftovers, SandboxState]:
         """Tell the launcher what to do, and wait until it and the first state are ready. Raises `Broken`, `OSError`."""
         life, channel = self.life, self._channel
         life.num_expected = channel.num_expected = len(STARTED)
@@ -172,14 +172,14 @@ class Shell:
         self.life.close()
 
 
-def _first(processes: Processes, channel: Channel) -> State:
+def _first(processes: Processes, channel: Channel) -> SandboxState:
     """The state without any step. Raises `Broken` if it is gone already."""
     pid = processes.inner_pid(channel.sender_pid)
     look = processes.look(pid) if pid is not None else None
     held = processes.hold(pid) if pid is not None else None
     if pid is None or look is None or held is None:
         raise Broken
-    return State(pid, held, channel, look.rss_bytes)
+    return SandboxState(pid, held, channel, look.rss_bytes)
 
 
 def _check_reach(config: SandboxConfig, python: Interpreter) -> None:

@@ -16,7 +16,7 @@ from ramify.edge.patience import Patience
 from ramify.edge.retries import MAX_PAUSE_S, doubled_s
 from ramify.engines.fleet.fitness import STALE, Fitness
 from ramify.engines.fleet.placement import Load
-from ramify.engines.fleet.replica import Replica, ReplicaStats, State, Weights, each
+from ramify.engines.fleet.replica import Replica, ReplicaStats, ReplicaWeights, State, each
 
 SICK: Final = frozenset({"unreachable", "disconnected", "timeout", "engine_silent", "engine_hang", "closed"})
 """Failures that say more about the replica than about what was asked."""
@@ -225,7 +225,7 @@ class Fleet:
                 self._awake.set()
             raise
 
-    async def update(self, weights: Weights) -> None:
+    async def update(self, weights: ReplicaWeights) -> None:
         """Load weights into every replica in service; one that fails is left out until it has them. What is
         acknowledged changes when all are done, and not at all where all fail, which raises; replicas that may have
         other weights by then get those from before, if anybody knows them."""

@@ -27,7 +27,7 @@ PING: Final = "ping"
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class ReplicaWeights:
     """What an engine was told to load."""
 
     source: str
@@ -70,7 +70,7 @@ class Replica:
         self.patience = patience
         self.mending: asyncio.Task[None] | None = None
         """What looks after it while it is left out."""
-        self.weights: Weights | None = None
+        self.weights: ReplicaWeights | None = None
         """What it has loaded since it was last out of reach, as far as is known."""
         self.is_torn = False
         """Whether its weights may be half loaded: an update failed. Servers stay paused then."""
@@ -212,7 +212,7 @@ class Replica:
 
     # -- control ------------------------------------------------------------------------------------------------------
 
-    async def update(self, weights: Weights) -> None:
+    async def update(self, weights: ReplicaWeights) -> None:
         """Load weights. What may be half done when this fails is remembered; weights that are refused
         (`ConfigError`) change nothing."""
         async with self._updating:

@@ -1,4 +1,4 @@
-"""Served: an engine whose model runs behind a server of token ids.
+"""Engine: `Served`, an engine whose model runs behind a server of token ids.
 
 All that such engines have in common: their options, tokens by the exchange, and what an update of weights is made of.
 What the server speaks, what is asked to know it and how it is ordered about is the subclass's. Making one asks nobody

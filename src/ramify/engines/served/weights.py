@@ -1,4 +1,4 @@
-"""Served weights: which weights a server samples with.
+"""Weights: which weights a server samples with.
 
 Nobody is told when a server is started anew, be it with older weights or with another model. So it is asked again
 wherever a restart could lie between: behind a failure, and where no answer came for a while. Invariant: no token passes

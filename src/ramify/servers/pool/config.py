@@ -1,4 +1,4 @@
-"""PoolConfig: the cards, nodes and ports of the engines that a service starts. Values and their checks."""
+"""Config: the cards, nodes and ports of the engines that a service starts. Values and their checks."""
 
 import math
 from dataclasses import dataclass
