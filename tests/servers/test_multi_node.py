@@ -203,7 +203,7 @@ async def test_a_port_that_somebody_took_on_a_node_is_said(tmp_path: Path, monke
     monkeypatch.setattr(member_process, "KILL_S", 0)
     served = Served(tmp_path)
     address = served.plan.members[1].address
-    says = rf"port {address.port} of 127\.0\.0\.2 cannot be had"
+    says = rf"port {address.port} of 127\.0\.0\.2 cannot be used"
     with socket.create_server((address.host, address.port)), pytest.raises(ConfigError, match=says):
         await served.pool.start()
     assert not marked(tmp_path)

@@ -246,7 +246,7 @@ def test_ray_leaves_the_cards_of_an_engine_s_actor_alone():
         ({"num_gpus": 12, "num_gpus_per_engine": 12}, "whole nodes of num_gpus_per_node = 8 only: take 8 or 16"),
         ({"num_gpus": 9, "num_gpus_per_engine": 3}, r"would lie across two nodes: take one of \[1, 2, 4, 8\]"),
         ({"num_gpus": 4, "num_gpus_per_engine": 4, "data_parallel": 3}, r"take one of \[1, 2, 4\]"),
-        ({"num_cpu_engines": 2, "data_parallel": 2}, "take more num_cpu_engines"),
+        ({"num_cpu_engines": 2, "data_parallel": 2}, "raise num_cpu_engines"),
         ({"num_gpus": 1, "gpu_fraction": 0.0}, "a share of a card"),
         ({"num_gpus": 1, "gpu_fraction": 1.5}, "a share of a card"),
         ({"num_gpus": 1, "gpu_fraction": float("nan")}, "a share of a card"),
@@ -270,8 +270,8 @@ def test_a_pool_that_cannot_be_is_refused(how: dict[str, Any], says: str):
     [
         ({"host": ""}, "name the address"),
         ({"host": "0.0.0.0"}, "name the address"),
-        ({"host": "a", "gpus": (0, 0)}, "each from 0 on and once"),
-        ({"host": "a", "gpus": (-1,)}, "each from 0 on and once"),
+        ({"host": "a", "gpus": (0, 0)}, "each at least 0 and named once"),
+        ({"host": "a", "gpus": (-1,)}, "each at least 0 and named once"),
         ({"host": "a", "gpus": (0, 1), "bundles": (0,)}, "1 bundles for 2 gpus"),
     ],
 )

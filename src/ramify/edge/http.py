@@ -59,7 +59,7 @@ class HttpLimits:
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1 or self.max_body_bytes < 1 or min(self.connect_s, self.keepalive_s) <= 0:
-            raise ConfigError(f"impossible limits {self!r}: everything must be above 0")
+            raise ConfigError(f"impossible limits {self!r}: every value must be above 0")
 
 
 @dataclass(slots=True)

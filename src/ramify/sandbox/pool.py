@@ -92,7 +92,7 @@ class SandboxPool:
             try:
                 return await Sandbox.open(self.config)
             except ToolError as error:
-                raise ToolError("sandbox_lost", f"it ended while it began: {error}") from error
+                raise ToolError("sandbox_lost", f"the sandbox ended while it started: {error}") from error
 
     async def _refill(self) -> None:
         """Spares are a matter of speed: one that does not start is missed by nobody."""

@@ -61,7 +61,7 @@ async def _try(sandbox: Sandbox, probe: WallProbe, walls: Walls) -> None:
 
 
 def _missing(walls: Walls, probe: WallProbe, said: str) -> ToolError:
-    what = f"isolation={walls!r} cannot be had here, missing: {probe.wall} ({said}). {probe.remedy}"
+    what = f"isolation={walls!r} is not possible here, missing: {probe.wall} ({said}). {probe.remedy}"
     return ToolError("tool_gave_up", what)
 
 

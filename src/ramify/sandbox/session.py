@@ -163,7 +163,7 @@ class Session:
                 continue
             self._move(place, ended, PastStep(code, timeout_s, _digest(ended)))
             return self._answer(ended.outcome, ended.text)
-        raise ToolError("sandbox_lost", "twice: the state could not be restored")
+        raise ToolError("sandbox_lost", "the sandbox was lost twice, so the state could not be restored")
 
     def _move(self, place: _Place, ended: StepEnd, done: PastStep) -> None:
         """Be in the state behind a step, where there is one and it counts."""

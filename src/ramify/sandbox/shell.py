@@ -120,7 +120,7 @@ class Shell:
             wall = bubblewrap.missing_wall(lines[-1])
         else:
             wall = lines[-1] or "its first process ended without a word"
-        return ToolError("tool_gave_up", f"isolation={self._config.walls!r} cannot be had here, missing: {wall}")
+        return ToolError("tool_gave_up", f"isolation={self._config.walls!r} is not possible here, missing: {wall}")
 
     async def end(self) -> None:
         """Hang up, wait for the end of all of it, and close what it had on the host."""
@@ -187,7 +187,7 @@ def _check_reach(config: SandboxConfig, python: Interpreter) -> None:
     closed = [path for path in (python.prefix, *python.prefix.parents) if not path.stat().st_mode & 0o005]
     if config.walls == "process" and os.geteuid() == 0 and closed:
         said = f"{closed[-1]} is closed to other users, and this Python lives in {python.prefix}"
-        what = f"isolation='process' cannot be had here, missing: an interpreter that another uid can read ({said})"
+        what = f"isolation='process' is not possible here, missing: an interpreter that another uid can read ({said})"
         raise ToolError("tool_gave_up", f"{what}. Use a Python that is installed for all users, or isolation='strict'.")
 
 

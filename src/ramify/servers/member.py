@@ -53,7 +53,7 @@ class Care:
     def __post_init__(self) -> None:
         times = (self.start_s, self.every_s, self.health_s, self.probe_s)
         if min(times) <= 0 or min(self.base_s, self.cap_s, self.steady_s, self.grace_s) < 0:
-            raise ConfigError(f"impossible care {self!r}: times above 0, pauses not below")
+            raise ConfigError(f"impossible care {self!r}: every time above 0, every pause 0 or more")
         if self.max_silent < 1 or self.max_restarts < 0:
             raise ConfigError(f"impossible care {self!r}: max_silent >= 1, max_restarts >= 0")
 
@@ -178,7 +178,7 @@ class Member:
             await self._probe.until_ready(http, health_s=self._care.health_s, probe_s=self._care.probe_s, tell=keep)
             if await server.listens(self.address.port):
                 return
-            keep(EngineError("another_server", f"another server than this one answers at {http.base_url}"))
+            keep(EngineError("another_server", f"a server that is not ours answers at {http.base_url}"))
             await asyncio.sleep(POLL_S)
 
     async def _look(

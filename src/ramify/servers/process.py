@@ -42,7 +42,7 @@ class Command:
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
-            raise ConfigError(f"argv = {self.argv!r}: a program is needed")
+            raise ConfigError(f"argv = {self.argv!r}: name a program")
         odd = [part for part in self.argv if "\0" in part]
         odd += [name for name, value in self.environment.items() if "\0" in name + value]
         if odd:
@@ -74,7 +74,10 @@ class ServerProcess:
         has no room for it or for its log, or its guard is killed.
         """
         if sys.platform != "linux":
-            raise ConfigError(f"servers are started on Linux only, this is {sys.platform}; start them, name --base-url")
+            raise ConfigError(
+                f"servers are started on Linux only, this is {sys.platform}; "
+                "start the server yourself and name it by --base-url"
+            )
         try:
             line = await GuardLine.to_guard(command, log)
         except OSError as error:

@@ -74,7 +74,7 @@ class Fitness:
             await replica.update(self.wanted)
             if not await self._is_behind(replica):
                 return None
-        return EngineError(STALE, f"{replica.name} has other weights than those that were acknowledged")
+        return EngineError(STALE, f"{replica.name} has other weights than the acknowledged ones")
 
     async def _is_behind(self, replica: Replica) -> bool:
         """Have it generate a token; whether that was sampled by other weights than those wanted."""

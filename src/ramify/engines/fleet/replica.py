@@ -160,7 +160,7 @@ class Replica:
             case "aborted":
                 return nothing(request, self.engine)
             case "lost":
-                raise EngineError("disconnected", f"{self.name} was lost while the request ran", is_retryable=True)
+                raise EngineError("disconnected", f"{self.name} went down while the request ran", is_retryable=True)
             case None:
                 waited = f"{self._patience_s(request):.0f} s"
                 raise EngineError("engine_hang", f"{self.name}: no answer in {waited}", is_retryable=True)
@@ -195,7 +195,7 @@ class Replica:
         )
         generation = await self.ask(request)
         if generation.finish.kind == "abort":
-            raise EngineError("engine_aborted", f"{self.name} gave one token up", is_retryable=True)
+            raise EngineError("engine_aborted", f"{self.name} aborted a request for one token", is_retryable=True)
         return oldest(generation)
 
     async def check_health(self) -> None:
@@ -206,9 +206,11 @@ class Replica:
             async with asyncio.timeout(HEALTH_S):
                 is_healthy = await self.engine.is_healthy()
         except TimeoutError:
-            raise EngineError("timeout", f"{self.name} did not say in {HEALTH_S:.0f} s whether it is healthy") from None
+            raise EngineError(
+                "timeout", f"{self.name} did not answer whether it is healthy in {HEALTH_S:.0f} s"
+            ) from None
         if not is_healthy:
-            raise EngineError("unhealthy", f"{self.name} says so itself")
+            raise EngineError("unhealthy", f"{self.name} reports that it is unhealthy")
 
     # -- control ------------------------------------------------------------------------------------------------------
 

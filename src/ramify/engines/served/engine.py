@@ -157,7 +157,7 @@ class Served(ABC):
         """The server runs what it calls `names`, and nothing else."""
         return ConfigError(
             f"the server at {self._control.address} runs {', '.join(map(repr, sorted(names))) or 'no model'}, not "
-            f"{self._known.name!r}; where that is the same model: engine.options.served_name"
+            f"{self._known.name!r}; if that is the same model, set engine.options.served_name"
         )
 
     async def _prove_alive(self, deadline_s: float) -> None:

@@ -163,7 +163,7 @@ class Exchange:
         if route is None:
             flight.fail(EngineError("aborted", "the server has no route that gives back what a request had"))
             return
-        lost = EngineError("abort_unanswered", f"nothing came back {ABORT_S:.0f} s behind an abort", is_retryable=True)
+        lost = EngineError("abort_unanswered", f"no answer came within {ABORT_S:.0f} s of the abort", is_retryable=True)
         flight.fail(lost, after_s=ABORT_S)
         await self._control.abort(route, pending.wire_id, deadline_s=ABORT_S)
 

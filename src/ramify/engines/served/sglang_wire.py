@@ -99,7 +99,7 @@ class Native:
             raise EngineError("no_usage", "the answer does not say what it cost")
         given = meta.output_token_logprobs
         if given is not None and [token for _, token, _ in given] != ids:
-            raise EngineError("bad_logprobs", "they are of other tokens than output_ids")
+            raise EngineError("bad_logprobs", "the logprobs belong to other tokens than output_ids")
         matched = meta.finish_reason.matched
         return Sampled(
             ids=ids,

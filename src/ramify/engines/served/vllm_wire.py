@@ -80,7 +80,7 @@ class _Generated(_Choice):
         if given is None:
             return None, ()
         if [each.token_id for each in given] != self.token_ids:
-            raise EngineError("bad_logprobs", "they are of other tokens than token_ids")
+            raise EngineError("bad_logprobs", "the logprobs belong to other tokens than token_ids")
         top = [_numbers(each.logprob for each in token.top_logprobs) for token in given] if has_topk else ()
         return [each.logprob for each in given], top
 

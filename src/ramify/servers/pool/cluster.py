@@ -256,7 +256,7 @@ def _group(ray: Any, config: PoolConfig) -> Iterator[tuple[Any, int]]:
     try:
         if not group.wait(ROOM_S):
             raise ConfigError(
-                f"pool: the cluster made no room for {len(needed)} bundles of {dict(needed[0])!r} in {ROOM_S:g} s: "
+                f"pool: the cluster has no room for {len(needed)} bundles of {dict(needed[0])!r} in {ROOM_S:g} s: "
                 "others use it"
             )
         yield group, 0

@@ -42,7 +42,7 @@ class PoolNode:
         if self.host in ("", "0.0.0.0", "::"):
             raise ConfigError(f"node {self.host!r}: name the address that other nodes use")
         if len(set(self.gpus)) < len(self.gpus) or min(self.gpus, default=0) < 0:
-            raise ConfigError(f"node {self.host!r}: gpus = {self.gpus!r}, each from 0 on and once")
+            raise ConfigError(f"node {self.host!r}: gpus = {self.gpus!r}, each at least 0 and named once")
         if self.bundles and len(self.bundles) != len(self.gpus):
             raise ConfigError(f"node {self.host!r}: {len(self.bundles)} bundles for {len(self.gpus)} gpus, one each")
 
@@ -199,7 +199,7 @@ class _Ports:
 def _check_nodes(config: PoolConfig, nodes: Sequence[PoolNode]) -> None:
     hosts = [node.host for node in nodes]
     if not nodes or len(set(hosts)) < len(hosts):
-        raise ConfigError(f"pool: nodes = {hosts!r}: at least one, and each once")
+        raise ConfigError(f"pool: nodes = {hosts!r}: name at least one, each once")
     for node in nodes:
         if config.num_gpus and len(node.gpus) > config.num_gpus_per_node:
             raise ConfigError(
