@@ -206,7 +206,7 @@ def _check_fields(max_tokens_as: str, extra_body: Mapping[str, Any], unsent: Seq
     if max_tokens_as not in ("max_tokens", "max_completion_tokens"):
         raise ConfigError(f"max_tokens_as = {max_tokens_as!r}: it is max_tokens or max_completion_tokens")
     if ours := sorted(OURS & set(extra_body)):
-        raise ConfigError(f"extra_body: {', '.join(ours)} are set by ramify for every request; take them out")
+        raise ConfigError(f"extra_body: ramify itself sets {', '.join(ours)} of a request; leave it out")
     if isinstance(unsent, str):
         raise ConfigError(f"engine 'openai': unsent = {unsent!r} must be a list of names: [{unsent!r}]")
 
