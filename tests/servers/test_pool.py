@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.servers.attached import attach
 from tests.servers.programs import (
     PROBE,
     QUICK,
@@ -27,6 +26,7 @@ from tests.servers.programs import (
 )
 
 from ramify.core.errors import ConfigError, EngineError
+from ramify.servers.attached import attach
 from ramify.servers.home import MAX_LOGS, Here, Home, log_folder
 from ramify.servers.ports import Address, listeners
 from ramify.servers.process import Command
