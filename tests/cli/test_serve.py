@@ -181,7 +181,7 @@ def test_a_port_that_is_taken_is_said(python: str, capsys: pytest.CaptureFixture
         port = taken.getsockname()[1]
         said = ramify(capsys, "serve", "builtin", "--python", python, "--port", port)
     assert said.code == 2
-    assert f"port {port} of 127.0.0.1 cannot be had" in said.err and "in use" in said.err
+    assert f"port {port} of 127.0.0.1 cannot be used" in said.err and "in use" in said.err
 
 
 def test_an_environment_without_the_engine_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

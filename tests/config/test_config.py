@@ -202,7 +202,7 @@ BAD = {
         {"overrides": ["engine.retry.max_tries=0"]},
         ["engine.retry: impossible retry policy", "at least 1 try"],
     ),
-    "a wait without end": ({"overrides": ["engine.retry.max_down_s=inf"]}, ["nothing without end"]),
+    "a wait without end": ({"overrides": ["engine.retry.max_down_s=inf"]}, ["every value finite"]),
     "impossible patience": (
         {"overrides": ["engine.retry.patience.start_s=0"]},
         ["engine.retry.patience: impossible patience"],

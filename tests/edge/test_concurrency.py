@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramify.edge.concurrency import Places
+from ramify.edge.concurrency import ConcurrencyLimit
 from ramify.testing.clock import run_virtual
 
 
-async def taken(places: Places, number: int) -> list[int]:
+async def taken(places: ConcurrencyLimit, number: int) -> list[int]:
     return [await places.acquire() for _ in range(number)]
 
 
@@ -21,7 +21,7 @@ async def settled() -> None:
 
 def test_who_comes_first_is_served_first_and_never_more_than_the_limit() -> None:
     async def main() -> None:
-        places, order = Places(2), list[int]()
+        places, order = ConcurrencyLimit(2), list[int]()
 
         async def one(number: int) -> None:
             await places.acquire()
@@ -39,7 +39,7 @@ def test_who_comes_first_is_served_first_and_never_more_than_the_limit() -> None
 
 def test_a_crowd_that_finds_the_server_busy_halves_the_limit_once() -> None:
     async def main() -> None:
-        places = Places(64)
+        places = ConcurrencyLimit(64)
         for era in await taken(places, 64):
             places.shrink(era)
         assert places.limit == 32
@@ -49,7 +49,7 @@ def test_a_crowd_that_finds_the_server_busy_halves_the_limit_once() -> None:
 
 def test_a_server_that_stays_busy_gets_one_at_a_time() -> None:
     async def main() -> None:
-        places = Places(64)
+        places = ConcurrencyLimit(64)
         for _ in range(20):
             places.shrink(await places.acquire())
             places.release()
@@ -60,7 +60,7 @@ def test_a_server_that_stays_busy_gets_one_at_a_time() -> None:
 
 def test_good_answers_open_half_of_what_was_too_much_at_once_and_the_rest_slowly() -> None:
     async def main() -> None:
-        places = Places(64)
+        places = ConcurrencyLimit(64)
         for era in await taken(places, 64):
             places.shrink(era)
             places.release()
@@ -79,7 +79,7 @@ def test_good_answers_open_half_of_what_was_too_much_at_once_and_the_rest_slowly
     run_virtual(main())
 
 
-async def play(event: str, places: Places, tasks: list[asyncio.Task[int]]) -> None:
+async def play(event: str, places: ConcurrencyLimit, tasks: list[asyncio.Task[int]]) -> None:
     """One thing that happens to three places."""
     waiting = [task for task in tasks if not task.done()]
     holding = held(tasks)
@@ -106,7 +106,7 @@ def held(tasks: Sequence[asyncio.Task[int]]) -> list[asyncio.Task[int]]:
 @given(st.lists(st.sampled_from(["come", "leave", "give up", "shrink", "grow", "settle"]), max_size=80))
 def test_no_place_is_lost_whatever_happens(events: Sequence[str]) -> None:
     async def main() -> None:
-        places, tasks = Places(3), list[asyncio.Task[int]]()
+        places, tasks = ConcurrencyLimit(3), list[asyncio.Task[int]]()
 
         for event in events:
             await play(event, places, tasks)

@@ -545,7 +545,7 @@ def test_a_slash_at_the_end_of_an_address_is_not_doubled() -> None:
 
 @pytest.mark.parametrize("field", ["max_in_flight", "max_body_bytes", "connect_s", "keepalive_s"])
 def test_impossible_limits_are_refused(field: str) -> None:
-    with pytest.raises(ConfigError, match="everything must be above 0"):
+    with pytest.raises(ConfigError, match="every value must be above 0"):
         HttpLimits(**{field: 0})
 
 

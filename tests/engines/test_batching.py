@@ -12,7 +12,7 @@ from ramify.core.engine import Generation, Request, checked
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.segment import Finish, token_array
 from ramify.engines.batching import BatchingLoop
-from ramify.engines.sampling import Law, uniforms
+from ramify.engines.sampling import RawLaws, uniforms
 from ramify.engines.slots import NUM_SPARED_STEPS, SlotTable
 
 BYTES = ByteCodec()
@@ -34,7 +34,7 @@ def alone(model: HashModel, request: Request) -> list[int]:
     """The tokens of a request by definition: the model's law of everything before, a number a position of the seed."""
     ids = request.ids
     for number in uniforms(request.seed, request.max_tokens, start=len(ids)):
-        token = Law.of(model.law(ids)[None]).draw(np.array([number]), {})
+        token = RawLaws.of(model.law(ids)[None]).draw(np.array([number]), {})
         ids = np.concatenate((ids, token))
         if token[0] == BYTES.eos_id:
             break

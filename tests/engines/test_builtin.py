@@ -13,7 +13,7 @@ from ramify.core.errors import ConfigError
 from ramify.core.segment import Sampling, token_array
 from ramify.engines.builtin import Builtin
 from ramify.engines.numpy_model import NumpyModel
-from ramify.engines.sampling import Law, uniforms
+from ramify.engines.sampling import RawLaws, uniforms
 from ramify.engines.slot_model import Chunk, Rows
 from ramify.tools.calculator import CalculatorState, apply
 
@@ -237,7 +237,7 @@ async def test_logprobs_entropy_and_topk_are_those_of_a_float64_recomputation(ti
 def test_tokens_are_drawn_from_the_law_that_was_asked_for():
     rng = np.random.default_rng(7)
     logits = np.tile(rng.normal(0, 2, 12), (20_000, 1)).astype(np.float32)
-    law = Law.of(logits)
+    law = RawLaws.of(logits)
     numbers = uniforms(8, len(logits))
     sampling = Sampling(temperature=0.8, top_k=6, top_p=0.7)
     scaled = np.exp(logits[0].astype(float) / 0.8)
@@ -254,12 +254,12 @@ def test_tokens_are_drawn_from_the_law_that_was_asked_for():
 
 
 def test_temperature_zero_takes_the_lowest_id_of_the_likeliest():
-    law = Law.of(np.array([[0.0, 3.0, 3.0, 1.0]], np.float32))
+    law = RawLaws.of(np.array([[0.0, 3.0, 3.0, 1.0]], np.float32))
     assert law.draw(np.array([0.99]), {0: Sampling(temperature=0)}).tolist() == [1]
 
 
 def test_an_impossible_token_is_never_drawn_and_adds_no_entropy():
-    law = Law.of(np.array([[-np.inf, 0.0, 0.0, -np.inf]] * 2, np.float32))
+    law = RawLaws.of(np.array([[-np.inf, 0.0, 0.0, -np.inf]] * 2, np.float32))
     assert law.draw(np.array([0.0, np.nextafter(1, 0)]), {}).tolist() == [1, 2]
     np.testing.assert_allclose(law.entropies(), np.log(2), rtol=1e-6)
 

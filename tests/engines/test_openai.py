@@ -514,7 +514,7 @@ async def test_a_server_that_is_not_there_is_named():
         ({"model": ""}, "needs the name of a model"),
         ({"max_topk": 21}, "max_topk = 21"),
         ({"context_length": 0}, "context_length = 0"),
-        ({"extra_body": {"stream": True}}, "extra_body: stream of a request"),
+        ({"extra_body": {"stream": True}}, "extra_body: ramify itself sets stream of a request"),
         ({"max_tokens_as": "limit"}, "max_tokens_as = 'limit'"),
         ({"unsent": "seed"}, "unsent = 'seed' must be a list of names"),
         ({"base_url": "127.0.0.1:80"}, "an address such as"),

@@ -129,7 +129,7 @@ def test_an_engine_that_cancels_itself_is_at_fault() -> None:
     def cancelled(turn: ScriptedTurn) -> str:
         raise asyncio.CancelledError
 
-    with pytest.raises(EngineError, match="engine_raised: it cancelled itself"):
+    with pytest.raises(EngineError, match="engine_raised: the engine cancelled the call itself"):
         answer(Retrying(Scripted(cancelled)))
 
 

@@ -16,7 +16,7 @@ from ramify.servers.pool.config import PoolConfig
 from ramify.servers.pool.engines import free_here
 from ramify.servers.pool.member_process import MemberProcess
 from ramify.servers.pool.multi_node import Spread
-from ramify.servers.pool.plan import EnginePlan, Member, Node, plan
+from ramify.servers.pool.plan import EngineMember, EnginePlan, PoolNode, plan
 from ramify.servers.server_config import ServerConfig
 from ramify.servers.server_pool import Event, ServerPool, Up
 
@@ -44,11 +44,11 @@ def launch(tmp_path: Path) -> Launch:
 
 @pytest.mark.covers("S3.2", engine="vllm")
 async def test_an_engine_on_two_nodes_answers_at_node_0_and_comes_back_when_it_loses_node_1(tmp_path: Path):
-    machines = [Node(host=host, gpus=(0,)) for host in ("127.0.0.1", "127.0.0.2")]
+    machines = [PoolNode(host=host, gpus=(0,)) for host in ("127.0.0.1", "127.0.0.2")]
     made = plan(PoolConfig(num_gpus=2, num_gpus_per_engine=2, num_gpus_per_node=1), machines, free=free_here)
     configured, members, events = launch(tmp_path), list[MemberProcess](), list[Event]()
 
-    def member(engine: EnginePlan, member: Member) -> MemberProcess:
+    def member(engine: EnginePlan, member: EngineMember) -> MemberProcess:
         members.append(MemberProcess(engine, member, configured, tmp_path / "logs"))
         return members[-1]
 

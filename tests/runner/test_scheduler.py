@@ -246,7 +246,7 @@ def test_a_part_that_cancels_itself_hangs_nothing(what: str) -> None:
     (tree,) = result.trees
     match what:
         case "engine":
-            assert tree.notes(1)["fault"] == "engine_raised: it cancelled itself"
+            assert tree.notes(1)["fault"] == "engine_raised: the engine cancelled the call itself"
         case "judge":
             assert tree.notes(tree.leaves()[0])["judge"] == "judge 'right' cancelled itself"
         case _:

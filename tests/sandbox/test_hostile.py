@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from ramify.core.problem import Problem
-from ramify.sandbox.session import Answer, Session
+from ramify.sandbox.session import SandboxAnswer, Session
 from ramify.tools.python import Python
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -35,7 +35,7 @@ async def base() -> AsyncIterator[Session]:
     del os.environ["RAMIFY_TEST_SECRET"]
 
 
-async def ran(base: Session, code: str, timeout_s: float = STEP_S) -> Answer:
+async def ran(base: Session, code: str, timeout_s: float = STEP_S) -> SandboxAnswer:
     """What `code` shows on a fork, which is then asked something honest."""
     fork = await base.fork()
     try:

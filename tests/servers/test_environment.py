@@ -37,7 +37,7 @@ def test_a_server_is_given_what_libraries_need_and_no_key():
 
 def test_a_key_goes_along_when_it_is_named():
     assert inherited(OURS, also=["HF_TOKEN"])["HF_TOKEN"] == "hf-3"
-    with pytest.raises(ConfigError, match="NOT_THERE is to be handed on and is not set"):
+    with pytest.raises(ConfigError, match="NOT_THERE is named by hand_on and is not set"):
         inherited(OURS, also=["NOT_THERE"])
 
 

@@ -28,7 +28,7 @@ from ramify.servers.pool.config import PoolConfig
 from ramify.servers.pool.engines import free_here
 from ramify.servers.pool.member_process import MemberLost, MemberProcess
 from ramify.servers.pool.multi_node import Spread
-from ramify.servers.pool.plan import EnginePlan, Member, Node, Plan, plan
+from ramify.servers.pool.plan import EngineMember, EnginePlan, PoolNode, PoolPlan, plan
 from ramify.servers.self_served import SelfServed
 from ramify.servers.server_config import ServerConfig
 from ramify.servers.server_pool import Down, Event, ServerPool, Up
@@ -40,8 +40,8 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 TWO_NODES = PoolConfig(num_gpus=4, num_gpus_per_engine=4, num_gpus_per_node=2)
 
 
-def planned() -> Plan:
-    return plan(TWO_NODES, [Node(host=host, gpus=(4, 5)) for host in HOSTS], free=free_here)
+def planned() -> PoolPlan:
+    return plan(TWO_NODES, [PoolNode(host=host, gpus=(4, 5)) for host in HOSTS], free=free_here)
 
 
 def launch(tmp_path: Path, **options: object) -> Launch:
@@ -77,7 +77,7 @@ class Served:
         self._observe = observe
         usual = launch(tmp_path)
 
-        def member(engine: EnginePlan, member: Member) -> MemberProcess:
+        def member(engine: EnginePlan, member: EngineMember) -> MemberProcess:
             configured = (by_rank or {}).get(member.rank, usual)
             self.members.append(kind(engine, member, configured, tmp_path / "logs"))
             return self.members[-1]
@@ -203,7 +203,7 @@ async def test_a_port_that_somebody_took_on_a_node_is_said(tmp_path: Path, monke
     monkeypatch.setattr(member_process, "KILL_S", 0)
     served = Served(tmp_path)
     address = served.plan.members[1].address
-    says = rf"port {address.port} of 127\.0\.0\.2 cannot be had"
+    says = rf"port {address.port} of 127\.0\.0\.2 cannot be used"
     with socket.create_server((address.host, address.port)), pytest.raises(ConfigError, match=says):
         await served.pool.start()
     assert not marked(tmp_path)

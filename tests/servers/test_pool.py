@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.servers.attached import attach
 from tests.servers.programs import (
     PROBE,
     QUICK,
@@ -27,6 +26,7 @@ from tests.servers.programs import (
 )
 
 from ramify.core.errors import ConfigError, EngineError
+from ramify.servers.attached import attach
 from ramify.servers.home import MAX_LOGS, Here, Home, log_folder
 from ramify.servers.ports import Address, listeners
 from ramify.servers.process import Command
@@ -88,7 +88,7 @@ async def test_named_ports_are_those_from_the_first_on(tmp_path: Path):
 async def test_a_named_port_that_is_taken_is_said_before_anything_starts(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         servers = pool(tmp_path, Told(), port=taken.getsockname()[1])
-        with pytest.raises(ConfigError, match=r"port \d+ of 127\.0\.0\.1 cannot be had"):
+        with pytest.raises(ConfigError, match=r"port \d+ of 127\.0\.0\.1 cannot be used"):
             await servers.start()
     assert not names(tmp_path)
 

@@ -17,7 +17,7 @@ from ramify.core.errors import ConfigError
 from ramify.servers.launch import Launch
 from ramify.servers.pool.config import PoolConfig
 from ramify.servers.pool.engines import engine_of, free_here, servers_of, this_machine
-from ramify.servers.pool.plan import Node, Plan, plan
+from ramify.servers.pool.plan import PoolNode, PoolPlan, plan
 from ramify.servers.server_config import ServerConfig
 from ramify.servers.server_pool import Event, Up
 
@@ -31,7 +31,7 @@ def launch(tmp_path: Path, **options: str) -> Launch:
     )
 
 
-def planned(config: PoolConfig, *, seen: str = "4,5,6,7") -> Plan:
+def planned(config: PoolConfig, *, seen: str = "4,5,6,7") -> PoolPlan:
     machine = this_machine(config, ours={"CUDA_VISIBLE_DEVICES": seen})
     return plan(config, [machine], free=free_here)
 
@@ -120,7 +120,7 @@ def test_a_port_that_somebody_has_is_not_free():
 def test_a_plan_of_several_nodes_is_not_carried_out_here(tmp_path: Path):
     made = plan(
         PoolConfig(num_gpus=2, num_gpus_per_engine=2, num_gpus_per_node=1),
-        [Node(host=host, gpus=(0,)) for host in ("127.0.0.1", "127.0.0.2")],
+        [PoolNode(host=host, gpus=(0,)) for host in ("127.0.0.1", "127.0.0.2")],
     )
     with pytest.raises(ConfigError, match="a plan of 2 members on 2 nodes is no plan of one machine"):
         servers_of(made, launch(tmp_path), logs=tmp_path, ours=os.environ)

@@ -12,8 +12,8 @@ from ramify.servers.pool.config import PoolConfig
 from ramify.servers.pool.members import ACTOR_ENVIRONMENT, member_command
 from ramify.servers.pool.plan import (
     EnginePlan,
-    Node,
-    Plan,
+    PoolNode,
+    PoolPlan,
     actor_resources,
     bundle_order,
     bundles,
@@ -28,8 +28,8 @@ VLLM = Launch(model="Qwen/Qwen3-0.6B", config=ServerConfig(python="/engine/bin/p
 SGLANG = replace(VLLM, kind="sglang")
 
 
-def nodes(count: int, num_gpus: int = 8) -> tuple[Node, ...]:
-    return tuple(Node(host=host, gpus=tuple(range(num_gpus))) for host in HOSTS[:count])
+def nodes(count: int, num_gpus: int = 8) -> tuple[PoolNode, ...]:
+    return tuple(PoolNode(host=host, gpus=tuple(range(num_gpus))) for host in HOSTS[:count])
 
 
 def flags(engine: EnginePlan, rank: int, launch: Launch) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ def value(argv: tuple[str, ...], flag: str) -> str | None:
     return argv[argv.index(flag) + 1] if flag in argv else None
 
 
-def ports(config: PoolConfig, made: Plan) -> dict[str, list[int]]:
+def ports(config: PoolConfig, made: PoolPlan) -> dict[str, list[int]]:
     """Every port of every node, as often as it was given out."""
     given_out: dict[str, list[int]] = {}
     for member in made.members:
@@ -50,7 +50,7 @@ def ports(config: PoolConfig, made: Plan) -> dict[str, list[int]]:
 
 
 @st.composite
-def pools(draw: st.DrawFn) -> tuple[PoolConfig, tuple[Node, ...]]:
+def pools(draw: st.DrawFn) -> tuple[PoolConfig, tuple[PoolNode, ...]]:
     """A pool, and nodes that have room for it."""
     per_node = draw(st.sampled_from((1, 2, 4, 8)))
     per_engine = draw(st.sampled_from([size for size in (1, 2, 4, 8, 16) if size <= per_node or size % per_node == 0]))
@@ -66,7 +66,7 @@ def pools(draw: st.DrawFn) -> tuple[PoolConfig, tuple[Node, ...]]:
 
 @pytest.mark.covers("S3.2")
 @given(pools(), st.frozensets(st.integers(20_000, 20_400)))
-def test_members_share_no_card_and_no_port(pool: tuple[PoolConfig, tuple[Node, ...]], taken: frozenset[int]):
+def test_members_share_no_card_and_no_port(pool: tuple[PoolConfig, tuple[PoolNode, ...]], taken: frozenset[int]):
     config, machines = pool
 
     def free(host: str, first: int, count: int) -> int:
@@ -124,8 +124,8 @@ def test_bundles_are_ordered_by_node_and_card():
     landed = [("10.0.0.10", 1), ("10.0.0.9", 3), ("10.0.0.10", 0), ("10.0.0.9", 12), ("node-10", 0), ("node-9", 0)]
     assert bundle_order(landed) == (1, 3, 2, 0, 5, 4)
     assert nodes_of(landed[:4]) == (
-        Node(host="10.0.0.9", gpus=(3, 12), bundles=(1, 3)),
-        Node(host="10.0.0.10", gpus=(0, 1), bundles=(2, 0)),
+        PoolNode(host="10.0.0.9", gpus=(3, 12), bundles=(1, 3)),
+        PoolNode(host="10.0.0.10", gpus=(0, 1), bundles=(2, 0)),
     )
 
 
@@ -149,7 +149,7 @@ def test_colocated_engines_have_the_trainer_s_cards():
 
 def test_engines_without_cards_go_to_the_nodes_by_turns():
     config = PoolConfig(num_cpu_engines=3)
-    made = plan(config, [Node(host="10.0.0.1"), Node(host="10.0.0.2")])
+    made = plan(config, [PoolNode(host="10.0.0.1"), PoolNode(host="10.0.0.2")])
     assert [member.address.host for member in made.members] == ["10.0.0.1", "10.0.0.2", "10.0.0.1"]
     assert all(member.gpus == () and member.bundle is None for member in made.members)
     bundled = plan(config, nodes_of([("10.0.0.2", 0), ("10.0.0.1", 0), ("10.0.0.1", 1)]))
@@ -208,7 +208,7 @@ def test_an_engine_on_one_card_gets_nothing_it_does_not_need():
     assert value(argv, "--tensor-parallel-size") == "1"
     assert not {"--nnodes", "--data-parallel-size", "--master-addr", "--headless"}.intersection(argv)
     assert "--dist-init-addr" not in flags(made[1], 0, SGLANG)
-    on_cpu = plan(PoolConfig(num_cpu_engines=1), [Node(host="10.0.0.1")]).engines[0]
+    on_cpu = plan(PoolConfig(num_cpu_engines=1), [PoolNode(host="10.0.0.1")]).engines[0]
     assert "CUDA_VISIBLE_DEVICES" not in member_command(on_cpu, on_cpu.head, VLLM, ours={}).environment
 
 
@@ -224,7 +224,7 @@ def test_replicas_within_an_engine_share_its_cards():
 
 def test_an_address_of_version_6_stands_in_brackets():
     config = PoolConfig(num_gpus=2, num_gpus_per_engine=2, num_gpus_per_node=1)
-    engine = plan(config, [Node(host=f"fd00::{number}", gpus=(0,)) for number in (1, 2)]).engines[0]
+    engine = plan(config, [PoolNode(host=f"fd00::{number}", gpus=(0,)) for number in (1, 2)]).engines[0]
     assert value(flags(engine, 1, SGLANG), "--dist-init-addr") == "[fd00::1]:20002"
 
 
@@ -246,7 +246,7 @@ def test_ray_leaves_the_cards_of_an_engine_s_actor_alone():
         ({"num_gpus": 12, "num_gpus_per_engine": 12}, "whole nodes of num_gpus_per_node = 8 only: take 8 or 16"),
         ({"num_gpus": 9, "num_gpus_per_engine": 3}, r"would lie across two nodes: take one of \[1, 2, 4, 8\]"),
         ({"num_gpus": 4, "num_gpus_per_engine": 4, "data_parallel": 3}, r"take one of \[1, 2, 4\]"),
-        ({"num_cpu_engines": 2, "data_parallel": 2}, "take more num_cpu_engines"),
+        ({"num_cpu_engines": 2, "data_parallel": 2}, "raise num_cpu_engines"),
         ({"num_gpus": 1, "gpu_fraction": 0.0}, "a share of a card"),
         ({"num_gpus": 1, "gpu_fraction": 1.5}, "a share of a card"),
         ({"num_gpus": 1, "gpu_fraction": float("nan")}, "a share of a card"),
@@ -270,27 +270,27 @@ def test_a_pool_that_cannot_be_is_refused(how: dict[str, Any], says: str):
     [
         ({"host": ""}, "name the address"),
         ({"host": "0.0.0.0"}, "name the address"),
-        ({"host": "a", "gpus": (0, 0)}, "each from 0 on and once"),
-        ({"host": "a", "gpus": (-1,)}, "each from 0 on and once"),
+        ({"host": "a", "gpus": (0, 0)}, "each at least 0 and named once"),
+        ({"host": "a", "gpus": (-1,)}, "each at least 0 and named once"),
         ({"host": "a", "gpus": (0, 1), "bundles": (0,)}, "1 bundles for 2 gpus"),
     ],
 )
 def test_a_node_that_cannot_be_is_refused(how: dict[str, Any], says: str):
     with pytest.raises(ConfigError, match=says):
-        Node(**how)
+        PoolNode(**how)
 
 
 @pytest.mark.parametrize(
     ("machines", "says"),
     [
         ((), "at least one"),
-        ((Node(host="a", gpus=(0,)), Node(host="a", gpus=(1,))), "each once"),
+        ((PoolNode(host="a", gpus=(0,)), PoolNode(host="a", gpus=(1,))), "each once"),
         (nodes(1), "need 4 times 4 gpus on a node; there is room for 2 on 10.0.0.1 (8)"),
-        ((Node(host="a", gpus=(0, 1, 2)), *nodes(1)), "there is room for 2 on a (3), 10.0.0.1 (8)"),
+        ((PoolNode(host="a", gpus=(0, 1, 2)), *nodes(1)), "there is room for 2 on a (3), 10.0.0.1 (8)"),
         (nodes(2, 16), "10.0.0.1 has 16 gpus for engines and num_gpus_per_node = 8"),
     ],
 )
-def test_nodes_without_room_are_refused(machines: tuple[Node, ...], says: str):
+def test_nodes_without_room_are_refused(machines: tuple[PoolNode, ...], says: str):
     with pytest.raises(ConfigError, match=re.escape(says)):
         plan(PoolConfig(num_gpus=16, num_gpus_per_engine=4), machines)
 

@@ -55,7 +55,7 @@ def test_a_port_that_is_held_is_given_to_nobody_but_its_server(ports: Ports):
 def test_a_port_that_is_listened_on_is_refused_by_name(ports: Ports):
     with listening(0) as server:
         port = server.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"port {port} of 127\.0\.0\.1 cannot be had .*in use"):
+        with pytest.raises(ConfigError, match=rf"port {port} of 127\.0\.0\.1 cannot be used .*in use"):
             ports.address(port)
     assert ports.address(port).port == port, "it is free again at once"
 
@@ -78,7 +78,7 @@ def test_blocks_lie_outside_what_the_system_gives_away(ports: Ports):
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
 def test_a_host_that_is_no_address_for_clients_is_refused(host: str):
-    with pytest.raises(ConfigError, match="name the address that clients use"):
+    with pytest.raises(ConfigError, match="name the one address that clients use"):
         Ports(host)
 
 
@@ -92,7 +92,7 @@ def test_a_named_port_is_one_pools_alone(ports: Ports):
     ports.close()
     ports.address(port)
     others = Ports()
-    with pytest.raises(ConfigError, match=rf"port {port} of 127\.0\.0\.1 cannot be had .*in use"):
+    with pytest.raises(ConfigError, match=rf"port {port} of 127\.0\.0\.1 cannot be used .*in use"):
         others.address(port)
     ports.close()
     assert others.address(port).port == port
@@ -108,7 +108,7 @@ def test_who_listens_at_a_port_is_told_by_the_system():
 
 @pytest.mark.parametrize("port", [-1, 0, 1 << 16])
 def test_a_number_that_is_no_port_is_refused(ports: Ports, port: int):
-    with pytest.raises(ConfigError, match="cannot be had"):
+    with pytest.raises(ConfigError, match="cannot be used"):
         ports.address(port)
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.servers.attached import attach
 from tests.servers.engine_folders import engine_python
 from tests.servers.programs import PROBE, QUICK, ask, program, tell, until
 
 from ramify.core.errors import EngineError
+from ramify.servers.attached import attach
 from ramify.servers.home import Here, Home
 from ramify.servers.launch import RouterLaunch
 from ramify.servers.ports import Address

@@ -17,7 +17,7 @@ from ramify.core.tree import Tree
 from ramify.judges.exact import ANSWER
 from ramify.runner.formats import in_messages
 from ramify.runner.library import Rollout, rollout
-from ramify.sandbox.session import Answer
+from ramify.sandbox.session import SandboxAnswer
 from ramify.tasks.ledgers import FORMAT, Ledgers, question
 from ramify.tasks.ledgers_book import LedgerBook
 from ramify.tasks.ledgers_python import LedgerPython
@@ -220,10 +220,10 @@ def test_options_of_the_session_that_make_no_sense_are_refused(python: dict[str,
 class Unbegun:
     """A session that does not get as far as its ledger."""
 
-    first: Answer | ToolError
+    first: SandboxAnswer | ToolError
     is_closed: bool = False
 
-    async def run(self, code: str) -> Answer:
+    async def run(self, code: str) -> SandboxAnswer:
         if isinstance(self.first, ToolError):
             raise self.first
         return self.first
@@ -232,8 +232,8 @@ class Unbegun:
         self.is_closed = True
 
 
-@pytest.mark.parametrize("first", [Answer("[timeout]", "timeout", "strict"), ToolError("not_begun", "[lost]")])
-async def test_a_session_that_cannot_be_begun_is_closed(first: Answer | ToolError) -> None:
+@pytest.mark.parametrize("first", [SandboxAnswer("[timeout]", "timeout", "strict"), ToolError("not_begun", "[lost]")])
+async def test_a_session_that_cannot_be_begun_is_closed(first: SandboxAnswer | ToolError) -> None:
     session = Unbegun(first)
 
     class Unwilling(Python):

@@ -1,4 +1,4 @@
-"""Places: how many requests one server has at once. No clock, no I/O.
+"""Concurrency: how many requests one server has at once. No clock, no I/O.
 
 First come, first served, at most `max_in_flight`. The limit follows what the server says: an answer that it is busy
 halves it, once for all the requests that were on their way together; good answers let it grow again. As in TCP it grows
@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 
 
-class Places:
+class ConcurrencyLimit:
     """Places for requests, of which there are `limit` now and `max_in_flight` at most."""
 
     def __init__(self, max_in_flight: int) -> None:

@@ -3,7 +3,7 @@
 Owns connections, the number of requests in flight, deadlines, and what each kind of failure is called. One call is one
 try: trying again is `Retrying`'s for engines and the toolbox's for tools, so nothing is ever retried twice over. What
 comes back is the whole body of a good answer or an `EngineError`; an answer that was cut anywhere is never taken for
-one. A server's own limit (429, 503) halves what is in flight at once (`Places`). A cancelled call closes its
+one. A server's own limit (429, 503) halves what is in flight at once (`ConcurrencyLimit`). A cancelled call closes its
 connection, at which servers abort the work behind it. What goes along as headers is struck out of all that comes back.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.edge.concurrency import Places
+from ramify.edge.concurrency import ConcurrencyLimit
 
 if TYPE_CHECKING:
     import aiohttp
@@ -59,7 +59,7 @@ class HttpLimits:
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1 or self.max_body_bytes < 1 or min(self.connect_s, self.keepalive_s) <= 0:
-            raise ConfigError(f"impossible limits {self!r}: everything must be above 0")
+            raise ConfigError(f"impossible limits {self!r}: every value must be above 0")
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Http:
         self._aiohttp = aiohttp
         self.base_url = _address(base_url)
         self.stats = HttpStats()
-        self.places = Places(limits.max_in_flight)
+        self.places = ConcurrencyLimit(limits.max_in_flight)
         self._limits = limits
         self._headers = dict(headers or {})
         self._secrets = _secrets(self._headers)

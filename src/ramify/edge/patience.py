@@ -22,7 +22,7 @@ class Patience:
     def __post_init__(self) -> None:
         times = (self.start_s, self.prefill_s, self.token_s)
         if self.start_s <= 0 or not all(0 <= seconds < math.inf for seconds in times):
-            raise ConfigError(f"impossible patience {self!r}: start_s > 0, nothing negative, nothing without end")
+            raise ConfigError(f"impossible patience {self!r}: start_s above 0, every value finite and not negative")
 
     def deadline_s(self, request: Request) -> float:
         """Seconds after which `request` counts as hanging."""

@@ -1,4 +1,4 @@
-"""Tries: whether a request that failed is tried again, and when. No clock, no I/O: times are handed in.
+"""Retries: whether a request that failed is tried again, and when. No clock, no I/O: times are handed in.
 
 Three kinds of failure, three accounts. A fault that may pass costs one of `max_tries` and one of the retries that the
 engine's budget has; a server that is busy costs neither, but only so much time; an engine that cannot be reached costs
@@ -51,9 +51,7 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         times = (self.base_s, self.cap_s, self.max_busy_s, self.max_down_s, self.abort_grace_s)
         if self.max_tries < 1 or self.max_same_500 < 1 or not all(0 <= seconds < math.inf for seconds in times):
-            raise ConfigError(
-                f"impossible retry policy {self!r}: at least 1 try, nothing negative, nothing without end"
-            )
+            raise ConfigError(f"impossible retry policy {self!r}: at least 1 try, every value finite and not negative")
         if not 0 <= self.max_retry_share <= 1 or self.min_retries < 0:
             raise ConfigError(f"impossible retry policy {self!r}: max_retry_share is a share, min_retries 0 or more")
 

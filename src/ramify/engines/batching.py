@@ -24,9 +24,9 @@ from ramify.core.codec import Codec
 from ramify.core.engine import Generation, Request, room_for
 from ramify.core.errors import ConfigError, EngineError
 from ramify.core.segment import Finish, token_array
-from ramify.engines.batching_run import Run
+from ramify.engines.batching_run import BatchingRun
 from ramify.engines.batching_stats import Stats
-from ramify.engines.sampling import RAW, Law, uniforms
+from ramify.engines.sampling import RAW, RawLaws, uniforms
 from ramify.engines.slot_model import Chunk, Indices, Rows, SlotModel
 from ramify.engines.slots import SlotTable
 from ramify.engines.stop_watch import StopWatch
@@ -62,8 +62,8 @@ class BatchingLoop:
         self._uniforms = np.zeros(shape)
         self._logprobs = np.zeros(shape, np.float32)
         self._entropies = np.zeros(shape, np.float32)
-        self._waiting: deque[Run] = deque()
-        self._active: dict[int, Run] = {}
+        self._waiting: deque[BatchingRun] = deque()
+        self._active: dict[int, BatchingRun] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_paused = False
@@ -94,7 +94,7 @@ class BatchingLoop:
         future = asyncio.get_running_loop().create_future()
         latest_first = request.ids[::-1][: request.num_run].tolist()
         watch = StopWatch(request.stops, (self._bytes[token] for token in latest_first))
-        run = Run(request, future, watch, room, is_raw=request.sampling == RAW)
+        run = BatchingRun(request, future, watch, room, is_raw=request.sampling == RAW)
         self._ensure_running()
         if self._table.is_continued_by(request.ids):
             self._seat(run)
@@ -198,7 +198,7 @@ class BatchingLoop:
 
     def _seat_waiting(self) -> None:
         """Give waiting requests slots, in order; what waits for another's prefix stays at the head of the queue."""
-        held_back: list[Run] = []
+        held_back: list[BatchingRun] = []
         while self._waiting and self._table.num_open > len(held_back):
             run = self._waiting.popleft()
             if self._table.is_being_computed(run.request.ids):
@@ -207,7 +207,7 @@ class BatchingLoop:
                 self._seat(run)
         self._waiting.extendleft(reversed(held_back))
 
-    def _seat(self, run: Run) -> None:
+    def _seat(self, run: BatchingRun) -> None:
         seat = self._table.take(run.request.ids)
         run.slot, run.num_cached = seat.slot, seat.num_cached
         run.versions.append((self.version, 0))
@@ -256,7 +256,7 @@ class BatchingLoop:
     def _sample(self, slots: Indices, logits: npt.NDArray[np.float32]) -> None:
         runs = [self._active[slot] for slot in slots.tolist()]
         positions = self._table.known[slots]
-        law = Law.of(logits)
+        law = RawLaws.of(logits)
         changed = {row: run.request.sampling for row, run in enumerate(runs) if not run.is_raw}
         ids = law.draw(self._uniforms[slots, positions], changed)
         self._table.ids[slots, positions] = ids
@@ -272,7 +272,7 @@ class BatchingLoop:
             if finish is not None:
                 self._finish(run, finish)
 
-    def _measure_top(self, runs: Sequence[Run], law: Law, slots: Indices) -> None:
+    def _measure_top(self, runs: Sequence[BatchingRun], law: RawLaws, slots: Indices) -> None:
         wanted = [row for row, run in enumerate(runs) if run.wants_topk]
         if not wanted:
             return
@@ -283,7 +283,7 @@ class BatchingLoop:
             first = values[: run.request.topk].copy()
             run.topk.append(first if own >= first[-1] else np.append(first, own))
 
-    def _finish(self, run: Run, finish: Finish) -> None:
+    def _finish(self, run: BatchingRun, finish: Finish) -> None:
         start, slot = run.num_context, run.slot
         span = slice(start, start + run.num_sampled)
         num_held = min(int(self._table.held[slot]), run.num_context)
@@ -304,19 +304,19 @@ class BatchingLoop:
         if not run.future.done():
             run.future.set_result(generation)
 
-    def _fail(self, run: Run, error: EngineError) -> None:
+    def _fail(self, run: BatchingRun, error: EngineError) -> None:
         self._release(run)
         if not run.future.done():
             run.future.set_exception(error)
 
-    def _release(self, run: Run) -> None:
+    def _release(self, run: BatchingRun) -> None:
         """Give the slot back, if the request has one."""
         if run.slot >= 0:
             self._table.release(run.slot)
             del self._active[run.slot]
             run.slot = -1
 
-    def _withdraw(self, run: Run) -> None:
+    def _withdraw(self, run: BatchingRun) -> None:
         """Drop a request that nobody waits for any more; nothing to do for one that is over."""
         self._release(run)
         if (not run.future.done() or run.future.cancelled()) and run in self._waiting:

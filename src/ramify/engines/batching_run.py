@@ -9,7 +9,7 @@ from ramify.engines.stop_watch import StopWatch
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class BatchingRun:
     """One request on its way."""
 
     request: Request

@@ -37,9 +37,9 @@ class Logged(InFront):
         self._path = path
         self._file: FileIO | None = None
         if not path.parent.is_dir() or path.is_dir():
-            raise ConfigError(f"engine.log = {str(path)!r}: it is no file in a folder that is there")
+            raise ConfigError(f"engine.log = {str(path)!r}: name a file in an existing folder")
         if path.exists() and not _is_log(path):
-            raise ConfigError(f"engine.log = {str(path)!r}: the file is there and is no engine's log; name another one")
+            raise ConfigError(f"engine.log = {str(path)!r}: the file exists and is no engine's log; name another file")
 
     async def generate(self, request: Request) -> Generation:
         """Carry one request out. Raises `EngineError`, also where the log takes no line."""

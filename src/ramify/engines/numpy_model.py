@@ -39,7 +39,7 @@ MAX_RUNS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Qwen3Shape:
     """Sizes of a Qwen3 network, and the constants of its norms and rotations."""
 
     num_layers: int
@@ -55,7 +55,7 @@ class Shape:
     """Name of the matrix that makes the output: logits of tokens, or the score of a classifier."""
 
     @classmethod
-    def read(cls, folder: Path) -> "Shape":
+    def read(cls, folder: Path) -> "Qwen3Shape":
         """Read `config.json`. Raises `ConfigError` for a network that this file does not compute."""
         path = folder / "config.json"
         if not path.exists():
@@ -162,7 +162,7 @@ class NumpyModel:
         context_length: int | None = None,
         is_batch_invariant: bool = True,
     ) -> None:
-        self.shape = Shape.read(Path(folder))
+        self.shape = Qwen3Shape.read(Path(folder))
         self.num_slots = num_slots
         self.context_length = min(context_length or self.shape.context_length, self.shape.context_length)
         self._multiply: Callable[[Floats, Floats], Floats] = _row_by_row if is_batch_invariant else np.matmul
@@ -179,7 +179,7 @@ class NumpyModel:
     def load(self, folder: str | Path) -> None:
         """Replace the weights by those of `folder`; what the slots hold stays as computed. Raises `ConfigError` if the
         network there has another shape."""
-        shape = Shape.read(Path(folder))
+        shape = Qwen3Shape.read(Path(folder))
         if shape != self.shape:
             raise ConfigError(f"weights of another shape in {str(folder)!r}: {shape!r}, not {self.shape!r}")
         try:
@@ -335,7 +335,7 @@ def _spans(ends: Indices, chunks: Sequence[Chunk]) -> tuple[_Group, ...]:
     )
 
 
-def _rotations(shape: Shape, context_length: int) -> npt.NDArray[np.complex64]:
+def _rotations(shape: Qwen3Shape, context_length: int) -> npt.NDArray[np.complex64]:
     """(T, hd / 2) unit numbers that turn a pair of a head by its position (RoPE), angles rounded as torch rounds."""
     exponents = np.arange(0, shape.head_dim, 2, dtype=np.float32) / np.float32(shape.head_dim)
     frequencies = (1.0 / np.float32(shape.theta) ** exponents).astype(np.float32)
@@ -343,7 +343,7 @@ def _rotations(shape: Shape, context_length: int) -> npt.NDArray[np.complex64]:
     return (np.cos(angles) + 1j * np.sin(angles)).astype(np.complex64)
 
 
-def _weights(tensors: Mapping[str, Floats], shape: Shape) -> _Weights:
+def _weights(tensors: Mapping[str, Floats], shape: Qwen3Shape) -> _Weights:
     embedding = tensors["model.embed_tokens.weight"]
     return _Weights(
         embedding,
@@ -352,7 +352,7 @@ def _weights(tensors: Mapping[str, Floats], shape: Shape) -> _Weights:
     )
 
 
-def _layer(tensors: Mapping[str, Floats], shape: Shape, name: str) -> _Layer:
+def _layer(tensors: Mapping[str, Floats], shape: Qwen3Shape, name: str) -> _Layer:
     def weight(part: str) -> Floats:
         return tensors[f"{name}{part}.weight"]
 
@@ -376,7 +376,7 @@ def _layer(tensors: Mapping[str, Floats], shape: Shape, name: str) -> _Layer:
     )
 
 
-def _largest_score(layer: _Layer, shape: Shape) -> float:
+def _largest_score(layer: _Layer, shape: Qwen3Shape) -> float:
     """Bound of a layer's attention scores: queries and keys have length 1 before their norms' weights."""
     sizes = np.abs(layer.qk_norm)
     return float(sizes[: shape.num_heads].max() * sizes[shape.num_heads :].max())

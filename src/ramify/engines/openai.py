@@ -156,7 +156,7 @@ class OpenAI:
         except EngineError as error:
             if error.reason == "http_401":
                 raise ConfigError(
-                    f"the key in the environment variable {self._key_name} is not taken: {error}"
+                    f"the server refuses the key in the environment variable {self._key_name}: {error}"
                 ) from None
             if error.is_retryable or not error.reason.startswith("http_4"):
                 raise
@@ -206,7 +206,7 @@ def _check_fields(max_tokens_as: str, extra_body: Mapping[str, Any], unsent: Seq
     if max_tokens_as not in ("max_tokens", "max_completion_tokens"):
         raise ConfigError(f"max_tokens_as = {max_tokens_as!r}: it is max_tokens or max_completion_tokens")
     if ours := sorted(OURS & set(extra_body)):
-        raise ConfigError(f"extra_body: {', '.join(ours)} of a request are the run's own; take them out")
+        raise ConfigError(f"extra_body: ramify itself sets {', '.join(ours)} of a request; leave it out")
     if isinstance(unsent, str):
         raise ConfigError(f"engine 'openai': unsent = {unsent!r} must be a list of names: [{unsent!r}]")
 
@@ -215,7 +215,7 @@ def _key(name: str) -> str:
     """The key in an environment variable; '' = there is none."""
     key = os.environ.get(name, "").strip()
     if not key.isascii() or not key.isprintable():
-        raise ConfigError(f"the environment variable {name} holds what is no key: it must be printable ASCII")
+        raise ConfigError(f"the environment variable {name} holds no valid key: a key is printable ASCII")
     return key
 
 

@@ -70,7 +70,9 @@ def generation_of(body: bytes, request: Request, *, model: str) -> Generation:
         ids.append(CODEC.eos_id)
     logprobs = _logprobs(choice)
     if request.topk and not logprobs and said.message.get("content") and said.finish.kind != "abort":
-        raise EngineError("no_logprobs", "top logprobs were asked for; of a server that gives none, max_topk is 0")
+        raise EngineError(
+            "no_logprobs", "top logprobs were asked for and none came; set max_topk = 0 for a server without them"
+        )
     return Generation(
         token_array(ids),
         said.finish,
@@ -98,7 +100,7 @@ def _decoded(body: bytes) -> Mapping[str, Any]:
 def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     choices = answer.get("choices")
     if isinstance(choices, list) and len(choices) > 1:
-        raise EngineError("many_choices", f"{len(choices)} of them; one was asked for")
+        raise EngineError("many_choices", f"{len(choices)} choices; one was asked for")
     choice = _table(choices[0]) if isinstance(choices, list) and choices else None
     if choice is None:
         told = _cleaned(answer.get("error", answer))
@@ -118,7 +120,7 @@ def _kept(message: Any, number: int) -> dict[str, Any]:
     if not isinstance(kept["content"], str | list | None) or calls != kept.get("tool_calls", []):
         raise EngineError(
             "bad_message",
-            f"its content is a text or a list of parts and its tool_calls a list of objects; got {kept!r:.200}",
+            f"content must be a text or a list of parts, tool_calls a list of objects; got {kept!r:.200}",
         )
     if calls:
         kept["tool_calls"] = [{**call, "id": call_id} for call, call_id in zip(calls, _ids(calls, number), strict=True)]

@@ -137,7 +137,7 @@ class Retrying(InFront):
         if generation.finish.kind != "abort" or running.unwanted.is_set() or not _left_s(request):
             return generation
         self.num_wasted += generation.num_billed
-        raise EngineError("engine_aborted", "the engine gave the turn up", is_retryable=True)
+        raise EngineError("engine_aborted", "the engine aborted the request", is_retryable=True)
 
     async def _in_time(self, request: Request) -> Generation:
         """Boundary to plug-in code: whatever an engine raises becomes an EngineError."""
@@ -155,7 +155,7 @@ class Retrying(InFront):
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raise EngineError("engine_raised", "it cancelled itself") from None
+            raise EngineError("engine_raised", "the engine cancelled the call itself") from None
         except Exception as error:
             if scope.expired():
                 raise EngineError("engine_hang", f"no answer in {patience_s:.0f} s", is_retryable=True) from None
@@ -201,7 +201,7 @@ async def _rest(pause_s: float, running: _Running, last: EngineError) -> None:
             await running.unwanted.wait()
     except TimeoutError:
         if pause_s >= left_s:
-            raise EngineError("deadline", f"it came before another try; the last one ended with {last}") from None
+            raise EngineError("deadline", f"reached before another try; the last try ended with {last}") from None
 
 
 def _left_s(request: Request) -> float:

@@ -34,7 +34,7 @@ def uniforms(seed: int, num: int, *, start: int = 0) -> Floats64:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Law:
+class RawLaws:
     """Raw laws (log softmax of the unscaled logits) of N rows over V tokens."""
 
     scores: Floats64
@@ -45,7 +45,7 @@ class Law:
     """(N, V) running sums of the weights."""
 
     @classmethod
-    def of(cls, logits: npt.NDArray[np.float32]) -> "Law":
+    def of(cls, logits: npt.NDArray[np.float32]) -> "RawLaws":
         """Laws of (N, V) logits; a row that has no law (NaN, infinity) gets NaN logprobs."""
         scores = logits.astype(np.float64)
         with np.errstate(invalid="ignore"):

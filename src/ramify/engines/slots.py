@@ -27,7 +27,7 @@ _LOG2_REMEMBERED = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class TakenSlot:
     """Where a context was put."""
 
     slot: int
@@ -83,7 +83,7 @@ class SlotTable:
         soon = int(np.minimum(shared, self.known)[is_reading].max())
         return 2 * (min(soon, len(context) - 1) - now) >= len(context) - now
 
-    def take(self, context: Ids_T) -> Seat:
+    def take(self, context: Ids_T) -> TakenSlot:
         """Make a slot active for `context` and say what has to be copied. There must be a free slot."""
         usable = np.minimum(self._shared(context), self.held)
         is_lossless = ~self.is_active & (usable == self.held)
@@ -101,7 +101,7 @@ class SlotTable:
         self.is_active[slot] = True
         if num_cached:
             self._use(source)
-        return Seat(slot, source, num_cached, is_eviction, num_recomputed)
+        return TakenSlot(slot, source, num_cached, is_eviction, num_recomputed)
 
     def release(self, slot: int) -> None:
         """The request in `slot` is over; what the slot holds may be continued or copied until it is evicted."""

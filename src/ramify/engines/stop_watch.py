@@ -1,4 +1,4 @@
-"""StopWatch: finds stop words in a run of tokens as they come, without reading the run again.
+"""Stop watch: finds stop words in a run of tokens as they come, without reading the run again.
 
 Invariant: however the run is divided among the calls, it finds what `first_stop` finds in the whole run. It keeps as
 many bytes as a stop word can have before its last.

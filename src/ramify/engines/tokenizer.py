@@ -1,4 +1,4 @@
-"""A small reader of byte-level BPE `tokenizer.json` files, standard library only.
+"""Tokenizer: a small reader of byte-level BPE `tokenizer.json` files, standard library only.
 
 Owns text <-> ids for the built-in model, equal id for id to the `tokenizers` package on the files it accepts. It
 accepts byte-level BPE without normaliser, regex or post-processor, with plain added tokens; any other file is refused

@@ -1,4 +1,4 @@
-"""Any `tokenizer.json`, through the `tokenizers` package: text <-> ids for Hugging Face models.
+"""Tokenizer JSON: any `tokenizer.json`, through the `tokenizers` package: text <-> ids for Hugging Face models.
 
 Texts are encoded piece by piece, template after result after template, so what a file does at the start of a text alone
 (a space put in front, a token inserted) is taken out of it. An id's bytes are what it adds to a text: exact for byte

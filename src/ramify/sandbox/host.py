@@ -1,4 +1,4 @@
-"""Sandbox: one sandbox as its host sees it.
+"""Host: one sandbox, as its host sees it.
 
 Owns the steps that run in it. A step has exactly one end, whatever its code does: a word on its socket, the socket's
 end, or the deadline. Each is followed by a sweep, and a sandbox that does not come clean is killed whole. Nothing that
@@ -16,10 +16,10 @@ from ramify.sandbox.folders import NUM_PLACES, place
 from ramify.sandbox.leftovers import Leftovers
 from ramify.sandbox.processes import Processes
 from ramify.sandbox.protocol import MESSAGE_BYTES, STARTED
-from ramify.sandbox.running import Running, new_step
+from ramify.sandbox.running import RunningStep, new_step
 from ramify.sandbox.setup import SandboxConfig
 from ramify.sandbox.shell import Shell
-from ramify.sandbox.state import Ended, Lost, Outcome, State
+from ramify.sandbox.state import Lost, Outcome, SandboxState, StepEnd
 from ramify.sandbox.states import States
 from ramify.sandbox.watchdog import Watchdog
 
@@ -39,12 +39,12 @@ FORK_TRIES, FORK_PAUSE_S = 10, 0.05
 class Sandbox:
     """Made by `open`. `is_alive` is false from the moment it is lost; `close` must be awaited all the same."""
 
-    def __init__(self, config: SandboxConfig, shell: Shell, inside: tuple[Processes, Leftovers, State]) -> None:
+    def __init__(self, config: SandboxConfig, shell: Shell, inside: tuple[Processes, Leftovers, SandboxState]) -> None:
         self._config = config
         self._shell = shell
         self._processes, self._leftovers, first = inside
         self.states = States(self._processes, self._leftovers, config.limits, first=first)
-        self._running: dict[int, Running] = {}
+        self._running: dict[int, RunningStep] = {}
         self._watchdog = Watchdog(self._processes, self.states, self._running, limits=config.limits)
         self._folders: set[str] = set()
         """Where steps run now."""
@@ -93,17 +93,17 @@ class Sandbox:
         """Its first process, as this machine numbers it; its end is that of all."""
         return self._shell.keeper_pid
 
-    def use(self, state: State) -> None:
+    def use(self, state: SandboxState) -> None:
         """One more session is in `state`."""
         state.num_users += 1
 
-    def let_go(self, state: State) -> None:
+    def let_go(self, state: SandboxState) -> None:
         """One session less is in `state`; the last one takes it along."""
         state.num_users -= 1
         self.states.release(state)
         self._make_room()
 
-    async def step(self, state: State, code: str, *, number: int, timeout_s: float) -> Ended:
+    async def step(self, state: SandboxState, code: str, *, number: int, timeout_s: float) -> StepEnd:
         """Run `code` from `state`, which stays as it is. Raises `Lost` where it could not begin, or where somebody
         else ended the sandbox.
 
@@ -112,8 +112,8 @@ class Sandbox:
         folder = self._claimed(state.folder)
         self.states.touch(state)
         state.num_steps += 1
-        running: Running | None = None
-        after: State | None = None
+        running: RunningStep | None = None
+        after: SandboxState | None = None
         try:
             running = await self._begun(state, code, number=number, folder=folder)
             outcome, after = await self._outcome(running, timeout_s)
@@ -155,7 +155,7 @@ class Sandbox:
 
     # -- the parts of a step ------------------------------------------------------------------------------------------
 
-    async def _begun(self, state: State, code: str, *, number: int, folder: str) -> Running:
+    async def _begun(self, state: SandboxState, code: str, *, number: int, folder: str) -> RunningStep:
         """The child that runs `code`. Raises `Lost`."""
         if self._processes.look(state.pid) is None:
             self.states.drop(state)
@@ -163,7 +163,7 @@ class Sandbox:
             if not self.is_alive or not state.is_alive:
                 break
             step = new_step(code, number=number, folder=folder, source=state.parked)
-            running = Running(step, self._config.limits, base_bytes=state.rss_bytes)
+            running = RunningStep(step, self._config.limits, base_bytes=state.rss_bytes)
             try:
                 word = await self._forked(state, running)
             except BaseException:
@@ -177,7 +177,7 @@ class Sandbox:
             await asyncio.sleep(FORK_PAUSE_S)
         raise Lost
 
-    async def _forked(self, state: State, running: Running) -> bytes:
+    async def _forked(self, state: SandboxState, running: RunningStep) -> bytes:
         """The first word on a step's socket. A state that does not fork in time, or is told half a step, is dropped."""
         async with state.turn:
             is_told = False
@@ -205,7 +205,7 @@ class Sandbox:
                 state.stop()
                 state.is_forking = False
 
-    def _know(self, running: Running) -> None:
+    def _know(self, running: RunningStep) -> None:
         """Count the child's processes from now on; one that has ended already has none."""
         pid = self._processes.inner_pid(running.channel.sender_pid)
         running.watch()
@@ -213,7 +213,7 @@ class Sandbox:
             running.pid = pid
             self._running[pid] = running
 
-    async def _outcome(self, running: Running, timeout_s: float) -> tuple[Outcome, State | None]:
+    async def _outcome(self, running: RunningStep, timeout_s: float) -> tuple[Outcome, SandboxState | None]:
         """How a step ended, and the state behind it. Raises `Lost` where its files found no room."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -232,7 +232,7 @@ class Sandbox:
         state = self.states.adopt(running, busy=self._running.keys() - {running.pid})
         return ("ok" if word == protocol.OK else "error") if state is not None else "crashed", state
 
-    def _over(self, running: Running, after: State | None) -> None:
+    def _over(self, running: RunningStep, after: SandboxState | None) -> None:
         """The child is no running step any more, so that what it started counts as strays."""
         self._running.pop(running.pid, None)
         if after is None:
@@ -240,7 +240,7 @@ class Sandbox:
             running.channel.close()
         running.unwatch()
 
-    async def _settle(self, running: Running | None, after: State | None, folder: str) -> bool:
+    async def _settle(self, running: RunningStep | None, after: SandboxState | None, folder: str) -> bool:
         """After a step: no stray is left and no state runs, then its output is whole and its folder free.
 
         Returns whether the state behind it was alive up to then; from then on it may be dropped as any other.
@@ -262,7 +262,7 @@ class Sandbox:
                 running.capture.close()
         return was_kept
 
-    def _put_away(self, after: State | None, folder: str) -> None:
+    def _put_away(self, after: SandboxState | None, folder: str) -> None:
         """What is in `folder` belongs to the state behind the step, or to nobody."""
         if after is not None and after.is_alive:
             if self._leftovers.park(folder, after.parked):

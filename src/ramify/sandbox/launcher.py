@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ramify.sandbox import folders, kernel, landlock, seccomp
-from ramify.sandbox.node import Node, warm_up
+from ramify.sandbox.node import SandboxNode, warm_up
 from ramify.sandbox.protocol import Setup
 
 MAX_LOCKED_BYTES: Final = 64 << 10
@@ -59,7 +59,7 @@ def _be_first_node(channel: int, setup: Setup) -> None:
     sys.path += setup.paths
     warm_up(setup.preload)
     _limit_memory(setup.memory_bytes)
-    node = Node(
+    node = SandboxNode(
         channel,
         box=setup.box,
         max_files=setup.max_files,

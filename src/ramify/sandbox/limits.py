@@ -1,4 +1,4 @@
-"""SandboxLimits: how much of the machine foreign code may use."""
+"""Limits: how much of the machine foreign code may use."""
 
 from dataclasses import dataclass, fields
 
@@ -35,7 +35,7 @@ class SandboxLimits:
             raise ConfigError(f"memory_bytes = {self.memory_bytes!r}: Python needs at least {MIN_MEMORY_BYTES}")
         if self.killed_output_bytes < self.max_output_bytes:
             less = f"killed_output_bytes = {self.killed_output_bytes!r}, max_output_bytes = {self.max_output_bytes!r}"
-            raise ConfigError(f"{less}: a step may print at least as much as is kept of it")
+            raise ConfigError(f"{less}: a step must be allowed to print at least as much as is kept")
 
     @property
     def box_bytes(self) -> int:

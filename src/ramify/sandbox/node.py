@@ -32,7 +32,7 @@ from ramify.sandbox.protocol import (
     OK,
     STARTED,
     TOO_MUCH,
-    Step,
+    SandboxStep,
     read_exactly,
 )
 
@@ -51,7 +51,7 @@ _QUIET: Final = (signal.SIGCHLD, signal.SIGHUP)
 """Ignored by a node that waits: its dead children need no reaping, and it minds no end of a session."""
 
 
-class Node:
+class SandboxNode:
     """The loop of one process. `box` is the folder of all states' files, the limits are those of one state's."""
 
     def __init__(self, channel: int, *, box: str, max_files: int, max_files_bytes: int, has_scopes: bool) -> None:
@@ -84,7 +84,7 @@ class Node:
                 close(channel)
                 close(output)
 
-    def _received(self) -> tuple[Step, int, int]:
+    def _received(self) -> tuple[SandboxStep, int, int]:
         """The next step, with the child's socket and output. Ends the process when the host is gone."""
         with socket.socket(fileno=self._channel) as stream:
             try:
@@ -96,9 +96,9 @@ class Node:
                 _exit(0)
             finally:
                 stream.detach()
-        return Step(*fields), descriptors[0], descriptors[1]
+        return SandboxStep(*fields), descriptors[0], descriptors[1]
 
-    def _become(self, step: Step, channel: int, output: int) -> None:
+    def _become(self, step: SandboxStep, channel: int, output: int) -> None:
         """Run the step as a child that is the next node afterwards. Nothing may leave this frame but its end."""
         try:
             _send(channel, STARTED + step.nonce)
@@ -114,7 +114,7 @@ class Node:
         except BaseException:  # noqa: BLE001 - whatever foreign code raises here, a frame of the parent's must not see it
             _exit(FAILED)
 
-    def _prepare(self, step: Step, output: int) -> None:
+    def _prepare(self, step: SandboxStep, output: int) -> None:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         if self._num_scopes < NUM_OWN_SCOPES:
             landlock.enter_scope()
@@ -131,7 +131,7 @@ class Node:
         for number, handler in self._signals.items():
             signal.signal(number, handler)
 
-    def _settle(self, step: Step) -> None:
+    def _settle(self, step: SandboxStep) -> None:
         """From foreign code back to a process that waits: alone, quiet, its files few enough."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._quieten()

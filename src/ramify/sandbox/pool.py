@@ -21,7 +21,7 @@ MAX_STARTS: Final = max(2, os.cpu_count() or 2)
 """Sandboxes that start at once: each needs a core."""
 
 
-class Pool:
+class SandboxPool:
     """Of one tool, in one event loop at a time."""
 
     def __init__(self, config: SandboxConfig, *, max_sandboxes: int, num_spares: int) -> None:
@@ -92,7 +92,7 @@ class Pool:
             try:
                 return await Sandbox.open(self.config)
             except ToolError as error:
-                raise ToolError("sandbox_lost", f"it ended while it began: {error}") from error
+                raise ToolError("sandbox_lost", f"the sandbox ended while it started: {error}") from error
 
     async def _refill(self) -> None:
         """Spares are a matter of speed: one that does not start is missed by nobody."""

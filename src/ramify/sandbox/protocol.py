@@ -1,8 +1,8 @@
 """Protocol: what passes between the host and a node, a process of a sandbox. Used on both sides of the wall.
 
-One stream socket a node. The host sends a `Step` and two descriptors, the ends of the child's own socket and output;
-the node forks, and the child answers on its socket with messages of 17 bytes, a word of one and the step's nonce:
-`STARTED` at once, then one of the others. Any other byte is a violation. Only the host's words are ever decoded
+One stream socket a node. The host sends a `SandboxStep` and two descriptors, the ends of the child's own socket and
+output; the node forks, and the child answers on its socket with messages of 17 bytes, a word of one and the step's
+nonce: `STARTED` at once, then one of the others. Any other byte is a violation. Only the host's words are ever decoded
 (marshal, on the node's side); what comes back is compared, never read.
 """
 
@@ -32,7 +32,7 @@ WORDS: Final = frozenset({STARTED, NO_PROCESS, NO_ROOM, TOO_MUCH, OK, ERROR})
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SandboxStep:
     """One step as a node is told it. `folder` is where it runs, `source` the parked files it begins with; '' = none."""
 
     nonce: bytes

@@ -10,16 +10,16 @@ from typing import Final
 from ramify.sandbox.capture import Capture
 from ramify.sandbox.channel import Channel
 from ramify.sandbox.limits import SandboxLimits
-from ramify.sandbox.protocol import MESSAGE_BYTES, NONCE_BYTES, Step
-from ramify.sandbox.state import Ended, Outcome, State
+from ramify.sandbox.protocol import MESSAGE_BYTES, NONCE_BYTES, SandboxStep
+from ramify.sandbox.state import Outcome, SandboxState, StepEnd
 
 _MIB: Final = 1 << 20
 
 
-class Running:
+class RunningStep:
     """Owns the step's socket and its output. `fault` is why the host ended it, empty as long as it did not."""
 
-    def __init__(self, step: Step, limits: SandboxLimits, *, base_bytes: int) -> None:
+    def __init__(self, step: SandboxStep, limits: SandboxLimits, *, base_bytes: int) -> None:
         self.step = step
         self.parked = secrets.token_hex(NONCE_BYTES)
         """Name for its files, once it is over."""
@@ -79,13 +79,13 @@ class Running:
         self.channel.close()
         self.capture.close()
 
-    def told(self, outcome: Outcome, state: State | None) -> Ended:
+    def told(self, outcome: Outcome, state: SandboxState | None) -> StepEnd:
         """The end of this step: its text, and what the model should know beyond it."""
         text = self.capture.text
         if outcome in ("timeout", "crashed"):
             reason = f" {self.fault}" if self.fault else ""
             text += ("\n" if text and not text.endswith("\n") else "") + f"[{outcome}]{reason}"
-        return Ended(outcome, text, state)
+        return StepEnd(outcome, text, state)
 
     def _ended(self) -> None:
         """What it said before is still read."""
@@ -94,6 +94,6 @@ class Running:
         self.channel.close()
 
 
-def new_step(code: str, *, number: int, folder: str, source: str) -> Step:
+def new_step(code: str, *, number: int, folder: str, source: str) -> SandboxStep:
     """A step with a nonce that nobody can guess."""
-    return Step(secrets.token_bytes(NONCE_BYTES), code, number, folder, source)
+    return SandboxStep(secrets.token_bytes(NONCE_BYTES), code, number, folder, source)

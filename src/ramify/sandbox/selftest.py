@@ -25,7 +25,7 @@ _passed: set[Walls] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class WallProbe:
     """Code that prints what it could do and must not. `fault` = a part of why the host has to end it instead."""
 
     wall: str
@@ -48,7 +48,7 @@ async def passed(config: SandboxConfig) -> None:
     _passed.add(config.walls)
 
 
-async def _try(sandbox: Sandbox, probe: Probe, walls: Walls) -> None:
+async def _try(sandbox: Sandbox, probe: WallProbe, walls: Walls) -> None:
     try:
         ended = await sandbox.step(sandbox.states.first, probe.code, number=1, timeout_s=PROBE_S)
     except Lost:
@@ -60,43 +60,43 @@ async def _try(sandbox: Sandbox, probe: Probe, walls: Walls) -> None:
         raise _missing(walls, probe, ended.text.strip()[-300:] or "nothing stopped it")
 
 
-def _missing(walls: Walls, probe: Probe, said: str) -> ToolError:
-    what = f"isolation={walls!r} cannot be had here, missing: {probe.wall} ({said}). {probe.remedy}"
+def _missing(walls: Walls, probe: WallProbe, said: str) -> ToolError:
+    what = f"isolation={walls!r} is not possible here, missing: {probe.wall} ({said}). {probe.remedy}"
     return ToolError("tool_gave_up", what)
 
 
-def _probes(walls: Walls, *, port: int, secret: str) -> Iterator[Probe]:
+def _probes(walls: Walls, *, port: int, secret: str) -> Iterator[WallProbe]:
     if walls == "strict":
         yield from _strict(port, secret)
-    yield Probe(
+    yield WallProbe(
         "the seccomp filter",
         _SECCOMP.format(is_strict=walls == "strict"),
         "It needs a kernel built with CONFIG_SECCOMP_FILTER.",
     )
-    yield Probe(
+    yield WallProbe(
         "the watch over processes", _FORKS, "The host must be able to read /proc.", fault="processes and threads"
     )
-    yield Probe("the limit on the memory of one process", _MEMORY, "RLIMIT_AS is not kept by this kernel.")
-    yield Probe(
+    yield WallProbe("the limit on the memory of one process", _MEMORY, "RLIMIT_AS is not kept by this kernel.")
+    yield WallProbe(
         "the watch over the memory of many", _MANY, "The host must be able to read /proc/PID/stat.", fault="of memory"
     )
-    yield Probe("the limit on files", _FILES, "RLIMIT_FSIZE is not kept by this kernel.")
-    yield Probe("the sweep, setting out", _DAEMON, "The host must be able to signal what it started.")
+    yield WallProbe("the limit on files", _FILES, "RLIMIT_FSIZE is not kept by this kernel.")
+    yield WallProbe("the sweep, setting out", _DAEMON, "The host must be able to signal what it started.")
     if walls == "strict":
-        yield Probe(
+        yield WallProbe(
             "the sweep: a process outlived its step", _ALONE, "The host must be able to signal what it started."
         )
 
 
-def _strict(port: int, secret: str) -> Iterator[Probe]:
+def _strict(port: int, secret: str) -> Iterator[WallProbe]:
     own = [str(path) for path in (Path.home(), Path.cwd()) if not path.is_relative_to("/usr") and len(path.parts) > 2]
     outside = [secret, *own, "/etc/shadow", "/etc/passwd", "/root", "/home", "/sys"]
     namespaces = "bubblewrap did not put up its namespaces: install a newer one."
-    yield Probe("a file system of its own", _OUTSIDE.format(paths=outside), namespaces)
-    yield Probe("an empty environment", _ENVIRONMENT.format(names={*ENVIRONMENT, *_OWN_NAMES}), namespaces)
-    yield Probe("a network of its own", _NETWORK.format(port=port), namespaces)
-    yield Probe("a uid without rights", _RIGHTS, "bubblewrap must be able to grant and drop capabilities.")
-    yield Probe("Landlock", _LANDLOCK, "It needs Linux 5.13 or later with `landlock` in the boot parameter lsm=.")
+    yield WallProbe("a file system of its own", _OUTSIDE.format(paths=outside), namespaces)
+    yield WallProbe("an empty environment", _ENVIRONMENT.format(names={*ENVIRONMENT, *_OWN_NAMES}), namespaces)
+    yield WallProbe("a network of its own", _NETWORK.format(port=port), namespaces)
+    yield WallProbe("a uid without rights", _RIGHTS, "bubblewrap must be able to grant and drop capabilities.")
+    yield WallProbe("Landlock", _LANDLOCK, "It needs Linux 5.13 or later with `landlock` in the boot parameter lsm=.")
 
 
 _OWN_NAMES: Final = ("LD_LIBRARY_PATH", "PWD", "TMPDIR")

@@ -14,8 +14,8 @@ from typing import Final
 from ramify.core.errors import ToolError
 from ramify.core.tool import ToolResult
 from ramify.sandbox.host import Sandbox
-from ramify.sandbox.pool import Pool
-from ramify.sandbox.state import Ended, Lost, Outcome, State
+from ramify.sandbox.pool import SandboxPool
+from ramify.sandbox.state import Lost, Outcome, SandboxState, StepEnd
 
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 REPLAY_PATIENCE: Final = 4.0
@@ -23,7 +23,7 @@ REPLAY_PATIENCE: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SandboxAnswer:
     """What a step showed, and whether it ended without an exception."""
 
     text: str
@@ -36,7 +36,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class PastStep:
     """A step of a history, and the hash of what it showed."""
 
     code: str
@@ -45,11 +45,11 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class _Place:
     """A state, and the sandbox it is in."""
 
     sandbox: Sandbox
-    state: State
+    state: SandboxState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +66,12 @@ class SessionRules:
 class Lineage:
     """The sandboxes of a session and of all that was forked from it."""
 
-    def __init__(self, pool: Pool, rules: SessionRules) -> None:
+    def __init__(self, pool: SandboxPool, rules: SessionRules) -> None:
         self.pool = pool
         self.rules = rules
         self._sandboxes: list[Sandbox] = []
 
-    async def begin(self, *, is_new: bool) -> Place:
+    async def begin(self, *, is_new: bool) -> _Place:
         """The state without any step, in a sandbox that has room, or in one nobody was in."""
         self._sandboxes = [sandbox for sandbox in self._sandboxes if sandbox.is_usable]
         room = self.pool.config.limits.max_nodes // 2
@@ -80,13 +80,13 @@ class Lineage:
             found = await self.pool.take()
             self._sandboxes.append(found)
         found.use(found.states.first)
-        return Place(found, found.states.first)
+        return _Place(found, found.states.first)
 
 
 class Session:
     """One state, and the steps that led to it. Steps of one session run one after another."""
 
-    def __init__(self, lineage: Lineage, place: Place | None, history: tuple[Done, ...] = ()) -> None:
+    def __init__(self, lineage: Lineage, place: _Place | None, history: tuple[PastStep, ...] = ()) -> None:
         """Made by `open` and `fork`; counts as a user of `place` already."""
         self._lineage = lineage
         self._place = place
@@ -96,7 +96,7 @@ class Session:
         lineage.pool.enter()
 
     @classmethod
-    async def open(cls, pool: Pool, rules: SessionRules) -> "Session":
+    async def open(cls, pool: SandboxPool, rules: SessionRules) -> "Session":
         """A session without any step. Raises `ToolError` where this machine lacks a wall."""
         lineage = Lineage(pool, rules)
         session = cls(lineage, None)
@@ -112,7 +112,7 @@ class Session:
         """The first process of the sandbox this is in, whose end is that of all in it; None = it is in none now."""
         return self._place.sandbox.keeper_pid if self._place is not None else None
 
-    async def run(self, code: str, timeout_s: float | None = None) -> Answer:
+    async def run(self, code: str, timeout_s: float | None = None) -> SandboxAnswer:
         """Run `code` behind the steps so far. Raises `ToolError("replay_diverged")` where they show others now, and
         `ToolError("sandbox_lost")` where two sandboxes were lost under it."""
         if self._is_closed:
@@ -151,7 +151,7 @@ class Session:
         finally:
             await self._lineage.pool.leave()
 
-    async def _run(self, code: str, timeout_s: float) -> Answer:
+    async def _run(self, code: str, timeout_s: float) -> SandboxAnswer:
         for is_new in (False, True):
             try:
                 place = await self._placed(is_new=is_new)
@@ -161,22 +161,22 @@ class Session:
             except Lost:
                 await self._leave()
                 continue
-            self._move(place, ended, Done(code, timeout_s, _digest(ended)))
+            self._move(place, ended, PastStep(code, timeout_s, _digest(ended)))
             return self._answer(ended.outcome, ended.text)
-        raise ToolError("sandbox_lost", "twice: the state could not be restored")
+        raise ToolError("sandbox_lost", "the sandbox was lost twice, so the state could not be restored")
 
-    def _move(self, place: Place, ended: Ended, done: Done) -> None:
+    def _move(self, place: _Place, ended: StepEnd, done: PastStep) -> None:
         """Be in the state behind a step, where there is one and it counts."""
         if ended.state is None:
             return
         if not self._lineage.rules.is_stateful:
             place.sandbox.let_go(ended.state)
             return
-        self._place = Place(place.sandbox, ended.state)
+        self._place = _Place(place.sandbox, ended.state)
         self._history = (*self._history, done)
         place.sandbox.let_go(place.state)
 
-    async def _placed(self, *, is_new: bool) -> Place:
+    async def _placed(self, *, is_new: bool) -> _Place:
         """The state this session is in, rebuilt if it is gone."""
         if self._place is not None and self._place.state.is_alive and not is_new:
             return self._place
@@ -184,7 +184,7 @@ class Session:
         self._place = await self._rebuilt(is_new=is_new)
         return self._place
 
-    async def _rebuilt(self, *, is_new: bool) -> Place:
+    async def _rebuilt(self, *, is_new: bool) -> _Place:
         """The state behind the history, which must show what it showed. Raises `Lost`, `ToolError`."""
         place = await self._lineage.begin(is_new=is_new)
         try:
@@ -195,7 +195,7 @@ class Session:
             raise
         return place
 
-    async def _repeated(self, place: Place, done: Done, number: int) -> Place:
+    async def _repeated(self, place: _Place, done: PastStep, number: int) -> _Place:
         """The state behind one more step of the history; the one before is let go."""
         limit_s = REPLAY_PATIENCE * done.timeout_s
         try:
@@ -203,7 +203,7 @@ class Session:
         finally:
             place.sandbox.let_go(place.state)
         if ended.state is not None and _digest(ended) == done.digest:
-            return Place(place.sandbox, ended.state)
+            return _Place(place.sandbox, ended.state)
         if ended.state is not None:
             place.sandbox.let_go(ended.state)
         said = f"step {number}, {done.code[:80]!r}, shows something else now: {ended.text[-200:]!r}"
@@ -215,11 +215,11 @@ class Session:
             place.sandbox.let_go(place.state)
             await self._lineage.pool.give_back(place.sandbox)
 
-    def _answer(self, outcome: Outcome, text: str) -> Answer:
-        return Answer(text, outcome, self._lineage.pool.config.walls)
+    def _answer(self, outcome: Outcome, text: str) -> SandboxAnswer:
+        return SandboxAnswer(text, outcome, self._lineage.pool.config.walls)
 
 
-def _digest(ended: Ended) -> bytes:
+def _digest(ended: StepEnd) -> bytes:
     """Of what a step showed but for addresses, which differ where the system cannot keep them."""
     shown = f"{ended.outcome}\0{_ADDRESS.sub('', ended.text)}".encode(errors="surrogatepass")
     return hashlib.blake2b(shown, digest_size=16).digest()

@@ -24,7 +24,7 @@ from ramify.sandbox.leftovers import Leftovers
 from ramify.sandbox.processes import Processes
 from ramify.sandbox.protocol import STARTED, Setup
 from ramify.sandbox.setup import SandboxConfig, bare_setup, bundle, strict_setup
-from ramify.sandbox.state import State
+from ramify.sandbox.state import SandboxState
 
 REAP_S, END_S = 2.0, 5.0
 PF_EXITING: Final = 0x4
@@ -89,7 +89,7 @@ class Shell:
         fields = stat.rpartition(b")")[2].split()
         return bool(int(fields[6]) & PF_EXITING)
 
-    async def greet(self) -> tuple[Processes, Leftovers, State]:
+    async def greet(self) -> tuple[Processes, Leftovers, SandboxState]:
         """Tell the launcher what to do, and wait until it and the first state are ready. Raises `Broken`, `OSError`."""
         life, channel = self.life, self._channel
         life.num_expected = channel.num_expected = len(STARTED)
@@ -120,7 +120,7 @@ class Shell:
             wall = bubblewrap.missing_wall(lines[-1])
         else:
             wall = lines[-1] or "its first process ended without a word"
-        return ToolError("tool_gave_up", f"isolation={self._config.walls!r} cannot be had here, missing: {wall}")
+        return ToolError("tool_gave_up", f"isolation={self._config.walls!r} is not possible here, missing: {wall}")
 
     async def end(self) -> None:
         """Hang up, wait for the end of all of it, and close what it had on the host."""
@@ -172,14 +172,14 @@ class Shell:
         self.life.close()
 
 
-def _first(processes: Processes, channel: Channel) -> State:
+def _first(processes: Processes, channel: Channel) -> SandboxState:
     """The state without any step. Raises `Broken` if it is gone already."""
     pid = processes.inner_pid(channel.sender_pid)
     look = processes.look(pid) if pid is not None else None
     held = processes.hold(pid) if pid is not None else None
     if pid is None or look is None or held is None:
         raise Broken
-    return State(pid, held, channel, look.rss_bytes)
+    return SandboxState(pid, held, channel, look.rss_bytes)
 
 
 def _check_reach(config: SandboxConfig, python: Interpreter) -> None:
@@ -187,7 +187,7 @@ def _check_reach(config: SandboxConfig, python: Interpreter) -> None:
     closed = [path for path in (python.prefix, *python.prefix.parents) if not path.stat().st_mode & 0o005]
     if config.walls == "process" and os.geteuid() == 0 and closed:
         said = f"{closed[-1]} is closed to other users, and this Python lives in {python.prefix}"
-        what = f"isolation='process' cannot be had here, missing: an interpreter that another uid can read ({said})"
+        what = f"isolation='process' is not possible here, missing: an interpreter that another uid can read ({said})"
         raise ToolError("tool_gave_up", f"{what}. Use a Python that is installed for all users, or isolation='strict'.")
 
 

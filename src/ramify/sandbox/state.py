@@ -21,7 +21,7 @@ class Lost(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class State:
+class SandboxState:
     """`pid` as the sandbox's own /proc has it, `held` a descriptor of its folder there."""
 
     pid: int
@@ -69,9 +69,9 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class StepEnd:
     """How a step ended and what it printed. `state` None = the state before is the one that holds."""
 
     outcome: Outcome
     text: str
-    state: State | None = None
+    state: SandboxState | None = None

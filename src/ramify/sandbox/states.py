@@ -9,8 +9,8 @@ from typing import Final
 from ramify.sandbox.leftovers import Leftovers
 from ramify.sandbox.limits import SandboxLimits
 from ramify.sandbox.processes import PAGE_BYTES, STOPPED, Processes
-from ramify.sandbox.running import Running
-from ramify.sandbox.state import State
+from ramify.sandbox.running import RunningStep
+from ramify.sandbox.state import SandboxState
 
 HELD_STEPS: Final = 2
 """States that wait may hold the memory of this many steps together."""
@@ -19,14 +19,16 @@ HELD_STEPS: Final = 2
 class States:
     """By pid, the least recently used first. `first` is the one without any step, and stays."""
 
-    def __init__(self, processes: Processes, leftovers: Leftovers, limits: SandboxLimits, *, first: State) -> None:
+    def __init__(
+        self, processes: Processes, leftovers: Leftovers, limits: SandboxLimits, *, first: SandboxState
+    ) -> None:
         self._processes = processes
         self._leftovers = leftovers
         self._limits = limits
         self._unmeasured_bytes = 0
         """At most this much more is held than when it was measured."""
         self.first = first
-        self.by_pid: dict[int, State] = {}
+        self.by_pid: dict[int, SandboxState] = {}
         self._keep(first)
 
     @property
@@ -39,16 +41,16 @@ class States:
         return any(state.num_steps for state in self.by_pid.values())
 
     @property
-    def forking(self) -> dict[int, State]:
+    def forking(self) -> dict[int, SandboxState]:
         """Those that run now, to start a step."""
         return {pid: state for pid, state in self.by_pid.items() if state.is_forking}
 
-    def touch(self, state: State) -> None:
+    def touch(self, state: SandboxState) -> None:
         """It was used just now."""
         if self.by_pid.pop(state.pid, None) is state:
             self.by_pid[state.pid] = state
 
-    def adopt(self, running: Running, *, busy: set[int]) -> State | None:
+    def adopt(self, running: RunningStep, *, busy: set[int]) -> SandboxState | None:
         """The finished child of a step as the state it now is. None = it is not what a finished child must be: there,
         alone with itself, and neither another state nor one of the `busy` pids."""
         pid = self._processes.inner_pid(running.channel.sender_pid)
@@ -58,7 +60,9 @@ class States:
         held = self._processes.hold(pid)
         if held is None:
             return None
-        state = State(pid, held, running.channel, 0, running.parked, running.step.folder, num_users=1, num_steps=1)
+        state = SandboxState(
+            pid, held, running.channel, 0, running.parked, running.step.folder, num_users=1, num_steps=1
+        )
         if look is None or look.is_gone or look.num_threads != 1:
             state.end()
             return None
@@ -67,12 +71,12 @@ class States:
         self._keep(state)
         return state
 
-    def release(self, state: State) -> None:
+    def release(self, state: SandboxState) -> None:
         """Drop it if nobody needs it any more."""
         if state.num_users <= 0 and not state.num_steps and state is not self.first:
             self.drop(state)
 
-    def drop(self, state: State) -> None:
+    def drop(self, state: SandboxState) -> None:
         """End it. Harmless when repeated."""
         if self.by_pid.get(state.pid) is state:
             del self.by_pid[state.pid]
@@ -108,7 +112,7 @@ class States:
             state.end()
         self.by_pid.clear()
 
-    def _keep(self, state: State) -> None:
+    def _keep(self, state: SandboxState) -> None:
         state.stop()
         state.channel.on_lost = lambda: self.drop(state)
         self.by_pid[state.pid] = state

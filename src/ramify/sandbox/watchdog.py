@@ -13,7 +13,7 @@ from typing import Final
 
 from ramify.sandbox.limits import SandboxLimits
 from ramify.sandbox.processes import PAGE_BYTES, STRAY, UNCLEAR, Look, Processes
-from ramify.sandbox.running import Running
+from ramify.sandbox.running import RunningStep
 from ramify.sandbox.states import States
 
 PERIOD_S: Final = 0.04
@@ -29,7 +29,7 @@ class Watchdog:
     """Of one sandbox. `running` is live: steps by the pid of their first process."""
 
     def __init__(
-        self, processes: Processes, states: States, running: Mapping[int, Running], *, limits: SandboxLimits
+        self, processes: Processes, states: States, running: Mapping[int, RunningStep], *, limits: SandboxLimits
     ) -> None:
         self._processes = processes
         self._states = states

@@ -35,7 +35,7 @@ def inherited(ours: Mapping[str, str], *, also: Iterable[str] = ()) -> dict[str,
     """What of `ours` a server is given, and the variables named in `also`. Raises `ConfigError` if one is not set."""
     unset = sorted(set(also) - set(ours))
     if unset:
-        raise ConfigError(f"environment: {', '.join(unset)} is to be handed on and is not set")
+        raise ConfigError(f"environment: {', '.join(unset)} is named by hand_on and is not set")
     kept = {name: value for name, value in ours.items() if _is_wanted(name)}
     return kept | {name: ours[name] for name in also}
 

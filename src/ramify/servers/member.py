@@ -14,7 +14,7 @@ from typing import Final
 from ramify.core.errors import ConfigError, EngineError
 from ramify.edge.http import Http
 from ramify.edge.retries import doubled_s
-from ramify.servers.place import Place, Server
+from ramify.servers.place import ServerPlace, StartedServer
 from ramify.servers.ports import Address
 from ramify.servers.probe import POLL_S, Probe
 from ramify.servers.process import GRACE_S
@@ -53,7 +53,7 @@ class Care:
     def __post_init__(self) -> None:
         times = (self.start_s, self.every_s, self.health_s, self.probe_s)
         if min(times) <= 0 or min(self.base_s, self.cap_s, self.steady_s, self.grace_s) < 0:
-            raise ConfigError(f"impossible care {self!r}: times above 0, pauses not below")
+            raise ConfigError(f"impossible care {self!r}: every time above 0, every pause 0 or more")
         if self.max_silent < 1 or self.max_restarts < 0:
             raise ConfigError(f"impossible care {self!r}: max_silent >= 1, max_restarts >= 0")
 
@@ -68,11 +68,11 @@ CARE: Final = Care()
 class Member:
     """One server, at its place."""
 
-    def __init__(self, place: Place, *, probe: Probe, care: Care) -> None:
+    def __init__(self, place: ServerPlace, *, probe: Probe, care: Care) -> None:
         self._place = place
         self._probe = probe
         self._care = care
-        self._server: Server | None = None
+        self._server: StartedServer | None = None
         self._http: Http | None = None
         self._fault: EngineError | None = None
         """Why it was not ready when it was asked last."""
@@ -168,7 +168,7 @@ class Member:
             said = f"not ready in {self._care.start_s:g} s ({self._fault})"
             raise EngineError("server_slow", f"{self._place.name}: {said}; {await server.last_words()}")
 
-    async def _until_ready(self, http: Http, server: Server) -> None:
+    async def _until_ready(self, http: Http, server: StartedServer) -> None:
         """Until it answers, and not another server that has taken its port."""
 
         def keep(fault: EngineError) -> None:
@@ -178,10 +178,12 @@ class Member:
             await self._probe.until_ready(http, health_s=self._care.health_s, probe_s=self._care.probe_s, tell=keep)
             if await server.listens(self.address.port):
                 return
-            keep(EngineError("another_server", f"another server than this one answers at {http.base_url}"))
+            keep(EngineError("another_server", f"a server that is not ours answers at {http.base_url}"))
             await asyncio.sleep(POLL_S)
 
-    async def _look(self, server: Server, waits: Iterable[asyncio.Event], *, seconds: float | None = None) -> None:
+    async def _look(
+        self, server: StartedServer, waits: Iterable[asyncio.Event], *, seconds: float | None = None
+    ) -> None:
         """Wait until it has ended, one of `waits` comes to be, or it is time to ask again."""
         tasks = [asyncio.create_task(server.wait()), *(asyncio.create_task(event.wait()) for event in waits)]
         try:

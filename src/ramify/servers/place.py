@@ -9,7 +9,7 @@ from typing import Protocol
 from ramify.servers.ports import Address
 
 
-class Server(Protocol):
+class StartedServer(Protocol):
     """A server that was started. Invariant: once `wait` or `stop` returned, nothing of it is left."""
 
     @property
@@ -42,7 +42,7 @@ class Server(Protocol):
         ...
 
 
-class Place(Protocol):
+class ServerPlace(Protocol):
     """Where one server is."""
 
     @property
@@ -53,7 +53,7 @@ class Place(Protocol):
     @property
     def address(self) -> Address: ...
 
-    async def start(self) -> Server:
+    async def start(self) -> StartedServer:
         """Start it at `address`. Raises `EngineError` or `ConfigError` where that cannot be; nothing is left then."""
         ...
 
@@ -62,10 +62,10 @@ class Place(Protocol):
         ...
 
 
-class Places(Protocol):
+class ServerPlaces(Protocol):
     """Where servers can be had."""
 
-    def place(self, index: int) -> Place:
+    def place(self, index: int) -> ServerPlace:
         """That of one server of several. Raises `ConfigError` where it cannot be had."""
         ...
 

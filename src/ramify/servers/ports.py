@@ -47,7 +47,7 @@ class Ports:
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         if host in ("", "0.0.0.0", "::"):
-            raise ConfigError(f"host = {host!r}: name the address that clients use, not all of them")
+            raise ConfigError(f"host = {host!r}: name the one address that clients use")
         self.host = host
         self._held: dict[int, list[socket.socket]] = {}
 
@@ -104,7 +104,7 @@ class Ports:
                 return self._hold(bound, claim)
         except (OSError, OverflowError) as error:
             raise ConfigError(
-                f"port {port} of {self.host} cannot be had ({error}); name another one, or none"
+                f"port {port} of {self.host} cannot be used ({error}); name another one, or none"
             ) from None
 
     def _block(self) -> int:

@@ -42,7 +42,7 @@ class Command:
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
-            raise ConfigError(f"argv = {self.argv!r}: a program is needed")
+            raise ConfigError(f"argv = {self.argv!r}: name a program")
         odd = [part for part in self.argv if "\0" in part]
         odd += [name for name, value in self.environment.items() if "\0" in name + value]
         if odd:
@@ -59,7 +59,7 @@ class Command:
 class ServerProcess:
     """One server. Made by `started`."""
 
-    def __init__(self, line: "Line", *, pid: int, log: Path, command: Command) -> None:
+    def __init__(self, line: "GuardLine", *, pid: int, log: Path, command: Command) -> None:
         self.pid = pid
         self.log = log
         self._command = command
@@ -74,9 +74,12 @@ class ServerProcess:
         has no room for it or for its log, or its guard is killed.
         """
         if sys.platform != "linux":
-            raise ConfigError(f"servers are started on Linux only, this is {sys.platform}; start them, name --base-url")
+            raise ConfigError(
+                f"servers are started on Linux only, this is {sys.platform}; "
+                "start the server yourself and name it by --base-url"
+            )
         try:
-            line = await Line.to_guard(command, log)
+            line = await GuardLine.to_guard(command, log)
         except OSError as error:
             raise EngineError("server_not_started", f"{command.argv[0]!r}, log {log}: {error}") from error
         try:
@@ -156,7 +159,7 @@ class ServerProcess:
         return int(code)
 
 
-class Line:
+class GuardLine:
     """The line to a guard: a socket that is its standard input and output. It ends when either of us does."""
 
     def __init__(
@@ -169,7 +172,7 @@ class Line:
         self._is_hung_up = False
 
     @classmethod
-    async def to_guard(cls, command: Command, log: Path) -> "Line":
+    async def to_guard(cls, command: Command, log: Path) -> "GuardLine":
         """Start a guard, which starts `command`."""
         log.parent.mkdir(parents=True, exist_ok=True)
         argv = (sys.executable, "-I", "-S", stdio_guard.__file__, LINE, str(os.getpid()), *command.argv)

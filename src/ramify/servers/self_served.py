@@ -63,7 +63,7 @@ class SelfServed(InFront):
 
     async def generate(self, request: Request) -> Generation:
         if self._replicas is None:
-            raise ContractError("an engine that brings its servers along was asked before it was connected")
+            raise ContractError("the engine starts its own servers: connect it before you ask it")
         return await self._replicas.generate(request)
 
     async def close(self) -> None:

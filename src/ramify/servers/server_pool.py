@@ -1,4 +1,4 @@
-"""Pool: several servers of one model, started together and kept up until they are stopped.
+"""Server pool: several servers of one model, started together and kept up until they are stopped.
 
 Owns every server it started, and no other. A server that dies or falls silent is started again after a pause, at its
 address where it can be had, a limited number of times in a row. Observers are told, in the event loop, where each
@@ -12,7 +12,7 @@ from typing import Any
 
 from ramify.core.errors import ConfigError, RamifyError
 from ramify.servers.member import CARE, Care, Member, cancelled
-from ramify.servers.place import Places
+from ramify.servers.place import ServerPlaces
 from ramify.servers.probe import Probe
 
 
@@ -53,7 +53,7 @@ class ServerPool:
 
     def __init__(
         self,
-        places: Places,
+        places: ServerPlaces,
         *,
         count: int,
         probe: Probe,

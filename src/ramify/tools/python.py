@@ -33,7 +33,7 @@ from ramify.core.tool import Branching, text_schema
 from ramify.sandbox.limits import SandboxLimits
 
 if TYPE_CHECKING:
-    from ramify.sandbox.pool import Pool
+    from ramify.sandbox.pool import SandboxPool
     from ramify.sandbox.session import Session, SessionRules
 
 Isolation = Literal["strict", "process", "none"]
@@ -125,14 +125,14 @@ class Python:
         return SessionRules(timeout_s=self.timeout_s, is_stateful=self.is_stateful, shares_sandbox=shares)
 
     @cached_property
-    def _pool(self) -> "Pool":
+    def _pool(self) -> "SandboxPool":
         """Its sandboxes; this is where the machine is looked at first."""
         self._check_machine()
-        from ramify.sandbox.pool import Pool
+        from ramify.sandbox.pool import SandboxPool
         from ramify.sandbox.setup import SandboxConfig
 
         config = SandboxConfig(walls=self.isolation, limits=self._limits(), preload=self.preload)
-        return Pool(config, max_sandboxes=self.max_sandboxes, num_spares=self.num_spares)
+        return SandboxPool(config, max_sandboxes=self.max_sandboxes, num_spares=self.num_spares)
 
     def _limits(self) -> SandboxLimits:
         return SandboxLimits(

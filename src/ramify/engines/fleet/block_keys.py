@@ -1,4 +1,4 @@
-"""BlockKeys: a number for every whole block of a context, of everything up to its end.
+"""Block keys: a number for every whole block of a context, of everything up to its end.
 
 A key is the sum of all tokens up to there, each times a fixed random number of its position, modulo 2^64: one pass of
 numpy whatever the number of blocks. Two different prefixes have the same key about once in 2^32 times; whoever asks

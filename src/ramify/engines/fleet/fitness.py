@@ -10,7 +10,7 @@ from typing import Final
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError, EngineError, RamifyError
 from ramify.engines.fleet.identity import Identity
-from ramify.engines.fleet.replica import Replica, Weights
+from ramify.engines.fleet.replica import Replica, ReplicaWeights
 
 STALE: Final = "stale_weights"
 """What an answer by older weights than the acknowledged ones is, whoever finds out."""
@@ -23,7 +23,7 @@ class Fitness:
         self.identity = Identity.of(engine)
         self.version: int | None = None
         """Of the weights acknowledged last: no request sampled by older ones is good. None = nothing is known."""
-        self.wanted: Weights | None = None
+        self.wanted: ReplicaWeights | None = None
         """What every replica in service has loaded, or is loading. None = what its server began with."""
         self._is_met = False
         """Whether `identity` is what a server has said."""
@@ -74,7 +74,7 @@ class Fitness:
             await replica.update(self.wanted)
             if not await self._is_behind(replica):
                 return None
-        return EngineError(STALE, f"{replica.name} has other weights than those that were acknowledged")
+        return EngineError(STALE, f"{replica.name} has other weights than the acknowledged ones")
 
     async def _is_behind(self, replica: Replica) -> bool:
         """Have it generate a token; whether that was sampled by other weights than those wanted."""

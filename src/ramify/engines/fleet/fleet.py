@@ -16,7 +16,7 @@ from ramify.edge.patience import Patience
 from ramify.edge.retries import MAX_PAUSE_S, doubled_s
 from ramify.engines.fleet.fitness import STALE, Fitness
 from ramify.engines.fleet.placement import Load
-from ramify.engines.fleet.replica import Replica, ReplicaStats, State, Weights, each
+from ramify.engines.fleet.replica import Replica, ReplicaStats, ReplicaWeights, State, each
 
 SICK: Final = frozenset({"unreachable", "disconnected", "timeout", "engine_silent", "engine_hang", "closed"})
 """Failures that say more about the replica than about what was asked."""
@@ -119,7 +119,7 @@ class Fleet:
         rests = [r.busy_until - now for r in self.replicas if r.stats.state == "busy"]
         if rests:
             after_s = max(0.0, min(rests))
-            return EngineError("busy", "every replica is", is_retryable=True, retry_after_s=after_s)
+            return EngineError("busy", "all replicas are busy", is_retryable=True, retry_after_s=after_s)
         said = [f"{r.name} is {r.stats.state} ({r.stats.fault or 'as told'})" for r in self.replicas]
         more = f"; and {len(said) - MAX_TOLD} more" if len(said) > MAX_TOLD else ""
         return EngineError("unreachable", "; ".join(said[:MAX_TOLD]) + more, is_retryable=True)
@@ -225,7 +225,7 @@ class Fleet:
                 self._awake.set()
             raise
 
-    async def update(self, weights: Weights) -> None:
+    async def update(self, weights: ReplicaWeights) -> None:
         """Load weights into every replica in service; one that fails is left out until it has them. What is
         acknowledged changes when all are done, and not at all where all fail, which raises; replicas that may have
         other weights by then get those from before, if anybody knows them."""
@@ -237,7 +237,7 @@ class Fleet:
                 self.fitness.wanted = before
                 for replica in self._in_service():
                     if before is not None and replica.weights != before:
-                        self.take_out(replica, "stale", EngineError(STALE, f"an update came to nothing: {fault}"))
+                        self.take_out(replica, "stale", EngineError(STALE, f"a weight update failed: {fault}"))
                 raise
             self.fitness.version = weights.version
             self._forget_all()

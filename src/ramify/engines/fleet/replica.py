@@ -27,7 +27,7 @@ PING: Final = "ping"
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class ReplicaWeights:
     """What an engine was told to load."""
 
     source: str
@@ -70,7 +70,7 @@ class Replica:
         self.patience = patience
         self.mending: asyncio.Task[None] | None = None
         """What looks after it while it is left out."""
-        self.weights: Weights | None = None
+        self.weights: ReplicaWeights | None = None
         """What it has loaded since it was last out of reach, as far as is known."""
         self.is_torn = False
         """Whether its weights may be half loaded: an update failed. Servers stay paused then."""
@@ -160,7 +160,7 @@ class Replica:
             case "aborted":
                 return nothing(request, self.engine)
             case "lost":
-                raise EngineError("disconnected", f"{self.name} was lost while the request ran", is_retryable=True)
+                raise EngineError("disconnected", f"{self.name} went down while the request ran", is_retryable=True)
             case None:
                 waited = f"{self._patience_s(request):.0f} s"
                 raise EngineError("engine_hang", f"{self.name}: no answer in {waited}", is_retryable=True)
@@ -195,7 +195,7 @@ class Replica:
         )
         generation = await self.ask(request)
         if generation.finish.kind == "abort":
-            raise EngineError("engine_aborted", f"{self.name} gave one token up", is_retryable=True)
+            raise EngineError("engine_aborted", f"{self.name} aborted a request for one token", is_retryable=True)
         return oldest(generation)
 
     async def check_health(self) -> None:
@@ -206,13 +206,15 @@ class Replica:
             async with asyncio.timeout(HEALTH_S):
                 is_healthy = await self.engine.is_healthy()
         except TimeoutError:
-            raise EngineError("timeout", f"{self.name} did not say in {HEALTH_S:.0f} s whether it is healthy") from None
+            raise EngineError(
+                "timeout", f"{self.name} did not answer whether it is healthy in {HEALTH_S:.0f} s"
+            ) from None
         if not is_healthy:
-            raise EngineError("unhealthy", f"{self.name} says so itself")
+            raise EngineError("unhealthy", f"{self.name} reports that it is unhealthy")
 
     # -- control ------------------------------------------------------------------------------------------------------
 
-    async def update(self, weights: Weights) -> None:
+    async def update(self, weights: ReplicaWeights) -> None:
         """Load weights. What may be half done when this fails is remembered; weights that are refused
         (`ConfigError`) change nothing."""
         async with self._updating:

@@ -31,7 +31,7 @@ from ramify.engines.fleet.placement import (
     Seat,
     placement_of,
 )
-from ramify.engines.fleet.replica import Replica, ReplicaStats, Weights, oldest
+from ramify.engines.fleet.replica import Replica, ReplicaStats, ReplicaWeights, oldest
 
 MAX_IN_A_ROW: Final = 3
 """Failures of any kind with no good answer in between that make a replica suspect: one that fails at once would be the
@@ -208,7 +208,7 @@ class Replicas:
     async def update_weights(self, source: str, version: int) -> None:
         """Load weights into all replicas. One that fails is left out until it has them; raises where all fail, and then
         nothing is acknowledged."""
-        await self._fleet.update(Weights(source, version))
+        await self._fleet.update(ReplicaWeights(source, version))
 
     async def offload(self, tags: tuple[str, ...] = ()) -> None:
         await self._fleet.offload(tags)

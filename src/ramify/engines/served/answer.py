@@ -1,4 +1,4 @@
-"""Served answer: how what a server said is read, whichever server it was.
+"""Answer: how a server's answer is read, whichever server it was.
 
 Raises `EngineError` for what cannot be read; nothing is guessed.
 """
@@ -18,7 +18,7 @@ MAX_DIGITS: Final = 18
 """Of a version: what is longer fits no signed 64-bit integer, which is how versions are stored."""
 
 
-class Span(msgspec.Struct):
+class VersionSpan(msgspec.Struct):
     """Tokens `start` to before `end` of an answer, and the name of the weights that sampled them."""
 
     version: str
@@ -43,7 +43,7 @@ def version_number(name: str) -> int:
     return int(name)
 
 
-def version_spans(told: Sequence[Span]) -> tuple[tuple[int, int], ...]:
+def version_spans(told: Sequence[VersionSpan]) -> tuple[tuple[int, int], ...]:
     """(version, number of tokens) of spans, which must follow one another from the first token on."""
     at = 0
     for span in told:

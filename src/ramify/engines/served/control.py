@@ -1,4 +1,4 @@
-"""Served control: questions to a server about itself, and orders to it.
+"""Control: questions to a server about itself, and orders to it.
 
 They have places and connections of their own, so that none waits behind generations. A route that is not there is told
 from one that fails; an order that a server was not started for is refused by the name of what it needs.

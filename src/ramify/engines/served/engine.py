@@ -1,4 +1,4 @@
-"""Served: an engine whose model runs behind a server of token ids.
+"""Engine: `Served`, an engine whose model runs behind a server of token ids.
 
 All that such engines have in common: their options, tokens by the exchange, and what an update of weights is made of.
 What the server speaks, what is asked to know it and how it is ordered about is the subclass's. Making one asks nobody
@@ -157,7 +157,7 @@ class Served(ABC):
         """The server runs what it calls `names`, and nothing else."""
         return ConfigError(
             f"the server at {self._control.address} runs {', '.join(map(repr, sorted(names))) or 'no model'}, not "
-            f"{self._known.name!r}; where that is the same model: engine.options.served_name"
+            f"{self._known.name!r}; if that is the same model, set engine.options.served_name"
         )
 
     async def _prove_alive(self, deadline_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Served exchange: how one generation is carried out by a server, whatever the server speaks.
+"""Exchange: how a server carries one generation out, whatever the server speaks.
 
 Asks, goes on from stops that are none of ours, and ends what is aborted, what is beyond its deadline and what the
 server is silent on. What differs from server to server is its `Dialect`. An answer counts for the request it names
@@ -21,7 +21,7 @@ from ramify.edge.http import Http
 from ramify.edge.patience import Patience
 from ramify.engines.served.control import CONTROL_S, AbortRoute, ServedControl
 from ramify.engines.served.model import ServedModel
-from ramify.engines.served.progress import Flight, Progress
+from ramify.engines.served.progress import Progress, ServedFlight
 from ramify.engines.served.turn import Ask, Sampled, ServedTurn
 from ramify.engines.served.weights import Known, Naming, ServedWeights
 
@@ -60,7 +60,7 @@ class _Pending:
     is_unwanted: bool = False
     """Whether somebody wants it ended with what it has."""
     wire_id: str = ""
-    flight: Flight | None = None
+    flight: ServedFlight | None = None
 
 
 class Exchange:
@@ -163,7 +163,7 @@ class Exchange:
         if route is None:
             flight.fail(EngineError("aborted", "the server has no route that gives back what a request had"))
             return
-        lost = EngineError("abort_unanswered", f"nothing came back {ABORT_S:.0f} s behind an abort", is_retryable=True)
+        lost = EngineError("abort_unanswered", f"no answer came within {ABORT_S:.0f} s of the abort", is_retryable=True)
         flight.fail(lost, after_s=ABORT_S)
         await self._control.abort(route, pending.wire_id, deadline_s=ABORT_S)
 

@@ -1,4 +1,4 @@
-"""Served model: what this machine knows of a model that a server runs, by its tokenizer's folder alone.
+"""Model: what this machine knows of a model that a server runs, by its tokenizer's folder alone.
 
 No weights are read. Refused: a model without a folder to take the tokenizer from, since ids in and out mean nothing
 without one; and a server that runs another model, which would answer as readily.

@@ -22,7 +22,7 @@ PROBE_S: Final = 20.0
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class ServedFlight:
     """One request on its way to a server."""
 
     num_context: int
@@ -57,7 +57,7 @@ class Progress:
         self._count = count
         self._counted: float | None = None
         self._last = -math.inf
-        self._flights: set[Flight] = set()
+        self._flights: set[ServedFlight] = set()
         self._task: asyncio.Task[None] | None = None
         self._is_paused = False
 
@@ -83,7 +83,7 @@ class Progress:
         self.beat()
 
     @asynccontextmanager
-    async def watched(self, num_context: int) -> AsyncIterator[Flight]:
+    async def watched(self, num_context: int) -> AsyncIterator[ServedFlight]:
         """Watch over a request with `num_context` tokens of context.
 
         Raises the `EngineError` it is failed with inside: `engine_silent` when the server is found silent.
@@ -91,7 +91,7 @@ class Progress:
         if not self._flights:
             self.beat()
         scope = asyncio.timeout(None)
-        flight = Flight(num_context, scope)
+        flight = ServedFlight(num_context, scope)
         try:
             async with scope:
                 self._flights.add(flight)

@@ -1,4 +1,4 @@
-"""SGLang's wire: how its route for token ids is asked, and what it answers.
+"""SGLang wire: how its route for token ids is asked, and what it answers.
 
 Every sampling parameter is named in the body: what is left out, a server fills from its --preferred-sampling-params.
 Answers are decoded into typed structs and not repaired.
@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ramify.core.errors import EngineError
-from ramify.engines.served.answer import Span, decoded, version_number, version_spans
+from ramify.engines.served.answer import VersionSpan, decoded, version_number, version_spans
 from ramify.engines.served.turn import Ask, Sampled
 
 MAX_STOPS: Final = 32
@@ -34,7 +34,7 @@ class _Meta(msgspec.Struct):
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     weight_version: str | None = None
-    weight_versions: list[Span] | None = None
+    weight_versions: list[VersionSpan] | None = None
     output_token_logprobs: list[_Logprob] | None = None
     output_top_logprobs: list[list[_Logprob] | None] | None = None
 
@@ -99,7 +99,7 @@ class Native:
             raise EngineError("no_usage", "the answer does not say what it cost")
         given = meta.output_token_logprobs
         if given is not None and [token for _, token, _ in given] != ids:
-            raise EngineError("bad_logprobs", "they are of other tokens than output_ids")
+            raise EngineError("bad_logprobs", "the logprobs belong to other tokens than output_ids")
         matched = meta.finish_reason.matched
         return Sampled(
             ids=ids,

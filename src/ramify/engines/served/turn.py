@@ -1,4 +1,4 @@
-"""ServedTurn: one generation of a server, from what is asked to the tokens that count.
+"""Turn: one generation of a server, from what is asked to the tokens that count.
 
 A `StopWatch` over the ids finds the stop words, as in every other engine. A server does not know the run that the
 context ends with, and reads only its own text, so its stop says only where it came back. Tokens behind a stop are cut

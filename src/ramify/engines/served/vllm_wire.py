@@ -1,4 +1,4 @@
-"""vLLM's wire: how its two routes for token ids are asked, and what they answer.
+"""vLLM wire: how its two routes for token ids are asked, and what they answer.
 
 `Generate` is `/inference/v1/generate`, which speaks ids alone; `Completions` is `/v1/completions`, which every server
 has. Every sampling parameter is named in the body: what is left out, a server fills from the model's own
@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ramify.core.errors import EngineError
-from ramify.engines.served.answer import Span, decoded, version_spans
+from ramify.engines.served.answer import VersionSpan, decoded, version_spans
 from ramify.engines.served.turn import CLAMPED_LOGPROB, Ask, Sampled
 
 
@@ -37,7 +37,7 @@ class _Choice(msgspec.Struct):
     token_ids: list[int] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    weight_versions: list[Span] | None = None
+    weight_versions: list[VersionSpan] | None = None
 
 
 class _Logprobs(msgspec.Struct):
@@ -80,7 +80,7 @@ class _Generated(_Choice):
         if given is None:
             return None, ()
         if [each.token_id for each in given] != self.token_ids:
-            raise EngineError("bad_logprobs", "they are of other tokens than token_ids")
+            raise EngineError("bad_logprobs", "the logprobs belong to other tokens than token_ids")
         top = [_numbers(each.logprob for each in token.top_logprobs) for token in given] if has_topk else ()
         return [each.logprob for each in given], top
 

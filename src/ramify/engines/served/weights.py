@@ -1,4 +1,4 @@
-"""Served weights: which weights a server samples with.
+"""Weights: which weights a server samples with.
 
 Nobody is told when a server is started anew, be it with older weights or with another model. So it is asked again
 wherever a restart could lie between: behind a failure, and where no answer came for a while. Invariant: no token passes
@@ -96,7 +96,7 @@ class ServedWeights:
         if not self._is_known:
             await self._inquiry.settle()
         if known.num_breaks != self._num_breaks:
-            raise EngineError("mixed_versions", "an update of the weights ended in the middle", is_retryable=True)
+            raise EngineError("mixed_versions", "a weight update stopped halfway", is_retryable=True)
         spans = sampled.versions or self._span(sampled, known)
         self._refuse_stale(min((version for version, _ in spans), default=known.floor), known.floor)
         self._heard_at = asyncio.get_running_loop().time()
@@ -111,7 +111,9 @@ class ServedWeights:
         told = self._version if sampled.version is None else sampled.version
         if known.num_changes != self._num_changes or told != known.version:
             self._is_known = False
-            raise EngineError("mixed_versions", f"{known.version} became {told} meanwhile", is_retryable=True)
+            raise EngineError(
+                "mixed_versions", f"version {known.version} became {told} during the request", is_retryable=True
+            )
         return ((known.version, len(sampled.ids)),)
 
     def _refuse_stale(self, version: int, floor: int) -> None:

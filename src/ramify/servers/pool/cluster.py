@@ -28,10 +28,10 @@ from ramify.servers.pool.members import ACTOR_ENVIRONMENT
 from ramify.servers.pool.multi_node import Spread
 from ramify.servers.pool.plan import (
     STRATEGY,
+    EngineMember,
     EnginePlan,
     Landed,
-    Member,
-    Plan,
+    PoolPlan,
     actor_resources,
     bundles,
     nodes_of,
@@ -76,7 +76,7 @@ def clustered(
 class Cluster:
     """The plan of a pool, and the bundles that are held for it. Made by `opened`."""
 
-    def __init__(self, plan: Plan, placed: "Bundles", held: ExitStack) -> None:
+    def __init__(self, plan: PoolPlan, placed: "Bundles", held: ExitStack) -> None:
         self.plan = plan
         self._bundles = placed
         self._held = held
@@ -95,10 +95,10 @@ class Cluster:
             made = plan(config, nodes_of(landed, first=first), free=placed.free_among(landed))
             return cls(made, placed, held.pop_all())
 
-    def members(self, launch: Launch, logs: Path) -> Callable[[EnginePlan, Member], "RayMember"]:
+    def members(self, launch: Launch, logs: Path) -> Callable[[EnginePlan, EngineMember], "RayMember"]:
         """What makes the member of an engine, not started yet."""
 
-        def member(engine: EnginePlan, member: Member) -> RayMember:
+        def member(engine: EnginePlan, member: EngineMember) -> RayMember:
             made = RayMember(self._bundles, engine, member, launch, logs)
             self._members.append(made)
             return made
@@ -166,7 +166,7 @@ class Bundles:
 class RayMember:
     """A `MemberProcess` that is an actor. It is placed at its first start, and again at the one after it was lost."""
 
-    def __init__(self, placed: Bundles, engine: EnginePlan, member: Member, launch: Launch, logs: Path) -> None:
+    def __init__(self, placed: Bundles, engine: EnginePlan, member: EngineMember, launch: Launch, logs: Path) -> None:
         self.name = f"node {member.rank} of engine {engine.index} on {member.address.host}"
         self._bundles = placed
         self._bundle = member.bundle
@@ -256,7 +256,7 @@ def _group(ray: Any, config: PoolConfig) -> Iterator[tuple[Any, int]]:
     try:
         if not group.wait(ROOM_S):
             raise ConfigError(
-                f"pool: the cluster made no room for {len(needed)} bundles of {dict(needed[0])!r} in {ROOM_S:g} s: "
+                f"pool: the cluster has no room for {len(needed)} bundles of {dict(needed[0])!r} in {ROOM_S:g} s: "
                 "others use it"
             )
         yield group, 0

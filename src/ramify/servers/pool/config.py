@@ -1,4 +1,4 @@
-"""PoolConfig: the cards, nodes and ports of the engines that a service starts. Values and their checks."""
+"""Config: the cards, nodes and ports of the engines that a service starts. Values and their checks."""
 
 import math
 from dataclasses import dataclass
@@ -105,7 +105,10 @@ def _check_counts(pool: PoolConfig) -> None:
             "or engine.base_url for engines that are up already"
         )
     if pool.num_cpu_engines and pool.data_parallel > 1:
-        raise ConfigError(f"pool.data_parallel = {pool.data_parallel!r} shares out cards; take more num_cpu_engines")
+        raise ConfigError(
+            f"pool.data_parallel = {pool.data_parallel!r} divides cards, and engines on CPUs have none: "
+            "set it to 1 and raise num_cpu_engines"
+        )
     if not (math.isfinite(pool.gpu_fraction) and 0 < pool.gpu_fraction <= 1):
         raise ConfigError(f"pool.gpu_fraction = {pool.gpu_fraction!r}: a share of a card, above 0 and at most 1")
     if pool.colocate and pool.gpu_fraction == 1:
@@ -142,7 +145,7 @@ def _check_cards(pool: PoolConfig) -> None:
 def _check_cluster(pool: PoolConfig) -> None:
     for name, value in {"ray": pool.ray, "placement_group": pool.placement_group}.items():
         if value is not None and not value.strip():
-            raise ConfigError(f"pool.{name} = {value!r}: it has no name; leave it out")
+            raise ConfigError(f"pool.{name} = {value!r}: the name is empty; leave it out")
 
 
 def _check_router(pool: PoolConfig) -> None:

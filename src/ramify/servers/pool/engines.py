@@ -21,7 +21,7 @@ from ramify.servers.launch import Launch
 from ramify.servers.member import Care
 from ramify.servers.pool.config import PoolConfig
 from ramify.servers.pool.members import VISIBLE, member_command
-from ramify.servers.pool.plan import Node, Plan
+from ramify.servers.pool.plan import PoolNode, PoolPlan
 from ramify.servers.ports import Address
 from ramify.servers.process import Command
 from ramify.servers.self_served import SelfServed
@@ -30,18 +30,18 @@ from ramify.servers.server_pool import Event, ServerPool
 LOOPBACK: Final = "127.0.0.1"
 
 
-def this_machine(config: PoolConfig, *, ours: Mapping[str, str], host: str = LOOPBACK) -> Node:
+def this_machine(config: PoolConfig, *, ours: Mapping[str, str], host: str = LOOPBACK) -> PoolNode:
     """This machine with the cards that we see: those of CUDA_VISIBLE_DEVICES, else the first of them, as many as the
     engines need beside the trainer's. Raises `ConfigError` where cards are named by anything but numbers."""
     first, last = config.engine_offset, config.engine_offset + config.num_gpus
     seen = ours.get(VISIBLE)
     if seen is None or not config.num_gpus:
-        return Node(host=host, gpus=tuple(range(first, last)))
+        return PoolNode(host=host, gpus=tuple(range(first, last)))
     names = [name.strip() for name in seen.split(",") if name.strip()]
     odd = [name for name in names if not name.isdecimal()]
     if odd:
         raise ConfigError(f"{VISIBLE} = {seen!r}: {odd[0]!r} is no number; name the cards by numbers")
-    return Node(host=host, gpus=tuple(map(int, names[first:last])))
+    return PoolNode(host=host, gpus=tuple(map(int, names[first:last])))
 
 
 def free_here(host: str, first: int, count: int) -> int:
@@ -55,7 +55,7 @@ def free_here(host: str, first: int, count: int) -> int:
 
 
 def servers_of(
-    plan: Plan,
+    plan: PoolPlan,
     launch: Launch,
     *,
     logs: Path,
@@ -85,7 +85,7 @@ def servers_of(
 
 def engine_of(
     build: Callable[[str], Engine],
-    plan: Plan,
+    plan: PoolPlan,
     launch: Launch,
     *,
     placement: PlacementName = "prefix",
@@ -103,7 +103,7 @@ def engine_of(
     return SelfServed(build, pool, placement=placement, patience=patience)
 
 
-def _host(plan: Plan) -> str:
+def _host(plan: PoolPlan) -> str:
     """The one node of a plan."""
     hosts = {member.address.host for member in plan.members}
     if len(hosts) != 1 or len(plan.members) != len(plan.engines):

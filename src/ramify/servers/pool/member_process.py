@@ -15,7 +15,7 @@ from ramify.edge.stdio_guard import KILL_S
 from ramify.servers.home import Logs
 from ramify.servers.launch import Launch
 from ramify.servers.pool.members import member_command
-from ramify.servers.pool.plan import EnginePlan, Member
+from ramify.servers.pool.plan import EngineMember, EnginePlan
 from ramify.servers.ports import Ports
 from ramify.servers.process import ServerProcess
 
@@ -63,7 +63,7 @@ class RemoteMember(Protocol):
 class MemberProcess:
     """The member itself, to be made on its node."""
 
-    def __init__(self, engine: EnginePlan, member: Member, launch: Launch, logs: Path) -> None:
+    def __init__(self, engine: EnginePlan, member: EngineMember, launch: Launch, logs: Path) -> None:
         self.name = f"engine-{engine.index}-node-{member.rank}"
         self._engine = engine
         self._member = member

@@ -11,7 +11,7 @@ from typing import Final, assert_never
 
 from ramify.core.errors import ConfigError
 from ramify.servers.launch import Kind, Launch, command, flag_of
-from ramify.servers.pool.plan import EnginePlan, Member
+from ramify.servers.pool.plan import EngineMember, EnginePlan
 from ramify.servers.ports import BLOCK, Address
 from ramify.servers.process import Command
 
@@ -58,7 +58,7 @@ VLLM_PARTS: Final = BLOCK - 1
 
 
 def member_command(
-    engine: EnginePlan, member: Member, launch: Launch, *, ours: Mapping[str, str], at: Address | None = None
+    engine: EnginePlan, member: EngineMember, launch: Launch, *, ours: Mapping[str, str], at: Address | None = None
 ) -> Command:
     """How one process of `engine` is started; `ours` is the environment of whoever starts it, on the member's node.
 
@@ -85,7 +85,7 @@ def member_command(
     return started if member.is_head or launch.kind != "vllm" else _worker(started)
 
 
-def _vllm(engine: EnginePlan, member: Member, head: Address) -> tuple[str, ...]:
+def _vllm(engine: EnginePlan, member: EngineMember, head: Address) -> tuple[str, ...]:
     parts = engine.data_parallel
     return (
         *("--tensor-parallel-size", str(max(1, engine.num_gpus // parts))),
@@ -97,7 +97,7 @@ def _vllm(engine: EnginePlan, member: Member, head: Address) -> tuple[str, ...]:
     )
 
 
-def _sglang(engine: EnginePlan, member: Member, head: Address) -> tuple[str, ...]:
+def _sglang(engine: EnginePlan, member: EngineMember, head: Address) -> tuple[str, ...]:
     parts = engine.data_parallel
     meets = parts > 1 or len(engine.members) > 1
     host = f"[{head.host}]" if ":" in head.host else head.host
@@ -110,13 +110,13 @@ def _sglang(engine: EnginePlan, member: Member, head: Address) -> tuple[str, ...
     )
 
 
-def _environment(engine: EnginePlan, member: Member, address: Address) -> dict[str, str]:
+def _environment(engine: EnginePlan, member: EngineMember, address: Address) -> dict[str, str]:
     visible = {VISIBLE: ",".join(map(str, member.gpus))} if member.gpus else {}
     # The address that vLLM's parts on other nodes are told; of several it would take that of the way out.
     return visible | ({"VLLM_HOST_IP": address.host} if len(engine.members) > 1 else {})
 
 
-def _nodes(engine: EnginePlan, member: Member) -> tuple[str, ...]:
+def _nodes(engine: EnginePlan, member: EngineMember) -> tuple[str, ...]:
     num_nodes = len(engine.members)
     return ("--nnodes", str(num_nodes), "--node-rank", str(member.rank)) if num_nodes > 1 else ()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ramify.core.errors import EngineError
 from ramify.servers.member import cancelled
 from ramify.servers.pool.member_process import MemberLost, RemoteMember
-from ramify.servers.pool.plan import EnginePlan, Member, Plan
+from ramify.servers.pool.plan import EngineMember, EnginePlan, PoolPlan
 from ramify.servers.ports import Address
 from ramify.servers.process import GUARD_S
 
@@ -22,7 +22,7 @@ class Spread:
     is called when the pool has stopped."""
 
     def __init__(
-        self, plan: Plan, member: Callable[[EnginePlan, Member], RemoteMember], *, close: Callable[[], None]
+        self, plan: PoolPlan, member: Callable[[EnginePlan, EngineMember], RemoteMember], *, close: Callable[[], None]
     ) -> None:
         self._plan = plan
         self._member = member

@@ -28,7 +28,7 @@ Landed = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class PoolNode:
     """One machine, and what of it engines may have."""
 
     host: str
@@ -42,13 +42,17 @@ class Node:
         if self.host in ("", "0.0.0.0", "::"):
             raise ConfigError(f"node {self.host!r}: name the address that other nodes use")
         if len(set(self.gpus)) < len(self.gpus) or min(self.gpus, default=0) < 0:
-            raise ConfigError(f"node {self.host!r}: gpus = {self.gpus!r}, each from 0 on and once")
+            raise ConfigError(f"node {self.host!r}: gpus = {self.gpus!r}, each at least 0 and named once")
         if self.bundles and len(self.bundles) != len(self.gpus):
             raise ConfigError(f"node {self.host!r}: {len(self.bundles)} bundles for {len(self.gpus)} gpus, one each")
 
 
+Node = PoolNode
+"""The old name, for one version."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class EngineMember:
     """One process of an engine: all of it, or what is on one of its nodes."""
 
     engine: int
@@ -70,12 +74,12 @@ class EnginePlan:
     """One engine."""
 
     index: int
-    members: tuple[Member, ...]
+    members: tuple[EngineMember, ...]
     """By rank."""
     data_parallel: int = 1
 
     @property
-    def head(self) -> Member:
+    def head(self) -> EngineMember:
         return self.members[0]
 
     @property
@@ -84,13 +88,13 @@ class EnginePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PoolPlan:
     """All engines of a pool."""
 
     engines: tuple[EnginePlan, ...]
 
     @property
-    def members(self) -> tuple[Member, ...]:
+    def members(self) -> tuple[EngineMember, ...]:
         return tuple(member for engine in self.engines for member in engine.members)
 
     @property
@@ -123,13 +127,13 @@ def bundle_order(landed: Sequence[Landed]) -> tuple[int, ...]:
     return tuple(sorted(range(len(landed)), key=lambda bundle: (_place(landed[bundle][0]), landed[bundle][1])))
 
 
-def nodes_of(landed: Sequence[Landed], *, first: int = 0) -> tuple[Node, ...]:
+def nodes_of(landed: Sequence[Landed], *, first: int = 0) -> tuple[PoolNode, ...]:
     """The nodes with those bundles that come at `first` or behind it in `bundle_order`: `config.engine_offset`."""
     by_host: dict[str, list[int]] = defaultdict(list)
     for bundle in bundle_order(landed)[first:]:
         by_host[landed[bundle][0]].append(bundle)
     return tuple(
-        Node(host=host, gpus=tuple(landed[bundle][1] for bundle in own), bundles=tuple(own))
+        PoolNode(host=host, gpus=tuple(landed[bundle][1] for bundle in own), bundles=tuple(own))
         for host, own in by_host.items()
     )
 
@@ -139,7 +143,7 @@ def anything(host: str, first: int, count: int) -> int:
     return first
 
 
-def plan(config: PoolConfig, nodes: Sequence[Node], *, free: Free = anything) -> Plan:
+def plan(config: PoolConfig, nodes: Sequence[PoolNode], *, free: Free = anything) -> PoolPlan:
     """Where each engine is and what it is given. Raises `ConfigError` where `nodes` or their ports do not suffice."""
     _check_nodes(config, nodes)
     ports = _Ports(config, free)
@@ -162,7 +166,7 @@ def plan(config: PoolConfig, nodes: Sequence[Node], *, free: Free = anything) ->
         )
         for index in range(config.num_engines)
     )
-    return Plan(engines=engines)
+    return PoolPlan(engines=engines)
 
 
 _Slot = tuple[str, tuple[int, ...], int | None]
@@ -192,10 +196,10 @@ class _Ports:
         return first
 
 
-def _check_nodes(config: PoolConfig, nodes: Sequence[Node]) -> None:
+def _check_nodes(config: PoolConfig, nodes: Sequence[PoolNode]) -> None:
     hosts = [node.host for node in nodes]
     if not nodes or len(set(hosts)) < len(hosts):
-        raise ConfigError(f"pool: nodes = {hosts!r}: at least one, and each once")
+        raise ConfigError(f"pool: nodes = {hosts!r}: name at least one, each once")
     for node in nodes:
         if config.num_gpus and len(node.gpus) > config.num_gpus_per_node:
             raise ConfigError(
@@ -204,7 +208,7 @@ def _check_nodes(config: PoolConfig, nodes: Sequence[Node]) -> None:
             )
 
 
-def _slots(config: PoolConfig, nodes: Sequence[Node]) -> Iterator[_Slot]:
+def _slots(config: PoolConfig, nodes: Sequence[PoolNode]) -> Iterator[_Slot]:
     """Cards beside each other on one node, as many as a member has."""
     size = config.gpus_per_member
     for node in nodes:
@@ -212,7 +216,7 @@ def _slots(config: PoolConfig, nodes: Sequence[Node]) -> Iterator[_Slot]:
             yield node.host, node.gpus[first : first + size], node.bundles[first] if node.bundles else None
 
 
-def _cpu_slots(config: PoolConfig, nodes: Sequence[Node]) -> Iterator[_Slot]:
+def _cpu_slots(config: PoolConfig, nodes: Sequence[PoolNode]) -> Iterator[_Slot]:
     """Engines without cards: in their bundles where there are any, else on the nodes by turns."""
     if any(node.bundles for node in nodes):
         yield from ((node.host, (), bundle) for node in nodes for bundle in node.bundles)
@@ -220,11 +224,11 @@ def _cpu_slots(config: PoolConfig, nodes: Sequence[Node]) -> Iterator[_Slot]:
         yield from ((nodes[index % len(nodes)].host, (), None) for index in range(config.num_cpu_engines))
 
 
-def _member(config: PoolConfig, ports: _Ports, slot: _Slot, *, engine: int, rank: int) -> Member:
+def _member(config: PoolConfig, ports: _Ports, slot: _Slot, *, engine: int, rank: int) -> EngineMember:
     host, gpus, bundle = slot
     port = ports.take(host)
     block = ports.take(host, BLOCK + config.data_parallel)
-    return Member(engine=engine, rank=rank, gpus=gpus, address=Address(host, port, block), bundle=bundle)
+    return EngineMember(engine=engine, rank=rank, gpus=gpus, address=Address(host, port, block), bundle=bundle)
 
 
 def _place(host: str) -> tuple[int, tuple[tuple[int, int | str], ...]]:

@@ -1,4 +1,4 @@
-"""Servers that run already, by their addresses. They are asked whether they are ready, and never touched."""
+"""Attached: servers that run already, by their addresses. They are asked whether they are ready, and never touched."""
 
 import asyncio
 from collections.abc import Sequence
