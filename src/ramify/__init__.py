@@ -3,10 +3,14 @@
 Every public name is here and is imported when it is first used, so that `import ramify` costs nothing.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ramify.moved import MovedModules
+
 if TYPE_CHECKING:
+    from ramify.config.configure import resolve
     from ramify.config.run_config import RunConfig
     from ramify.core.action import ActionConfig
     from ramify.core.branch import Branch
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
     from ramify.core.judge import Verdict
     from ramify.core.limits import Limits
     from ramify.core.problem import Problem
-    from ramify.core.segment import Sampling, Segment, ToolCall
+    from ramify.core.segment import Finish, Sampling, Segment, ToolCall
     from ramify.core.strategy import Phase, Strategy
     from ramify.core.task import Task
     from ramify.core.tool import Tool, ToolResult, ToolSession
@@ -73,6 +77,7 @@ __all__ = [
     "EngineError",
     "ExportError",
     "Failed",
+    "Finish",
     "Fork",
     "ForkRecord",
     "Format",
@@ -110,6 +115,7 @@ __all__ = [
     "Verdict",
     "Watched",
     "__version__",
+    "resolve",
     "rollout",
     "rollout_sync",
     "steps",
@@ -131,17 +137,19 @@ _MODULES = {
     "ramify.core.judge": "Verdict",
     "ramify.core.limits": "Limits",
     "ramify.core.problem": "Problem",
-    "ramify.core.segment": "Sampling Segment ToolCall",
+    "ramify.core.segment": "Finish Sampling Segment ToolCall",
     "ramify.core.strategy": "Phase Strategy",
     "ramify.core.task": "Task",
     "ramify.core.tool": "Tool ToolResult ToolSession",
     "ramify.core.tree": "ROOT Tree",
     "ramify.runner.library": "Rollout Watched rollout rollout_sync steps",
     "ramify.runner.saved": "Saved",
+    "ramify.config.configure": "resolve",
     "ramify.config.run_config": "RunConfig",
     "ramify.tools.function": "tool",
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
+sys.meta_path.append(MovedModules())
 
 
 def __getattr__(name: str) -> object:

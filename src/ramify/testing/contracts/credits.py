@@ -122,13 +122,8 @@ def _outcomes(shape: str) -> Iterator[tuple[float, Forest, list[tuple[str, int]]
 def _outcome(
     firsts: tuple[int, ...], seconds: tuple[tuple[int, ...], ...]
 ) -> tuple[float, Forest, list[tuple[str, int]]]:
-    probability, parent, share, reward, actions = (
-        1.0,
-        list[int](),
-        list[float](),
-        list[float](),
-        list[tuple[str, int]](),
-    )
+    probability, parent, share = 1.0, list[int](), list[float]()
+    reward, actions = list[float | None](), list[tuple[str, int]]()
     for first, below in zip(firsts, seconds, strict=True):
         stem = len(parent)
         for place, prefix, action, part in (

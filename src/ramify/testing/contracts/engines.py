@@ -77,7 +77,8 @@ def what_was_promised_is_returned(case: EngineCase) -> None:
             assert generation.logprobs is not None
             own = generation.logprobs[index]
             demand(
-                np.isclose(top, own, atol=1e-5).any(), f"token {index}: its logprob {own} is not among the top {top}"
+                bool(np.isclose(top, own, atol=1e-5).any()),
+                f"token {index}: its logprob {own} is not among the top {top}",
             )
             total = np.exp(top.astype(np.float64)).sum()
             demand(total <= 1 + 1e-5, f"token {index}: the top probabilities sum to {total}, more than 1")

@@ -213,7 +213,7 @@ class _Boxes:
         self._case = case
         self._open: list[Toolbox] = []
 
-    def new(self, **options: int) -> Toolbox:
+    def new(self, **options: Any) -> Toolbox:
         problems = {TREE: self._case.problem}
         self._open.append(Toolbox([self._case.build()], ToolsConfig(**options), problems=problems))
         return self._open[-1]
