@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ramify.testing.scripted import SCRIPTED, Scripted
     from ramify.testing.scripts import Rule, ScriptedTurn, Speech, TokenLaw
     from ramify.testing.simulated import SIMULATED, Simulated
-    from ramify.testing.worlds import ListDraws, SeededWorld, World, bare_tree, sampled_step, text_step
+    from ramify.testing.worlds import ListDraws, SeededWorld, StrategyWorld, bare_tree, sampled_step, text_step
 
 __all__ = [
     "SCRIPTED",
@@ -46,8 +46,8 @@ __all__ = [
     "SeededWorld",
     "Simulated",
     "Speech",
+    "StrategyWorld",
     "TokenLaw",
-    "World",
     "bare_tree",
     "branch_of",
     "canonical",
@@ -88,7 +88,7 @@ _MODULES = {
     "scripted": "SCRIPTED Scripted",
     "scripts": "Rule ScriptedTurn Speech TokenLaw",
     "simulated": "SIMULATED Simulated",
-    "worlds": "ListDraws SeededWorld World bare_tree sampled_step text_step",
+    "worlds": "ListDraws SeededWorld StrategyWorld bare_tree sampled_step text_step",
 }
 _PLACES = {name: f"ramify.testing.{module}" for module, names in _MODULES.items() for name in names.split()}
 

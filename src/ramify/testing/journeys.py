@@ -20,7 +20,7 @@ from ramify.testing.worlds import (
     QUOTING,
     JudgeOf,
     SeededWorld,
-    World,
+    StrategyWorld,
     bare_tree,
     seeded_values,
 )
@@ -44,7 +44,7 @@ class Journey:
     def __init__(
         self,
         strategy: Strategy,
-        world: World | None = None,
+        world: StrategyWorld | None = None,
         *,
         tree: Tree | None = None,
         delivery: Delivery = "ordered",
@@ -100,7 +100,7 @@ class Journey:
         self.driver.ended(start.command_id, ending)
 
 
-def journey(strategy: Strategy, world: World | None = None, **options: object) -> Journey:
+def journey(strategy: Strategy, world: StrategyWorld | None = None, **options: object) -> Journey:
     """Drive `strategy` to its end."""
     return Journey(strategy, world, **options).run()  # type: ignore[arg-type]
 

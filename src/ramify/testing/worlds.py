@@ -30,7 +30,7 @@ JudgeOf = Callable[[Tree, Judge], Sequence[float | None]]
 """One value a node of the command; None = no score."""
 
 
-class World(Protocol):
+class StrategyWorld(Protocol):
     """Answers commands."""
 
     def steps(self, tree: Tree, start: Start) -> list[Step]:
