@@ -1,7 +1,7 @@
 """What running ahead of the trainer is worth: trained tokens a second, with staleness 0, 1 and 4, plain and long-tail.
 
-A simulated server (`ramify.testing.simulated_server.Costs`: a 7 B model on one card, 256 sequences at once) grows
-groups of eight chains whose lengths are lognormal, median 120 tokens, cut at 1,024; a trainer takes a batch of 32
+A simulated server (`ramify.testing.simulated_server.SimulatedCosts`: a 7 B model on one card, 256 sequences at once)
+grows groups of eight chains whose lengths are lognormal, median 120 tokens, cut at 1,024; a trainer takes a batch of 32
 groups, trains on it for a while, and loads weights behind every batch or behind every fourth. All in virtual time, so
 that the figures are exact and the same on every machine.
 

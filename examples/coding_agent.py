@@ -19,8 +19,7 @@ import ramify
 from ramify.cli.draw import tree_view
 from ramify.formats.arpo import arpo
 from ramify.judges.exact import Exact
-from ramify.testing.scripted import SCRIPTED, Scripted
-from ramify.testing.scripts import ScriptedTurn
+from ramify.testing import SCRIPTED, Scripted, ScriptedTurn
 from ramify.tools.python import Python
 
 DRAFT = """\

@@ -6,7 +6,7 @@ python examples/function_tool.py
 from typing import Literal
 
 from ramify import rollout_sync, tool
-from ramify.testing.scripted import Scripted
+from ramify.testing import Scripted
 
 
 @tool

@@ -6,7 +6,7 @@ python examples/mcp_tool.py          (needs the extra: pip install 'ramify[mcp]'
 import sys
 
 from ramify import rollout_sync
-from ramify.testing.scripted import Scripted
+from ramify.testing import Scripted
 
 
 def serve():

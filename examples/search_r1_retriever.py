@@ -16,8 +16,7 @@ from rich.console import Console
 
 import ramify
 from ramify.cli.draw import tree_view
-from ramify.testing.scripted import Scripted
-from ramify.testing.scripts import ScriptedTurn
+from ramify.testing import Scripted, ScriptedTurn
 from ramify.tools.corpus import Corpus
 from ramify.tools.retriever_server import RetrieverServer
 from ramify.tools.search_index import build_index, open_index

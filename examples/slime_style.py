@@ -14,8 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ramify.config.configure import resolve
-from ramify.config.run_config import RunConfig
+from ramify import RunConfig, resolve
 from ramify.engines.builtin import FOLDER as WEIGHTS
 from ramify.runner.events import Event, StepGrown
 from ramify.service.controller import Batch

@@ -3,12 +3,15 @@
 Every public name is here and is imported when it is first used, so that `import ramify` costs nothing.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ramify.moved import MovedModules
 from ramify.version import __version__
 
 if TYPE_CHECKING:
+    from ramify.config.configure import resolve
     from ramify.config.run_config import RunConfig
     from ramify.core.action import ActionConfig
     from ramify.core.branch import Branch
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
     from ramify.core.judge import Verdict
     from ramify.core.limits import Limits
     from ramify.core.problem import Problem
-    from ramify.core.segment import Sampling, Segment, ToolCall
+    from ramify.core.segment import Finish, Sampling, Segment, ToolCall
     from ramify.core.strategy import Phase, Strategy
     from ramify.core.task import Task
     from ramify.core.tool import Tool, ToolResult, ToolSession
@@ -74,6 +77,7 @@ __all__ = [
     "EngineError",
     "ExportError",
     "Failed",
+    "Finish",
     "Fork",
     "ForkRecord",
     "Format",
@@ -112,6 +116,7 @@ __all__ = [
     "Verdict",
     "Watched",
     "__version__",
+    "resolve",
     "rollout",
     "rollout_sync",
     "steps",
@@ -134,17 +139,19 @@ _MODULES = {
     "ramify.core.judge": "Verdict",
     "ramify.core.limits": "Limits",
     "ramify.core.problem": "Problem",
-    "ramify.core.segment": "Sampling Segment ToolCall",
+    "ramify.core.segment": "Finish Sampling Segment ToolCall",
     "ramify.core.strategy": "Phase Strategy",
     "ramify.core.task": "Task",
     "ramify.core.tool": "Tool ToolResult ToolSession",
     "ramify.core.tree": "ROOT Tree",
     "ramify.runner.library": "Rollout Watched rollout rollout_sync steps",
     "ramify.runner.saved": "Saved",
+    "ramify.config.configure": "resolve",
     "ramify.config.run_config": "RunConfig",
     "ramify.tools.function": "tool",
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
+sys.meta_path.append(MovedModules())
 
 
 def __getattr__(name: str) -> object:

@@ -1,25 +1,17 @@
 """What every strategy keeps to, whatever it does: run over every registered one, in several configurations."""
 
 import json
-import math
-import pickle
-import random
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.strategies.world import Journey, SeededWorld, journey, shape
 
 from ramify import plugins
-from ramify.core.command import Command, Grow, Outcome
+from ramify.core.command import Grow
 from ramify.core.errors import ContractError
-from ramify.core.limits import Limits
-from ramify.core.strategy import Phase, SearchStrategy, Strategy
-from ramify.core.tree import Tree
-from ramify.credit import forest_of
-from ramify.runner.driver import Asked, Delivered
+from ramify.core.strategy import Strategy
 from ramify.strategies.beam import BeamPublished
 from ramify.strategies.lats import LATSPublished
 from ramify.strategies.mcts.config import FirstPlay, Widening
@@ -35,6 +27,8 @@ from ramify.strategies.rstar_mcts import RStarMCTSPublished
 from ramify.strategies.tot.bfs import LevelRules
 from ramify.strategies.tot.dfs import DepthRules
 from ramify.strategies.treerl import TreeRLPublished
+from ramify.testing.contracts.rules import keep
+from ramify.testing.contracts.strategies import STRATEGY_RULES, StrategyCase
 
 TWO_WAYS: dict[str, object] = {"first_actions": ("policy", "policy"), "actions": ("refine", "rewrite")}
 CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
@@ -369,10 +363,6 @@ def _parameters() -> list[object]:
 every_strategy = pytest.mark.parametrize("build", _parameters())
 
 
-def grown(build: Build, **options: object) -> Journey:
-    return journey(build(), SeededWorld(prunes=True), **options)
-
-
 def test_every_strategy_that_is_configured_here_is_registered() -> None:
     assert set(CONFIGURATIONS) <= set(plugins.known("strategy"))
 
@@ -398,186 +388,24 @@ def test_importing_a_strategy_imports_no_other_method() -> None:
         assert {module.split(".")[2] for module in modules} <= {method, "parts"}, name
 
 
-@every_strategy
-def test_the_same_seed_grows_the_same_tree(build: Build) -> None:
-    first, second = grown(build), grown(build)
-    assert shape(first.tree) == shape(second.tree)
-    assert first.events == second.events
-    assert first.tree.num_leaves > 0
+DRAWS = "nothing is drawn but at ask"
 
 
 @every_strategy
-@pytest.mark.parametrize("limits", [Limits(), Limits(decode=90), Limits(leaves=4), Limits(tool_calls=20, turns=25)])
-def test_ordered_delivery_grows_the_same_tree_whatever_ends_first(build: Build, limits: Limits) -> None:
-    expected = shape(grown(build, limits=limits).tree)
-    for seed in range(4):
-        assert shape(grown(build, limits=limits, order=random.Random(seed)).tree) == expected
-
-
-@every_strategy
-def test_any_order_of_outcomes_comes_to_an_end(build: Build) -> None:
-    expected = shape(grown(build).tree)
-    for seed in range(4):
-        trip = grown(build, delivery="eager", order=random.Random(seed))
-        assert trip.driver.is_finished
-        assert not build().is_order_free or shape(trip.tree) == expected
-
-
-@every_strategy
-@pytest.mark.parametrize("limits", [Limits(decode=1), Limits(decode=60), Limits(leaves=3), Limits(turns=7)])
-def test_a_budget_is_never_overrun(build: Build, limits: Limits) -> None:
-    trip = grown(build, limits=limits, order=random.Random(1))
-    for name, limit in limits.counted().items():
-        assert getattr(trip.driver.ledger.spent, name) <= limit
-    assert trip.driver.is_finished
-
-
-@every_strategy
-def test_a_strategy_pickled_after_every_outcome_goes_on_the_same(build: Build) -> None:
-    trip = Journey(build(), SeededWorld(prunes=True))
-    while trip.step():
-        trip.driver.strategy = pickle.loads(pickle.dumps(trip.driver.strategy))
-    assert shape(trip.tree) == shape(grown(build).tree)
-
-
-@every_strategy
-@pytest.mark.parametrize("reason", ["engine_error", "cancelled", "budget"])
-@pytest.mark.parametrize("period", [1, 2, 5])
-def test_failures_end_paths_and_nothing_else(build: Build, reason: str, period: int) -> None:
-    trip = grown(build, fails=lambda command_id: reason if command_id % period == period - 1 else None)
-    assert trip.driver.is_finished
-    assert trip.driver.growth.num_asked < 100
-    assert trip.tree.num_leaves > 0 or period == 1 or reason == "budget"
-
-
-@every_strategy
-def test_one_command_cancelled_at_any_point_ends_well(build: Build) -> None:
-    num_asked = grown(build).driver.growth.num_asked
-    for cancelled in range(num_asked):
-        trip = grown(build, fails=lambda command_id, at=cancelled: "cancelled" if command_id == at else None)
-        assert trip.driver.is_finished
-
-
-@every_strategy
-def test_coins_end_paths_and_nothing_else(build: Build) -> None:
-    expected = journey(build(), SeededWorld(coins=True)).tree
-    for seed in range(2):
-        trip = journey(build(), SeededWorld(coins=True), order=random.Random(seed))
-        assert shape(trip.tree) == shape(expected)
-        trip = journey(build(), SeededWorld(coins=True), delivery="eager", order=random.Random(seed))
-        assert trip.driver.is_finished
-        assert not build().is_order_free or shape(trip.tree) == shape(expected)
-    forest = forest_of(expected, unjudged="drop")
-    ended = [i for i in forest.leaves.tolist() if expected.stop(int(forest.nodes[i])) == "roulette"]
-    assert forest.reward[ended].tolist() == [0.0] * len(ended)
-
-
-@every_strategy
-def test_each_command_has_one_outcome(build: Build) -> None:
-    events = grown(build, order=random.Random(3), delivery="eager").events
-    asked = [e.first_id + i for e in events if isinstance(e, Asked) for i in range(len(e.commands))]
-    told = [e.command_id for e in events if isinstance(e, Delivered)]
-    assert asked == sorted(told) == list(range(len(asked)))
-
-
-@every_strategy
-def test_a_strategy_that_is_done_asks_for_nothing(build: Build) -> None:
-    trip = grown(build)
-    strategy = trip.driver.strategy
-    assert strategy.is_done(trip.tree)
-    assert list(strategy.ask(trip.tree)) == []
-    assert strategy.phase(trip.tree).name == "collection"
-
-
-@every_strategy
-def test_a_twin_built_and_told_alike_asks_the_same(build: Build) -> None:
-    twin = build()
-
-    class Watched:
-        """A strategy that compares itself with its twin at every ask."""
-
-        def __init__(self, strategy: Strategy) -> None:
-            self.strategy, self.measures, self.is_order_free = strategy, strategy.measures, strategy.is_order_free
-            self.post_hoc_reason = strategy.post_hoc_reason
-
-        def ask(self, tree: Tree) -> Sequence[Command]:
-            commands = self.strategy.ask(tree)
-            assert list(twin.ask(tree)) == list(commands)
-            return commands
-
-        def tell(self, tree: Tree, outcome: Outcome) -> None:
-            self.strategy.tell(tree, outcome)
-            twin.tell(tree, outcome)
-
-        def is_done(self, tree: Tree) -> bool:
-            assert twin.is_done(tree) == self.strategy.is_done(tree)
-            return self.strategy.is_done(tree)
-
-        def phase(self, tree: Tree) -> Phase:
-            return self.strategy.phase(tree)
-
-    assert journey(Watched(build()), SeededWorld()).driver.is_finished
+@pytest.mark.parametrize("rule", [rule for rule in STRATEGY_RULES if rule != DRAWS])
+def test_every_strategy_keeps_the_contract(build: Build, rule: str) -> None:
+    keep(STRATEGY_RULES, rule, StrategyCase(lambda rng: build()), "the strategy")
 
 
 @pytest.mark.parametrize("name", plugins.known("strategy"))
 def test_nothing_is_drawn_but_at_ask(name: str) -> None:
-    class Gate:
-        """Draws that are open while the strategy is asked."""
-
-        def __init__(self) -> None:
-            self.is_open = False
-            self._rng = np.random.default_rng(5)
-
-        def random(self) -> float:
-            assert self.is_open
-            return float(self._rng.random())
-
-        def integers(self, low: int, /) -> int:
-            assert self.is_open
-            return int(self._rng.integers(low))
-
-        def standard_gamma(self, shape: float, /) -> float:
-            assert self.is_open
-            return float(self._rng.standard_gamma(shape))
-
-        def standard_normal(self) -> float:
-            assert self.is_open
-            return float(self._rng.standard_normal())
-
-        def beta(self, a: float, b: float, /) -> float:
-            assert self.is_open
-            return float(self._rng.beta(a, b))
-
     for options in configurations_of(name):
-        gate = Gate()
-        strategy = built(name, options, gate)
-        trip = Journey(strategy, SeededWorld())
-        ask = strategy.ask
-
-        def gated(tree: Tree, ask: Callable[[Tree], Sequence[Command]] = ask, gate: Gate = gate) -> Sequence[Command]:
-            gate.is_open = True
-            commands = ask(tree)
-            gate.is_open = False
-            return commands
-
-        strategy.ask = gated  # type: ignore[method-assign]
-        trip.run()
-
-
-@every_strategy
-def test_a_search_ends_with_nodes_of_its_tree_and_finite_scores(build: Build) -> None:
-    trip = grown(build, fails=lambda command_id: "engine_error" if command_id % 3 == 2 else None)
-    strategy = trip.driver.strategy
-    if not isinstance(strategy, SearchStrategy):
-        return
-    candidates = strategy.candidates(trip.tree)
-    nodes = [candidate.node for candidate in candidates]
-    assert len(set(nodes)) == len(nodes)
-    assert all(0 < node < len(trip.tree) and math.isfinite(c.score) for node, c in zip(nodes, candidates, strict=True))
+        case = StrategyCase(lambda rng, options=options: built(name, options, rng))
+        keep(STRATEGY_RULES, DRAWS, case, f"{name} with {options}")
 
 
 def test_a_strategy_that_grows_a_closed_path_is_refused() -> None:
-    trip = grown(lambda: built("chains", {}))
+    trip = StrategyCase(lambda rng: built("chains", {})).grown()
     leaf = trip.tree.leaves()[0]
     with pytest.raises(ContractError, match="it ended with"):
         trip.driver.growth.ask(Grow(leaf))

@@ -1,260 +1,37 @@
-"""A world without a model: what each command grows is a function of its place alone, so trees can be compared."""
+"""The deterministic worlds of `ramify.testing`, under the names that these tests use."""
 
-import random
-from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
+from ramify.testing.journeys import Journey, journey
+from ramify.testing.journeys import canonical as shape
+from ramify.testing.worlds import (
+    CODEC,
+    QUOTING,
+    ListDraws,
+    SeededWorld,
+    bare_tree,
+    path_text,
+    sampled_step,
+    seeded_values,
+    text_step,
+)
 
-from ramify.core.codec import ByteCodec
-from ramify.core.command import Grow, Judge, Role, Score, Tokens
-from ramify.core.growth import Done, Ending, Failure, GrowthRules, Scored
-from ramify.core.ledger import Spend
-from ramify.core.limits import Limits
-from ramify.core.problem import Problem
-from ramify.core.seeds import child_seed
-from ramify.core.segment import Finish, Segment, ToolCall, Usage, token_array
-from ramify.core.strategy import Strategy
-from ramify.core.tree import ROOT, Step, Tree
-from ramify.runner.driver import Asked, Delivered, Delivery, Driver, Start
-
-CODEC = ByteCodec(is_exact=True)
-MAX_STEPS = 6
-MAX_STEP_TOKENS = 5
-UNLIMITED = 10**9
-ROLES: dict[str, Role] = {"probe": "probe", "lookahead": "probe", "critique": "critique"}
-QUOTING = frozenset({"critique", "refine", "rewrite"})
-"""Actions that begin a fresh context; what they end with has no reward."""
-
-JudgeOf = Callable[[Tree, Judge], Sequence[float | None]]
-"""One value a node of the command; None = no score."""
-
-
-class World(Protocol):
-    """Answers commands: the steps a Grow adds to the tree."""
-
-    def steps(self, tree: Tree, start: Start) -> list[Step]: ...
-
-
-def bare_tree(seed: int = 7) -> Tree:
-    prompt = Segment("prompt", token_array(CODEC.encode("make 3 from 1 2: ")))
-    return Tree(Problem("p", "make 3 from 1 2"), CODEC, [prompt], seed=seed)
-
-
-def sampled_step(
-    num_sampled: int, *, entropy: float, stop: str | None, role: Role = "policy", reward: float = 0.0, seed: int = 0
-) -> Step:
-    """A step of the policy with an observation behind it unless the path ends."""
-    letters = np.random.default_rng(seed).integers(97, 123, num_sampled)
-    action = Segment(
-        "sampled",
-        token_array(letters),
-        logprobs=np.full(num_sampled, -0.5, np.float32),
-        finish=Finish("stop", "</calc>"),
-        usage=Usage(1, num_sampled),
-    )
-    observation = Segment("given", token_array(CODEC.encode("=")), tool_call=ToolCall("calc", "1+2", result="="))
-    return Step(
-        (action,) if stop else (action, observation),
-        stop=stop,
-        role=role,
-        measures={"step_entropy_topk": entropy},
-        scores=(Score("world", reward),) if stop and role == "policy" else (),
-    )
-
-
-class SeededWorld:
-    """Steps and lengths follow from the place's seed; a path has at most `MAX_STEPS` steps, those cut short aside.
-
-    A growth of tokens that ends inside a step leaves it without an observation; the next growth begins a step anew.
-
-    With `prunes` a share of the paths is given up, with `coins` half of these by a coin, while the others go on. A path
-    whose allotment is used up ends with `budget`.
-    """
-
-    def __init__(self, *, prunes: bool = False, coins: bool = False) -> None:
-        self._prunes = prunes or coins
-        self._coins = coins
-
-    def steps(self, tree: Tree, start: Start) -> list[Step]:
-        assert isinstance(start.command, Grow) and start.place is not None
-        command, seed, position = start.command, start.place.seed, start.place.position
-        depth = 0 if command.action in QUOTING else tree.depth(start.place.parent)
-        role = ROLES.get(command.action, "policy")
-        decode, turns = start.allotment.decode or UNLIMITED, start.allotment.turns or UNLIMITED
-        calls = start.allotment.tool_calls or UNLIMITED
-        wanted = command.until.n if isinstance(command.until, Tokens) else UNLIMITED
-        if role == "probe" and wanted < UNLIMITED:
-            return [sampled_step(min(wanted, decode), entropy=seed % 100 / 25, stop="budget", role=role, seed=seed)]
-        steps: list[Step] = []
-        while True:
-            depth += 1
-            whole = 1 + seed % MAX_STEP_TOKENS
-            number = min(whole, wanted, decode)
-            is_cut = number < whole
-            wanted, decode, turns, calls = wanted - number, decode - number, turns - 1, calls - 1
-            is_spent = wanted > 0 and (not decode or (command.until != "step" and not (turns and calls)))
-            stop = (None if is_cut else self._stop(seed, depth)) or ("budget" if is_spent else None)
-            step = sampled_step(number, entropy=seed % 100 / 25, stop=stop, role=role, reward=seed % 2, seed=seed)
-            if self._coins and role == "policy":
-                step = self._tossed(step, seed)
-                stop = step.stop
-            step = replace(step, segments=step.segments[:1]) if is_cut else step
-            if command.action in QUOTING:
-                step = replace(step, edge="continues" if steps else "quotes", scores=())
-            steps.append(step)
-            if stop or command.until == "step" or not wanted:
-                return steps
-            position += sum(len(segment) for segment in steps[-1].segments)
-            seed = child_seed(seed, position, 0)
-
-    def _tossed(self, step: Step, seed: int) -> Step:
-        """A step whose path would be given up behind it, by a coin."""
-        if step.stop != "closed":
-            return step
-        if seed // 35 % 2:
-            return replace(step, stop="roulette", scores=())
-        return replace(step, stop=None, scores=(), notes={"kept": 0.5})
-
-    def _stop(self, seed: int, depth: int) -> str | None:
-        if self._prunes and seed // 7 % 5 == 0:
-            return "closed"
-        return "answer" if seed // 11 % 4 == 0 else "turn_limit" if depth >= MAX_STEPS else None
-
-
-def seeded_values(tree: Tree, command: Judge) -> list[float | None]:
-    """Values in [0, 1) that follow from the nodes' seeds and the attempt alone."""
-    return [(tree.node_seed(node) // 13 + command.attempt * 37) % 97 / 97 for node in command.nodes]
-
-
-def text_step(text: str, *, stop: str | None = None, role: Role = "policy", logprob: float = -0.5, **more: Any) -> Step:
-    """A step in which the model said `text`, each byte a token of the same logprob."""
-    ids = token_array(CODEC.encode(text))
-    sampled = Segment(
-        "sampled",
-        ids,
-        logprobs=np.full(len(ids), logprob, np.float32),
-        finish=Finish("stop"),
-        usage=Usage(1, len(ids)),
-    )
-    return Step((sampled,), stop=stop, role=role, **more)
-
-
-def path_text(tree: Tree, node: int) -> str:
-    """What the model said from the root to `node`."""
-    sampled = (s for n in tree.path(node) for s in tree.segments(n) if s.is_sampled)
-    return "".join(CODEC.decode(s.ids) for s in sampled)
-
-
-def worst_case(tree: Tree, command: object, place: object) -> Spend:
-    """The most a command of `SeededWorld` may use."""
-    if not isinstance(command, Grow):
-        return Spend(judge_calls=1)
-    turns = 1 if command.until == "step" else MAX_STEPS
-    decode = command.until.n if isinstance(command.until, Tokens) else turns * MAX_STEP_TOKENS
-    return Spend(leaves=1, decode=decode, turns=turns, tool_calls=turns)
-
-
-class Journey:
-    """Drives a strategy through a world to its end, commands completing in a chosen order."""
-
-    def __init__(
-        self,
-        strategy: Strategy,
-        world: World | None = None,
-        *,
-        tree: Tree | None = None,
-        delivery: Delivery = "ordered",
-        limits: Limits | None = None,
-        rules: GrowthRules = GrowthRules(quoting=QUOTING),
-        order: random.Random | None = None,
-        fails: Callable[[int], str | None] = lambda command_id: None,
-        judge: "JudgeOf | None" = None,
-    ) -> None:
-        self.tree = tree or bare_tree()
-        self.world = world or SeededWorld()
-        self.driver = Driver(self.tree, strategy, delivery=delivery, limits=limits, rules=rules, need=worst_case)
-        self.events: list[Asked | Delivered] = []
-        self._order = order
-        self._fails = fails
-        self._judge = judge or seeded_values
-        self._open: list[Start] = []
-
-    def step(self) -> bool:
-        """Complete one command; False when nothing is left to do."""
-        pumped = self.driver.pump()
-        self.events += pumped.events
-        self._open += pumped.starts
-        cancelled = [start for start in self._open if start.command_id in pumped.cancels]
-        for start in cancelled:
-            self._end(start, Failure("cancelled"))
-        if self._open and not cancelled:
-            index = self._order.randrange(len(self._open)) if self._order else 0
-            self._complete(self._open[index])
-        return bool(self._open or cancelled or pumped.events or pumped.starts) or not self.driver.is_finished
-
-    def run(self) -> "Journey":
-        for _ in range(20_000):
-            if not self.step():
-                return self
-        raise AssertionError("the strategy never came to an end")
-
-    def _complete(self, start: Start) -> None:
-        reason = self._fails(start.command_id)
-        if reason is not None:
-            return self._end(start, Failure(reason))
-        if isinstance(start.command, Judge):
-            command = start.command
-            values = self._judge(self.tree, command)
-            scores = tuple(Score(command.judge, value, attempt=command.attempt) for value in values)
-            return self._end(start, Scored(scores))
-        for step in self.world.steps(self.tree, start):
-            self.driver.grew(start.command_id, step)
-        return self._end(start, Done())
-
-    def _end(self, start: Start, ending: Ending) -> None:
-        self._open.remove(start)
-        self.driver.ended(start.command_id, ending)
-
-
-def journey(strategy: Strategy, world: World | None = None, **options: object) -> Journey:
-    """Drive `strategy` to its end."""
-    return Journey(strategy, world, **options).run()  # type: ignore[arg-type]
-
-
-def shape(tree: Tree) -> list[tuple[object, ...]]:
-    """The tree in canonical order, without ids: equal for trees that are the same."""
-    nodes = tree.subtree(ROOT)
-    place = {node: i for i, node in enumerate(nodes)}
-    return [
-        (
-            None if node == ROOT else place[tree.parent(node) or ROOT],
-            [s.ids.tolist() for s in tree.segments(node)],
-            tree.stop(node),
-            tree.role(node),
-            tree.reward(node),
-            (fork.rule, fork.shares, fork.is_post_hoc, fork.probability) if (fork := tree.fork(node)) else None,
-        )
-        for node in nodes
-    ]
-
-
-class ListDraws:
-    """Draws fed from lists; more draws than there are values raise."""
-
-    def __init__(self, uniforms: Sequence[float] = (), integers: Sequence[int] = ()) -> None:
-        self.uniforms, self.whole = list(uniforms), list(integers)
-        self.num_uniforms = 0
-
-    def random(self) -> float:
-        self.num_uniforms += 1
-        return self.uniforms[self.num_uniforms - 1]
-
-    def integers(self, low: int, /) -> int:
-        value = self.whole.pop(0)
-        assert 0 <= value < low
-        return value
+__all__ = [
+    "CODEC",
+    "QUOTING",
+    "Journey",
+    "ListDraws",
+    "SeededWorld",
+    "bare_tree",
+    "journey",
+    "path_text",
+    "sampled_step",
+    "seeded_values",
+    "shape",
+    "text_step",
+    "varied",
+]
 
 
 def varied(config: Any, **options: Any) -> Any:

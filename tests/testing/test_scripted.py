@@ -14,7 +14,7 @@ from ramify.testing.clock import run_virtual
 from ramify.testing.planned_faults import Delay, Fault
 from ramify.testing.policies import RandomAgent, chains, table
 from ramify.testing.scripted import SCRIPTED, Scripted
-from ramify.testing.scripts import Law, Rule, ScriptedTurn, Speech, tempered
+from ramify.testing.scripts import Rule, ScriptedTurn, Speech, TokenLaw, tempered
 
 CODEC = ByteCodec(is_exact=True)
 STOPS = ("</calc>", "</answer>")
@@ -141,7 +141,7 @@ def seeded(turn: ScriptedTurn) -> str:
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**64 - 1), pieces=st.lists(st.integers(1, 7), min_size=1, max_size=6))
 def test_a_turn_is_the_same_however_it_is_divided_into_requests(
-    script: Rule | Law, seed: int, pieces: list[int]
+    script: Rule | TokenLaw, seed: int, pieces: list[int]
 ) -> None:
     engine = Scripted(script)
     wanted = ask("q", seed=seed, topk=3, topk_tokens=5, measures=frozenset({"entropy"}))

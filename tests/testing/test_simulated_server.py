@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from ramify.core.errors import ConfigError
 from ramify.core.segment import token_array
 from ramify.testing.prefixes import KnownPrefixes
-from ramify.testing.simulated_server import Costs, Job, Server
+from ramify.testing.simulated_server import Job, SimulatedCosts, SimulatedServer
 
-COSTS = Costs(step_s=1.0, sequence_s=0.1, kv_token_s=0.001, prefill_token_s=0.01)
+COSTS = SimulatedCosts(step_s=1.0, sequence_s=0.1, kv_token_s=0.001, prefill_token_s=0.01)
 
 
-def server(*, max_batch: int = 4, block_size: int = 0) -> Server:
-    return Server(COSTS, max_batch=max_batch, prefixes=KnownPrefixes(block_size))
+def server(*, max_batch: int = 4, block_size: int = 0) -> SimulatedServer:
+    return SimulatedServer(COSTS, max_batch=max_batch, prefixes=KnownPrefixes(block_size))
 
 
 def job(num_context: int, num_tokens: int) -> Job:
     return Job(token_array(range(num_context)), token_array([7] * num_tokens))
 
 
-def ends(one: Server) -> dict[Job, float]:
+def ends(one: SimulatedServer) -> dict[Job, float]:
     """When each job finishes if nothing else comes."""
     times: dict[Job, float] = {}
     while (due := one.due) is not None:
@@ -127,9 +127,9 @@ def test_no_schedule_takes_less_than_full_steps() -> None:
 @pytest.mark.parametrize("value", [-1.0, math.inf, math.nan])
 def test_impossible_costs_are_refused(value: float) -> None:
     with pytest.raises(ConfigError, match="kv_token_s"):
-        Costs(kv_token_s=value)
+        SimulatedCosts(kv_token_s=value)
     with pytest.raises(ConfigError, match="max_batch = 0"):
-        Server(COSTS, max_batch=0, prefixes=KnownPrefixes(0))
+        SimulatedServer(COSTS, max_batch=0, prefixes=KnownPrefixes(0))
 
 
 # -- against steps taken one by one -----------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def stepped(guests: list[Visit], max_batch: int) -> dict[int, float]:
 
 
 def jumped(guests: list[Visit], max_batch: int) -> dict[int, float]:
-    """The same of `Server`."""
+    """The same of `SimulatedServer`."""
     one = server(max_batch=max_batch)
     jobs = [job(guest.num_context, guest.num_tokens) for guest in guests]
     comings = [(guest.comes, i, one.submit) for i, guest in enumerate(guests) if guest.leaves > guest.comes]

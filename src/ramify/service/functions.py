@@ -17,7 +17,7 @@ from ramify.config.service_config import MIXED, ServiceConfig
 from ramify.core.errors import ConfigError, ContractError, RamifyError
 from ramify.edge.daemon_threads import DaemonThreads
 from ramify.edge.error_text import error_text
-from ramify.tools.function import contained
+from ramify.tools.function import returned
 
 MAX_THREADS: Final = 16
 
@@ -54,11 +54,7 @@ class Function:
         return ContractError(f"{self.called} {what}")
 
     async def _said(self, *args: Any, **keywords: Any) -> Any:
-        if inspect.iscoroutinefunction(self.function):
-            return await self.function(*args, **keywords)
-        loop = asyncio.get_running_loop()
-        said = await loop.run_in_executor(self.threads, contained, partial(self.function, *args, **keywords))
-        return await said if inspect.isawaitable(said) else said
+        return await returned(partial(self.function, *args, **keywords), self.threads)
 
 
 def load(setting: str, name: str | None, *takes: str, threads: DaemonThreads, **keywords: Any) -> Function | None:

@@ -25,7 +25,7 @@ from ramify.core.segment import Finish, Ids_T, token_array
 from ramify.testing.planned_faults import Delay, DelayRule, Fault, first_tokens, spoilt
 from ramify.testing.policies import RandomAgent
 from ramify.testing.prefixes import KnownPrefixes
-from ramify.testing.scripts import Draft, Law, Rule, ScriptedTurn, drawn, spoken
+from ramify.testing.scripts import Rule, ScriptedDraft, ScriptedTurn, TokenLaw, drawn, spoken
 
 SCRIPTED: Final = Capabilities(
     name="scripted",
@@ -53,7 +53,7 @@ class Scripted:
 
     def __init__(
         self,
-        script: Rule | Law | None = None,
+        script: Rule | TokenLaw | None = None,
         *,
         codec: Codec | None = None,
         capabilities: Capabilities = SCRIPTED,
@@ -65,7 +65,7 @@ class Scripted:
     ) -> None:
         """`script` defaults to a random agent, `codec` to exact bytes. `version` may be changed at any time."""
         script = RandomAgent() if script is None else script
-        self._script = partial(drawn, script) if isinstance(script, Law) else partial(spoken, script)
+        self._script = partial(drawn, script) if isinstance(script, TokenLaw) else partial(spoken, script)
         self._codec = ByteCodec(is_exact=True) if codec is None else codec
         self._capabilities = replace(capabilities, has_versions=version is not None)
         self._delay = delay
@@ -221,7 +221,7 @@ class Scripted:
             num_prefilled=length - num_cached,
         )
 
-    def _taken(self, request: Request, room: int, call: int) -> tuple[Draft, Finish]:
+    def _taken(self, request: Request, room: int, call: int) -> tuple[ScriptedDraft, Finish]:
         """What the script says, up to the first stop word, the end of the sequence or the end of the room."""
         drafts = self._script(request, self._codec, call=call)
         run = joined_bytes(self._codec, request.ids[len(request.ids) - request.num_run :].tolist())
@@ -229,7 +229,7 @@ class Scripted:
         while (end := self._end(draft.ids, run, request.stops, room)) is None:
             draft = _joined(draft, next(drafts))
         num_tokens, finish = end
-        taken = Draft(
+        taken = ScriptedDraft(
             draft.ids[:num_tokens],
             draft.logprobs[:num_tokens],
             draft.entropy[:num_tokens],
@@ -264,8 +264,8 @@ def aborted(generation: Generation, num_tokens: int) -> Generation:
     return replace(first_tokens(generation, num_tokens, Finish("abort")), num_billed=num_tokens)
 
 
-def _joined(one: Draft, other: Draft) -> Draft:
-    return Draft(
+def _joined(one: ScriptedDraft, other: ScriptedDraft) -> ScriptedDraft:
+    return ScriptedDraft(
         np.concatenate([one.ids, other.ids]),
         np.concatenate([one.logprobs, other.logprobs]),
         np.concatenate([one.entropy, other.entropy]),

@@ -1,7 +1,7 @@
 """Scripts: what a scripted engine says, and with what probability.
 
-A `Rule` writes the text of a whole turn of the model; its logprobs are a fixed function of token and position. A `Law`
-gives the probability of every next token; its tokens are drawn from it and its logprobs are exact.
+A `Rule` writes the text of a whole turn of the model; its logprobs are a fixed function of token and position. A
+`TokenLaw` gives the probability of every next token; its tokens are drawn from it and its logprobs are exact.
 
 Invariant: what is said depends on the context's ids, the seed and the sampling parameters alone, never on how a run was
 divided into requests. A law draws the token at position p of a context by a number hashed from (seed, p). A rule is
@@ -62,7 +62,7 @@ Rule = Callable[[ScriptedTurn], str | Speech]
 
 
 @runtime_checkable
-class Law(Protocol):
+class TokenLaw(Protocol):
     """A language model as small as it gets."""
 
     def next(self, ids: Ids_T) -> Probabilities_V:
@@ -71,7 +71,7 @@ class Law(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Draft:
+class ScriptedDraft:
     """T tokens said, and what they were drawn from; a request takes as many as it has room for."""
 
     ids: Ids_T
@@ -83,7 +83,7 @@ class Draft:
     """Of the first tokens, where they were asked for."""
 
 
-def spoken(rule: Rule, request: Request, codec: Codec, *, call: int) -> Iterator[Draft]:
+def spoken(rule: Rule, request: Request, codec: Codec, *, call: int) -> Iterator[ScriptedDraft]:
     """The rest of the turn a rule says, as one draft that ends with the end of the sequence."""
     length, num_run = len(request.ids), request.num_run
     speech, ids = _asked(rule, request, codec, call=call, start=length - num_run)
@@ -104,7 +104,7 @@ def _asked(rule: Rule, request: Request, codec: Codec, *, call: int, start: int)
     return speech, ids if codec.eos_id in ids else [*ids, codec.eos_id]
 
 
-def _draft(ids: Ids_T, speech: Speech, request: Request) -> Draft:
+def _draft(ids: Ids_T, speech: Speech, request: Request) -> ScriptedDraft:
     """Logprobs, entropies and top logprobs of a text: planned ones, or fixed functions of token and position."""
     positions = np.arange(len(request.ids), len(request.ids) + len(ids))
     mixed = (ids.astype(np.int64) * 7919 + positions * 104_729) % 1000
@@ -114,7 +114,7 @@ def _draft(ids: Ids_T, speech: Speech, request: Request) -> Draft:
     entropy = (mixed % 89 * 0.02).astype(np.float32)
     if speech.entropy is not None:
         entropy = np.full(len(ids), speech.entropy, np.float32)
-    return Draft(ids, logprobs, entropy, _made_up_topk(logprobs[: request.topk_tokens], speech, request.topk))
+    return ScriptedDraft(ids, logprobs, entropy, _made_up_topk(logprobs[: request.topk_tokens], speech, request.topk))
 
 
 def _made_up_topk(logprobs: Floats_T, speech: Speech, k: int) -> tuple[Floats_T, ...]:
@@ -128,7 +128,7 @@ def _made_up_topk(logprobs: Floats_T, speech: Speech, k: int) -> tuple[Floats_T,
     return tuple(np.concatenate([logprobs[:, None], others], axis=1).astype(np.float32))
 
 
-def drawn(law: Law, request: Request, codec: Codec, *, call: int) -> Iterator[Draft]:
+def drawn(law: TokenLaw, request: Request, codec: Codec, *, call: int) -> Iterator[ScriptedDraft]:
     """Tokens drawn from a law, a chunk at a time, up to the end of the sequence. A law knows nothing of `call`."""
     ids = np.concatenate([request.ids, np.zeros(CHUNK, np.int32)])
     length = len(request.ids)
@@ -137,14 +137,14 @@ def drawn(law: Law, request: Request, codec: Codec, *, call: int) -> Iterator[Dr
         chosen, logprobs, entropy = (np.array(column) for column in list(zip(*rows, strict=True))[:3])
         num_topk = max(0, request.topk_tokens - (length - len(request.ids))) if request.topk else 0
         topk = tuple(_top(row[3], row[0], request.topk) for row in itertools.islice(rows, num_topk))
-        yield Draft(chosen.astype(np.int32), logprobs.astype(np.float32), entropy.astype(np.float32), topk)
+        yield ScriptedDraft(chosen.astype(np.int32), logprobs.astype(np.float32), entropy.astype(np.float32), topk)
         if codec.eos_id in chosen:
             return
         length += CHUNK
         ids = np.concatenate([ids, np.zeros(CHUNK, np.int32)])
 
 
-def _draw(law: Law, ids: Ids_T, length: int, request: Request) -> tuple[int, float, float, Probabilities_V]:
+def _draw(law: TokenLaw, ids: Ids_T, length: int, request: Request) -> tuple[int, float, float, Probabilities_V]:
     """Draw the token at position `length` and write it into `ids`: token, logprob, entropy, law."""
     raw = law.next(ids[:length])
     summed = np.cumsum(tempered(raw, request.sampling))

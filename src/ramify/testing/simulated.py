@@ -18,11 +18,11 @@ from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.errors import EngineError
 from ramify.testing.prefixes import KnownPrefixes
 from ramify.testing.scripted import SCRIPTED, Scripted, aborted
-from ramify.testing.scripts import Law, Rule
-from ramify.testing.simulated_server import Costs, Job, Server, ServerStats
+from ramify.testing.scripts import Rule, TokenLaw
+from ramify.testing.simulated_server import Job, ServerStats, SimulatedCosts, SimulatedServer
 
 SIMULATED: Final = replace(SCRIPTED, name="simulated")
-COSTS: Final = Costs()
+COSTS: Final = SimulatedCosts()
 BLOCK_SIZE: Final = 16
 """Tokens a block of the prefix cache (vllm-project/vllm: block_size)."""
 
@@ -31,12 +31,12 @@ class Simulated:
     """An engine that says what its script says, in the time a server would need.
 
     `max_batch` is the most sequences of one step (vllm-project/vllm:vllm/engine/arg_utils.py: max_num_seqs on cards
-    below 70 GB); the costs are those of `Costs`.
+    below 70 GB); the costs are those of `SimulatedCosts`.
     """
 
     def __init__(
         self,
-        script: Rule | Law | None = None,
+        script: Rule | TokenLaw | None = None,
         *,
         codec: Codec | None = None,
         max_batch: int = 256,
@@ -47,9 +47,9 @@ class Simulated:
         version: int | None = None,
     ) -> None:
         """`version` is that of the weights; None = the engine has no versions until weights are loaded."""
-        costs = Costs(step_s, sequence_s, kv_token_s, prefill_token_s)
+        costs = SimulatedCosts(step_s, sequence_s, kv_token_s, prefill_token_s)
         self._script = Scripted(script, codec=codec, capabilities=SIMULATED, block_size=0, version=version)
-        self._server = Server(costs, max_batch=max_batch, prefixes=KnownPrefixes(BLOCK_SIZE))
+        self._server = SimulatedServer(costs, max_batch=max_batch, prefixes=KnownPrefixes(BLOCK_SIZE))
         self._answers: dict[Job, asyncio.Future[int]] = {}
         """Running jobs, and the number of tokens that each is answered with."""
         self._jobs: dict[str, list[Job]] = {}

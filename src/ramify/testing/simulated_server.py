@@ -1,4 +1,4 @@
-"""Server: the clockwork of one model server that batches continuously. No asyncio, no clock, no tokens of its own.
+"""SimulatedServer: one model server that batches continuously. No asyncio, no clock, no tokens of its own.
 
 Whoever drives it says what time it is and calls `advance` when something is `due`. One step samples one token of every
 sequence in the batch and takes `step_s + sequence_s * batch + kv_token_s * tokens held by the batch` seconds; a context
@@ -25,7 +25,7 @@ from ramify.testing.prefixes import KnownPrefixes
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class SimulatedCosts:
     """What a step costs, in seconds. The defaults are assumed, not measured: the size of a 7 B model in 16 bits with
     grouped keys on one data-centre card (15 GB of weights a step, 57 kB of keys and values a token)."""
 
@@ -90,11 +90,11 @@ class Job:
     """Context tokens that were cached when it joined."""
 
 
-class Server:
+class SimulatedServer:
     """One server. Mutated by `submit`, `withdraw` and `advance`; times are seconds of one clock that never goes back
     while there is anything to do."""
 
-    def __init__(self, costs: Costs, *, max_batch: int, prefixes: KnownPrefixes) -> None:
+    def __init__(self, costs: SimulatedCosts, *, max_batch: int, prefixes: KnownPrefixes) -> None:
         if max_batch < 1:
             raise ConfigError(f"max_batch = {max_batch!r}: at least 1 sequence runs at once")
         self.stats = ServerStats()

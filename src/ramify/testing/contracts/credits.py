@@ -1,0 +1,162 @@
+"""What every credit keeps to. Exactness is tried by enumeration: the expected gradient over all forests of a tiny
+problem with a known policy, compared with the true one."""
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from ramify.core.errors import ConfigError, nearest
+from ramify.credit import CREDITS, Forest
+from ramify.credit.balance import rebalanced
+from ramify.credit.forest import STEM, Array_N
+from ramify.testing.contracts.rules import demand, keep_all, name_of, rules_of
+
+ExactFor = Literal["predictable forks", "balanced shares", "chains", "nothing"]
+LAWS: Final[Mapping[str, tuple[float, float]]] = {"": (0.5, 0.5), "0": (0.25, 0.75), "1": (0.6, 0.4)}
+"""Prefix -> probabilities of the next action: a path is two actions."""
+REWARDS: Final[Mapping[str, float]] = {"00": 1.0, "01": 0.0, "10": 0.25, "11": 0.5}
+SHAPES: Final[Mapping[str, tuple[int, Mapping[str, int]]]] = {
+    "two chains": (2, {"0": 1, "1": 1}),
+    "two stems that fork twice": (2, {"0": 2, "1": 2}),
+    "two stems of which those that begin with 0 fork three times": (2, {"0": 3, "1": 1}),
+}
+"""Name -> number of stems, and for each first action the number of children behind it."""
+TOLERANCE: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class CreditCase:
+    """A credit, and what it claims."""
+
+    coefficients: Callable[[Forest], Array_N]
+    exact_for: ExactFor
+
+
+def check_credit(
+    credit: str | Callable[[Forest], Array_N],
+    *,
+    exact_for: ExactFor = "predictable forks",
+    without: Collection[str] = (),
+) -> None:
+    """Try every rule of a credit but those in `without`. Raises `BrokenRule` that says which was broken and where.
+
+    `credit` is a function of a forest that returns (num_nodes,) coefficients, or the name of a built-in one. Say
+    `exact_for="nothing"` for one that claims no exact gradient; a built-in one claims what the table says.
+    """
+    if isinstance(credit, str):
+        if credit not in CREDITS:
+            raise ConfigError(f"unknown credit {credit!r}; {nearest(credit, CREDITS)}")
+        case = CreditCase(CREDITS[credit].coefficients, CREDITS[credit].exact_for)
+    else:
+        case = CreditCase(credit, exact_for)
+    keep_all(CREDIT_RULES, case, f"credit {credit if isinstance(credit, str) else name_of(credit)}", without=without)
+
+
+def each_node_gets_one_finite_coefficient(case: CreditCase) -> None:
+    for where, forest in _forests():
+        coefficients = np.asarray(_credited(case, forest), np.float64)
+        demand(coefficients.shape == (len(forest),), f"{where}: shape {coefficients.shape} for {len(forest)} nodes")
+        demand(bool(np.isfinite(coefficients).all()), f"{where}: not all are finite: {coefficients.tolist()}")
+
+
+def it_changes_nothing_of_the_forest(case: CreditCase) -> None:
+    for where, forest in _forests():
+        before = {name: getattr(forest, name).tolist() for name in ("parent", "share", "reward", "num_tokens")}
+        _credited(case, forest)
+        for name, values in before.items():
+            now = getattr(forest, name).tolist()
+            demand(str(now) == str(values), f"{where}: it changed {name} from {values} to {now}")
+
+
+def the_same_forest_gets_the_same_coefficients(case: CreditCase) -> None:
+    for where, forest in _forests():
+        one, other = (_credited(case, forest).tolist() for _ in range(2))
+        demand(str(one) == str(other), f"{where}: first {one}, then {other}")
+
+
+def every_sampled_token_counts_once_so_that_the_expected_gradient_is_exact(case: CreditCase) -> None:
+    """Of a credit that claims it, for the forests that it claims it for."""
+    wanted = _true_gradient()
+    for shape in SHAPES:
+        is_claimed = case.exact_for != "nothing" and (case.exact_for != "chains" or shape == "two chains")
+        found = _expected_gradient(case, shape) if is_claimed else wanted
+        for prefix, components in wanted.items():
+            where = f"{shape}, action behind {prefix!r}" if prefix else f"{shape}, first action"
+            is_same = np.allclose(found[prefix], components, atol=TOLERANCE)
+            demand(is_same, f"{where}: the expected gradient is {found[prefix]}, the true one {components}")
+
+
+CREDIT_RULES: Final = rules_of(
+    each_node_gets_one_finite_coefficient,
+    it_changes_nothing_of_the_forest,
+    the_same_forest_gets_the_same_coefficients,
+    every_sampled_token_counts_once_so_that_the_expected_gradient_is_exact,
+)
+"""Rule in plain English -> the function that tries it."""
+
+
+def _credited(case: CreditCase, forest: Forest) -> Array_N:
+    needs_balance = case.exact_for == "balanced shares"
+    return case.coefficients(rebalanced(forest) if needs_balance else forest)
+
+
+def _forests() -> Iterator[tuple[str, Forest]]:
+    """A few forests of each shape, with where they come from."""
+    for shape in SHAPES:
+        for number, (_, forest, _) in enumerate(itertools.islice(_outcomes(shape), 0, None, 7)):
+            yield f"{shape}, forest {number}", forest
+
+
+def _outcomes(shape: str) -> Iterator[tuple[float, Forest, list[tuple[str, int]]]]:
+    """Every forest of a shape: its probability, and the prefix and the action of each node."""
+    num_stems, children = SHAPES[shape]
+    for firsts in itertools.product((0, 1), repeat=num_stems):
+        counts = [children[str(first)] for first in firsts]
+        for seconds in itertools.product(*(itertools.product((0, 1), repeat=count) for count in counts)):
+            yield _outcome(firsts, seconds)
+
+
+def _outcome(
+    firsts: tuple[int, ...], seconds: tuple[tuple[int, ...], ...]
+) -> tuple[float, Forest, list[tuple[str, int]]]:
+    probability, parent, share = 1.0, list[int](), list[float]()
+    reward, actions = list[float | None](), list[tuple[str, int]]()
+    for first, below in zip(firsts, seconds, strict=True):
+        stem = len(parent)
+        for place, prefix, action, part in (
+            (STEM, "", first, 1 / len(firsts)),
+            *((stem, str(first), action, 1 / len(below)) for action in below),
+        ):
+            parent.append(place)
+            share.append(part)
+            reward.append(REWARDS[f"{prefix}{action}"] if prefix else None)
+            actions.append((prefix, action))
+            probability *= LAWS[prefix][action]
+    forest = Forest.of_arrays(parent, share, reward)
+    surprisal = np.array([-np.log(LAWS[prefix][action]) for prefix, action in actions])
+    return probability, replace(forest, measures={"mean_surprisal": surprisal}), actions
+
+
+def _expected_gradient(case: CreditCase, shape: str) -> dict[str, list[float]]:
+    """Prefix -> components of the actions' logits: of the sum over tokens of coefficient * grad log pi, expected."""
+    total = {prefix: [0.0, 0.0] for prefix in LAWS}
+    for probability, forest, actions in _outcomes(shape):
+        coefficients: list[Any] = _credited(case, forest).tolist()
+        for (prefix, action), coefficient in zip(actions, coefficients, strict=True):
+            for other, law in enumerate(LAWS[prefix]):
+                total[prefix][other] += probability * float(coefficient) * ((other == action) - law)
+    return total
+
+
+def _true_gradient() -> dict[str, list[float]]:
+    """Of the expected reward."""
+    total = {prefix: [0.0, 0.0] for prefix in LAWS}
+    for path, reward in REWARDS.items():
+        probability = LAWS[""][int(path[0])] * LAWS[path[0]][int(path[1])]
+        for prefix, action in (("", int(path[0])), (path[0], int(path[1]))):
+            for other, law in enumerate(LAWS[prefix]):
+                total[prefix][other] += probability * reward * ((other == action) - law)
+    return total
