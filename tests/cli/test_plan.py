@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.cli.commands import ramify
 
-SMALL = ("plan", "--budget", "decode_tokens=120", "--problems", "12", "--set", "task.split=heldout")
+SMALL = ("plan", "--budget", "decode_tokens=120", "--problems", "8", "--set", "task.split=heldout")
 
 
 def test_countdown_is_told_not_to_fork_and_to_prune(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    said = ramify(capsys, *SMALL, "--problems", "30", "--aim", "coverage", "--out", tmp_path / "plan.toml")
+    said = ramify(capsys, *SMALL, "--problems", "20", "--aim", "coverage", "--out", tmp_path / "plan.toml")
     assert said.code == 0
     assert "advice: do not fork" in said.out and "prune" in said.out
     assert "step 1" in said.out and "go on" in said.out
@@ -32,7 +32,7 @@ def test_a_plan_is_one_object_of_json(capsys: pytest.CaptureFixture[str]):
     said = ramify(capsys, *SMALL, "--json")
     plan = json.loads(said.out)
     assert plan["schema"] == "ramify.plan/1"
-    assert plan["num_problems"] == 12 and plan["aim"] == "gradient"
+    assert plan["num_problems"] == 8 and plan["aim"] == "gradient"
     assert plan["pilot"]["children"][0] == 4
     assert plan["advice"][-1].startswith("advice: ")
 

@@ -174,7 +174,7 @@ def test_a_question_for_an_endpoint_is_a_task_of_its_own() -> None:
     assert resolve(flags={"data.questions": ["make 3 from 1 2"]}).config.task.name == "countdown"
 
 
-FEW = ["--problems", "4", "--seeds", "2", "--task", "countdown"]
+FEW = ["--problems", "2", "--seeds", "2", "--task", "countdown"]
 
 
 def test_presets_are_graded_at_every_budget(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

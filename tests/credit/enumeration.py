@@ -5,9 +5,11 @@ sampled tokens are digits: the actions. Probabilities, shares and rewards are ra
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -97,12 +99,18 @@ def expected_gradients(
     In rationals, where the credit needs no square root, or several times faster in floats.
     """
     laws = {prefix: [number(p) for p in law] for prefix, law in mdp.probs.items()}
-    totals: dict[str, Gradient] = {name: {prefix: [0] * len(law) for prefix, law in laws.items()} for name in credits}
+    sums: dict[str, dict[tuple[str, str], Any]] = {name: defaultdict(number) for name in credits}
     for probability, tree in outcomes(grow):
         forest = rational(forest_of(tree)) if number is Fraction else forest_of(tree)
         texts = actions_of(tree, forest)
+        weight = number(probability)
         for name, credit in credits.items():
-            add_scores(totals[name], laws, texts, [number(probability) * c for c in credit(forest).tolist()])
+            of_credit = sums[name]
+            for text, coefficient in zip(texts, credit(forest).tolist(), strict=True):
+                of_credit[text] += weight * coefficient
+    totals: dict[str, Gradient] = {name: {prefix: [0] * len(law) for prefix, law in laws.items()} for name in credits}
+    for name, of_credit in sums.items():
+        add_scores(totals[name], laws, [*of_credit], [*of_credit.values()])
     return totals
 
 
@@ -122,7 +130,12 @@ def rational(forest: Forest) -> Forest:
 
 
 def _fractions(values: Array_N) -> Array_N:
-    return np.array([x if x != x else Fraction(x).limit_denominator(10_000) for x in values], object)
+    return np.array([x if x != x else _fraction(x) for x in values.tolist()], object)
+
+
+@cache
+def _fraction(value: float) -> Fraction:
+    return Fraction(value).limit_denominator(10_000)
 
 
 def actions_of(tree: Tree, forest: Forest) -> list[tuple[str, str]]:

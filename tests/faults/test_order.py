@@ -1,6 +1,7 @@
 """Under ordered delivery the tree does not depend on what finishes first, also where a budget binds."""
 
 import random
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ PRESETS = ("chains", "offline", "offline_as_published", "arpo", "aepo")
 LIMITS = {"none": Limits(), "decode": Limits(decode=900), "leaves": Limits(leaves=5), "calls": Limits(tool_calls=6)}
 
 
+@cache
 def grown(preset: str, limits: Limits, *, shuffle: int) -> Rollout:
     draw = random.Random(shuffle)
     config = resolve(preset=preset, flags={"prompts": 4, "seed": 5, "growth.max_response_tokens": 160}).config

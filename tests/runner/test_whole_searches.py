@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 import pytest
@@ -67,6 +68,12 @@ def searched(name: str, flags: Mapping[str, Any] | None = None) -> Rollout:
     return rollout_sync(config=resolve(preset=given.pop("preset", None), flags=given).config)
 
 
+@cache
+def once(name: str) -> Rollout:
+    """A search that several tests look at."""
+    return searched(name)
+
+
 def check_answers(found: Rollout, *, share_answered: float = 1.0) -> None:
     """Every tree is whole, answers within what it spent, and some answer is right; of so many trees a path ended."""
     assert not found.report.failed_trees
@@ -99,7 +106,7 @@ def check_code(found: Rollout) -> None:
 @pytest.mark.covers("S2.6", "S4.5", engine="builtin")
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_search_answers_by_the_built_in_model(name: str) -> None:
-    check_answers(searched(name))
+    check_answers(once(name))
 
 
 def test_steps_of_code_are_run_by_python_and_searched() -> None:
@@ -109,7 +116,7 @@ def test_steps_of_code_are_run_by_python_and_searched() -> None:
 
 
 def test_rewrites_are_answers_and_have_the_reward_of_the_task_whatever_the_search_thinks_of_them() -> None:
-    trees = searched("mctsr").trees
+    trees = once("mctsr").trees
     leaves = [(tree, leaf) for tree in trees for leaf in tree.leaves()]
     assert {tree.action(leaf) for tree, leaf in leaves} == {"policy", "rewrite"}
     scores = [tree.reward_score(leaf) for tree, leaf in leaves]
@@ -121,12 +128,12 @@ def test_rewrites_are_answers_and_have_the_reward_of_the_task_whatever_the_searc
 
 
 def test_two_actions_of_a_search_are_both_used() -> None:
-    found = searched("ab_mcts")
+    found = once("ab_mcts")
     actions = {tree.action(node) for tree in found.trees for node in range(1, len(tree))}
     assert {"policy", "warm"} <= actions
     assert actions & {"again", "again_warm"}
 
 
 def test_the_same_search_twice_is_the_same() -> None:
-    one, other = (searched("mctsr") for _ in range(2))
+    one, other = once("mctsr"), searched("mctsr")
     assert [each.as_dict() for each in one.answers()] == [each.as_dict() for each in other.answers()]

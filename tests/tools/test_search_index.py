@@ -183,10 +183,11 @@ def test_equal_scores_come_in_the_order_they_were_added(built: Built, number: in
     assert titles(index, "same", number) == [str(i) for i in range(number)]
 
 
-@pytest.mark.parametrize("query", ODD_QUERIES, ids=range(len(ODD_QUERIES)))
-def test_no_query_is_syntax(built: Built, query: str) -> None:
-    hits = built(FEW).search(query, 3)
-    assert bool(hits) == any(word in {"paris", "rome", "capital"} for word in query_words(query))
+def test_no_query_is_syntax(built: Built) -> None:
+    index = built(FEW)
+    for query in ODD_QUERIES:
+        is_found = any(word in {"paris", "rome", "capital"} for word in query_words(query))
+        assert bool(index.search(query, 3)) == is_found, f"{query[:80]!r}"
 
 
 @given(query=st.text(st.characters()), top_k=st.integers(1, 9))
