@@ -606,4 +606,4 @@ def test_an_interrupt_ends_a_run_in_time_whatever_its_tools_do(tmp_path: Path, n
     assert (complaints, process.returncode) == ("", 130)
     assert seconds < most_s
     records = load(tmp_path / "run").records
-    assert sum(type(record).__name__ == "Opened" for record in records) == 2
+    assert sum(type(record).__name__ == "OpenedRecord" for record in records) == 2

@@ -430,7 +430,7 @@ async def test_a_run_whose_engines_died_is_saved_exits_with_75_and_goes_on_to_th
         await server.down()
         code, said = await running
         assert (code, "nothing has answered for 0 s" in said, "Traceback" in said) == (75, True, False)
-        assert f"go on with: ramify resume {tmp_path / 'cut'}" in said
+        assert f"continue with: ramify resume {tmp_path / 'cut'}" in said
 
         is_up_again.append(True)
         await server.up()

@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import pytest
-from ramify.service.recall import Recalled
 from tests.store.growths import CODEC, HEADER, RULES, Live, answer, same, state
 
 from ramify.core.command import Cancel, Candidate, Close, Command, Fork, Grow, Judge, Score, Tokens
@@ -25,6 +24,7 @@ from ramify.runner.driver import Delivered
 from ramify.runner.events import CommandsAsked, OutcomeTold, StepGrown, TreeClosed, TreeOpened
 from ramify.runner.folder import refuse_other_weights
 from ramify.runner.recorder import Recorder
+from ramify.service.recovery import Recovered
 from ramify.store import recording, records
 from ramify.store.check import ledger_faults
 from ramify.store.framing import decode, encode, file_name, frame, parse
@@ -205,7 +205,7 @@ def journal() -> list[Record]:
 def made_of(lines: list[Record]) -> Any:
     """All that a run, a service and `ramify check` make of records; the words of the error where they refuse them."""
     again: list[Any] = [decode(encode(record)) for record in lines]
-    recalled = Recalled(CODEC, RULES)
+    recalled = Recovered(CODEC, RULES)
     try:
         trees = replay(again, CODEC, RULES)
         for record in again:

@@ -17,7 +17,7 @@ from ramify.core.errors import ConfigError, ContractError
 from ramify.core.limits import Limits
 from ramify.core.tree import Step, Tree
 from ramify.credit import forest_of
-from ramify.credit.deepsearch import Search
+from ramify.credit.deepsearch import _Search
 from ramify.runner.driver import Asked, Start
 from ramify.strategies.deepsearch import AS_PUBLISHED, DeepSearch, DeepSearchConfig
 
@@ -166,7 +166,7 @@ def test_the_credit_works_out_what_the_search_had_stored(seed: int, num_steps: i
     strategy = search(DeepSearchConfig(n=5, width=3, segment_tokens=2, max_depth=4))
     tree = journey(strategy, PlannedWorld(ends, num_steps=num_steps)).tree
     forest = forest_of(tree, measures=["mean_surprisal"])
-    again = Search(forest)
+    again = _Search(forest)
     segments = {segment.tip: segment for segment in strategy.root.below()}
     for node, stored in zip(forest.nodes.tolist(), again.stored, strict=True):
         assert node not in segments or stored == pytest.approx(segments[node].stored)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from ramify import plugins
-from ramify.config.decode import Fault, decode
+from ramify.config.decode import ConfigFault, decode
 from ramify.config.format_options import anchored_format_options, format_actions, format_faults
 from ramify.config.judge_options import anchored_judge, judge_faults
 from ramify.config.layers import file_layers, flag_layers, merged, override_layers, preset_layers, source_of
@@ -90,7 +90,7 @@ def _runs_builtin(values: Mapping[str, Any]) -> bool:
     return isinstance(engine, Mapping) and engine.get("name", BUILTIN) == BUILTIN
 
 
-def checked(values: Mapping[str, Any]) -> tuple[RunConfig | None, list[Fault]]:
+def checked(values: Mapping[str, Any]) -> tuple[RunConfig | None, list[ConfigFault]]:
     """Decode `values` and check all they name. Returns the configuration with its options completed, or the faults."""
     if values.get("format") == OWN_FORMAT:
         values = {**values, "format": None}
@@ -172,13 +172,13 @@ def _absolute(path: str | None) -> str | None:
     return path and str(Path(path).resolve())
 
 
-def _with_strategy_options(config: RunConfig) -> tuple[RunConfig, list[Fault]]:
+def _with_strategy_options(config: RunConfig) -> tuple[RunConfig, list[ConfigFault]]:
     """The options of the strategy as its own `Config` reads them, completed with its defaults."""
     name, given = config.strategy.name, config.strategy.options
     try:
         kind = plugins.config_class(plugins.find("strategy", name))
     except ConfigError as error:
-        return config, [Fault("strategy.name", str(error))]
+        return config, [ConfigFault("strategy.name", str(error))]
     options, reading, faults = read_options(kind, given)
     if options is None:
         return config, faults
@@ -186,11 +186,11 @@ def _with_strategy_options(config: RunConfig) -> tuple[RunConfig, list[Fault]]:
     return replace(config, strategy=read), []
 
 
-def _named_faults(config: RunConfig) -> list[Fault]:
+def _named_faults(config: RunConfig) -> list[ConfigFault]:
     """What is wrong with the other plug-ins the configuration names."""
     faults = _faults_of("rows.sample", lambda: plugins.find("sample", config.rows.sample))
     if config.credit not in NAMES:
-        faults.append(Fault("credit", f"unknown credit {config.credit!r}; {nearest(config.credit, NAMES)}"))
+        faults.append(ConfigFault("credit", f"unknown credit {config.credit!r}; {nearest(config.credit, NAMES)}"))
     faults += _format_faults(config)
     faults += _prune_faults(config.growth)
     faults += _constructor_faults("task", config.task.name, config.task.options)
@@ -203,57 +203,57 @@ def _named_faults(config: RunConfig) -> list[Fault]:
     return faults
 
 
-def _prune_faults(growth: GrowthConfig) -> list[Fault]:
+def _prune_faults(growth: GrowthConfig) -> list[ConfigFault]:
     """What is wrong with the prune rule, its keywords and the judge it reads."""
     path, name, options, judge = "growth.prune_options", growth.prune, growth.prune_options, growth.prune_judge
     if name is None or name == TASK_PRUNE:
-        own = [Fault(path, "they are of a rule that growth.prune names")] if options else []
-        return own + ([Fault("growth.prune_judge", "the rule reads no value of a judge")] if judge else [])
+        own = [ConfigFault(path, "they are of a rule that growth.prune names")] if options else []
+        return own + ([ConfigFault("growth.prune_judge", "the rule reads no value of a judge")] if judge else [])
     try:
         rule = plugins.find("prune", name)
     except ConfigError as error:
-        return [Fault("growth.prune", str(error))]
+        return [ConfigFault("growth.prune", str(error))]
     unknown = plugins.unknown_keywords(rule, options)
     missing = [key for key in plugins.missing_keywords(rule, options)[1:] if key != VALUE]
     reads = not plugins.unknown_keywords(rule, {VALUE: None})
     if VALUE in options:
-        return [Fault(f"{path}.{VALUE}", "it is what growth.prune_judge gives")]
+        return [ConfigFault(f"{path}.{VALUE}", "it is what growth.prune_judge gives")]
     if reads != (judge is not None):
         said = f"the rule {name!r} reads {'its value' if reads else 'no value of a judge'}"
-        return [Fault("growth.prune_judge", said)]
+        return [ConfigFault("growth.prune_judge", said)]
     return [
-        *(Fault(f"{path}.{key}", message) for key, message in unknown.items()),
-        *(Fault(f"{path}.{key}", f"the rule {name!r} needs it") for key in missing),
+        *(ConfigFault(f"{path}.{key}", message) for key, message in unknown.items()),
+        *(ConfigFault(f"{path}.{key}", f"the rule {name!r} needs it") for key in missing),
     ]
 
 
-def _format_faults(config: RunConfig) -> list[Fault]:
+def _format_faults(config: RunConfig) -> list[ConfigFault]:
     """What is wrong with the format and its options."""
     format, options = config.format, config.format_options
     if format is None:
-        return [Fault("format_options", 'they are of a format that is named: format = "chat"')] if options else []
+        return [ConfigFault("format_options", 'they are of a format that is named: format = "chat"')] if options else []
     return format_faults(format, options)
 
 
 def _constructor_faults(
     kind: Literal["task", "engine"], name: str, options: Mapping[str, Any], *, path: str | None = None
-) -> list[Fault]:
+) -> list[ConfigFault]:
     """Faults of a name, and of options that the constructor behind it does not take."""
     try:
         found = plugins.find(kind, name)
         messages = plugins.unknown_keywords(found, options)
     except ConfigError as error:
-        return [Fault(f"{path or kind}.name", str(error))]
+        return [ConfigFault(f"{path or kind}.name", str(error))]
     set_elsewhere = plugins.options_of(found, Patience) & set(options)
     messages |= dict.fromkeys(set_elsewhere, f"it is set by {path or kind}.retry.patience")
-    return [Fault(f"{path or kind}.options.{key}", message) for key, message in messages.items()]
+    return [ConfigFault(f"{path or kind}.options.{key}", message) for key, message in messages.items()]
 
 
-def _faults_of(path: str, action: Callable[[], object]) -> list[Fault]:
+def _faults_of(path: str, action: Callable[[], object]) -> list[ConfigFault]:
     try:
         action()
     except ConfigError as error:
-        return [Fault(path, str(error))]
+        return [ConfigFault(path, str(error))]
     return []
 
 
@@ -270,7 +270,7 @@ def _without_none(table: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _said(fault: Fault) -> str:
+def _said(fault: ConfigFault) -> str:
     return f"{fault.path}: {fault.message}" if fault.path else fault.message
 
 

@@ -2,7 +2,7 @@
 
 Strict: no value is converted but a whole number where a float is wanted, a list where a tuple is, and the word `none`,
 which clears an optional value (TOML has no other way to say so). An unknown key is a fault that names the nearest known
-one. Each fault is a `Fault` with the dotted path of the key it is about, so that the caller can say which file or
+one. Each fault is a `ConfigFault` with the dotted path of the key it is about, so that the caller can say which file or
 option the key came from.
 """
 
@@ -20,23 +20,23 @@ CLEARED = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ConfigFault:
     """What is wrong with the value at a dotted path ('' = the whole)."""
 
     path: str
     message: str
 
 
-def decode(kind: Callable[..., T], data: Mapping[str, Any], *, path: str = "") -> tuple[T | None, list[Fault]]:
+def decode(kind: Callable[..., T], data: Mapping[str, Any], *, path: str = "") -> tuple[T | None, list[ConfigFault]]:
     """Build the dataclass `kind` from `data`. Returns it, or None and the faults."""
     types_by_name = get_type_hints(kind)
     known = [f.name for f in fields(kind) if f.init]  # pyright: ignore[reportArgumentType]
     values: dict[str, Any] = {}
-    faults: list[Fault] = []
+    faults: list[ConfigFault] = []
     for key, value in data.items():
         at = f"{path}.{key}" if path else key
         if key not in known:
-            faults.append(Fault(at, f"unknown key; {nearest(key, known)}"))
+            faults.append(ConfigFault(at, f"unknown key; {nearest(key, known)}"))
             continue
         values[key], below = _value(types_by_name[key], value, at)
         faults += below
@@ -45,15 +45,15 @@ def decode(kind: Callable[..., T], data: Mapping[str, Any], *, path: str = "") -
     try:
         return kind(**values), []
     except RamifyError as error:
-        return None, [Fault(path, str(error))]
+        return None, [ConfigFault(path, str(error))]
 
 
-def value_faults(kind: Any, value: Any, *, path: str) -> list[Fault]:
+def value_faults(kind: Any, value: Any, *, path: str) -> list[ConfigFault]:
     """What is wrong with one value, as `decode` would have it of a field of this type."""
     return _value(kind, value, path)[1]
 
 
-def _value(kind: Any, value: Any, path: str) -> tuple[Any, list[Fault]]:
+def _value(kind: Any, value: Any, path: str) -> tuple[Any, list[ConfigFault]]:
     """Decode the value of one field."""
     if isinstance(value, Mapping):
         kind = _table_of(kind)
@@ -63,7 +63,7 @@ def _value(kind: Any, value: Any, path: str) -> tuple[Any, list[Fault]]:
     if of is not None and isinstance(value, Mapping):
         return _table(of, value, path)
     if is_dataclass(kind) or of is not None:
-        return None, [Fault(path, f"got {value!r}, but it is a table of keys")]
+        return None, [ConfigFault(path, f"got {value!r}, but it is a table of keys")]
     words = _words(kind)
     if value == CLEARED and NoneType in get_args(kind) and CLEARED not in words:
         return None, []
@@ -71,14 +71,14 @@ def _value(kind: Any, value: Any, path: str) -> tuple[Any, list[Fault]]:
         return msgspec.convert(value, kind, strict=True), []
     except msgspec.ValidationError as error:
         if words and isinstance(value, str):
-            return None, [Fault(path, f"got {value!r}; allowed are {', '.join(map(repr, words))}")]
-        return None, [Fault(path, f"got {value!r}: {error}")]
+            return None, [ConfigFault(path, f"got {value!r}; allowed are {', '.join(map(repr, words))}")]
+        return None, [ConfigFault(path, f"got {value!r}: {error}")]
 
 
-def _table(kind: Any, data: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[Fault]]:
+def _table(kind: Any, data: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[ConfigFault]]:
     """Decode a table whose keys are free and whose values are dataclasses."""
     values: dict[str, Any] = {}
-    faults: list[Fault] = []
+    faults: list[ConfigFault] = []
     for key, value in data.items():
         values[key], below = _value(kind, value, f"{path}.{key}")
         faults += below

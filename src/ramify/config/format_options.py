@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ramify import plugins
-from ramify.config.decode import CLEARED, Fault, decode
+from ramify.config.decode import CLEARED, ConfigFault, decode
 from ramify.core.errors import ConfigError
 
 NAMES: Final = "names"
@@ -30,12 +30,12 @@ def plugin_options(kind: type[Any]) -> dict[str, plugins.Kind]:
     return {option: known for option, named in _naming(kind) for known in plugins.KINDS if known == named}
 
 
-def format_faults(format: str, options: Mapping[str, Any]) -> list[Fault]:
+def format_faults(format: str, options: Mapping[str, Any]) -> list[ConfigFault]:
     """What is wrong with the format, its options and the plug-ins they name."""
     try:
         kind = options_class(plugins.find("format", format))
     except ConfigError as error:
-        return [Fault("format", str(error))]
+        return [ConfigFault("format", str(error))]
     if kind is None:
         return []
     faults = decode(kind, options, path="format_options")[1]
@@ -44,7 +44,7 @@ def format_faults(format: str, options: Mapping[str, Any]) -> list[Fault]:
             try:
                 plugins.find(named, name)
             except ConfigError as error:
-                faults.append(Fault(f"format_options.{option}", str(error)))
+                faults.append(ConfigFault(f"format_options.{option}", str(error)))
     return faults
 
 

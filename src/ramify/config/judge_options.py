@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ramify import plugins
-from ramify.config.decode import Fault
+from ramify.config.decode import ConfigFault
 from ramify.config.run_config import JudgeConfig
 from ramify.config.tool_options import plain_faults
 from ramify.core.errors import ConfigError
@@ -48,18 +48,18 @@ def found_judge(name: str, entry: JudgeConfig) -> Found:
     return Found(found if inspect.isclass(found) else lambda: found, options, {})
 
 
-def judge_faults(name: str, entry: JudgeConfig) -> list[Fault]:
+def judge_faults(name: str, entry: JudgeConfig) -> list[ConfigFault]:
     """What is wrong with the entry `judges.NAME`."""
     path = f"judges.{name}"
     try:
         found = found_judge(name, entry)
     except ConfigError as error:
-        return [Fault(f"{path}.kind" if entry.kind else path, str(error))]
+        return [ConfigFault(f"{path}.kind" if entry.kind else path, str(error))]
     unknown = plugins.unknown_keywords(found.target, found.options)
     unknown |= dict.fromkeys(GIVEN & set(found.options), "it is given by the run")
     missing = plugins.missing_keywords(found.target, {*found.options, *found.given, *GIVEN})
-    faults = [Fault(f"{path}.options.{key}", message) for key, message in unknown.items()]
-    faults += [Fault(f"{path}.options", f"it needs {key!r}") for key in missing]
+    faults = [ConfigFault(f"{path}.options.{key}", message) for key, message in unknown.items()]
+    faults += [ConfigFault(f"{path}.options", f"it needs {key!r}") for key in missing]
     return faults or plain_faults(found.target, found.options, path=f"{path}.options")
 
 

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, cast, get_type_hints
 
 from ramify import plugins
-from ramify.config.decode import Fault, decode
+from ramify.config.decode import ConfigFault, decode
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import OptionsReader
 
@@ -20,7 +20,7 @@ PUBLISHED = "published"
 C = TypeVar("C")
 
 
-def read_options(kind: type[C], given: Mapping[str, Any]) -> tuple[C | None, str | None, list[Fault]]:
+def read_options(kind: type[C], given: Mapping[str, Any]) -> tuple[C | None, str | None, list[ConfigFault]]:
     """`kind`, the `Config` of a strategy, with these options; how another layout of them was read; and the faults.
 
     Files that options name become absolute paths. Where there are faults, there is no `Config`.
@@ -30,7 +30,7 @@ def read_options(kind: type[C], given: Mapping[str, Any]) -> tuple[C | None, str
         if isinstance(reader, OptionsReader):
             given, reading = reader.read(given)
     except ConfigError as error:
-        return None, None, [Fault(PATH, str(error))]
+        return None, None, [ConfigFault(PATH, str(error))]
     given, moved = _nested(kind, given)
     names = {name: given[name] for name in _plugin_kinds(kind) if isinstance(given.get(name), str)}
     if faults := _unknown_functions(kind, names):
@@ -58,13 +58,13 @@ def _nested(kind: type[Any], given: Mapping[str, Any]) -> tuple[Mapping[str, Any
     return ({**kept, PUBLISHED: {**table, **moved}} if moved else given), frozenset(moved)
 
 
-def _unknown_functions(kind: type[Any], names: Mapping[str, str]) -> list[Fault]:
-    faults: list[Fault] = []
+def _unknown_functions(kind: type[Any], names: Mapping[str, str]) -> list[ConfigFault]:
+    faults: list[ConfigFault] = []
     for name, value in names.items():
         try:
             plugins.find(_plugin_kinds(kind)[name], value)
         except ConfigError as error:
-            faults.append(Fault(f"{PATH}.{name}", str(error)))
+            faults.append(ConfigFault(f"{PATH}.{name}", str(error)))
     return faults
 
 

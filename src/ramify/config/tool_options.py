@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from ramify import plugins
-from ramify.config.decode import Fault, decode, value_faults
+from ramify.config.decode import ConfigFault, decode, value_faults
 from ramify.config.run_config import ToolConfig
 from ramify.core.errors import ConfigError
 from ramify.tools.function import FunctionTool, tool
@@ -25,26 +25,26 @@ def found_tool(name: str, entry: ToolConfig) -> Any:
     return tool(name=name)(found) if inspect.isfunction(found) else found
 
 
-def option_faults(name: str, entry: ToolConfig) -> list[Fault]:
+def option_faults(name: str, entry: ToolConfig) -> list[ConfigFault]:
     """What is wrong with the entry `tools.use.NAME`."""
     path, kind = f"tools.use.{name}", entry.kind or name
     try:
         found = found_tool(name, entry)
     except ConfigError as error:
-        return [Fault(f"{path}.kind", str(error))]
+        return [ConfigFault(f"{path}.kind", str(error))]
     if isinstance(found, FunctionTool):
         return keyword_faults(found.configured, entry.options, path=f"{path}.options")
     if inspect.isclass(found):
         return keyword_faults(found, entry.options, path=f"{path}.options")
-    return [Fault(f"{path}.options", f"{kind!r} is a tool already and takes none")] if entry.options else []
+    return [ConfigFault(f"{path}.options", f"{kind!r} is a tool already and takes none")] if entry.options else []
 
 
-def keyword_faults(target: Callable[..., Any], options: Mapping[str, Any], *, path: str) -> list[Fault]:
+def keyword_faults(target: Callable[..., Any], options: Mapping[str, Any], *, path: str) -> list[ConfigFault]:
     """Options that `target` does not take, or not of this type, and those it needs; `name` is given to it."""
     unknown = plugins.unknown_keywords(target, options)
     missing = plugins.missing_keywords(target, {*options, "name"})
-    faults = [Fault(f"{path}.{key}", message) for key, message in unknown.items()]
-    faults += [Fault(path, f"it needs {key!r}") for key in missing]
+    faults = [ConfigFault(f"{path}.{key}", message) for key, message in unknown.items()]
+    faults += [ConfigFault(path, f"it needs {key!r}") for key in missing]
     if faults:
         return faults
     if inspect.isclass(target) and is_dataclass(target):
@@ -52,7 +52,7 @@ def keyword_faults(target: Callable[..., Any], options: Mapping[str, Any], *, pa
     return plain_faults(target, options, path=path)
 
 
-def plain_faults(target: Callable[..., Any], options: Mapping[str, Any], *, path: str) -> list[Fault]:
+def plain_faults(target: Callable[..., Any], options: Mapping[str, Any], *, path: str) -> list[ConfigFault]:
     """Options that `target` takes as plain data of another type."""
     hints = _hints(target)
     return [

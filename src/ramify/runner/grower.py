@@ -24,7 +24,7 @@ from ramify.core.stop import KEPT, ROULETTE, stop_word
 from ramify.core.tool import ToolResult
 from ramify.core.tree import Step
 from ramify.runner.judging import Judging
-from ramify.runner.pruning import Pruning
+from ramify.runner.pruning import PruneRule
 from ramify.runner.sampler import Sampler
 from ramify.runner.stopping import STOP_POLICIES, Generated, Ruling, classify_failed_tool, classify_stop
 from ramify.runner.toolbox import Toolbox
@@ -50,7 +50,7 @@ class Grower:
         toolbox: Toolbox,
         judging: Judging,
         config: GrowthConfig,
-        pruning: Pruning | None = None,
+        pruning: PruneRule | None = None,
     ) -> None:
         self._problem = problem
         self._sampler = sampler

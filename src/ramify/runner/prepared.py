@@ -32,7 +32,7 @@ from ramify.runner.formats import build_format
 from ramify.runner.judge_formats import JudgeFormat, format_for, is_spoken_to
 from ramify.runner.judges import check_strategy_judges, judge_actions, judges_of, sampling
 from ramify.runner.judging import Judging
-from ramify.runner.pruning import Pruning
+from ramify.runner.pruning import PruneRule
 from ramify.runner.refusals import (
     check_actions,
     check_codecs,
@@ -69,7 +69,7 @@ class Prepared:
     judging: Judging
     judge_formats: Mapping[str, JudgeFormat]
     """Judge's action -> how its model is spoken to."""
-    pruning: Pruning | None
+    pruning: PruneRule | None
     strategy: RunStrategy
     measures: frozenset[str]
     """That the strategy reads."""
@@ -195,7 +195,7 @@ def prepare(
         format=format,
         judging=judging,
         judge_formats=judge_formats,
-        pruning=Pruning.of(config.growth, task, judging),
+        pruning=PruneRule.of(config.growth, task, judging),
         strategy=chosen,
         measures=sample.measures,
         post_hoc_reasons=(sample.post_hoc_reason,) if sample.post_hoc_reason else (),

@@ -29,7 +29,7 @@ class PruneAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Pruning:
+class PruneRule:
     """A rule, asked of paths that have not ended."""
 
     rule: Prune
@@ -37,7 +37,7 @@ class Pruning:
     judge: str | None = None
 
     @classmethod
-    def of(cls, growth: GrowthConfig, task: Task, judging: Judging) -> "Pruning | None":
+    def of(cls, growth: GrowthConfig, task: Task, judging: Judging) -> "PruneRule | None":
         """The pruning of a run, if it names a rule. Raises `ConfigError` for a judge that may not be asked."""
         if growth.prune is None:
             return None
