@@ -1,9 +1,12 @@
-"""What every engine promises, as far as its capabilities say; add a builder here and it is held to it."""
+"""What every engine promises, as far as its capabilities say; a registered engine is found by its name."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
+from ramify import plugins
 from ramify.core.engine import Engine
 from ramify.engines.builtin import FOLDER, Builtin
 from ramify.engines.fleet.replicas import Replicas
@@ -15,7 +18,7 @@ from ramify.testing.policies import chains
 from ramify.testing.scripted import Scripted
 from ramify.testing.simulated import Simulated
 
-ENGINES = {
+ENGINES: dict[str, Any] = {
     "builtin": Builtin,
     "local": pytest.param(lambda: Local(FOLDER), marks=pytest.mark.hf),
     "replicas-builtin": lambda: Replicas([Builtin(), Builtin()], max_in_flight=2),
@@ -25,6 +28,19 @@ ENGINES = {
     "scripted-rule": lambda: Scripted(chains(1, 2, 3)),
     "simulated": lambda: Simulated(step_s=1e-5, version=3),
     "simulated-unversioned": lambda: Simulated(step_s=1e-5),
+}
+ELSEWHERE = {
+    "local": "above, where torch is installed",
+    "openai": "tests/engines/test_openai.py: it needs a server",
+    "scripted": "above, by a law and by a rule",
+    "sglang": "tests/engines/test_sglang.py: it needs a server",
+    "vllm": "tests/engines/test_vllm.py and tests/engines_real: it needs a server",
+}
+"""Registered engines that are not built here by their name alone -> where they are held to the contract."""
+ENGINES |= {
+    name: partial(plugins.build, "engine", name)
+    for name in plugins.known("engine")
+    if name not in ENGINES and name not in ELSEWHERE
 }
 
 

@@ -1,9 +1,11 @@
-"""What every judge that scores branches by itself keeps to; add one here and it is held to it."""
+"""What every judge that scores branches by itself keeps to; a registered one is found by its name."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from ramify import plugins
 from ramify.core.judge import BranchJudge
 from ramify.formats.arpo import arpo
 from ramify.judges.exact import Exact
@@ -16,6 +18,17 @@ JUDGES: dict[str, Callable[[], BranchJudge]] = {
     "exact": lambda: Exact(arpo({})),
     "function": lambda: FunctionJudge(lambda text, problem: float(len(text) % 7)),
     "math": lambda: MathJudge(arpo({})),
+}
+ELSEWHERE = {
+    "llm": "tests/judges/test_llm.py: it asks a model, and scores nothing by itself",
+    "process": "tests/judges/test_process.py: it needs a model of steps",
+    "value": "tests/judges/test_value.py: it reads tokens of the shipped model",
+}
+"""Registered judges that are not built here -> where they are held to what they promise."""
+JUDGES |= {
+    name: partial(plugins.build, "judge", name)
+    for name in plugins.known("judge")
+    if name not in JUDGES and name not in ELSEWHERE
 }
 
 

@@ -1,4 +1,4 @@
-"""What every tool promises, by its branching; add a tool here and it is held to it."""
+"""What every tool promises, by its branching; a registered tool is found by its name."""
 
 import asyncio
 import sys
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ramify import plugins
 from ramify.core.tool import Tool
 from ramify.testing.clock import run_virtual
 from ramify.testing.contracts.rules import keep
@@ -74,6 +75,17 @@ CASES = {
         lambda: of_server("remember"), ("red", "blue", "", "green"), "yellow", run=asyncio.run
     ),
     "search on disk": virtual(search_on_disk, ("one", "two three", "", "nonsense"), "four"),
+}
+ELSEWHERE = {
+    "mcp": "the cases of a server above",
+    "python": "tests/tools/test_python_runs.py: it needs the walls of a sandbox",
+    "retriever": "tests/tools/test_retriever.py: it needs a server",
+}
+"""Registered tools that have no case of their own here -> where they are held to the contract."""
+CASES |= {
+    name: ToolCase(partial(plugins.build, "tool", name))
+    for name in plugins.known("tool")
+    if name not in CASES and name not in ELSEWHERE
 }
 
 

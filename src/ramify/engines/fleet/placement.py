@@ -28,7 +28,7 @@ BLOCK_SIZE: Final = 64
 """Tokens a block: four of the engines' own (vllm-project/vllm: block_size 16)."""
 CACHE_TOKENS: Final = 1_000_000
 """Tokens of keys and values a replica holds: nine tenths of 80 GB, less 15 GB of weights, at 57 kB a token (the server
-of `engines/server.py`)."""
+of `testing/simulated_server.py`)."""
 MAX_IN_FLIGHT: Final = 256
 """vllm-project/vllm:vllm/engine/arg_utils.py: max_num_seqs on cards below 70 GB."""
 MAX_OVER_MEAN: Final = 1.5
