@@ -26,7 +26,7 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 
-# An MCP server waits for these imports: no typing and no pathlib, which take longer than all others.
+# An MCP server waits for these imports. typing and pathlib take longer than all others, so they are not used.
 
 LINE = "line"
 STREAMS = "streams"
@@ -47,7 +47,7 @@ class Process:
     __slots__ = ("group", "id", "parent", "session", "state")
 
     def __init__(self, number: int, stat: str) -> None:
-        # The name of the program, in parentheses, may hold anything.
+        # The program name, in parentheses, may contain any character.
         self.state, *numbers = stat.rpartition(")")[2].split()[:4]
         self.id = number
         self.parent, self.group, self.session = map(int, numbers)
@@ -93,7 +93,7 @@ def _guard_on_streams(parent: int, command: list[str]) -> None:
         sys.stderr.write(f"{command[0]} cannot be started: {error}\n")
         return
     nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1):  # The ends of its streams are the server's alone: their other side sees it end.
+    for stream in (0, 1):  # Only the server keeps its streams open, so the other side sees it end.
         os.dup2(nothing, stream)
     try:
         with contextlib.suppress(Stopped):
@@ -143,7 +143,7 @@ def _spawned(command: list[str], *, log: int | None = None) -> int:
         # Nothing else runs in this process, so code between fork and exec is safe.
         preexec_fn=lambda: _die_with(guard, signal.SIGKILL),  # noqa: PLW1509
     )
-    process.returncode = 0  # It is reaped by `_reaped`, with the orphans.
+    process.returncode = 0  # `_reaped` reaps it, with the orphans.
     return process.pid
 
 
@@ -194,7 +194,7 @@ def kill(processes: Collection[Process]) -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process.id, signal.SIGKILL)
     for group in {process.group for process in processes} - {ours}:
-        if group > 1:  # As a group, 1 would mean everybody.
+        if group > 1:  # Group 1 would mean every process.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
 
@@ -227,7 +227,7 @@ def _keep_log_short() -> None:
     """Move a long log to LOG.old. Where that cannot be, for the disk is full or the log was deleted, it is emptied all
     the same: a server does not go down for its log."""
     if os.fstat(LOG).st_size > MAX_LOG_BYTES:
-        import shutil  # Seldom needed, and slow to import.
+        import shutil  # Rarely needed, and slow to import.
 
         log = os.readlink(f"/proc/self/fd/{LOG}")  # noqa: PTH115
         with contextlib.suppress(OSError):
