@@ -154,7 +154,7 @@ class Replicas:
             self._fleet.take_out(replica, "suspect", error)
 
     def _priced(self, error: EngineError, request: Request) -> EngineError:
-        """The error with the price of another try: no try is charged if only this replica failed and others take
+        """The error, marked with what another try costs: nothing if only this replica failed and others take
         requests."""
         others = bool(self._load.takers)
         if self._is_closed:

@@ -35,7 +35,7 @@ class ServedControl:
     """Questions and orders to the server at `address`. `headers` are sent with each of them."""
 
     def __init__(self, address: str, headers: Mapping[str, str]) -> None:
-        # One connection per call: vLLM closes a connection after a failed order, and the next order on it would be lost.
+        # One connection per call: vLLM closes it after a failed order, and the next order on it would be lost.
         self._http = Http(address, limits=LIMITS, headers={**headers, "Connection": "close"})
 
     @property
