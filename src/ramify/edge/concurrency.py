@@ -63,7 +63,7 @@ class ConcurrencyLimit:
         self.limit = half
 
     def grow(self) -> None:
-        """The server gave a good answer."""
+        """Raise the limit after a good answer."""
         self._has_grown = True
         step = 1.0 if self.limit < self._known_good else 1 / self.limit
         self.limit = min(float(self._max), self.limit + step)

@@ -22,7 +22,7 @@ class Stats:
     num_evictions: int = 0
     """Slots whose tokens were dropped for another context."""
     recomputed_after_eviction: int = 0
-    """Of `prefill_uncached`: tokens that a slot had held before an eviction."""
+    """Part of `prefill_uncached`: tokens that a slot had held before an eviction."""
     recomputed_after_update: int = 0
     """Tokens of running requests computed again because the weights changed; not part of `prefill_uncached`."""
 

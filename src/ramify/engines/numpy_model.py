@@ -126,7 +126,7 @@ class _Weights:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Rows that attend to `slots` of the cache: one row a slot, or all rows to a single slot."""
+    """Rows that attend to `slots` of the cache: one row per slot, or all rows to a single slot."""
 
     rows: slice
     slots: slice | Indices

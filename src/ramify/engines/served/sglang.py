@@ -67,7 +67,7 @@ TOLD: Final = msgspec.json.Decoder(_Told)
 
 @dataclass(frozen=True, slots=True)
 class SglangServer:
-    """What a server said of itself."""
+    """What a server reported about itself."""
 
     version: str
     served_name: str

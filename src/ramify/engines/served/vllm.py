@@ -77,11 +77,11 @@ SUCCESS: Final = msgspec.json.Decoder(_Success)
 
 @dataclass(frozen=True, slots=True)
 class VllmServer:
-    """What a server said of itself."""
+    """What a server reported about itself."""
 
     version: str
     served_name: str
-    """What it calls the model."""
+    """The server's name of the model."""
     route: str
     """The path for generating tokens."""
     has_cached_counts: bool
