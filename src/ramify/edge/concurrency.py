@@ -1,9 +1,9 @@
 """Concurrency: how many requests one server has at once. No clock, no I/O.
 
-First come, first served, at most `max_in_flight`. The limit follows what the server says: an answer that it is busy
-halves it, once for all the requests that were on their way together; good answers let it grow again. As in TCP it grows
-by one an answer up to half of where the server was last found busy, so that a server that was away for a while is soon
-fully used again, and by one a round of answers from there on.
+First come, first served, at most `max_in_flight`. The limit follows the server's answers. A "busy" answer halves it,
+once for all the requests that were in flight together; good answers let it grow again. As in TCP, it grows by one per
+answer up to half of where the server was last found busy, so that a recovered server is soon fully used again. Above
+that it grows by one per round of answers.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections import deque
 
 
 class ConcurrencyLimit:
-    """Places for requests, of which there are `limit` now and `max_in_flight` at most."""
+    """Places for requests: `limit` now, at most `max_in_flight`."""
 
     def __init__(self, max_in_flight: int) -> None:
         self.limit = float(max_in_flight)
@@ -22,16 +22,16 @@ class ConcurrencyLimit:
         """Below this the limit grows quickly."""
         self._era = 0
         self._has_grown = True
-        """Whether there was a good answer since the limit was halved last."""
+        """Whether there was a good answer since the limit was last halved."""
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
     def num_waiting(self) -> int:
-        """Requests that have no place yet."""
+        """Requests that wait for a place."""
         return sum(not turn.done() for turn in self._waiting)
 
     async def acquire(self) -> int:
-        """Wait for a place and take it. Returns the era it was taken in, which `shrink` wants to know."""
+        """Wait for a place and take it. Returns the era in which it was taken; pass it to `shrink`."""
         if self._waiting or self.num >= int(self.limit):
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -46,13 +46,13 @@ class ConcurrencyLimit:
         return self._era
 
     def release(self) -> None:
-        """Give a place back."""
+        """Free a place."""
         self.num -= 1
         self._wake()
 
     def shrink(self, era: int) -> None:
-        """The server said that it is busy to a request with a place of this era: half as many from now on, one at
-        least. It says so to every request of a crowd; the crowd counts once."""
+        """The server answered "busy" to a request with a place of this era: halve the limit, to no less than 1. Many
+        requests get this answer together; they count once per era."""
         if era != self._era:
             return
         self._era += 1
@@ -63,7 +63,7 @@ class ConcurrencyLimit:
         self.limit = half
 
     def grow(self) -> None:
-        """The server gave a good answer."""
+        """Raise the limit after a good answer."""
         self._has_grown = True
         step = 1.0 if self.limit < self._known_good else 1 / self.limit
         self.limit = min(float(self._max), self.limit + step)

@@ -1,4 +1,4 @@
-"""DaemonThreads: run blocking calls in threads that never keep the process alive."""
+"""DaemonThreads: runs blocking calls in threads that never keep the process alive."""
 
 import threading
 from collections import deque
@@ -11,9 +11,11 @@ T = TypeVar("T")
 
 
 class DaemonThreads(Executor):
-    """At most `max_threads` daemon threads, made when needed: unlike a pool's, they never keep the process alive.
+    """At most `max_threads` daemon threads, started when needed. Unlike a pool's threads, they never keep the process
+    alive.
 
-    One without a job for `idle_s` ends (60 s, as in Java's cached pools), so that tools that come and go leave none.
+    A thread without a job for `idle_s` ends (60 s, as in Java's cached pools), so that short-lived tools leave no
+    threads.
     """
 
     def __init__(self, max_threads: int, *, idle_s: float = 60.0) -> None:
@@ -23,7 +25,7 @@ class DaemonThreads(Executor):
         self._changed = threading.Condition()
         self._num_idle = 0
         self.num_threads: int = 0
-        """There are now."""
+        """Current number of threads."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
@@ -41,7 +43,7 @@ class DaemonThreads(Executor):
             _settle(*job)
 
     def _next_job(self) -> tuple[Future[Any], Callable[[], Any]] | None:
-        """A job; None = the thread that asks is to end, and is counted no more."""
+        """A job; None = the calling thread must end and is no longer counted."""
         with self._changed:
             self._num_idle += 1
             self._changed.wait_for(lambda: self._jobs, timeout=self._idle_s)
@@ -53,7 +55,7 @@ class DaemonThreads(Executor):
 
 
 def _settle(future: Future[Any], job: Callable[[], Any]) -> None:
-    """Do a job that somebody still waits for."""
+    """Run a job unless it was cancelled."""
     if future.set_running_or_notify_cancel():
         try:
             result = job()

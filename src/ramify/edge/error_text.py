@@ -1,10 +1,10 @@
-"""Error text: what an exception of plug-in code says, in one line."""
+"""Error text: the message of an exception from plug-in code."""
 
 from ramify.core.errors import ToolError
 
 
 def error_text(error: BaseException) -> str:
-    """Kind and message of an exception, whose `__str__` may itself be broken; a `ToolError` is its own message."""
+    """Class name and message of an exception, whose `__str__` may itself raise. For a `ToolError`, only its message."""
     try:
         message = str(error)
     except Exception:  # noqa: BLE001 - boundary to plug-in code: its exceptions are code too

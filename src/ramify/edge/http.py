@@ -1,10 +1,10 @@
-"""HTTP: the one way to a server, of engines and of tools that live behind one.
+"""HTTP: all requests to a server, from engines and from tools that use one.
 
-Owns connections, the number of requests in flight, deadlines, and what each kind of failure is called. One call is one
-try: trying again is `Retrying`'s for engines and the toolbox's for tools, so nothing is ever retried twice over. What
-comes back is the whole body of a good answer or an `EngineError`; an answer that was cut anywhere is never taken for
-one. A server's own limit (429, 503) halves what is in flight at once (`ConcurrencyLimit`). A cancelled call closes its
-connection, at which servers abort the work behind it. What goes along as headers is struck out of all that comes back.
+Owns connections, the number of requests in flight, deadlines, and the name of each kind of failure. One call is one
+try: `Retrying` retries for engines and the toolbox for tools, so nothing is retried at two levels. A call returns the
+whole body of a good answer or raises `EngineError`; a truncated answer never counts as complete. A server's own limit
+(429, 503) halves the number of requests in flight at once (`ConcurrencyLimit`). A cancelled call closes its connection,
+so that servers abort its work. The secrets in request headers are removed from everything that comes back.
 """
 
 import asyncio
@@ -26,36 +26,37 @@ if TYPE_CHECKING:
 
 INSTALL: Final = "pip install 'ramify[http]'"
 RETRYABLE: Final = frozenset({408, 409, 425, 429, *range(500, 600)})
-"""Statuses after which another try may help; 400, 401, 403, 404, 413 and 422 never get better."""
+"""Statuses after which a retry may help; 400, 401, 403, 404, 413 and 422 never get better."""
 BUSY: Final = frozenset({429, 503})
-"""The server's own limit: the request comes again when the server says so, and no try is spent."""
+"""The server's own limit: the request is sent again when the server says so, and this costs no try."""
 SPENT: Final = b'"insufficient_quota"'
-"""In such an answer that no wait makes better: the account has no money left (OpenAI's error code)."""
+"""Part of such an answer if waiting does not help: the account has no money left (OpenAI's error code)."""
 BUSY_S: Final = 1.0
-"""Wait after such an answer that names no time."""
+"""Wait after such an answer if it names no time."""
 MAX_RETRY_AFTER_S: Final = 60.0
 MAX_REFUSAL_BYTES: Final = 64 << 10
-"""Of an answer that is no good one, read; the rest is given up with its connection."""
+"""Most bytes read of an error answer; the rest is dropped with its connection."""
 REFUSAL_S: Final = 1.0
-"""Time for that: what such an answer means, its status has said."""
+"""Timeout for reading them: the status already says what the answer means."""
 MAX_AT_ONCE_BYTES: Final = 1 << 20
-"""Of a request, written at once; what is longer goes in pieces, between which others get on (aiohttp's own bound)."""
+"""Most bytes of a request body written at once. A longer body is written in pieces, and other tasks run in between
+(aiohttp's own limit)."""
 MAX_TOLD_CHARS: Final = 300
-"""Of an error's body, in the message about it."""
+"""Most characters of an error's body in the error message."""
 MIN_SECRET_CHARS: Final = 8
-"""Values of headers from this length on, without a scheme such as `Bearer`, are struck out of what a server says;
-shorter ones are no secrets."""
+"""Header values of at least this length, without a scheme such as `Bearer`, are removed from what a server says;
+shorter ones are not secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """What one server is asked for at most."""
+    """Limits on the requests to one server."""
 
     max_in_flight: int = 256
     max_body_bytes: int = 64 << 20
     connect_s: float = 5.0
     keepalive_s: float = 4.0
-    """How long an idle connection is kept: below the 5 s after which uvicorn closes it."""
+    """How long an idle connection is kept: less than the 5 s after which uvicorn closes it."""
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1 or self.max_body_bytes < 1 or min(self.connect_s, self.keepalive_s) <= 0:
@@ -64,21 +65,20 @@ class HttpLimits:
 
 @dataclass(slots=True)
 class HttpStats:
-    """What was asked of a server so far; live."""
+    """Counts of the requests to a server; updated while they run."""
 
     num_requests: int = 0
     num_failed: int = 0
     failures: dict[str, int] = field(default_factory=dict[str, int])
-    """Reason -> how often."""
+    """Reason -> number of failures."""
 
 
 class Http:
-    """Requests to the server at `base_url`. Connections are opened in the event loop of a request and end with it.
+    """Requests to the server at `base_url`. Connections are opened in the event loop of a request and close with it.
 
-    `headers` go along with every request and are never told to anybody. Proxies of the environment are not used, and
-    redirects are not followed. A GET or DELETE whose connection ends before its answer begins goes out once more, as
-    aiohttp has it. Raises `ConfigError` where the extra `http` is missing, the address is none, or a header is no
-    header.
+    `headers` are sent with every request and never shown anywhere. Proxies of the environment are not used, and
+    redirects are not followed. aiohttp sends a GET or DELETE once more if its connection ends before its answer begins.
+    Raises `ConfigError` if the extra `http` is missing or the address or a header is invalid.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Http:
     async def post(
         self, path: str, body: bytes, *, deadline_s: float, headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """The body of a good answer to one POST of JSON. `deadline_s` counts from when the request has its place.
+        """The body of a good answer to one POST of JSON. `deadline_s` counts from when the request gets its place.
 
         Raises `EngineError`: `unreachable`, `disconnected`, `timeout`, `busy` (with `retry_after_s`), `body_too_long`,
         `tls_refused`, `unsendable`, `closed`, or `http_STATUS`.
@@ -122,19 +122,20 @@ class Http:
             self.places.release()
 
     async def post_now(self, path: str, body: bytes, *, deadline_s: float) -> bytes:
-        """As `post`, but waits for no place: for aborts and other orders that must overtake work in flight."""
+        """Like `post`, but without waiting for a place: for aborts and other orders that must not wait behind running
+        requests."""
         return await self._exchange("POST", path, body, deadline_s=deadline_s, headers=None)
 
     async def get(self, path: str, *, deadline_s: float) -> bytes:
-        """The body of a good answer to one GET, which waits for no place. Raises as `post` does."""
+        """The body of a good answer to one GET, which does not wait for a place. Raises as `post` does."""
         return await self._exchange("GET", path, None, deadline_s=deadline_s, headers=None)
 
     async def delete(self, path: str, *, deadline_s: float) -> bytes:
-        """The body of a good answer to one DELETE, which waits for no place. Raises as `post` does."""
+        """The body of a good answer to one DELETE, which does not wait for a place. Raises as `post` does."""
         return await self._exchange("DELETE", path, None, deadline_s=deadline_s, headers=None)
 
     async def close(self) -> None:
-        """Close every connection; what is on its way fails. Harmless when repeated."""
+        """Close every connection; running requests fail. Calling it again does nothing."""
         self._is_closed = True
         life, self._life = self._life, None
         if life is not None:
@@ -156,9 +157,9 @@ class Http:
     async def _tried(
         self, method: str, path: str, body: bytes | None, *, deadline_s: float, headers: Mapping[str, str] | None
     ) -> bytes:
-        """One exchange, whole: what aiohttp raises becomes an `EngineError` that says what may be done about it.
+        """One complete exchange: what aiohttp raises becomes an `EngineError` that says whether a retry may help.
 
-        It is raised outside of the handlers, since aiohttp's errors hold the request with its headers.
+        The error is raised outside the handlers, because aiohttp's errors hold the request with its headers.
         """
         where = f"{self.base_url}{path}"
         data = io.BytesIO(body) if body is not None and len(body) > MAX_AT_ONCE_BYTES else body
@@ -189,7 +190,7 @@ class Http:
         raise fault
 
     async def _body(self, response: "aiohttp.ClientResponse", where: str) -> bytes:
-        """The whole body. aiohttp raises where it is shorter than its head says, or its last chunk is missing."""
+        """The whole body. aiohttp raises if it is shorter than its header says or its last chunk is missing."""
         body = bytearray()
         await _read(response, body, max_bytes=self._limits.max_body_bytes)
         if len(body) > self._limits.max_body_bytes:
@@ -197,7 +198,7 @@ class Http:
         return self._struck(body)
 
     async def _refusal(self, response: "aiohttp.ClientResponse", where: str) -> EngineError:
-        """What an answer that is no good one means, also where its body does not come to an end."""
+        """The error for an answer whose status is no success, even if its body never ends."""
         body = bytearray()
         with suppress(self._aiohttp.ClientError, TimeoutError):
             async with asyncio.timeout(REFUSAL_S):
@@ -213,11 +214,11 @@ class Http:
         return EngineError(f"http_{status}", said, is_retryable=status in RETRYABLE)
 
     def _struck(self, body: bytearray) -> bytes:
-        """What a server said, without the secrets it was sent."""
+        """What a server said, without the secrets that were sent to it."""
         return bytes(body) if self._secrets is None else self._secrets.sub(b"***", body)
 
     async def _opened(self) -> "aiohttp.ClientSession":
-        """The session of the running loop. That of a loop before it has ended with that loop."""
+        """The session of the running event loop. The session of an earlier loop has ended with that loop."""
         loop = asyncio.get_running_loop()
         if self._session is None or self._loop is not loop:
             self._loop, self._life = loop, self._living()
@@ -225,7 +226,8 @@ class Http:
         return self._session
 
     async def _living(self) -> AsyncGenerator["aiohttp.ClientSession", None]:
-        """One session. It closes when the generator does, which a loop that ends sees to for those begun in it."""
+        """One session. It closes when the generator closes; an event loop that ends closes the generators begun in
+        it."""
         async with self._aiohttp.ClientSession(
             connector=self._aiohttp.TCPConnector(limit=0, keepalive_timeout=self._limits.keepalive_s),
             timeout=self._aiohttp.ClientTimeout(total=None, sock_connect=self._limits.connect_s),
@@ -237,7 +239,7 @@ class Http:
 
 
 def _address(base_url: str) -> str:
-    """The address of a server, without a slash at its end. What may be a key in it is not repeated in the error."""
+    """The address of a server, without a slash at its end. The error does not repeat a part that may be a key."""
     if "@" in base_url:
         raise ConfigError("base_url names a user or a key (before an @); keys belong in the engine's own options")
     try:
@@ -252,7 +254,7 @@ def _address(base_url: str) -> str:
 
 
 async def _read(response: "aiohttp.ClientResponse", body: bytearray, *, max_bytes: int) -> None:
-    """Add what comes of an answer to `body`, up to its end or until there is more than `max_bytes`."""
+    """Append an answer to `body`, up to its end or until there is more than `max_bytes`."""
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > max_bytes:
@@ -260,7 +262,8 @@ async def _read(response: "aiohttp.ClientResponse", body: bytearray, *, max_byte
 
 
 def _retry_after_s(retry_after: str | None, date: str | None) -> float:
-    """Seconds a Retry-After header asks for, within bounds: a number, or a date behind that of the answer itself."""
+    """Seconds that a Retry-After header asks for, within limits. The header is a number, or a date that is compared
+    with the answer's own date."""
     text = (retry_after or "").strip()
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return min(float(text), MAX_RETRY_AFTER_S)
@@ -272,7 +275,8 @@ def _retry_after_s(retry_after: str | None, date: str | None) -> float:
 
 
 def _told(body: bytes) -> str:
-    """The message in an error's body: of JSON its text, of a page its words, of anything else its beginning."""
+    """The message in an error's body: from JSON its text, from an HTML page its words, from anything else its
+    beginning."""
     text = body.decode("utf-8", errors="replace")
     try:
         said: Any = json.loads(text)
@@ -286,8 +290,8 @@ def _told(body: bytes) -> str:
 
 
 def _secrets(headers: Mapping[str, str]) -> re.Pattern[bytes] | None:
-    """What finds the secrets among headers in what a server says; None = there are none. Raises `ConfigError` for a
-    header that cannot be sent, without its value."""
+    """A pattern that finds the secrets of the headers in what a server says; None = there are none. Raises
+    `ConfigError`, without the value, for a header that cannot be sent."""
     for name, value in headers.items():
         if not (value.isascii() and value.isprintable()):
             raise ConfigError(f"header {name!r} cannot be sent: its value must be printable ASCII")
@@ -297,5 +301,6 @@ def _secrets(headers: Mapping[str, str]) -> re.Pattern[bytes] | None:
 
 
 def _spelled(char: str) -> str:
-    """A pattern of a character in all the ways in which servers write it in JSON: none spells letters and digits."""
+    """A pattern for a character in all the ways in which servers write it in JSON. They never escape letters and
+    digits."""
     return char if char.isalnum() else rf"(?:\\?{re.escape(char)}|\\u00(?i:{ord(char):02x}))"

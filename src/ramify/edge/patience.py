@@ -1,4 +1,4 @@
-"""Patience: how long a request may take before it counts as hanging. Long contexts are no hang."""
+"""Patience: how long a request may take before it counts as hanging. Long contexts get more time."""
 
 import math
 from dataclasses import dataclass
@@ -10,12 +10,13 @@ from ramify.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds a request may take: some for any, more for each token of context and each token that may be sampled."""
+    """Seconds a request may take: a fixed time, plus time for each token of context and each token that may be
+    sampled."""
 
     start_s: float = 60.0
     """Time any request may take, however small."""
     prefill_s: float = 0.01
-    """More time for each token of context: a long prompt is no hang (sgl-project/sglang #22511)."""
+    """More time for each token of context: a long prompt takes long to compute (sgl-project/sglang #22511)."""
     token_s: float = 0.5
     """More time for each token that may be sampled."""
 

@@ -1,6 +1,6 @@
 """Ray cluster: join one, or start one here that ends with the context. Needs ray, an extra.
 
-Owns the connection of this process to a cluster. What is placed there is the caller's.
+Owns the connection of this process to a cluster. The caller decides what runs there.
 """
 
 import os
@@ -12,23 +12,24 @@ from typing import Any, Final
 from ramify.core.errors import ConfigError
 
 OBJECT_STORE_BYTES: Final = 80 * 2**20
-"""Of a cluster begun here: about the least that Ray takes. Only counts and reports go through it."""
+"""Object store of a cluster started here: about the smallest that Ray accepts. Only counts and reports go through
+it."""
 ANSWER_S: Final = 10.0
-"""Longest that a cluster takes to accept a connection."""
+"""Timeout for a cluster to accept a connection."""
 MAX_PORT: Final = 65535
 SETTINGS: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
-"""Nothing is reported to anybody, a worker sees the devices that this process would see, and what Ray's daemons say of
-dead workers is not printed on stdout. Ray reads them when it is imported."""
+"""Environment variables that Ray reads when it is imported. They turn usage reports off, let a worker see the same
+devices as this process, and keep Ray's messages about dead workers off stdout."""
 ROOM_S: Final = 120.0
-"""Longest that a cluster takes to make room for the workers."""
+"""Timeout for a cluster to make room for the workers."""
 
 
 def library() -> Any:
-    """The library. Raises `ConfigError` with the install line where it is missing."""
+    """The module `ray`. Raises `ConfigError` with the install command if it is missing."""
     os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
     try:
         import ray  # pyright: ignore[reportMissingImports]
@@ -39,8 +40,8 @@ def library() -> Any:
 
 @contextmanager
 def joined(address: str | None, num_workers: int | None) -> Iterator[None]:
-    """Be connected to a cluster: the one at `address`, one that somebody connected this process to, or one begun here
-    with room for the workers, which ends with the context."""
+    """Connect to a cluster: the one at `address`, the one this process is already connected to, or a new one here with
+    room for the workers, which ends with the context."""
     ray = library()
     if ray.is_initialized():
         yield
@@ -63,7 +64,8 @@ def joined(address: str | None, num_workers: int | None) -> Iterator[None]:
 
 
 def _check_address(address: str) -> None:
-    """Raise `ConfigError` for what is no address, and `OSError` where nobody listens: Ray tries that for minutes."""
+    """Raise `ConfigError` for text that is no address, and `OSError` if nobody listens there: Ray would try for
+    minutes."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -78,7 +80,7 @@ def _check_address(address: str) -> None:
 
 
 def num_cpus() -> int:
-    """Of the cluster that this process is connected to; at least 1."""
+    """Number of CPUs of the connected cluster; at least 1."""
     return max(1, int(library().cluster_resources().get("CPU", 1)))
 
 

@@ -1,8 +1,8 @@
-"""Retries: whether a request that failed is tried again, and when. No clock, no I/O: times are handed in.
+"""Retries: whether a failed request is retried, and when. No clock, no I/O: the caller passes times in.
 
-Three kinds of failure, three accounts. A fault that may pass costs one of `max_tries` and one of the retries that the
-engine's budget has; a server that is busy costs neither, but only so much time; an engine that cannot be reached costs
-neither, but when nothing of it has answered for `max_down_s`, the run stops.
+There are three kinds of failure. A fault that may pass costs one of `max_tries` and one retry of the engine's budget. A
+busy server costs neither, but the total wait for it is limited. An engine that cannot be reached costs neither, but if
+it has answered nothing for `max_down_s`, the run stops.
 """
 
 import math
@@ -16,37 +16,38 @@ from ramify.edge.patience import PATIENCE, Patience
 
 JITTER_DRAW = (1 << 40) + 2
 MAX_PAUSE_S: Final = 60.0
-"""Longest pause that an engine is granted which asks for one."""
+"""Longest pause that an engine may ask for."""
 OWN_FAULTS: Final = frozenset({"http_500", "engine_500"})
-"""Reasons that, given often enough to one request, are that request's own: vLLM and SGLang answer 500 where a logprob
-cannot be written as JSON, each time (vllm-project/vllm #19661, sgl-project/sglang #5984)."""
+"""Reasons that are caused by a request itself if that request gets them often enough: vLLM and SGLang always answer 500
+if a logprob cannot be written as JSON (vllm-project/vllm #19661, sgl-project/sglang #5984)."""
 WINDOW_S: Final = 60.0
-"""Of the retry budget."""
+"""Window of the retry budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When to give a call up and when to try again."""
+    """When to stop waiting for a call, and when to retry."""
 
     max_tries: int = 4
-    """The first try included."""
+    """Including the first try."""
     max_same_500: int = 3
-    """Tries of one request that end with status 500, the first included."""
+    """Tries of one request that end with status 500, including the first."""
     base_s: float = 0.5
-    """Longest pause before the second try; it doubles each time (full jitter)."""
+    """Longest pause before the second try; it doubles with each further try (full jitter)."""
     cap_s: float = 30.0
     max_busy_s: float = 600.0
-    """How long a request waits, in all, for servers that say they are busy."""
+    """How long a request waits in total for servers that say they are busy."""
     max_down_s: float = 300.0
-    """How long requests wait for an engine that cannot be reached, before the run stops."""
+    """How long requests wait for an engine that cannot be reached before the run stops."""
     max_retry_share: float = 0.1
-    """Retries of a minute, of its requests: a dying engine is not hammered (Finagle: RetryBudget, 20 %)."""
+    """Maximum retries per minute, as a share of that minute's requests, so that a failing engine is not overloaded
+    (Finagle: RetryBudget, 20 %)."""
     min_retries: int = 10
-    """Retries of a minute that are allowed however few its requests are (Finagle: 10 a second)."""
+    """Retries per minute that are always allowed, however few requests there are (Finagle: 10 per second)."""
     abort_grace_s: float = 2.0
     """How long an engine that was told to end a request may take to return what it had."""
     patience: Patience = PATIENCE
-    """How long a try may take; kept by whoever stands closest to the server."""
+    """How long a try may take; the layer closest to the server enforces it."""
 
     def __post_init__(self) -> None:
         times = (self.base_s, self.cap_s, self.max_busy_s, self.max_down_s, self.abort_grace_s)
@@ -61,20 +62,20 @@ POLICY: Final = RetryPolicy()
 
 @dataclass(slots=True, eq=False)
 class Tries:
-    """What became of one request so far. Mutable; one a request."""
+    """The tries of one request so far. Mutable; one object per request."""
 
     policy: RetryPolicy
     seed: int
-    """Of the request: its pauses follow from it."""
+    """The request's seed; its pauses depend on it."""
     faults: Counter[str] = field(default_factory=Counter[str])
     """Reason -> tries that it cost."""
     busy_s: float = 0.0
-    """Pauses so far because a server was busy."""
+    """Total pauses so far because a server was busy, in seconds."""
     num_in_a_row: int = 0
     """Waits since the last fault that cost a try."""
 
     def pause_s(self, reason: str) -> float | None:
-        """Seconds to wait after a fault that costs a try; None = there are no tries left."""
+        """Seconds to wait after a fault that costs a try; None = no tries are left."""
         self.faults[reason] += 1
         self.num_in_a_row = 0
         is_own = reason in OWN_FAULTS and self.faults[reason] >= self.policy.max_same_500
@@ -83,14 +84,14 @@ class Tries:
         return self._drawn(self.faults.total())
 
     def busy_pause_s(self, wanted_s: float) -> float | None:
-        """Seconds to wait for an engine that is busy and asks for `wanted_s`; None = it was waited for too long."""
+        """Seconds to wait for a busy engine that asks for `wanted_s`; None = the total wait would be too long."""
         self.num_in_a_row += 1
         pause = max(min(wanted_s, MAX_PAUSE_S), self._drawn(self.num_in_a_row))
         self.busy_s += pause
         return pause if self.busy_s <= self.policy.max_busy_s else None
 
     def down_pause_s(self, down_since: float, now: float) -> float | None:
-        """Seconds to wait for an engine that has not been reached since then; None = for too long."""
+        """Seconds to wait for an engine that was not reached since `down_since`; None = that is too long."""
         self.num_in_a_row += 1
         left = down_since + self.policy.max_down_s - now
         return min(self._drawn(self.num_in_a_row), left) if left > 0 else None
@@ -100,7 +101,7 @@ class Tries:
 
 
 class RetryBudget:
-    """Retries that an engine may be asked for: a share of the last minute's requests, or a few where those are few."""
+    """Limits the retries of one engine: a share of the last minute's requests, or a few if there are few requests."""
 
     def __init__(self, max_share: float, min_retries: int) -> None:
         self._max_share = max_share
@@ -109,12 +110,12 @@ class RetryBudget:
         self._retries: deque[float] = deque()
 
     def count(self, now: float) -> None:
-        """A request begins."""
+        """Count a request that begins."""
         self._requests.append(now)
         self._forget(now)
 
     def take(self, now: float) -> bool:
-        """Take one retry, if there is one."""
+        """Take one retry; False = none is left."""
         self._forget(now)
         if len(self._retries) >= max(self._min_retries, self._max_share * len(self._requests)):
             return False
@@ -128,17 +129,17 @@ class RetryBudget:
 
 
 def backoff_s(number: int, *, seed: int, base_s: float, cap_s: float) -> float:
-    """Seconds to wait the `number`-th time: uniform up to a limit that doubles; the same for the same seed."""
+    """Seconds to wait the `number`-th time: uniform up to a limit that doubles. The same seed gives the same value."""
     return doubled_s(number, base_s=base_s, cap_s=cap_s) * child_seed(seed, number, JITTER_DRAW) / 2**64
 
 
 def doubled_s(number: int, *, base_s: float, cap_s: float) -> float:
-    """`base_s` the first time, twice as much each time after that, and never more than `cap_s`."""
+    """`base_s` the first time, doubling each time after that, and never more than `cap_s`."""
     return min(cap_s, base_s * 2.0 ** min(number - 1, 60))
 
 
 def too_many_retries(error: EngineError) -> EngineError:
-    """`error`, not tried again because too much has been."""
+    """`error` with a note that it was not retried because the retry budget is used up."""
     return EngineError(
         error.reason,
         f"{error.detail}; not tried again, because too many of the last minute's requests were retries",

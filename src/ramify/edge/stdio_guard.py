@@ -1,19 +1,19 @@
 """Stdio guard: the small process between us and a server that we started. The server never outlives us.
 
-Run as a script of its own, by the standard library alone: `stdio_guard.py WAY PARENT_PID PROGRAM ARGUMENT…`. When the
-parent is gone, however it went, or the server has ended, the guard kills everything that stems from the server, and
-then ends. It adopts what the server leaves behind (`PR_SET_CHILD_SUBREAPER`), so a second fork, a session of its own or
-ignoring SIGTERM is no way out. If the guard itself is killed, the kernel kills the server (`PR_SET_PDEATHSIG`). Linux
-only. There are two ways:
+It runs as a script of its own, with the standard library alone: `stdio_guard.py WAY PARENT_PID PROGRAM ARGUMENT…`. When
+the parent is gone for any reason, or the server has ended, the guard kills all descendants of the server and then ends.
+It adopts processes that the server leaves behind (`PR_SET_CHILD_SUBREAPER`). So a server cannot escape with a second
+fork, its own session, or by ignoring SIGTERM. If the guard itself is killed, the kernel kills the server
+(`PR_SET_PDEATHSIG`). Linux only. There are two ways:
 
-`line`: the guard's standard input and output are a line to the parent, and the end of its input means that the parent
-is gone. In: `stop SECONDS` asks the server to end (SIGTERM) and kills it after so long. Out, one line each: `started
-PID` or `failed REASON`; `ended CODE LEFT`, where CODE is as `subprocess` has it and LEFT lists processes that cannot be
-killed. Standard error is the log, which the server writes to. The server has a session of its own. SIGTERM, SIGINT and
-SIGHUP make the guard kill it at once.
+`line`: the guard's standard input and output are a line to the parent. The end of its input means that the parent is
+gone. Input: `stop SECONDS` asks the server to end (SIGTERM) and kills it after that time. Output, one line each:
+`started PID` or `failed REASON`; `ended CODE LEFT`, where CODE is as in `subprocess` and LEFT lists processes that
+cannot be killed. The server writes to the guard's standard error, which is the log. The server has its own session.
+SIGTERM, SIGINT and SIGHUP make the guard kill it at once.
 
-`streams`: the server inherits the standard streams and the session. SIGHUP makes the guard kill everything; SIGTERM is
-the server's to answer.
+`streams`: the server inherits the standard streams and the session. SIGHUP makes the guard kill everything; the server
+itself handles SIGTERM.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 
-# An MCP server waits for these imports: no typing and no pathlib, which take longer than all others.
+# An MCP server waits for these imports. typing and pathlib take longer than all others, so they are not used.
 
 LINE = "line"
 STREAMS = "streams"
@@ -34,27 +34,27 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LOG = 2
 MAX_LOG_BYTES = 64 << 20
-"""A longer log is moved to `LOG.old`, so that a server which logs every request fills no disk."""
+"""A longer log is moved to `LOG.old`, so that a server that logs every request cannot fill the disk."""
 LOOK_S = 1.0
-"""How often the guard looks at the log's length and for its parent when nothing happens."""
+"""How often the guard checks the log's length and its parent when nothing happens."""
 KILL_S = 10.0
-"""How long the guard waits for killed processes; a process that a driver holds in the kernel may never go."""
+"""How long the guard waits for killed processes. A process that a driver holds in the kernel may never end."""
 
 
 class Process:
-    """One process, as the kernel shows it."""
+    """One process, as the kernel reports it."""
 
     __slots__ = ("group", "id", "parent", "session", "state")
 
     def __init__(self, number: int, stat: str) -> None:
-        # The name of the program, in parentheses, may hold anything.
+        # The program name, in parentheses, may contain any character.
         self.state, *numbers = stat.rpartition(")")[2].split()[:4]
         self.id = number
         self.parent, self.group, self.session = map(int, numbers)
 
 
 class Stopped(Exception):
-    """The parent is gone, or the guard is told to end."""
+    """The parent is gone, or the guard was told to end."""
 
 
 def main() -> None:
@@ -93,7 +93,7 @@ def _guard_on_streams(parent: int, command: list[str]) -> None:
         sys.stderr.write(f"{command[0]} cannot be started: {error}\n")
         return
     nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1):  # The ends of its streams are the server's alone: their other side sees it end.
+    for stream in (0, 1):  # Only the server keeps its streams open, so the other side sees it end.
         os.dup2(nothing, stream)
     try:
         with contextlib.suppress(Stopped):
@@ -104,8 +104,8 @@ def _guard_on_streams(parent: int, command: list[str]) -> None:
 
 
 def _waited(server: int, parent: int, woken: int, *, ends: Collection[int], line: Collection[int] = ()) -> int:
-    """The exit code of the server, when it has one. Raises `Stopped` at one of the signals `ends`, where the parent is
-    gone, and where the parent asked the server over the `line` to end and it took too long."""
+    """Wait for the server to end and return its exit code. Raises `Stopped` at one of the signals `ends`, if the parent
+    is gone, and if the parent asked over the `line` for the server to end and this took too long."""
     kill_at = float("inf")
     while True:
         wait_s = min(LOOK_S, max(0.0, kill_at - time.monotonic()))
@@ -123,7 +123,7 @@ def _waited(server: int, parent: int, woken: int, *, ends: Collection[int], line
 
 
 def _asked_to_stop(server: int) -> float:
-    """Read what the parent says and do it; seconds until the server is killed."""
+    """Read and carry out the parent's request; returns the seconds until the server is killed."""
     said = os.read(0, 4096).split()
     if not said:
         raise Stopped
@@ -132,7 +132,7 @@ def _asked_to_stop(server: int) -> float:
 
 
 def _spawned(command: list[str], *, log: int | None = None) -> int:
-    """Start the server: with a session of its own and its output in `log`; None = it inherits session and streams."""
+    """Start the server with its own session and its output in `log`; None = it inherits session and streams."""
     guard = os.getpid()
     process = subprocess.Popen(
         command,
@@ -143,19 +143,19 @@ def _spawned(command: list[str], *, log: int | None = None) -> int:
         # Nothing else runs in this process, so code between fork and exec is safe.
         preexec_fn=lambda: _die_with(guard, signal.SIGKILL),  # noqa: PLW1509
     )
-    process.returncode = 0  # It is reaped by `_reaped`, with the orphans.
+    process.returncode = 0  # `_reaped` reaps it, with the orphans.
     return process.pid
 
 
 def _die_with(parent: int, number: int) -> None:
-    """Have the kernel send this process a signal when its parent is gone."""
+    """Let the kernel send this process a signal when its parent is gone."""
     _prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def _reaped() -> dict[int, int]:
-    """Process -> exit code of every child that has ended."""
+    """Process id -> exit code, of every child that has ended."""
     codes: dict[int, int] = {}
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -164,7 +164,7 @@ def _reaped() -> dict[int, int]:
 
 
 def _kill_all() -> list[int]:
-    """Kill all descendants, again and again until none is left; returns those that stay."""
+    """Kill all descendants, repeatedly until none is left; returns those that cannot be killed."""
     give_up = time.monotonic() + KILL_S
     while _has_children():
         left = list(descendants(os.getpid()))
@@ -177,7 +177,7 @@ def _kill_all() -> list[int]:
 
 
 def _has_children() -> bool:
-    """Whether anything is below us, as the kernel has it: whatever loses its parent becomes our child."""
+    """Whether the kernel knows any child of ours: a process that loses its parent becomes our child."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -186,21 +186,21 @@ def _has_children() -> bool:
 
 
 def kill(processes: Collection[Process]) -> None:
-    """Kill processes with their whole groups: one that forks and ends, over and over, has another id before its own is
-    known, but nothing is forked out of a group that is being killed. In our own group they are killed one by one."""
+    """Kill processes with their whole groups. A process that keeps forking and ending changes its id before we know it,
+    but no fork escapes from a group that is being killed. Processes in our own group are killed one by one."""
     ours = os.getpgrp()
     for process in processes:
         if process.group == ours:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process.id, signal.SIGKILL)
     for group in {process.group for process in processes} - {ours}:
-        if group > 1:  # As a group, 1 would mean everybody.
+        if group > 1:  # Group 1 would mean every process.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
 
 
 def descendants(ancestor: int) -> Iterator[Process]:
-    """Everything below a process. Below a guard are orphans too: it has adopted them."""
+    """All descendants of a process. For a guard this includes orphans, which it has adopted."""
     children: dict[int, list[Process]] = {}
     for process in processes():
         children.setdefault(process.parent, []).append(process)
@@ -212,7 +212,7 @@ def descendants(ancestor: int) -> Iterator[Process]:
 
 
 def processes() -> Iterator[Process]:
-    """Every process there is."""
+    """All processes in /proc."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
@@ -224,10 +224,10 @@ def processes() -> Iterator[Process]:
 
 
 def _keep_log_short() -> None:
-    """Move a long log to LOG.old. Where that cannot be, for the disk is full or the log was deleted, it is emptied all
-    the same: a server does not go down for its log."""
+    """Move a long log to LOG.old. If that fails because the disk is full or the log was deleted, the log is emptied
+    anyway: a server must not fail because of its log."""
     if os.fstat(LOG).st_size > MAX_LOG_BYTES:
-        import shutil  # Seldom needed, and slow to import.
+        import shutil  # Rarely needed, and slow to import.
 
         log = os.readlink(f"/proc/self/fd/{LOG}")  # noqa: PTH115
         with contextlib.suppress(OSError):
@@ -236,7 +236,8 @@ def _keep_log_short() -> None:
 
 
 def _wakes_on(numbers: Iterable[int]) -> int:
-    """A file with the numbers of signals that came. Their handlers raise nothing, so that none can stop the killing."""
+    """A file with the numbers of signals that came. The signal handlers raise nothing, so that no signal interrupts the
+    killing."""
     woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wakes)
     for number in numbers:
@@ -250,7 +251,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _say(line: str) -> None:
-    """Tell the parent, if it is there."""
+    """Send the parent a line, if it is there."""
     with contextlib.suppress(OSError):
         os.write(1, f"{line}\n".encode())
 

@@ -1,7 +1,7 @@
-"""Batched: an engine whose model runs in this process, served by a batching loop.
+"""Batched: an engine whose model runs in this process, behind a batching loop.
 
-All that such engines have in common: tokens by the loop, what they can do, and the part of the control side that does
-not touch weights. What kind of model it is and how its weights are replaced, moved and dropped is the subclass's.
+It holds what such engines share: token generation by the loop, their capabilities, and the control methods that do not
+touch weights. A subclass adds the model and the methods that replace, move and drop its weights.
 """
 
 from ramify.core.codec import Codec
@@ -38,22 +38,22 @@ class Batched:
 
     @property
     def stats(self) -> Stats:
-        """What the engine has done so far; live."""
+        """Counts of what the engine has done so far; updated while it runs."""
         return self._loop.stats
 
     async def generate(self, request: Request) -> Generation:
-        """Carry one request out. Raises `EngineError`."""
+        """Run one request. Raises `EngineError`."""
         return await self._loop.generate(request)
 
     async def abort(self, request_id: str) -> None:
-        """End every request of this id between two steps, with the tokens it had."""
+        """End every request with this id between two steps. It returns the tokens it had."""
         self._loop.abort(request_id)
 
     async def close(self) -> None:
         await self._loop.close()
 
     async def pause(self) -> None:
-        """Compute nothing until `resume`; requests on their way wait."""
+        """Stop computing until `resume`; running requests wait."""
         self._loop.pause()
 
     async def resume(self) -> None:

@@ -1,14 +1,15 @@
-"""Batching loop: many requests on one in-process model, one model step at a time.
+"""Batching loop: serves many requests on one in-process model, one model step at a time.
 
-Owns which request computes what in which step, prefix reuse between slots, sampling and stops; the model behind it
-(`SlotModel`) owns weights, keys and values. Rows join and leave at every step; contexts enter as chunks of bounded
-size, so that a long one does not hold decoding up. Invariant: the token at position p of a context is drawn with
-uniform number p of its seed, so on a batch-invariant model a turn's tokens and logprobs depend neither on what runs
-beside it nor on how it is divided into requests.
+The loop decides which request computes what in each step, reuses prefixes between slots, samples, and finds stop words.
+The model behind it (`SlotModel`) owns weights, keys and values. Requests join and leave the batch at every step.
+Contexts are computed in chunks of bounded size, so that a long one does not delay decoding. Invariant: the token at
+position p of a context is drawn with uniform number p of its seed. So on a batch-invariant model, a turn's tokens and
+logprobs depend neither on the other requests nor on how the turn is divided into requests.
 
-Life of a request: checked; seated at once if it goes on where an idle slot ends, else queued, first come, first served
-(one whose prefix another request is computing right now waits for it and copies); its prefix continued or copied, its
-rest computed in chunks, decoded a token a step, finished; its slot then stays readable until it is evicted.
+Life of a request: (1) The loop checks it. (2) It gets a slot at once if it continues the tokens of an idle slot;
+otherwise it waits in a first-come, first-served queue. If another request is computing its prefix right now, it waits
+and then copies that prefix. (3) Its prefix is continued in place or copied, the rest of its context is computed in
+chunks, and it decodes one token a step. (4) When it ends, its slot stays readable until it is evicted.
 """
 
 import asyncio
@@ -34,16 +35,16 @@ from ramify.engines.stop_watch import StopWatch
 T = TypeVar("T")
 
 MEASURES = frozenset({"entropy"})
-"""What the loop can measure on any model."""
+"""What the loop can measure with any model."""
 NOTHING: Final = Generation(token_array(()), Finish("abort"), logprobs=np.empty(0, np.float32))
-"""Of a request that was ended before it had a slot."""
+"""The result of a request that was ended before it had a slot."""
 
 
 class BatchingLoop:
-    """Serve requests on `model`; `prefill_tokens` is the most context tokens computed beside one decode step.
+    """Serves requests on `model`. `prefill_tokens` is the most context tokens computed beside one decode step.
 
-    `end_ids` are tokens that end a sequence besides the codec's own.
-    The loop is one asyncio task, started by the first request and ended by `close`. Between steps it gives way once.
+    `end_ids` are tokens that end a sequence, in addition to the codec's own. The loop is one asyncio task: the first
+    request starts it and `close` ends it. It yields to the event loop once between steps.
     """
 
     def __init__(
@@ -76,12 +77,12 @@ class BatchingLoop:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that have none yet."""
+        """Requests that wait for a slot."""
         return len(self._waiting)
 
     @property
     def context_length(self) -> int:
-        """Most tokens of context and completion together."""
+        """Maximum number of tokens of context and completion together."""
         return self._model.context_length
 
     @property
@@ -89,7 +90,7 @@ class BatchingLoop:
         return self._is_closed
 
     async def generate(self, request: Request) -> Generation:
-        """Carry one request out. Cancelled, it gives its slot back at once. Raises `EngineError`."""
+        """Run one request. A cancelled request frees its slot at once. Raises `EngineError`."""
         room = self._room(request)
         future = asyncio.get_running_loop().create_future()
         latest_first = request.ids[::-1][: request.num_run].tolist()
@@ -107,7 +108,7 @@ class BatchingLoop:
             self._withdraw(run)
 
     def abort(self, request_id: str) -> None:
-        """End every request of this id with the tokens it has; harmless where there is none."""
+        """End every request with this id; it returns the tokens it has. Does nothing if there is none."""
         for run in [run for run in self._active.values() if run.request.request_id == request_id]:
             self._finish(run, Finish("abort"))
         for run in [run for run in self._waiting if run.request.request_id == request_id]:
@@ -116,7 +117,7 @@ class BatchingLoop:
                 run.future.set_result(NOTHING)
 
     async def close(self) -> None:
-        """End the loop; requests on their way raise `EngineError`. Harmless when repeated."""
+        """End the loop; running requests raise `EngineError`. Calling it again does nothing."""
         self._is_closed = True
         task, self._task = self._task, None
         if task is not None and not task.done():
@@ -124,18 +125,20 @@ class BatchingLoop:
             await asyncio.wait([task])
 
     def pause(self) -> None:
-        """Compute nothing until `resume`; requests stay where they are."""
+        """Stop computing until `resume`; requests keep their place."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self._is_paused = False
         self._wake.set()
 
     def forget(self, version: int) -> None:
-        """The model's weights or cache were replaced: drop every cached prefix and sample as `version` from now on.
+        """Call this after the model's weights or cache were replaced: it drops every cached prefix and tags later
+        tokens with `version`.
 
-        Requests on their way compute their tokens so far anew, so that what follows is the new model's law exactly.
+        Running requests recompute all their tokens, so that the next ones come exactly from the new model's
+        distribution.
         """
         self.version = version
         self.stats.recomputed_after_update += int(self._table.held[self._table.is_active].sum())
@@ -145,7 +148,7 @@ class BatchingLoop:
                 run.versions.append((version, run.num_sampled))
 
     def _room(self, request: Request) -> int:
-        """Most tokens of a request. Raises `EngineError` for one that cannot be carried out."""
+        """Maximum number of tokens to sample for a request. Raises `EngineError` for a request that cannot run."""
         if self._is_closed:
             raise EngineError("closed", "the engine was closed")
         room = room_for(request, context_length=self._model.context_length, vocab_size=len(self._bytes))
@@ -186,8 +189,8 @@ class BatchingLoop:
         self._advance(slots, chunks, logits)
 
     def _by_model(self, compute: Callable[[], T], slots: Indices) -> T | None:
-        """What the model computes. Boundary: its fault fails the requests of these slots, and not the loop; None then,
-        and nothing that it may have touched is used again."""
+        """The result of `compute`, which calls the model. Boundary: an exception of the model fails the requests of
+        these slots and not the loop. Then this returns None, and nothing that the slots hold is used again."""
         try:
             return compute()
         except Exception as error:  # noqa: BLE001
@@ -197,7 +200,8 @@ class BatchingLoop:
             return None
 
     def _seat_waiting(self) -> None:
-        """Give waiting requests slots, in order; what waits for another's prefix stays at the head of the queue."""
+        """Give waiting requests slots, in order. A request that waits for another one's prefix stays at the head of the
+        queue."""
         held_back: list[BatchingRun] = []
         while self._waiting and self._table.num_open > len(held_back):
             run = self._waiting.popleft()
@@ -224,7 +228,7 @@ class BatchingLoop:
             self._by_model(copy, np.array([seat.slot]))
 
     def _due(self) -> tuple[Rows, list[Chunk]]:
-        """What the next step computes: every slot that lacks one token, and chunks of those that lack more."""
+        """What the next step computes: one token for every slot that lacks one, and chunks for slots that lack more."""
         table = self._table
         lacking = table.known - table.held
         single = np.flatnonzero(table.is_active & (lacking == 1))
@@ -241,7 +245,7 @@ class BatchingLoop:
         return rows, chunks
 
     def _advance(self, slots: Indices, chunks: Sequence[Chunk], logits: npt.NDArray[np.float32]) -> None:
-        """Record what was computed and sample where a context is complete."""
+        """Record what was computed, and sample where a context is complete."""
         table = self._table
         num_rows = len(slots) - len(chunks)
         table.held[slots[:num_rows]] += 1
@@ -310,14 +314,14 @@ class BatchingLoop:
             run.future.set_exception(error)
 
     def _release(self, run: BatchingRun) -> None:
-        """Give the slot back, if the request has one."""
+        """Free the request's slot, if it has one."""
         if run.slot >= 0:
             self._table.release(run.slot)
             del self._active[run.slot]
             run.slot = -1
 
     def _withdraw(self, run: BatchingRun) -> None:
-        """Drop a request that nobody waits for any more; nothing to do for one that is over."""
+        """Drop a request whose caller has stopped waiting. Does nothing for a finished one."""
         self._release(run)
         if (not run.future.done() or run.future.cancelled()) and run in self._waiting:
             self._waiting.remove(run)

@@ -1,11 +1,11 @@
-"""Batching stats: what a batching loop has done so far."""
+"""Batching stats: counts of a batching loop."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class Stats:
-    """What a loop has done so far. Mutable; read it at any time."""
+    """Counts of what a loop has done so far. Mutable; read it at any time."""
 
     num_steps: int = 0
     """Model steps."""
@@ -14,19 +14,19 @@ class Stats:
     num_sampling_steps: int = 0
     """Model steps in which at least one token was sampled."""
     prefill_cached: int = 0
-    """Context tokens whose keys and values were continued or copied."""
+    """Context tokens whose keys and values were already there or copied."""
     prefill_uncached: int = 0
     """Context tokens computed."""
     num_copies: int = 0
     """Prefixes copied from one slot to another."""
     num_evictions: int = 0
-    """Slots whose tokens were given up for another context."""
+    """Slots whose tokens were dropped for another context."""
     recomputed_after_eviction: int = 0
-    """Of `prefill_uncached`: tokens that a slot had held before an eviction."""
+    """Part of `prefill_uncached`: tokens that a slot had held before an eviction."""
     recomputed_after_update: int = 0
     """Tokens of running requests computed again because the weights changed; not part of `prefill_uncached`."""
 
     @property
     def mean_batch(self) -> float:
-        """Tokens sampled a sampling step."""
+        """Mean number of tokens per sampling step."""
         return self.num_decoded / max(1, self.num_sampling_steps)

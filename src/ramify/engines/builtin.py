@@ -1,7 +1,7 @@
 """Builtin: the shipped models, run in numpy alone.
 
-An engine of tokenizer, `NumpyModel` and `BatchingLoop`; it holds no logic of its own but what concerns weights. Any
-folder with a Qwen3 network in Hugging Face format and a byte-level tokenizer works in place of a shipped one.
+The engine combines a tokenizer, `NumpyModel` and `BatchingLoop`. It adds only how weights are updated and offloaded. A
+folder works in place of a shipped model if it holds a Qwen3 network in Hugging Face format and a byte-level tokenizer.
 """
 
 from pathlib import Path
@@ -15,16 +15,16 @@ from ramify.engines.shipped import MODELS, folder_of
 from ramify.engines.tokenizer import TokenizerFile
 
 FOLDER = MODELS["builtin"]
-"""The model of `countdown` and `hops`."""
+"""The model for the tasks `countdown` and `hops`."""
 
 
 class Builtin(Batched):
-    """Implements `Engine`, `Abortable` and `EngineControl` with a shipped model, named, or that of a folder.
+    """Implements `Engine`, `Abortable` and `EngineControl` with a shipped model (by name) or the model of a folder.
 
-    `batch_invariant` off computes several rows in one matrix product: faster from 8 rows on, but a token's logits then
-    differ in the last bits with what runs beside it, and OPENBLAS_NUM_THREADS=1 must be set, since matrices this small
-    lose a factor of ten to threads (the batch-invariant mode starts none). Raises `ConfigError` for a folder it cannot
-    run.
+    With `batch_invariant` off, one matrix product computes several rows. This is faster from 8 rows on, but the last
+    bits of a token's logits then depend on the other rows. Set OPENBLAS_NUM_THREADS=1 in this mode: threads make
+    products of such small matrices ten times slower (the batch-invariant mode starts no threads). Raises `ConfigError`
+    for a folder it cannot run.
     """
 
     def __init__(
@@ -43,22 +43,22 @@ class Builtin(Batched):
         super().__init__("builtin", BatchingLoop(self._model, codec), codec, is_deterministic=batch_invariant)
 
     async def update_weights(self, source: str, version: int) -> None:
-        """Take the weights of folder `source` between two steps; later tokens carry `version`.
+        """Load the weights of folder `source` between two steps; later tokens carry `version`.
 
-        Raises `ConfigError` for a network of another shape, which leaves everything as it was.
+        Raises `ConfigError` for a network of another shape; the old weights then stay in use.
         """
         self._model.load(folder_of(source))
         self._model.clear()
         self._loop.forget(version)
 
     async def offload(self, tags: tuple[str, ...] = ()) -> None:
-        """Pause and give the memory of keys and values back, whatever the tags; the weights are a few MB and stay."""
+        """Pause and free the memory of keys and values, whatever the tags. The weights are a few MB and stay."""
         self._loop.pause()
         self._model.clear()
         self._loop.forget(self._loop.version)
 
     async def onload(self, tags: tuple[str, ...] = ()) -> None:
-        """Go on after `offload`; requests on their way compute their contexts again."""
+        """Resume after `offload`. Requests that were running recompute their contexts."""
         self._loop.resume()
 
 

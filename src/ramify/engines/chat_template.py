@@ -1,9 +1,9 @@
 """ChatTemplate: the Jinja chat template of a model's folder, rendered as transformers does. Needs jinja2, an extra.
 
-Same environment (sandboxed, `trim_blocks`, `lstrip_blocks`, loop controls, JSON without escapes, `{% generation %}`),
-same files and precedence, same special tokens as variables (transformers `utils/chat_template_utils.py`). One
-difference on purpose: there is no clock. `strftime_now` exists only when a date is given. Whatever a template raises is
-a `ConfigError`, and so is every fault of the files.
+It uses the same environment (sandboxed, `trim_blocks`, `lstrip_blocks`, loop controls, JSON without escapes, `{%
+generation %}`), the same files in the same order of precedence, and the same special tokens as variables (transformers
+`utils/chat_template_utils.py`). One difference is deliberate: there is no clock. `strftime_now` exists only if a date
+is given. Any error in a template or its files becomes a `ConfigError`.
 """
 
 import json
@@ -20,13 +20,14 @@ CONFIG: Final = "tokenizer_config.json"
 TEMPLATE_FILE: Final = "chat_template.jinja"
 MORE_TEMPLATES: Final = "additional_chat_templates"
 TOKEN_FILES: Final = ("special_tokens_map.json", CONFIG)
-"""Files that name special tokens, weakest first."""
+"""Files that name special tokens; a later file overrides an earlier one."""
 OLDEST_JINJA: Final = [3, 1, 6]
-"""Older versions have known ways out of the sandbox, and a template is foreign code (transformers asks the same)."""
+"""Older versions have known sandbox escapes, and a template is untrusted code (transformers requires the same
+version)."""
 
 
 class ChatTemplate:
-    """Renders one template. `variables` are there beside the messages; `date` is today, as `2025-07-26`."""
+    """Renders one template. It can use `variables` beside the messages; `date` is today, as `2025-07-26`."""
 
     def __init__(
         self,
@@ -68,8 +69,9 @@ def load_template(
 ) -> ChatTemplate:
     """The template of a model's folder, or of one Jinja file.
 
-    `tokens` is the folder whose special tokens it may cite; None = its own. Of several templates it is the one called
-    `name`, or else `tool_use` if there are tools and it is there, or else `default`. Raises `ConfigError`.
+    `tokens` is the folder whose special tokens the template may use; None = its own. If there are several templates,
+    the one called `name` is used. Without `name` it is `tool_use` if there are tools and such a template, or else
+    `default`. Raises `ConfigError`.
     """
     folder = source if source.is_dir() else source.parent
     named = _folder_templates(source) if source.is_dir() else {"default": _text(source)}
@@ -81,7 +83,7 @@ def load_template(
 
 
 def special_tokens(folder: Path) -> dict[str, str]:
-    """`bos_token`, `eos_token` and whatever else a tokenizer's files call `…_token`."""
+    """`bos_token`, `eos_token` and every other `…_token` in a tokenizer's files."""
     found: dict[str, str] = {}
     for file in TOKEN_FILES:
         for key, value in (_json(folder / file) if (folder / file).is_file() else {}).items():
@@ -92,7 +94,7 @@ def special_tokens(folder: Path) -> dict[str, str]:
 
 
 def _folder_templates(folder: Path) -> dict[str, str]:
-    """Name -> source. Files win over what the tokenizer's configuration holds."""
+    """Name -> source. Template files override those in the tokenizer's configuration."""
     single = folder / TEMPLATE_FILE
     files = {"default": single} if single.is_file() else {}
     files |= {path.stem: path for path in sorted((folder / MORE_TEMPLATES).glob("*.jinja"))}
@@ -139,7 +141,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _today(date: str | None) -> Callable[[str], str] | None:
-    """What templates call for the date; None = there is none."""
+    """The function that templates call for the date; None = no date was given."""
     if date is None:
         return None
     try:
@@ -163,10 +165,10 @@ def _jinja2() -> Any:
 
 
 def _environment(jinja2: Any, strftime: Callable[[str], str] | None) -> Any:
-    """Jinja as chat templates know it."""
+    """The Jinja environment that chat templates expect."""
 
     class Generation(jinja2.ext.Extension):
-        """`{% generation %}` marks what the model says, for trainers; here it is the block alone."""
+        """`{% generation %}` marks the model's text for trainers; here only its content is rendered."""
 
         tags = frozenset({"generation"})
 
@@ -198,5 +200,5 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes what HTML would not bear."""
+    """JSON without HTML escapes; Jinja's own filter escapes HTML characters."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

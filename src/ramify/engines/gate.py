@@ -1,11 +1,12 @@
-"""Gate: holds the requests to an engine back while its weights or its memory change.
+"""Gate: holds requests to an engine back while its weights or memory change.
 
-Held, it lets no request through; what is on its way then ends by the rule of `hold`: `finish` waits for it; `keep` ends
-it with the tokens it had, and goes on behind them when the gate opens, under the weights of that time, each part with
-its version; `abort` throws those tokens away, counted in `num_wasted`, and samples the turn anew. Nobody behind the
-gate notices but by the time it takes. Invariants: when `hold` returns nothing is on its way; every token that comes
-back carries the version of the weights that sampled it, the gate's own where the engine has no versions; a request
-that goes on is fed all of its tokens again, so that no key or value of older weights is used.
+While held, it lets no request through. The rule of `hold` says what happens to running requests. `finish` waits for
+them. `keep` ends them with the tokens they have; when the gate opens they continue after these tokens with the weights
+of that time, and each part has its version. `abort` discards those tokens (counted in `num_wasted`) and samples the
+turn again. The caller of `generate` notices only the time it takes. Invariants: when `hold` returns, no request is
+running; every token that comes back carries the version of the weights that sampled it (the gate's own version if the
+engine has none); a request that continues sends all of its tokens again, so that no key or value of older weights is
+used.
 """
 
 import asyncio
@@ -25,24 +26,24 @@ OnHold = Literal["finish", "keep", "abort"]
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One request on its way."""
+    """One running request."""
 
     request: Request
     cut: OnHold | None = None
-    """The rule by which a hold ended it; None = none did."""
+    """The rule by which a hold ended it; None = no hold ended it."""
 
 
 class Gate(InFront):
-    """An engine in front of another one, the same but for being held. Mutable; open when made."""
+    """Wraps an engine and adds `hold` and `release`. Mutable; open when made."""
 
     def __init__(self, engine: Engine, *, version: int = 0) -> None:
         super().__init__(engine)
         self.version = version
-        """Of the weights that sample now."""
+        """Version of the weights that sample now."""
         self.num_wasted = 0
-        """Tokens sampled in turns that were thrown away."""
+        """Tokens sampled in turns that were discarded."""
         self.num_resumed = 0
-        """Turns that went on behind tokens of before a hold."""
+        """Turns that continued after tokens from before a hold."""
         self._open = asyncio.Event()
         self._open.set()
         self._holders: set[str] = set()
@@ -52,7 +53,7 @@ class Gate(InFront):
 
     @property
     def holders(self) -> frozenset[str]:
-        """Names of those who hold it."""
+        """Names of the callers that hold it."""
         return frozenset(self._holders)
 
     @property
@@ -61,11 +62,11 @@ class Gate(InFront):
 
     @property
     def num_in_flight(self) -> int:
-        """Requests that the engine has."""
+        """Requests that the engine is running."""
         return len(self._calls)
 
     def check(self, on_hold: OnHold) -> None:
-        """Raise `ConfigError` where requests on their way cannot be ended by this rule."""
+        """Raise `ConfigError` if the engine cannot end running requests by this rule."""
         capabilities = self.capabilities
         if on_hold == "finish":
             return
@@ -74,7 +75,7 @@ class Gate(InFront):
             raise ConfigError(f"on_update = {on_hold!r}: engine {capabilities.name!r} has {lacks}; use 'finish'")
 
     async def generate(self, request: Request) -> Generation:
-        """Carry one request out, in as many parts as holds divide it into. Raises `EngineError`."""
+        """Run one request, in as many parts as holds divide it into. Raises `EngineError`."""
         parts: list[Generation] = []
         while True:
             await self._open.wait()
@@ -94,8 +95,8 @@ class Gate(InFront):
             return parts[0] if len(parts) == 1 else _joined(parts)
 
     async def hold(self, on_hold: OnHold, *, by: str = "") -> None:
-        """Let nothing through, end what is on its way by the rule, and return when nothing is. It stays so until all
-        who hold it, by their names, have released it."""
+        """Let nothing through, end running requests by the rule, and return when none is left. The gate stays held
+        until every holder, identified by its name, has released it."""
         self.check(on_hold)
         self._holders.add(by)
         self._open.clear()
@@ -106,7 +107,8 @@ class Gate(InFront):
         await self._idle.wait()
 
     def release(self, *, by: str = "") -> None:
-        """Let requests through, unless somebody else holds the gate. Harmless for one who does not."""
+        """Let requests through, unless another holder is left. Does nothing for a caller that does not hold the
+        gate."""
         self._holders.discard(by)
         if not self._holders:
             self._open.set()
@@ -122,14 +124,14 @@ class Gate(InFront):
                 self._idle.set()
 
     def _stamped(self, generation: Generation) -> Generation:
-        """The generation with its versions, the gate's own where the engine gave none."""
+        """The generation with its versions; the gate's own version if the engine gave none."""
         if generation.versions or not len(generation.ids):
             return generation
         return replace(generation, versions=((self.version, len(generation.ids)),))
 
 
 def _rest(request: Request, parts: Sequence[Generation]) -> Request:
-    """What is left of a request behind the parts it has."""
+    """The rest of a request after the parts it has."""
     if not parts:
         return request
     ids = np.concatenate([part.ids for part in parts])
@@ -144,7 +146,7 @@ def _rest(request: Request, parts: Sequence[Generation]) -> Request:
 
 
 def _joined(parts: Sequence[Generation]) -> Generation:
-    """The parts of one request as one generation, which used what all of them did."""
+    """The parts of one request as one generation; its usage is the sum of theirs."""
     last = parts[-1]
     logprobs = [part.logprobs for part in parts if part.logprobs is not None]
     return replace(

@@ -1,7 +1,7 @@
-"""In front: an engine that stands before another one and is the same as it but for what it adds.
+"""In front: the base of engines that wrap another engine and change only `generate`.
 
-Whatever the inner engine has besides `generate` goes through: asking its server, aborts, the control side. What it has
-not is refused by name, so that nothing is skipped in silence.
+Everything else of the inner engine is passed through: asking its server, aborts, the control methods. If the inner
+engine lacks one of them, calling it raises an error that names what is missing.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from ramify.core.segment import Finish, token_array
 
 
 class InFront:
-    """All of an engine but `generate`, handed on to `engine`."""
+    """Everything of an engine except `generate`, passed on to `engine`."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -27,7 +27,7 @@ class InFront:
         return self.engine.capabilities
 
     async def connect(self) -> None:
-        """Ask the engine's server what it is, if there is one."""
+        """Ask the engine's server what it runs, if there is a server."""
         if isinstance(self.engine, Remote):
             await self.engine.connect()
 
@@ -35,7 +35,7 @@ class InFront:
         await self.engine.close()
 
     async def abort(self, request_id: str) -> None:
-        """End every request of this id with what it had. Raises `ConfigError` where the engine cannot."""
+        """End every request with this id; it returns what it had. Raises `ConfigError` if the engine cannot do this."""
         if not isinstance(self.engine, Abortable):
             raise ConfigError(f"engine {self.capabilities.name!r} cannot end a request early: it is not Abortable")
         await self.engine.abort(request_id)
@@ -60,21 +60,21 @@ class InFront:
 
     @property
     def _controlled(self) -> EngineControl:
-        """The control side of the engine. Raises `ConfigError` where it has none."""
+        """The engine's control methods. Raises `ConfigError` if it has none."""
         if not isinstance(self.engine, EngineControl):
             raise ConfigError(f"engine {self.capabilities.name!r} has no control side: it is not an EngineControl")
         return self.engine
 
 
 def innermost(engine: Engine) -> Engine:
-    """The engine behind all that stands in front of it."""
+    """The engine inside all its wrappers."""
     while isinstance(engine, InFront):
         engine = engine.engine
     return engine
 
 
 def nothing(request: Request, engine: Engine) -> Generation:
-    """What a request comes to that was ended before its first token, or whose engine cannot tell what it had."""
+    """The generation of a request that was ended before its first token, or whose engine cannot say what it had."""
     empty = np.zeros(0, np.float32)
     return Generation(
         ids=token_array([]),

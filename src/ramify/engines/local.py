@@ -1,8 +1,8 @@
-"""Local: any Hugging Face model folder on this machine's CPU or GPU, by the batching loop.
+"""Local: runs any Hugging Face model folder on this machine's CPU or GPU, with the batching loop.
 
-An engine of a folder's tokenizer, `TransformersModel` and `BatchingLoop`; it holds no logic of its own but what
-concerns weights. Needs the extra `hf`. Refused are folders that cannot work: files that are missing or unreadable,
-and models with layers that no slot can hold (sliding windows below the context, recurrent states).
+The engine combines a folder's tokenizer, `TransformersModel` and `BatchingLoop`. It adds only how weights are updated
+and offloaded. Needs the extra `hf`. It rejects folders that cannot work: files that are missing or unreadable, and
+models with layers that no slot can hold (sliding windows shorter than the context, recurrent states).
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ INSTALL: Final = "pip install 'ramify[hf]'"
 class Local(Batched):
     """Implements `Engine`, `Abortable` and `EngineControl` with the model of a folder.
 
-    `context_length` defaults to the model's own; memory for keys and values grows with the longest context in use, for
-    each of `num_slots`. `device` (`cpu`, `cuda`, …) defaults to a GPU if there is one, `dtype` to float32 on a CPU and
-    to the folder's own elsewhere. A token's logits differ in the last bits with what runs beside it. The event loop
-    stands still while a step is computed. Raises `ConfigError`.
+    `context_length` defaults to the model's own. Each of `num_slots` needs memory for the keys and values of the
+    longest context in use. `device` (`cpu`, `cuda`, …) defaults to a GPU if there is one. `dtype` defaults to float32
+    on a CPU and to the folder's own elsewhere. The last bits of a token's logits depend on the other requests in the
+    batch. Each model step blocks the event loop. Raises `ConfigError`.
     """
 
     def __init__(
@@ -49,20 +49,20 @@ class Local(Batched):
         super().__init__("local", loop, codec, is_deterministic=False)
 
     async def update_weights(self, source: str | Path | Mapping[str, Any], version: int) -> None:
-        """Take the weights of a folder or of a state dict between two steps; later tokens carry `version`.
+        """Load the weights of a folder or of a state dict between two steps; later tokens carry `version`.
 
-        Raises `ConfigError` for weights that do not fit, which leaves everything as it was.
+        Raises `ConfigError` for weights that do not fit; the old weights then stay in use.
         """
         self._model.load(source)
         self._loop.forget(version)
 
     async def offload(self, tags: tuple[str, ...] = ()) -> None:
-        """Pause, give the memory of keys and values back and move the weights to the host, whatever the tags."""
+        """Pause, free the memory of keys and values and move the weights to the host, whatever the tags."""
         self._loop.pause()
         self._model.offload()
         self._loop.forget(self._loop.version)
 
     async def onload(self, tags: tuple[str, ...] = ()) -> None:
-        """Go on after `offload`; requests on their way compute their contexts again."""
+        """Resume after `offload`. Requests that were running recompute their contexts."""
         self._model.onload()
         self._loop.resume()

@@ -1,8 +1,8 @@
-"""Logged: an engine that writes down every generation as it leaves: request id, ids fed, ids sampled.
+"""Logged: an engine that logs every generation it returns: request id, ids fed, ids sampled.
 
-The log is kept apart from the run's journal and knows nothing of trees, so that one can be held against the other
-(`ramify check RUN --against LOG`). A line is whole and on the operating system's side before its generation is handed
-on: what a run recorded is in the log, also after a kill or on a full disk. Calls that failed have no line.
+The log is separate from the run's journal and knows nothing of trees, so that `ramify check RUN --against LOG` can
+compare the two. The operating system has a complete line before its generation is returned. So the log has everything
+that a run recorded, even after a kill or on a full disk. Failed calls have no line.
 """
 
 import os
@@ -17,7 +17,7 @@ from ramify.core.errors import ConfigError, EngineError, StoreError
 from ramify.engines.in_front import InFront
 
 BEGINNING = b'{"request_id":'
-"""Of every line."""
+"""The beginning of every line."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -29,10 +29,10 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Logged(InFront):
-    """An engine in front of another one, the same but for the log. Owns the file."""
+    """Wraps an engine and adds the log. Owns the file."""
 
     def __init__(self, engine: Engine, path: Path) -> None:
-        """Raises `ConfigError` if `path` cannot be a log, or is another kind of file."""
+        """Raises `ConfigError` if `path` cannot be a log, or is a file of another kind."""
         super().__init__(engine)
         self._path = path
         self._file: FileIO | None = None
@@ -42,7 +42,7 @@ class Logged(InFront):
             raise ConfigError(f"engine.log = {str(path)!r}: the file exists and is no engine's log; name another file")
 
     async def generate(self, request: Request) -> Generation:
-        """Carry one request out. Raises `EngineError`, also where the log takes no line."""
+        """Run one request. Raises `EngineError`, also if the line cannot be written."""
         fed = request.ids.tolist()
         generation = await self.engine.generate(request)
         self._write(msgspec.json.encode(Entry(request.request_id, fed, generation.ids.tolist())) + b"\n")
@@ -56,7 +56,7 @@ class Logged(InFront):
                 self._file.close()
 
     def _write(self, line: bytes) -> None:
-        """Append a line, whole or not at all."""
+        """Append a complete line, or nothing."""
         try:
             if self._file is None:
                 self._file = _opened(self._path)
@@ -72,13 +72,13 @@ class Logged(InFront):
 
 
 def _is_log(path: Path) -> bool:
-    """Whether the file begins as a log does; an empty one may become one."""
+    """Whether the file begins as a log does. An empty file counts as one."""
     with path.open("rb") as file:
         return BEGINNING.startswith(file.read(len(BEGINNING)))
 
 
 def _opened(path: Path) -> FileIO:
-    """The file to append to, without the line that a kill tore: its generation was never handed on."""
+    """The file to append to. If a kill left a partial last line, it is removed: its generation was never returned."""
     file = path.open("a+b", buffering=0)
     end = file.seek(0, os.SEEK_END)
     while end and os.pread(file.fileno(), 1, end - 1) != b"\n":
@@ -88,7 +88,7 @@ def _opened(path: Path) -> FileIO:
 
 
 def read_log(path: Path) -> Iterator[Entry]:
-    """Entries in order; a torn last line is left out. Raises `StoreError` for any other line that is no entry."""
+    """Entries in order, without a partial last line. Raises `StoreError` for any other line that is no entry."""
     decoder = msgspec.json.Decoder(Entry)
     try:
         lines = path.open("rb")

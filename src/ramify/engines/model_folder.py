@@ -1,9 +1,9 @@
 # pyright: reportMissingImports=false
-# torch and transformers are no part of the development set-up; `engines.local` says how to get them.
-"""Model folder: a Hugging Face model on disk, and whether an engine of slots can run it.
+# torch and transformers are not part of the development set-up; `engines.local` says how to get them.
+"""Model folder: a Hugging Face model on disk, and whether an engine with slots can run it.
 
-Owns the reading of `config.json` and of the weights; no code of the folder is run. Refuses, by the configuration alone,
-layers whose state is not the keys and values of every position, since only such a state can be forked at any token.
+Reads `config.json` and the weights; never runs code from the folder. From the configuration alone, it rejects layers
+whose state is not the keys and values of every position, because only such a state can be forked at any token.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,10 +29,10 @@ _WINDOWS: Final = {
 
 
 class ModelFolder:
-    """The folder of a causal language model. Raises `ConfigError` for one that cannot run, before weights are read."""
+    """The folder of a causal language model. Raises `ConfigError` before reading weights if the model cannot run."""
 
     def __init__(self, path: str | Path, context_length: int | None = None) -> None:
-        """Read the configuration; `context_length` None = the model's own, which also bounds it."""
+        """Read the configuration. `context_length` None = the model's own, which is also its upper limit."""
         self.path = Path(path)
         self._config = _config(self.path)
         text = self._config.get_text_config(decoder=True)
@@ -48,7 +48,7 @@ class ModelFolder:
         return repr(str(self.path))
 
     def network(self, dtype: str) -> Any:
-        """The model, ready to compute. Raises `ConfigError` for weights that are not there or do not fit."""
+        """The model, ready to compute. Raises `ConfigError` if weights are missing or do not fit."""
         if not any(self.path.glob("*.safetensors")) and not any(self.path.glob("pytorch_model*.bin")):
             raise ConfigError(f"no weights in {self}: model.safetensors is missing")
         try:
@@ -82,7 +82,8 @@ class ModelFolder:
             self._refuse_beyond(window, f"layer {index}: {kind}, a window of {window} tokens")
 
     def _refuse_positions(self, text: Any) -> None:
-        """Refuse rotations that change for every row once one row is long: what runs beside a row would change it."""
+        """Reject rotations that change for every row once one row is long: a row would then depend on the rows beside
+        it."""
         rope = getattr(text, "rope_parameters", None) or {}
         if rope.get("rope_type") == "longrope":
             most = rope["original_max_position_embeddings"]
@@ -108,7 +109,8 @@ def _config(path: Path) -> Any:
 
 
 def _layer_kinds(text: Any) -> Sequence[str]:
-    """What each layer does, in the words of transformers, as far as the configuration says; or one word for all."""
+    """The kind of each layer, in the words of transformers, if the configuration lists them; otherwise one kind for
+    all."""
     kinds = getattr(text, "layer_types", None) or getattr(text, "attention_layers", None)
     if not kinds:
         is_sliding = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
@@ -125,7 +127,7 @@ def _is_recurrent(text: Any) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bar and no reports of transformers meanwhile: what matters of them is an error here."""
+    """Turn off the progress bar and the logs of transformers meanwhile: problems that matter become errors here."""
     is_shown, verbosity = hub_logging.is_progress_bar_enabled(), hub_logging.get_verbosity()
     hub_logging.disable_progress_bar()
     hub_logging.set_verbosity_error()
@@ -138,5 +140,5 @@ def _quiet() -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """What an exception is called and the first line of what it says."""
+    """An exception's class name and the first line of its message."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"

@@ -1,11 +1,11 @@
 """Numpy model: a Qwen3 network in numpy alone, float32, with keys and values held in slots.
 
-Owns the weights and the key/value cache; knows nothing of requests, sampling or text. Invariant (batch invariant mode,
-the default): a token's logits depend on its slot's tokens up to its position and on nothing else, bit for bit, because
-every product has one shape whatever is computed beside it. A weight matrix is applied to one row at a time, one
-matrix-vector product a row, so the tile of rows is 1. Keys come in blocks of `BLOCK` whose partial sums are added in
-order of position; a block that lies wholly ahead of a token adds exact zeros. Larger tiles were measured and are
-no faster at 8 and at 64 rows, slower at 1, and not all of them give a row the same bits at every place in the tile.
+Owns the weights and the key/value cache; knows nothing of requests, sampling or text. Invariant (batch-invariant mode,
+the default): a token's logits depend, bit for bit, only on its slot's tokens up to its position, because every product
+has the same shape whatever else is computed. A weight matrix is applied to one row at a time, as one matrix-vector
+product per row (a tile of 1 row). Keys come in blocks of `BLOCK`; the partial sums of the blocks are added in order of
+position. A block that lies entirely ahead of a token adds exact zeros. Measurements of larger tiles: they are no faster
+at 8 and 64 rows, slower at 1 row, and with some of them the bits of a row depend on its place in the tile.
 """
 
 import json
@@ -25,17 +25,19 @@ from ramify.engines.slot_model import Chunk, Indices, Rows
 Floats = npt.NDArray[np.float32]
 
 BLOCK = 64
-"""Keys a block where batch-invariant; 32, 64 and 128 cost the same within 10 % at 100 tokens of context."""
+"""Keys per block in batch-invariant mode; 32, 64 and 128 cost the same within 10 % at 100 tokens of context."""
 
 
 CLASSIFIER = "Qwen3ForSequenceClassification"
 """The architecture whose output is a score."""
 
 MAX_BOUNDED_SCORE = 50.0
-"""Attention scores within this need no maximum taken off: sums of thousands of exp(50) are far inside float32."""
+"""If attention scores stay within this, the softmax need not subtract their maximum: sums of thousands of exp(50) are
+far inside float32."""
 
 MAX_RUNS = 4
-"""Most runs of neighbouring slots that are read in place one by one; gathering 32 rows costs about as much as 5."""
+"""Most runs of neighbouring slots that are read in place one by one; gathering 32 rows costs about as much as 5
+runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Qwen3Shape:
     eps: float
     theta: float
     head: str
-    """Name of the matrix that makes the output: logits of tokens, or the score of a classifier."""
+    """Name of the output matrix: it gives logits of tokens, or the score of a classifier."""
 
     @classmethod
     def read(cls, folder: Path) -> "Qwen3Shape":
@@ -98,15 +100,16 @@ def _refuse_other_networks(config: Mapping[str, Any], rope: Mapping[str, Any], f
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Weights of one layer, inputs first; norm weights are folded into the matrices they precede."""
+    """Weights of one layer, with the input dimension first. Each norm's weights are folded into the matrices after
+    it."""
 
     qkv: Floats
-    """(D, (H + 2 KV) * hd); within a head of q and k the two halves of a rotation lie side by side."""
+    """(D, (H + 2 KV) * hd); within a head of q and k, the two values that are rotated together are neighbours."""
     qk_norm: Floats
-    """(H + KV, hd); the query part holds the attention scale too."""
+    """(H + KV, hd); the query part includes the attention scale."""
     out: Floats
     gate_up: Floats
-    """Half the gate, then the other factor."""
+    """The gate times one half, then the up projection."""
     down: Floats
 
 
@@ -123,7 +126,7 @@ class _Weights:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Rows that attend to `slots` of the cache: one row a slot, or all rows to a single slot."""
+    """Rows that attend to `slots` of the cache: one row per slot, or all rows to a single slot."""
 
     rows: slice
     slots: slice | Indices
@@ -132,26 +135,26 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What every layer of one forward pass shares; N tokens, W key positions."""
+    """Data shared by all layers of one forward pass; N tokens, W key positions."""
 
     ids: npt.NDArray[np.int32]
     rotation: npt.NDArray[np.complex64]
     """(N, 1, hd / 2)."""
     written: Indices
-    """(N * 2 KV,) rows of a layer's flat cache that the tokens' keys and values go to."""
+    """(N * 2 KV,) rows of a layer's flattened cache where the tokens' keys and values are written."""
     bias: Floats
     """(N, 1, 1, W): 0 up to a token's own position, minus infinity ahead of it."""
     block: int
-    """Keys a block; it divides W."""
+    """Keys per block; W is a multiple of it."""
     groups: tuple[_Group, ...]
     last: Indices
     """Tokens whose logits are wanted."""
 
 
 class NumpyModel:
-    """A Qwen3 folder (`config.json`, `*.safetensors` in bf16, f16 or f32) with `num_slots` cache slots.
+    """The model of a Qwen3 folder (`config.json`, `*.safetensors` in bf16, f16 or f32) with `num_slots` cache slots.
 
-    Implements `SlotModel`. Not thread-safe. Memory for keys and values is touched only as positions are used.
+    Implements `SlotModel`. Not thread-safe. Memory for keys and values is touched only when positions are used.
     """
 
     def __init__(
@@ -177,7 +180,7 @@ class NumpyModel:
         return self.shape.vocab_size
 
     def load(self, folder: str | Path) -> None:
-        """Replace the weights by those of `folder`; what the slots hold stays as computed. Raises `ConfigError` if the
+        """Replace the weights by those of `folder`. What the slots hold is not recomputed. Raises `ConfigError` if the
         network there has another shape."""
         shape = Qwen3Shape.read(Path(folder))
         if shape != self.shape:
@@ -190,7 +193,7 @@ class NumpyModel:
         self._is_bounded = all(_largest_score(layer, shape) <= MAX_BOUNDED_SCORE for layer in weights.layers)
 
     def clear(self) -> None:
-        """Forget all keys and values."""
+        """Drop all keys and values."""
         shape = self.shape
         width = -(-self.context_length // BLOCK) * BLOCK
         # (layer, slot, kv head: keys then values, position, head dim)
@@ -262,7 +265,7 @@ class NumpyModel:
         return (_in_order(parts) / sums[..., None]).reshape(num, -1)
 
     def _exponentials(self, scores: Floats, bias: Floats) -> Floats:
-        """exp(scores + bias), less their maximum over the last axis where that is needed. Mutates `scores`."""
+        """exp(scores + bias), minus their maximum over the last axis first if that is needed. Mutates `scores`."""
         scores += bias
         if not self._is_bounded:
             scores -= scores.max(axis=-1, keepdims=True)
@@ -279,29 +282,29 @@ class NumpyModel:
 
 
 def _row_by_row(x: Floats, weight: Floats) -> Floats:
-    """(N, K) @ (K, M) as N matrix-vector products, so that a row's result cannot depend on the others."""
+    """(N, K) @ (K, M) as N matrix-vector products, so that a row's result cannot depend on other rows."""
     return np.matmul(x[:, None], weight)[:, 0]
 
 
 def _dots(x: Floats, y: Floats) -> Floats:
-    """Products of rows over the last axis, one BLAS dot each."""
+    """Dot products over the last axis, one BLAS dot each."""
     return np.matmul(x[..., None, :], y[..., None])[..., 0, 0]
 
 
 def _lengths(x: Floats, eps: float) -> Floats:
-    """(..., 1) Euclidean lengths over the last axis, with the `eps` of an RMS norm in them."""
+    """(..., 1) Euclidean lengths over the last axis, including the `eps` of an RMS norm."""
     lengths = _dots(x, x)
     lengths += np.float32(eps * x.shape[-1])
     return np.sqrt(lengths, out=lengths)[..., None]
 
 
 def _unit(x: Floats, eps: float) -> Floats:
-    """Rows over the last axis scaled to length 1: RMS norm without its weight and without its sqrt(size)."""
+    """Rows over the last axis scaled to length 1: RMS norm without its weight and its factor sqrt(size)."""
     return x / _lengths(x, eps)
 
 
 def _in_order(parts: Floats) -> Floats:
-    """Sum of the (N, KV, G, blocks, 1, ...) partial sums, first block first: trailing zeros change no bit."""
+    """Sum of the (N, KV, G, blocks, 1, ...) partial sums, first block first, so that trailing zeros change no bit."""
     total = parts[:, :, :, 0, 0]
     for block in range(1, parts.shape[3]):
         total = total + parts[:, :, :, block, 0]
@@ -315,7 +318,7 @@ def _blocks(cache: Floats, block: int) -> Floats:
 
 
 def _runs(slots: Indices) -> tuple[_Group, ...]:
-    """One group a run of neighbouring slots, or one group that gathers its slots where runs are many."""
+    """One group per run of neighbouring slots. If there are many runs, one group that gathers its slots."""
     if not len(slots):
         return ()
     edges = [0, *(np.flatnonzero(np.diff(slots) != 1) + 1).tolist(), len(slots)]
@@ -328,7 +331,7 @@ def _runs(slots: Indices) -> tuple[_Group, ...]:
 
 
 def _spans(ends: Indices, chunks: Sequence[Chunk]) -> tuple[_Group, ...]:
-    """One group a chunk; `ends` are the first chunk's start and each chunk's end among the tokens."""
+    """One group per chunk; `ends` are the first chunk's start and each chunk's end among the tokens."""
     return tuple(
         _Group(slice(int(start), int(end)), slice(chunk.slot, chunk.slot + 1))
         for (start, end), chunk in zip(pairwise(ends), chunks, strict=True)
@@ -336,7 +339,8 @@ def _spans(ends: Indices, chunks: Sequence[Chunk]) -> tuple[_Group, ...]:
 
 
 def _rotations(shape: Qwen3Shape, context_length: int) -> npt.NDArray[np.complex64]:
-    """(T, hd / 2) unit numbers that turn a pair of a head by its position (RoPE), angles rounded as torch rounds."""
+    """(T, hd / 2) complex numbers of length 1 that rotate a pair of a head by its position (RoPE). Angles are rounded
+    as torch rounds them."""
     exponents = np.arange(0, shape.head_dim, 2, dtype=np.float32) / np.float32(shape.head_dim)
     frequencies = (1.0 / np.float32(shape.theta) ** exponents).astype(np.float32)
     angles = np.arange(context_length, dtype=np.float32)[:, None] * frequencies
@@ -377,7 +381,7 @@ def _layer(tensors: Mapping[str, Floats], shape: Qwen3Shape, name: str) -> _Laye
 
 
 def _largest_score(layer: _Layer, shape: Qwen3Shape) -> float:
-    """Bound of a layer's attention scores: queries and keys have length 1 before their norms' weights."""
+    """Upper bound of a layer's attention scores: queries and keys have length 1 before their norms' weights."""
     sizes = np.abs(layer.qk_norm)
     return float(sizes[: shape.num_heads].max() * sizes[shape.num_heads :].max())
 

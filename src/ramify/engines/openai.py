@@ -1,9 +1,9 @@
 """OpenAI: chat completions at any OpenAI-compatible address.
 
-Such a server takes messages and says messages: no token ids go in or come out, so ids are those of the byte codec, the
-exact messages travel beside them, and a turn is whole or it is nothing (`can_continue_turn` is false). One call is one
-try with a deadline of its own. The key comes from the environment variable that is named, goes into the header of
-requests and nowhere else: `Http` strikes it out of whatever a server says.
+Such a server takes and returns messages: token ids go neither in nor out. So ids are those of the byte codec, the exact
+messages travel beside them, and a turn is complete or absent (`can_continue_turn` is false). One call is one try with
+its own deadline. The key comes from the environment variable that is named. It is sent only in the header of requests,
+and `Http` removes it from whatever a server says.
 """
 
 import base64
@@ -26,15 +26,15 @@ from ramify.formats.messages import FILE
 
 BASE_URL: Final = "https://api.openai.com/v1"
 CONTEXT_LENGTH: Final = 128_000
-"""Where nobody says another one: that of gpt-4o."""
+"""Used where neither the configuration nor the server gives one: that of gpt-4o."""
 MAX_STOPS: Final = 4
-"""OpenAI's limit; others take more."""
+"""OpenAI's limit; other servers take more."""
 MAX_TOPK: Final = 20
 """OpenAI's limit on `top_logprobs`."""
 MODELS_S: Final = 30.0
-"""Time for the question what models there are."""
+"""Timeout for listing the models."""
 MAX_SEED: Final = 1 << 31
-"""Seeds are sent below it: some servers take 32 bits, with a sign."""
+"""Seeds are sent below it: some servers take signed 32-bit integers."""
 MAX_IMAGE_BYTES: Final = 20 << 20
 IMAGES: Final = {
     "png": rb"\x89PNG\r\n\x1a\n",
@@ -42,26 +42,27 @@ IMAGES: Final = {
     "gif": rb"GIF8[79]a",
     "webp": rb"(?s)RIFF....WEBP",
 }
-"""What is sent of files, and how such a file begins: nothing else is."""
+"""Kinds of image files -> how such a file begins. Files of other kinds are not sent."""
 OURS: Final = frozenset({"messages", "model", "n", "stop", "stream", "tools"})
-"""Fields of a request that only the run says."""
+"""Fields of a request that `extra_body` may not set."""
 CONTEXT_FIELDS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
-"""Where a list of models says how much context one has (vLLM, OpenRouter, Groq, Mistral)."""
+"""Fields in which a list of models gives their context length (vLLM, OpenRouter, Groq, Mistral)."""
 TOO_LONG: Final = frozenset({"http_400", "http_413", "http_422"})
 
 _TOO_LONG = re.compile(
     r"context.{0,12}(length|window|size)|maximum number of (input )?tokens|prompt is too long|max_model_len",
     re.IGNORECASE,
 )
-"""How servers say that a conversation does not fit (OpenAI, vLLM, SGLang, llama.cpp, Anthropic, Google)."""
+"""How servers say that a conversation is too long (OpenAI, vLLM, SGLang, llama.cpp, Anthropic, Google)."""
 
 
 class OpenAI:
-    """Chat completions of `model` at `base_url`, the part of the address in front of `/chat/completions`.
+    """Chat completions of `model` at `base_url`, the part of the address before `/chat/completions`.
 
-    `extra_body` are further fields of every request, `unsent` names fields that the server does not take: of requests
-    (`seed`, `top_p`) and of the model's own messages (`reasoning_content`). `max_topk` is how many top logprobs it
-    gives; 0 = none are asked for. `context_length` bounds what the server says of the model. Raises `ConfigError`.
+    `extra_body` are further fields of every request. `unsent` names fields that the server does not accept: of requests
+    (`seed`, `top_p`) and of the model's own messages (`reasoning_content`). `max_topk` is how many top logprobs the
+    server gives; 0 = do not ask for any. `context_length` is an upper limit on what the server says of the model.
+    Raises `ConfigError`.
     """
 
     def __init__(
@@ -112,9 +113,9 @@ class OpenAI:
         return self._capabilities
 
     async def connect(self) -> None:
-        """Ask which models there are. A server that keeps no list is believed.
+        """Ask which models there are. If the server keeps no list, the model is assumed to exist.
 
-        Raises `ConfigError` where the key is refused or missing, or the model is not listed.
+        Raises `ConfigError` if the key is refused or missing, or the model is not in the list.
         """
         if not self._has_key and self._http.base_url == BASE_URL:
             raise ConfigError(f"{BASE_URL} needs a key: set the environment variable {self._key_name}")
@@ -130,7 +131,7 @@ class OpenAI:
             self._capabilities = replace(self._capabilities, context_length=context_length)
 
     async def generate(self, request: Request) -> Generation:
-        """One completion of `request.messages`. Raises `EngineError`; `context_full` where they do not fit."""
+        """One completion of `request.messages`. Raises `EngineError`; `context_full` if they are too long."""
         if not request.messages:
             raise EngineError("no_messages", "the engine takes chat messages, and the request has none")
         headers = {"X-Request-Id": request.request_id} if request.request_id else None
@@ -185,7 +186,8 @@ class OpenAI:
         return msgspec.json.encode({key: value for key, value in body.items() if key not in self._unsent})
 
     def _sent(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A message as the server gets it: the model's as it came, with the images of the others in place of files."""
+        """A message as it is sent: an assistant message without the `unsent` fields, others with their image files
+        inlined."""
         content = message.get("content")
         if message.get("role") == "assistant":
             sent = {key: value for key, value in message.items() if key not in self._unsent}
@@ -212,7 +214,7 @@ def _check_fields(max_tokens_as: str, extra_body: Mapping[str, Any], unsent: Seq
 
 
 def _key(name: str) -> str:
-    """The key in an environment variable; '' = there is none."""
+    """The key in an environment variable; '' = none."""
     key = os.environ.get(name, "").strip()
     if not key.isascii() or not key.isprintable():
         raise ConfigError(f"the environment variable {name} holds no valid key: a key is printable ASCII")
@@ -220,7 +222,7 @@ def _key(name: str) -> str:
 
 
 def _listed(body: bytes) -> dict[str, int | None]:
-    """Models of a list with the context each has; empty = this is no list, or none of anything."""
+    """Model id -> context length, None if the list does not give it. Empty = the body is no list, or lists nothing."""
     try:
         answer = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -236,19 +238,19 @@ def _context(entry: Mapping[str, Any]) -> int | None:
 
 
 def _is_same(listed: str, model: str) -> bool:
-    """Whether two names are of one model: gateways put `models/` in front of a name, and `:free` behind it."""
+    """Whether two names mean the same model. Gateways put `models/` before a name and `:free` after it."""
     (first, _, variant), (second, _, other) = (name.removeprefix("models/").partition(":") for name in (listed, model))
     return first == second and (variant == other or not variant or not other)
 
 
 def _inlined(part: Any) -> Any:
-    """A content part with the image in the place of the file it names. Raises `EngineError` for what is no image."""
+    """A content part with the image in place of the file it names. Raises `EngineError` if the file is no image."""
     url = part["image_url"].get("url") if isinstance(part, dict) and isinstance(part.get("image_url"), dict) else None
     if not isinstance(url, str) or not url.startswith(FILE):
         return part
     path = Path(url.removeprefix(FILE))
     try:
-        if not path.is_file():  # to open a named pipe is to wait for its writer
+        if not path.is_file():  # opening a named pipe would wait for its writer
             raise EngineError("bad_attachment", f"{path} is no file")
         with path.open("rb") as file:
             data = file.read(MAX_IMAGE_BYTES + 1)

@@ -1,12 +1,12 @@
-"""OpenAI answer: what the body of a chat completion says, as a generation of the byte codec.
+"""OpenAI answer: turns the body of a chat completion into a generation of the byte codec.
 
-The message is kept as it came but for four things: fields that say nothing (null, empty) are left out, half surrogate
-pairs become U+FFFD, a call that no answer could name gets an id, and a stop word that the server cut off is put back,
-which a note of the generation says. What is no message of this kind is refused by name. Ids are the bytes of its
-rendering (`formats.messages.rendered`), behind which the end stands where the model ended its turn.
+The message is kept as it came, with four exceptions: fields without content (null, empty) are left out; lone surrogates
+become U+FFFD; a call whose id is missing or repeated gets one; and a stop word that the server cut off is put back,
+with a note on the generation. Anything that is no such message raises a named error. Ids are the bytes of the message's
+rendering (`formats.messages.rendered`), followed by the end token if the model ended its turn.
 
-Logprobs are of the provider's tokens, which are not the ids: their sum is a note, and no id has one. A server that says
-nothing of its usage is billed all that was allowed, so that no budget is overrun; another note says so.
+Logprobs belong to the provider's tokens, which are not the ids. So their sum is a note, and no id has a logprob. If a
+server does not report its usage, all allowed tokens are billed, so that no budget is overrun; a note says so.
 """
 
 import json
@@ -27,20 +27,20 @@ from ramify.formats.messages import rendered, text_of, tool_calls
 
 CODEC: Final = ByteCodec()
 CUT: Final = frozenset({"length", "max_tokens", "model_length"})
-"""Finish reasons of a turn that met a limit (OpenAI; others say what Mistral and Anthropic do)."""
+"""Finish reasons of a turn that reached a limit (OpenAI; the others are Mistral's and Anthropic's)."""
 GIVEN_UP: Final = frozenset({"abort", "cancelled", "error"})
-"""Of one that the server gave up (vLLM, SGLang; OpenRouter)."""
+"""Finish reasons of a turn that the server aborted (vLLM, SGLang; OpenRouter)."""
 USUAL: Final = frozenset({None, "stop", "tool_calls", *CUT})
-"""Those that need no note."""
+"""Finish reasons that need no note."""
 FILTERED: Final = "content_filter"
 STOP_FIELDS: Final = ("stop_reason", "matched_stop")
-"""Where a server says which stop word it met, or null for none (vLLM, SGLang)."""
+"""Fields in which a server names the stop word it met, or null for none (vLLM, SGLang)."""
 MIN_LOGPROB: Final = float(np.finfo(np.float32).min)
-"""The least that a float32 holds, which llama.cpp says for a token that is impossible."""
+"""The smallest float32, which llama.cpp sends for an impossible token."""
 MAX_COUNT: Final = 1 << 40
-"""Of tokens, in a usage that says anything."""
+"""Largest token count in a usage that is believed."""
 MAX_DEPTH: Final = 32
-"""Of what is kept of an answer: half of what the store takes."""
+"""Maximum nesting of a kept answer: half of what the store takes."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CLOSING = re.compile(r"</(.+)>")
@@ -56,10 +56,10 @@ class _Said:
 
 
 def generation_of(body: bytes, request: Request, *, model: str) -> Generation:
-    """What an answer says that was asked for as `model`.
+    """The generation in an answer to a request for `model`.
 
-    Raises `EngineError`: `bad_body` and `no_choices`, which another try may help, `many_choices`, `bad_message`,
-    `bad_logprobs`, `no_logprobs` where top ones were asked for, and `unknown_finish`.
+    Raises `EngineError`: `bad_body` and `no_choices`, which a retry may help, `many_choices`, `bad_message`,
+    `bad_logprobs`, `no_logprobs` if top logprobs were asked for, and `unknown_finish`.
     """
     answer = _decoded(body)
     choice = _choice(answer)
@@ -86,7 +86,7 @@ def generation_of(body: bytes, request: Request, *, model: str) -> Generation:
 
 
 def _decoded(body: bytes) -> Mapping[str, Any]:
-    """The answer as JSON. What is none may be a gateway's page, so another try may help."""
+    """The answer as JSON. Anything else may be a gateway's error page, so a retry may help."""
     try:
         answer = _table(json.loads(body.decode("utf-8-sig")))
     except (ValueError, RecursionError):
@@ -109,8 +109,8 @@ def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _kept(message: Any, number: int) -> dict[str, Any]:
-    """The message, the conversation's `number`-th, without fields that say nothing. A call without an id of its own,
-    which could never be answered, gets one."""
+    """The message, number `number` of the conversation, without empty fields. A call without a usable id of its own,
+    which no result could name, gets one."""
     told = _cleaned(message)
     if not isinstance(told, dict):
         raise EngineError("bad_message", f"the choice holds no message: {told!r:.200}")
@@ -128,7 +128,7 @@ def _kept(message: Any, number: int) -> dict[str, Any]:
 
 
 def _ids(calls: Sequence[Mapping[str, Any]], number: int) -> list[str]:
-    """An id for each call: the one it has, if that is a text and no call in front has it."""
+    """An id for each call: its own, if that is a text and no earlier call has it, or else a new one."""
     ids: list[str] = []
     for i, call in enumerate(calls):
         own = call.get("id")
@@ -137,7 +137,7 @@ def _ids(calls: Sequence[Mapping[str, Any]], number: int) -> list[str]:
 
 
 def _said(message: dict[str, Any], choice: Mapping[str, Any], stops: Sequence[str]) -> _Said:
-    """How a turn ended, and the message with the stop word that its server cut off."""
+    """How a turn ended, and the message. A stop word that the server cut off is put back."""
     reason = _cleaned(choice.get("finish_reason"))
     if not isinstance(reason, str | None):
         raise EngineError("unknown_finish", f"finish_reason = {reason!r:.80}; expected a word")
@@ -161,9 +161,9 @@ def _said(message: dict[str, Any], choice: Mapping[str, Any], stops: Sequence[st
 def _stopped(text: str, choice: Mapping[str, Any], stops: Sequence[str]) -> tuple[str | None, bool]:
     """The stop word that ended a text, and whether the server has cut it off.
 
-    Where the server does not say, a word that stands in the text is the one, since it cuts none off; else the closing
-    tag of what the text has opened last and not closed. A model that ends its turn inside such a tag is taken to have
-    closed it: nothing tells the two apart.
+    If the server does not name it, a stop word in the text is the one, because such a server cuts none off. Otherwise
+    it is the closing tag of the last tag that the text opened and did not close. If a model itself ends its turn inside
+    such a tag, the tag is closed too: the two cases cannot be told apart.
     """
     for name in STOP_FIELDS:
         told = choice.get(name)
@@ -179,7 +179,7 @@ def _stopped(text: str, choice: Mapping[str, Any], stops: Sequence[str]) -> tupl
 
 
 def _with(message: Mapping[str, Any], word: str) -> dict[str, Any]:
-    """The message with a word behind what it says."""
+    """The message with a word after its content."""
     content = message.get("content")
     if isinstance(content, list):
         return {**message, "content": [*content, {"type": "text", "text": word}]}
@@ -187,7 +187,7 @@ def _with(message: Mapping[str, Any], word: str) -> dict[str, Any]:
 
 
 def _usage(answer: Mapping[str, Any], *, has_text: bool) -> tuple[int | None, int, int]:
-    """Tokens sampled, of the context cached, and of it computed. None = the server says nothing that can be."""
+    """Numbers of tokens: sampled, context cached, context computed. None = the server gives no possible count."""
     usage = _table(answer.get("usage")) or {}
     sampled, read = _count(usage.get("completion_tokens")), _count(usage.get("prompt_tokens")) or 0
     cached = min(_count((_table(usage.get("prompt_tokens_details")) or {}).get("cached_tokens")) or 0, read)
@@ -197,7 +197,7 @@ def _usage(answer: Mapping[str, Any], *, has_text: bool) -> tuple[int | None, in
 
 
 def _noted(answer: Mapping[str, Any], billed: int | None, logprobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What else is worth keeping of an answer."""
+    """Notes on an answer: a missing usage, and the sum of its logprobs."""
     notes: dict[str, Any] = {} if billed is not None else {"usage": "not told, so max_tokens are billed"}
     if logprobs:
         notes |= {"logprob": math.fsum(entry["logprob"] for entry in logprobs), "num_logprobs": len(logprobs)}
@@ -205,14 +205,14 @@ def _noted(answer: Mapping[str, Any], billed: int | None, logprobs: Sequence[Map
 
 
 def _server(answer: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """Who answered: the model, where it is called otherwise than it was asked for, and what it runs on."""
+    """Who answered: the model's name, if it differs from the requested one, and the system fingerprint."""
     told = {"model": answer.get("model"), "fingerprint": answer.get("system_fingerprint")}
     texts = {name: _cleaned(value) for name, value in told.items() if isinstance(value, str) and value}
     return {name: text for name, text in texts.items() if text != model}
 
 
 def _logprobs(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """One entry for each of the provider's tokens, where it gives them."""
+    """One entry for each of the provider's tokens, if it gives them."""
     content = (_table(choice.get("logprobs")) or {}).get("content")
     entries = [_table(entry) or {} for entry in content] if isinstance(content, list) else []
     for entry in entries:
@@ -221,7 +221,7 @@ def _logprobs(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _top(entry: Mapping[str, Any]) -> Floats_T:
-    """The top logprobs of one token, its own among them."""
+    """The top logprobs of one token, including its own."""
     own, top = _logprob(entry), entry.get("top_logprobs")
     others = [_logprob(one) for one in map(_table, top) if one is not None] if isinstance(top, list) else []
     return np.array(others if own in others else [*others, own], np.float32)
@@ -244,7 +244,7 @@ def _table(value: Any) -> Mapping[str, Any] | None:
 
 
 def _cleaned(value: Any, depth: int = 0) -> Any:
-    """Plain data whose texts can be encoded. Raises `EngineError` for what could not be kept or sent back."""
+    """Plain data whose texts can be encoded. Raises `EngineError` for data that could not be stored or sent back."""
     match value:
         case str():
             return value if value.isascii() else _SURROGATE.sub("\ufffd", value)

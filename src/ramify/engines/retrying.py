@@ -1,13 +1,14 @@
-"""Retrying: the one place where generations are tried again.
+"""Retrying: the only place where generations are retried.
 
-It looks at every generation with `core.engine.checked` before anybody else does, gives a call up that takes longer than
-its size can explain, and tries again where that may help (`edge/retries.py`), under the same request id. Tries of one
-request never overlap, so the first complete answer is the only one there is. A generation that came out unsound is not
-tried again: the same request would give the same one.
+It checks every generation with `core.engine.checked` before anybody else sees it, stops a call that takes longer than
+its size can explain, and retries where that may help (`edge/retries.py`), under the same request id. The tries of one
+request never overlap, so at most one complete answer exists. An unsound generation is not retried: the same request
+would give it again.
 
-Life of a request: tried; if that fails, a pause and another try; returned whole, or, at its deadline or when it is
-aborted, with what it has where the engine can tell (`Abortable`), else failed; aborted in a pause, with nothing. An
-abort that nobody asked for is a fault like any other, and its tokens are wasted.
+Life of a request: it is tried. If a try fails, it pauses and tries again. It returns the complete generation. At its
+deadline, or when it is aborted, it returns the tokens it has if the engine can return them (`Abortable`), and otherwise
+fails. If it is aborted during a pause, it returns no tokens. If the engine aborts without being asked, this is a fault
+like any other and its tokens are wasted.
 """
 
 import asyncio
@@ -20,21 +21,21 @@ from ramify.edge.retries import POLICY, RetryBudget, RetryPolicy, Tries, too_man
 from ramify.engines.in_front import InFront, nothing
 
 SILENT = frozenset({"unreachable", "timeout", "engine_hang", "closed"})
-"""Reasons that do not show that there is anything at the other end."""
+"""Reasons that do not prove that the engine is reachable."""
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A request that is being carried out."""
+    """A request that is running."""
 
     request: Request
     tries: Tries
     unwanted: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when somebody wants it ended with what it has."""
+    """Set when somebody aborts it."""
 
 
 class Retrying(InFront):
-    """An engine in front of another one, the same but for tries, deadlines and checks. Counts them."""
+    """Wraps an engine and adds retries, deadlines and checks. Counts them."""
 
     def __init__(self, engine: Engine, policy: RetryPolicy = POLICY) -> None:
         super().__init__(engine)
@@ -42,20 +43,20 @@ class Retrying(InFront):
         self._budget = RetryBudget(policy.max_retry_share, policy.min_retries)
         self._running: set[_Running] = set()
         self._down_since: float | None = None
-        """When nothing answered first, of the requests in `_waiting`."""
+        """When the first of the requests in `_waiting` got no answer."""
         self._waiting: set[_Running] = set()
-        """Requests that found nobody there, the last time they looked."""
+        """Requests that could not reach the engine in their latest try."""
         self.num_requests = 0
         self.num_retries = 0
-        """Tries beyond the first that faults have cost."""
+        """Retries after a fault."""
         self.num_waits = 0
-        """Times a request waited for an engine that was busy or could not be reached."""
+        """Number of times a request waited for an engine that was busy or unreachable."""
         self.num_wasted = 0
         """Tokens sampled in turns that the engine aborted."""
 
     async def generate(self, request: Request) -> Generation:
-        """Carry one request out. Raises the `EngineError` of the last try, `EnginesDown`, or `EngineError("deadline")`
-        where the request's own comes first."""
+        """Run one request. Raises the `EngineError` of the last try, `EnginesDown`, or `EngineError("deadline")` if the
+        request's own deadline comes first."""
         loop = asyncio.get_running_loop()
         running = _Running(request, Tries(self._policy, request.seed))
         self._running.add(running)
@@ -79,8 +80,8 @@ class Retrying(InFront):
             self._waiting.discard(running)
 
     async def abort(self, request_id: str) -> None:
-        """End what runs under this id: its `generate` returns the tokens it had. Raises `ConfigError` where the engine
-        cannot."""
+        """End every request with this id: its `generate` returns the tokens it had. Raises `ConfigError` if the engine
+        cannot end requests."""
         for running in self._running:
             if running.request.request_id == request_id:
                 running.unwanted.set()
@@ -89,7 +90,7 @@ class Retrying(InFront):
     # -- after a failure ----------------------------------------------------------------------------------------------
 
     def _pause_s(self, running: _Running, error: EngineError, now: float) -> float:
-        """Seconds to wait before the next try. Raises `error` where there is none."""
+        """Seconds to wait before the next try. Raises `error` if there is no next try."""
         if error.is_retryable and error.reason == "unreachable":
             return self._until_up_s(running, error, now)
         if error.reason not in SILENT:
@@ -109,16 +110,16 @@ class Retrying(InFront):
         return pause_s
 
     def _may_retry(self, now: float) -> bool:
-        """Whether the budget has a retry left. One that is deterministic has no budget: what becomes of its requests
-        must not depend on when they are made."""
+        """Whether the budget has a retry left. A deterministic engine has no budget: the result of its requests must
+        not depend on when they are made."""
         return self.capabilities.is_deterministic or self._budget.take(now)
 
     def _answered(self) -> None:
-        """There is somebody at the other end."""
+        """The engine is reachable."""
         self._waiting.clear()
 
     def _until_up_s(self, running: _Running, error: EngineError, now: float) -> float:
-        """Seconds to wait for an engine that cannot be reached. Raises `EnginesDown` when that has been so too long."""
+        """Seconds to wait for an engine that cannot be reached. Raises `EnginesDown` after too long."""
         if self._down_since is None or not self._waiting:
             self._down_since = now
         self._waiting.add(running)
@@ -140,7 +141,7 @@ class Retrying(InFront):
         raise EngineError("engine_aborted", "the engine aborted the request", is_retryable=True)
 
     async def _in_time(self, request: Request) -> Generation:
-        """Boundary to plug-in code: whatever an engine raises becomes an EngineError."""
+        """Boundary to plug-in code: whatever an engine raises becomes an `EngineError`."""
         keeps_deadlines = self.capabilities.keeps_deadlines
         patience_s = math.inf if keeps_deadlines else self._policy.patience.deadline_s(request)
         scope = asyncio.timeout(None if keeps_deadlines else patience_s)
@@ -162,7 +163,7 @@ class Retrying(InFront):
             raise EngineError("engine_raised", f"{type(error).__name__}: {error}") from error
 
     async def _until_deadline(self, request: Request) -> Generation:
-        """What the engine says before the deadline or, told to end there, shortly behind it."""
+        """The engine's answer before the deadline or, after it was told to end there, shortly afterwards."""
         generating = asyncio.create_task(self.engine.generate(request))
         try:
             await asyncio.wait({generating}, timeout=_left_s(request))
@@ -177,7 +178,7 @@ class Retrying(InFront):
                 await asyncio.wait({generating})
 
     async def _ended(self, generating: asyncio.Task[Generation], request: Request) -> None:
-        """Tell the engine to return what it has, where it can, and give it a moment to do so."""
+        """Tell the engine to return what it has, if it can, and wait a moment for it."""
         if not request.request_id or not isinstance(self.engine, Abortable):
             return
         try:
@@ -189,12 +190,12 @@ class Retrying(InFront):
 
 
 def retrying(engine: Engine, policy: RetryPolicy = POLICY) -> Retrying:
-    """`engine`, tried again by `policy`; one that is tried again already stays as it is."""
+    """`engine` with retries by `policy`; an engine that already has retries stays as it is."""
     return engine if isinstance(engine, Retrying) else Retrying(engine, policy)
 
 
 async def _rest(pause_s: float, running: _Running, last: EngineError) -> None:
-    """Wait before the next try, or until nobody wants it any more, or up to the deadline if that comes first."""
+    """Wait before the next try. The wait ends early when the request is aborted or its deadline comes."""
     left_s = _left_s(running.request)
     try:
         async with asyncio.timeout(min(pause_s, left_s)):
@@ -205,7 +206,7 @@ async def _rest(pause_s: float, running: _Running, last: EngineError) -> None:
 
 
 def _left_s(request: Request) -> float:
-    """Seconds until the request's deadline, 0 when it is over."""
+    """Seconds until the request's deadline; 0 after it."""
     if request.deadline is None:
         return math.inf
     return max(0.0, request.deadline - asyncio.get_running_loop().time())

@@ -1,8 +1,8 @@
-"""Sampling: the next-token laws of many rows at once, what is drawn from them, and what is measured on them.
+"""Sampling: next-token distributions of many rows at once: draws from them, and measures on them.
 
-Pure numpy in float64. Invariant: a row's token depends on its logits, its sampling parameters and its uniform number
-alone, never on the rows beside it: every sum runs over one row, in id order (or, where a law is cut, in order of
-falling probability, equals by id).
+Pure numpy in float64. Invariant: a row's token depends only on its logits, its sampling parameters and its uniform
+number, never on other rows: every sum runs over one row, in order of ids (or, under temperature, top-k or top-p, in
+order of falling probability, with ties by id).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ from ramify.core.segment import Floats_T, Ids_T, Sampling
 Floats64 = npt.NDArray[np.float64]
 
 RAW = Sampling()
-"""Temperature 1 and nothing cut off: the raw law itself."""
+"""Temperature 1 and nothing cut off: the raw distribution."""
 
 _FLOOR = -1e4
-"""Scores are kept above this, so that an impossible token adds 0 and not NaN to an entropy; exp of it is 0."""
+"""Scores are clipped to at least this, so that an impossible token adds 0 and not NaN to an entropy; exp of it is 0."""
 
 
 def uniforms(seed: int, num: int, *, start: int = 0) -> Floats64:
-    """Uniform numbers `start` to `start + num` in [0, 1) of `seed`: number i is the same whichever are asked for.
+    """Uniform numbers `start` to `start + num` in [0, 1) of `seed`. Number i does not depend on `start` and `num`.
 
-    Philox 4x64 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), keyed by the seed; it gives four
-    numbers a step, so those before `start` need not be computed.
+    Philox 4x64 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), keyed by the seed. It gives four
+    numbers per step, so those before `start` need not be computed.
     """
     skipped, first = divmod(start, 4)
     raw = np.random.Philox(key=seed % 2**64).advance(skipped).random_raw(first + num)[first:]
@@ -35,10 +35,10 @@ def uniforms(seed: int, num: int, *, start: int = 0) -> Floats64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawLaws:
-    """Raw laws (log softmax of the unscaled logits) of N rows over V tokens."""
+    """Raw distributions (log softmax of the unscaled logits) of N rows over V tokens."""
 
     scores: Floats64
-    """(N, V) logits less their row's maximum."""
+    """(N, V) logits minus their row's maximum."""
     weights: Floats64
     """(N, V) exp of the scores."""
     sums: Floats64
@@ -46,7 +46,7 @@ class RawLaws:
 
     @classmethod
     def of(cls, logits: npt.NDArray[np.float32]) -> "RawLaws":
-        """Laws of (N, V) logits; a row that has no law (NaN, infinity) gets NaN logprobs."""
+        """Distributions of (N, V) logits. A row that defines none (such as one with NaN) gets NaN logprobs."""
         scores = logits.astype(np.float64)
         with np.errstate(invalid="ignore"):
             scores -= scores.max(axis=-1, keepdims=True)
@@ -55,9 +55,9 @@ class RawLaws:
         return cls(scores, weights, weights.cumsum(axis=-1))
 
     def draw(self, numbers: Floats64, changed: Mapping[int, Sampling]) -> Ids_T:
-        """One token a row by inverse distribution function; `numbers` (N,) are uniform in [0, 1).
+        """One token per row, by the inverse distribution function; `numbers` (N,) are uniform in [0, 1).
 
-        `changed` holds the sampling parameters of the rows that are not drawn from their raw law.
+        `changed` holds the sampling parameters of the rows that are not drawn from their raw distribution.
         """
         ids = _inverted(self.sums, numbers)
         rows = list(changed)
@@ -66,7 +66,7 @@ class RawLaws:
         return ids.astype(np.int32)
 
     def logprobs(self, ids: Ids_T) -> Floats_T:
-        """(N,) logprob of one token a row."""
+        """(N,) logprob of one token per row."""
         return (self.scores[np.arange(len(ids)), ids] - np.log(self.sums[:, -1])).astype(np.float32)
 
     def entropies(self) -> Floats_T:
@@ -76,7 +76,7 @@ class RawLaws:
         return (np.log(totals) - means).astype(np.float32)
 
     def top(self, rows: Sequence[int], num: int) -> Floats_T:
-        """(len(rows), num) largest logprobs of some rows, falling."""
+        """(len(rows), num) largest logprobs of some rows, in falling order."""
         scores = self.scores[rows]
         num = min(num, scores.shape[1])
         largest = np.sort(np.partition(scores, -num, axis=-1)[:, -num:], axis=-1)[:, ::-1]
@@ -84,14 +84,14 @@ class RawLaws:
 
 
 def _inverted(sums: Floats64, numbers: Floats64) -> npt.NDArray[np.intp]:
-    """First column of each row whose running sum exceeds `number` times the total; such a column has a weight."""
+    """First column of each row whose running sum exceeds `number` times the total; its weight is above 0."""
     totals = sums[:, -1]
     targets = np.minimum(numbers * totals, np.nextafter(totals, 0.0))
     return (sums > targets[:, None]).argmax(axis=-1)
 
 
 def _drawn_from_changed(scores: Floats64, numbers: Floats64, samplings: Sequence[Sampling]) -> npt.NDArray[np.intp]:
-    """Draw under temperature, then top-k, then top-p of what is left (the order of vLLM and transformers)."""
+    """Draw with temperature, then top-k, then top-p of what is left (the order of vLLM and transformers)."""
     temperatures = np.array([[s.temperature] for s in samplings])
     order = np.argsort(-scores, axis=-1, kind="stable")
     is_greedy = temperatures[:, 0] == 0

@@ -1,7 +1,7 @@
-"""Shipped: the models that come with the package, by name, and which of them plays a task.
+"""Shipped: the models that come with the package, by name, and which model each built-in task uses.
 
-All have one network and one tokenizer. Any of them can be named where a model is: a name of this table stands for the
-model shipped under it, anything else for a folder.
+They share one network and one tokenizer. Wherever a model is configured, a name of this table means the shipped model;
+any other text means a folder.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from ramify.core.errors import ConfigError, nearest
 DATA: Final = Path(__file__).parents[1] / "data"
 MODELS: Final[Mapping[str, Path]] = MappingProxyType({name: DATA / name for name in ("builtin", "herds")})
 MODEL_OF_TASK: Final[Mapping[str, str]] = MappingProxyType({"herds": "herds"})
-"""Built-in tasks that the model `builtin` has not learnt, and the model that has."""
+"""Built-in tasks that the model `builtin` has not learnt -> the model that has."""
 
 
 def folder_of(model: str | Path) -> Path:
-    """Where a model is, by its shipped name or its folder. Raises `ConfigError` where there is neither."""
+    """The folder of a model, from its shipped name or its folder. Raises `ConfigError` if it is neither."""
     if isinstance(model, str) and model in MODELS:
         return MODELS[model]
     if not Path(model).is_dir():

@@ -1,7 +1,7 @@
-"""Slot model: what the batching loop needs of a model.
+"""Slot model: the interface of a model to the batching loop.
 
-A causal model whose keys and values live in slots, one sequence a slot, named by slot and position. So sequences join,
-leave and fork at any step: a fork is a copy of a slot's first positions.
+The keys and values of this causal model live in slots: one sequence per slot, addressed by slot and position. So
+sequences can join, leave and fork at any step. A fork copies the first positions of a slot.
 """
 
 from collections.abc import Sequence
@@ -18,19 +18,19 @@ Indices = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """R slots that compute one token each; slots rise."""
+    """R slots that compute one token each, in ascending order."""
 
     slots: Indices
     """(R,)"""
     positions: Indices
-    """(R,) where in its slot each token stands."""
+    """(R,) position of each token in its slot."""
     ids: Ids_T
     """(R,)"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """Tokens that one slot computes at positions `start` and following."""
+    """Tokens that one slot computes, from position `start` on."""
 
     slot: int
     start: int
@@ -50,8 +50,9 @@ class SlotModel(Protocol):
     def vocab_size(self) -> int: ...
 
     def forward(self, rows: Rows, chunks: Sequence[Chunk]) -> npt.NDArray[np.float32]:
-        """Compute R rows and C chunks, each slot named once, not both empty; return (R + C, V) logits: of every row's
-        token, then of every chunk's last. Writes their keys and values; a slot's earlier positions must be there."""
+        """Compute R rows and C chunks and write their keys and values. Returns (R + C, V) logits: of every row's token,
+        then of every chunk's last token. Each slot appears once, rows and chunks are not both empty, and a slot's
+        earlier positions must already be there."""
         ...
 
     def copy(self, source: int, target: int, length: int) -> None:

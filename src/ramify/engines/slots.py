@@ -1,8 +1,8 @@
 """Slots: which tokens the cache of an in-process engine holds, and who may use them next.
 
-Owns the ids behind the keys and values of every slot, and the choice of a slot for a new context: continue where
-nothing is lost by it, copy where a branch forks, evict what was used longest ago where nothing is empty. Computes
-nothing and starts nothing. Invariant: `held[slot]` leading ids of a slot are exactly those whose keys and values it
+Owns the ids behind the keys and values of every slot, and chooses a slot for a new context: it continues a slot if
+nothing is lost, copies where a branch forks, and evicts the least recently used slot if none is empty. It computes
+nothing and starts nothing. Invariant: the first `held[slot]` ids of a slot are exactly those whose keys and values it
 has; an active slot is never taken.
 """
 
@@ -17,10 +17,10 @@ from ramify.engines.slot_model import Indices
 Hashes = npt.NDArray[np.uint64]
 
 NUM_SPARED_STEPS = 8
-"""Steps for which a slot is kept for the request that may go on in it; see `spare`.
+"""Number of steps for which a slot is kept for the request that may continue in it; see `spare`.
 
-Measured: after a countdown call the runner comes back 2 to 8 steps later. 128 chains on 64 slots then compute 200 of
-43,000 context tokens a second time; without sparing 20,000, in twice the CPU time.
+Measured: after a countdown call the runner comes back 2 to 8 steps later. Then 128 chains on 64 slots compute 200 of
+43,000 context tokens a second time; without sparing they compute 20,000, in twice the CPU time.
 """
 
 _LOG2_REMEMBERED = 18
@@ -32,28 +32,28 @@ class TakenSlot:
 
     slot: int
     source: int
-    """Slot to copy the first `num_cached` positions from; the slot itself = they are there already."""
+    """Copy the first `num_cached` positions from this slot; the same slot = they are already there."""
     num_cached: int
-    """Context tokens whose keys and values need not be computed: at most all but one."""
+    """Context tokens whose keys and values need not be computed: at most all but the last."""
     is_eviction: bool
-    """Whether tokens of an earlier request were given up for it."""
+    """Whether tokens of an earlier request were dropped for it."""
     num_recomputed: int
-    """Tokens behind the cached ones that a slot once held and an eviction lost."""
+    """Tokens after the cached ones that a slot once held and an eviction dropped."""
 
 
 class SlotTable:
-    """Ids of `num_slots` slots of `context_length` positions. Mutated by the batching loop only."""
+    """The ids in `num_slots` slots of `context_length` positions. Only the batching loop mutates it."""
 
     def __init__(self, num_slots: int, context_length: int) -> None:
         self.ids = np.zeros((num_slots, context_length), np.int32)
-        """(S, T): first the tokens held, then those known but not computed yet."""
+        """(S, T): first the tokens held, then those known but not yet computed."""
         self.held = np.zeros(num_slots, np.intp)
         """(S,) leading tokens whose keys and values the slot has."""
         self.known = np.zeros(num_slots, np.intp)
-        """(S,) tokens of the request that is active there."""
+        """(S,) known tokens of the request that is active in the slot."""
         self.is_active = np.zeros(num_slots, np.bool_)
         self.num_steps = 0
-        """Steps of the loop so far, those in which all waited for a spared slot included."""
+        """Steps of the loop so far, including those in which every request waited for a spared slot."""
         self._spared_until = np.zeros(num_slots, np.int64)
         self._last_used = np.zeros(num_slots, np.int64)
         self._clock = 0
@@ -65,7 +65,7 @@ class SlotTable:
         return int((~self.is_active & (self._spared_until <= self.num_steps)).sum())
 
     def is_continued_by(self, context: Ids_T) -> bool:
-        """Whether `context` goes on where an idle slot ends, so that seating it takes nothing from anyone."""
+        """Whether `context` continues the tokens of an idle slot, so that giving it that slot drops nothing."""
         is_idle = ~self.is_active & (self.held > 0)
         if not is_idle.any():
             return False
@@ -74,7 +74,7 @@ class SlotTable:
         return bool((is_idle & (usable == self.held) & (usable == best)).any())
 
     def is_being_computed(self, context: Ids_T) -> bool:
-        """Whether most of what `context` lacks is about to be held by a slot that is still reading its prompt."""
+        """Whether a slot that is still reading its prompt will soon hold most of what `context` lacks."""
         is_reading = self.is_active & (self.known - self.held > 1)
         if not is_reading.any():
             return False
@@ -84,7 +84,7 @@ class SlotTable:
         return 2 * (min(soon, len(context) - 1) - now) >= len(context) - now
 
     def take(self, context: Ids_T) -> TakenSlot:
-        """Make a slot active for `context` and say what has to be copied. There must be a free slot."""
+        """Make a slot active for `context`; returns what must be copied. There must be a free slot."""
         usable = np.minimum(self._shared(context), self.held)
         is_lossless = ~self.is_active & (usable == self.held)
         source = int((2 * usable + is_lossless).argmax())
@@ -104,31 +104,32 @@ class SlotTable:
         return TakenSlot(slot, source, num_cached, is_eviction, num_recomputed)
 
     def release(self, slot: int) -> None:
-        """The request in `slot` is over; what the slot holds may be continued or copied until it is evicted."""
+        """The request in `slot` has ended. Other requests may continue or copy what the slot holds until it is
+        evicted."""
         self.is_active[slot] = False
         self._spared_until[slot] = 0
         self._use(slot)
 
     def spare(self, slot: int) -> None:
-        """Let nobody evict an idle slot for some steps.
+        """Protect an idle slot from eviction for some steps.
 
-        For a chain that calls a tool and comes back: were its slot given away meanwhile, each of its turns would
-        compute its whole context anew wherever more chains run than there are slots.
+        This is for a chain that calls a tool and comes back. If its slot were given away meanwhile and there are more
+        chains than slots, each of its turns would recompute its whole context.
         """
         self._spared_until[slot] = self.num_steps + NUM_SPARED_STEPS
 
     def forget(self) -> None:
-        """No keys and values hold any more; active slots begin their contexts again."""
+        """All keys and values are invalid; active slots recompute their contexts."""
         self.held[:] = 0
         self._evicted.clear()
 
     def _shared(self, context: Ids_T) -> Indices:
-        """(S,) leading ids each slot has in common with `context`, held or not."""
+        """(S,) number of leading ids each slot shares with `context`, held or not."""
         is_equal = self.ids[:, : len(context)] == context
         return np.where(is_equal.all(axis=1), len(context), is_equal.argmin(axis=1))
 
     def _given_up(self, source: int | None) -> int:
-        """An empty slot, else the open one used longest ago, `source` only if there is no other, spared ones last."""
+        """An empty slot, or else the least recently used open one, or else `source`, or else a spared slot."""
         age = np.where(self.held == 0, -1, self._last_used)
         if source is not None:
             age[source] = self._clock + 1
@@ -142,9 +143,9 @@ class SlotTable:
 
 
 class _Remembered:
-    """Prefixes that were held once: a table of hashes, one a token, bounded; the latest overwrite the oldest.
+    """Prefixes that were held once: a table of bounded size with one hash per token. New entries overwrite old ones.
 
-    The hash of a prefix is the sum of its ids times fixed random odd numbers, one a position, modulo 2**64.
+    The hash of a prefix is the sum of its ids times fixed random odd numbers, one per position, modulo 2**64.
     """
 
     def __init__(self, context_length: int) -> None:
@@ -152,7 +153,7 @@ class _Remembered:
         self._table = np.zeros(1 << _LOG2_REMEMBERED, np.uint64)
 
     def add(self, ids: Ids_T, start: int) -> None:
-        """Remember the prefixes of `ids` that end at or behind position `start`."""
+        """Remember the prefixes of `ids` that end at or after position `start`."""
         hashes = self._hashes(ids)[start:]
         self._table[_places(hashes)] = hashes
 

@@ -1,7 +1,7 @@
-"""Stop watch: finds stop words in a run of tokens as they come, without reading the run again.
+"""Stop watch: finds stop words in a run of tokens as they come, without reading earlier tokens again.
 
-Invariant: however the run is divided among the calls, it finds what `first_stop` finds in the whole run. It keeps as
-many bytes as a stop word can have before its last.
+Invariant: however the calls divide the run, it finds what `first_stop` finds in the whole run. It keeps at most as many
+bytes as the longest stop word has before its last byte.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,8 @@ from ramify.core.cut import first_stop
 
 
 class StopWatch:
-    """Looks for `words` in a run that began with `tokens`, byte strings latest first; only their end is read."""
+    """Looks for `words` in a run that began with `tokens`, byte strings with the latest first; it reads only their
+    end."""
 
     def __init__(self, words: Sequence[str], tokens: Iterable[bytes]) -> None:
         self._words = words
@@ -24,13 +25,13 @@ class StopWatch:
 
     @property
     def tail(self) -> bytes:
-        """The end of the run so far, in which a stop word may have begun."""
+        """The end of the run so far; a stop word may have begun in it."""
         return self._tail
 
     def hear(self, *tokens: bytes) -> tuple[str, int] | None:
-        """The first stop word that `tokens` complete and how many of them it takes. None = they complete none.
+        """The first stop word that `tokens` complete, and how many of them it takes. None = they complete none.
 
-        After a stop word the watch has served its time: a run ends with it.
+        After a stop word the watch must not be used again: the run ends there.
         """
         if not self._words:
             return None

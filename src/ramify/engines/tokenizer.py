@@ -1,9 +1,9 @@
 """Tokenizer: a small reader of byte-level BPE `tokenizer.json` files, standard library only.
 
-Owns text <-> ids for the built-in model, equal id for id to the `tokenizers` package on the files it accepts. It
-accepts byte-level BPE without normaliser, regex or post-processor, with plain added tokens; any other file is refused
-when it is opened, never read approximately. No token is ever inserted. Invariant: `decode(encode(text)) == text` for
-every text without lone surrogates; those become U+FFFD.
+Converts text <-> ids for the built-in model. The ids equal those of the `tokenizers` package for the files it accepts:
+byte-level BPE without normaliser, regex or post-processor, with plain added tokens. Opening any other file raises an
+error; no file is read approximately. No token is ever inserted. Invariant: `decode(encode(text)) == text` for every
+text without lone surrogates; those become U+FFFD.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class TokenizerFile:
 
     @property
     def name(self) -> str:
-        """What this tokenizer is called in records."""
+        """The tokenizer's name in records."""
         return self._name
 
     @property
@@ -58,7 +58,7 @@ class TokenizerFile:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, added tokens included."""
+        """Number of ids, including added tokens."""
         return len(self._token_bytes)
 
     @property
@@ -68,26 +68,27 @@ class TokenizerFile:
 
     @property
     def is_exact(self) -> bool:
-        """Always true: these are the ids of the model that samples them."""
+        """Always true: the model samples these ids itself."""
         return True
 
     def __reduce__(self) -> tuple[type["TokenizerFile"], tuple[Path, str]]:
-        """Pickled as the file it was read from: the tables are large and the cache is local."""
+        """Pickles the file's path: the tables are large, and the cache is local."""
         return TokenizerFile, (self._path, self._name)
 
     def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
         """Ids of `text`. Text that spells a control token becomes plain bytes unless `allow_special` (templates only),
-        so a user's or a tool's text cannot forge one."""
+        so that a user's or a tool's text cannot forge a control token."""
         if len(text) > _CACHED_TEXT_CHARS:
             return list(self._encode(text, allow_special))
         return list(self._encode_cached(text, allow_special))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of `ids`, control tokens rendered, incomplete UTF-8 as U+FFFD. Raises ValueError for unknown ids."""
+        """Text of `ids`, including control tokens; incomplete UTF-8 becomes U+FFFD. Raises `ValueError` for unknown
+        ids."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Bytes of `ids`: exact, also where a character is cut between two ids."""
+        """Bytes of `ids`, exact even if a character is split between two ids."""
         return b"".join(map(self.token_bytes, ids))
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -137,7 +138,7 @@ def _merge_all(ids: list[int], left: int, right: int, merged: int) -> list[int]:
 
 
 def without_surrogates(text: str) -> str:
-    """`text` with U+FFFD for lone surrogates, which no UTF-8 has."""
+    """`text` with U+FFFD in place of lone surrogates, which UTF-8 cannot encode."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -147,7 +148,7 @@ def without_surrogates(text: str) -> str:
 
 
 def byte_of_symbol() -> dict[str, int]:
-    """The byte behind each printable stand-in of byte-level BPE (the GPT-2 table)."""
+    """Printable symbol of byte-level BPE -> the byte that it stands for (the GPT-2 table)."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     shifted = iter(range(256, 512))
     return {chr(value if value in printable else next(shifted)): value for value in range(256)}
@@ -180,7 +181,7 @@ def _merge_table(model: dict[str, Any]) -> dict[tuple[int, int], tuple[int, int,
 
 
 def _end_id(folder: Path, added: dict[str, int]) -> int:
-    """Id of the eos token: named by `tokenizer_config.json` beside the file, else `<|end|>`."""
+    """Id of the eos token: the one that `tokenizer_config.json` beside the file names, or else `<|end|>`."""
     config_path = folder / "tokenizer_config.json"
     config: dict[str, Any] = json.loads(config_path.read_bytes()) if config_path.exists() else {}
     token: str | dict[str, Any] = config.get("eos_token", "<|end|>")

@@ -1,9 +1,9 @@
-"""Tokenizer JSON: any `tokenizer.json`, through the `tokenizers` package: text <-> ids for Hugging Face models.
+"""Tokenizer JSON: reads any `tokenizer.json` with the `tokenizers` package: text <-> ids for Hugging Face models.
 
-Texts are encoded piece by piece, template after result after template, so what a file does at the start of a text alone
-(a space put in front, a token inserted) is taken out of it. An id's bytes are what it adds to a text: exact for byte
-level and byte fallback vocabularies, in front of a word with its space for the others. Invariant: untrusted text never
-becomes a control token, not even where the vocabulary spells one.
+A conversation is encoded piece by piece (template, result, template, …). So whatever a file does only at the start of a
+text (a space put in front, a token inserted) is removed. An id's bytes are what it adds to a text: exact for byte-level
+and byte-fallback vocabularies; for others, the bytes of a word with the space before it. Invariant: untrusted text
+never becomes a control token, even if the vocabulary spells one.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class TokenizerJson:
     def __init__(self, folder: str | Path, name: str | None = None, vocab_size: int = 0) -> None:
         """Read `folder`/tokenizer.json; `name` defaults to the folder's.
 
-        `vocab_size` is the model's where it has more ids than the file: those have no text. Raises `ConfigError`.
+        `vocab_size` is the model's, if it has more ids than the file: the extra ids have no text. Raises `ConfigError`.
         """
         self._folder = Path(folder).resolve()
         self._name = self._folder.name if name is None else name
@@ -48,7 +48,7 @@ class TokenizerJson:
 
     @property
     def folder(self) -> Path:
-        """Where it was read."""
+        """The folder it was read from."""
         return self._folder
 
     @property
@@ -70,7 +70,7 @@ class TokenizerJson:
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """`eos_id` and what else the folder says ends a sequence."""
+        """`eos_id` and the other ids that end a sequence according to the folder."""
         return self._end_ids
 
     @property
@@ -89,7 +89,8 @@ class TokenizerJson:
         return [plain for i in ids for plain in (self._spelt(i) if i in self._special else (i,))]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of `ids`, control tokens rendered, incomplete UTF-8 as U+FFFD. Raises ValueError for unknown ids."""
+        """Text of `ids`, including control tokens; incomplete UTF-8 becomes U+FFFD. Raises `ValueError` for unknown
+        ids."""
         return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -99,7 +100,7 @@ class TokenizerJson:
         return self._token_bytes[token_id]
 
     def _spelt(self, control_id: int) -> list[int]:
-        """A control token's spelling, a character at a time."""
+        """A control token's text as ordinary ids, encoded one character at a time."""
         return [
             i
             for character in self._special[control_id]
@@ -132,7 +133,7 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _tokenizer(whole: Mapping[str, Any], path: Path) -> Tokenizer:
-    """The tokenizer without what it does at the start of a text alone, and without truncation and padding."""
+    """The tokenizer without truncation, padding, and whatever it does only at the start of a text."""
     parts = {part: _without_start(whole.get(part)) for part in ("normalizer", "pre_tokenizer")}
     piecewise = {**whole, **parts, "post_processor": None, "truncation": None, "padding": None}
     try:
@@ -155,7 +156,7 @@ def _without_start(part: Any) -> Any:
 
 
 def _token_table(tokenizer: Tokenizer, whole: Mapping[str, Any], vocab_size: int) -> tuple[bytes, ...]:
-    """Bytes of every id; ids without a token have none."""
+    """Bytes of every id; ids without a token have empty bytes."""
     kinds = _kinds(whole.get("decoder"))
     added = tokenizer.get_added_tokens_decoder()
     table = [b""] * max(vocab_size, *(i + 1 for i in tokenizer.get_vocab().values()))
@@ -190,20 +191,21 @@ def _sentence_piece(piece: str) -> bytes:
 
 
 def _behind_a_word(tokenizer: Tokenizer, piece: str) -> bytes:
-    """What a token adds to a text that has begun."""
+    """What a token adds to a text that already has a word."""
     if tokenizer.decoder is None:
         return b" " + piece.encode()
     return tokenizer.decoder.decode(["a", piece]).removeprefix(tokenizer.decoder.decode(["a"])).encode()
 
 
 def _unk(whole: Mapping[str, Any]) -> str | None:
-    """The token for what the vocabulary lacks: it controls nothing, so any text may hold it."""
+    """The token for text that the vocabulary lacks. It controls nothing, so any text may contain it."""
     index = whole["model"].get("unk_id")
     return whole["model"].get("unk_token") if index is None else whole["model"]["vocab"][index][0]
 
 
 def _end_ids(folder: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids that end a sequence, the one the tokenizer's own files name first. Raises `ConfigError` if there is none."""
+    """Ids that end a sequence; the one named in the tokenizer's own files comes first. Raises `ConfigError` if there is
+    none."""
     found: list[int] = []
     for name in _END_FILES:
         path = folder / name

@@ -1,11 +1,12 @@
 # pyright: reportMissingImports=false
-# torch and transformers are no part of the development set-up; `engines.local` says how to get them.
-"""Transformers model: a Hugging Face causal language model, unmodified, with keys and values held in slots.
+# torch and transformers are not part of the development set-up; `engines.local` says how to get them.
+"""Transformers model: an unmodified Hugging Face causal language model, with keys and values held in slots.
 
-Owns the weights and the slots' buffers; knows nothing of requests, sampling or text. The model is handed a cache that
-puts every token's keys and values where its slot and position say, a mask that shows it its own slot up to itself, and
-its positions. Padding is written to column 0 of a buffer, which nobody reads. Invariant: a token's logits are those of
-the model without any cache, up to rounding; a model for which a trial shows otherwise is refused when it is loaded.
+Owns the weights and the slots' buffers; knows nothing of requests, sampling or text. The model gets three things: a
+cache that stores every token's keys and values at its slot and position, a mask that shows each token its own slot up
+to itself, and its positions. Padding is written to column 0 of a buffer, which is never read. Invariant: a token's
+logits are those of the model without any cache, up to rounding. A trial at load time checks this; a model that fails it
+is rejected.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,43 +27,45 @@ from ramify.engines.slot_model import Chunk, Indices, Rows
 Floats = npt.NDArray[np.float32]
 
 GROWTH = 128
-"""Least positions that the buffers grow by; each growth also doubles them."""
+"""Minimum number of positions that the buffers grow by; each growth also doubles them."""
 
 MAX_SPREAD = 1.25
-"""Rows computed per row asked for, at most, where gaps between slots are padded so that buffers are read in place."""
+"""Maximum rows computed per row requested: gaps between slots are computed as padding up to this ratio, so that buffers
+are read in place."""
 
 MAX_SINGLE, MAX_GATHERED = 64, 8192
-"""Most chunk tokens computed as rows of their own beside the decoding ones, and most positions copied for it (rows
-times width). One pass costs less than two: 1.2 and 1.3 times the tokens a CPU second on the whole and the sampled
-lengths of `bench/local_batching.py`; 32 gain less, 128 no more."""
+"""Limits for computing chunk tokens as rows beside the decoding rows: most chunk tokens, and most positions copied for
+it (rows times width). One pass costs less than two: 1.2 and 1.3 times the tokens per CPU second on the whole and the
+sampled lengths of `bench/local_batching.py`; 32 gain less, 128 gain no more."""
 
 TRIAL = 12
-"""Tokens of the trial a model has to pass."""
+"""Number of tokens in the trial that a model has to pass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Place:
-    """Where B sequences of L tokens are written, and what they may see."""
+    """Where B sequences of L tokens are written, and which positions they may see."""
 
     slots: torch.Tensor
     """(B, 1)"""
     columns: torch.Tensor
     """(B, L) position + 1; 0 = padding."""
     seen: slice | torch.Tensor
-    """The slots again, as a slice where they are neighbours: read in place, not copied."""
+    """The slots again, as a slice if they are neighbours: then they are read in place, not copied."""
     width: int
-    """Positions seen."""
+    """Number of positions seen."""
 
     def read(self, buffer: torch.Tensor) -> torch.Tensor:
-        """(B, H, width, D) what the sequences may see of a (S, H, 1 + T, D) buffer."""
+        """(B, H, width, D): the part of a (S, H, 1 + T, D) buffer that the sequences may see."""
         held = buffer[:, :, 1 : self.width + 1]
         return held[self.seen] if isinstance(self.seen, slice) else held.index_select(0, self.seen)
 
 
 class SlotCache:
-    """What the model takes for its cache: duck-typed, `update` and the few sizes that models ask for.
+    """The cache that the model uses. It is duck-typed: `update`, and the few sizes that models ask for.
 
-    Sizes are zero, since no two rows have one length; all that depends on them is handed to the model ready-made.
+    Sizes are zero, because rows differ in length. The model gets everything that depends on sizes (mask, positions)
+    directly.
     """
 
     is_compileable = False
@@ -77,7 +80,7 @@ class SlotCache:
         self._place: _Place | None = None
 
     def at(self, place: _Place, most: int) -> "SlotCache":
-        """This cache, to be used for one forward pass over `place`. Buffers never grow beyond `most` positions."""
+        """This cache, set up for one forward pass over `place`. Buffers never grow beyond `most` positions."""
         self._place = place
         if place.width >= self._num_columns:
             self._num_columns = 1 + min(most, place.width + max(place.width, GROWTH))
@@ -86,7 +89,7 @@ class SlotCache:
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write (B, H, L, D) keys and values; return those that the sequences may see, (B, H, width, D)."""
+        """Write (B, H, L, D) keys and values; returns those that the sequences may see, (B, H, width, D)."""
         assert self._place is not None
         place, fresh = self._place, (keys, values)
         held = self._held.get(layer_idx) or (self._buffer(keys, 0), self._buffer(values, 0))
@@ -113,7 +116,7 @@ class SlotCache:
                 buffer[target, :, 1 : length + 1] = buffer[source, :, 1 : length + 1]
 
     def clear(self) -> None:
-        """Give all memory back."""
+        """Free all memory."""
         self._held.clear()
         self._num_columns = 0
 
@@ -127,8 +130,8 @@ class SlotCache:
 class TransformersModel:
     """The model of a folder with `num_slots` slots. Implements `SlotModel`. Not thread-safe.
 
-    `device` None = a GPU if there is one; `dtype` None = float32 on a CPU, the folder's own elsewhere. Buffers grow
-    with the longest context in use. Raises `ConfigError` for weights that cannot be read and a model that fails the
+    `device` None = a GPU if there is one. `dtype` None = float32 on a CPU, the folder's own elsewhere. Buffers grow
+    with the longest context in use. Raises `ConfigError` for weights that cannot be read and for a model that fails the
     trial.
     """
 
@@ -146,10 +149,10 @@ class TransformersModel:
         self._pass_trial(folder)
 
     def load(self, source: str | Path | Mapping[str, torch.Tensor]) -> None:
-        """Replace the weights in place by those of a folder or a state dict; what the slots hold stays as computed.
+        """Replace the weights in place by those of a folder or a state dict. What the slots hold is not recomputed.
 
-        Raises `ConfigError`, before anything is changed, unless names and shapes are the model's; one name is enough
-        for tied tensors.
+        Raises `ConfigError`, before anything is changed, unless names and shapes are the model's. For tied tensors one
+        name is enough.
         """
         is_given = isinstance(source, Mapping)
         given = source if is_given else ModelFolder(source, self.context_length).network("auto").state_dict()
@@ -169,11 +172,11 @@ class TransformersModel:
                 own[name].copy_(tensor)
 
     def clear(self) -> None:
-        """Forget all keys and values and give their memory back."""
+        """Drop all keys and values and free their memory."""
         self._cache.clear()
 
     def offload(self) -> None:
-        """Move the weights to the host's memory and forget all keys and values."""
+        """Move the weights to the host's memory and drop all keys and values."""
         self._cache.clear()
         self._network.to("cpu")
 
@@ -202,7 +205,8 @@ class TransformersModel:
         return logits
 
     def _decoded(self, rows: Rows) -> Floats:
-        """(R, V) logits of single tokens; where the slots lie close, what lies between them is padded over."""
+        """(R, V) logits of single tokens. If the slots lie close together, the slots between them are computed as
+        padding."""
         slots, places = rows.slots, np.arange(len(rows.slots))
         spread = int(slots[-1] - slots[0]) + 1
         if spread <= MAX_SPREAD * len(slots):
@@ -212,7 +216,8 @@ class TransformersModel:
         return self._computed(slots, ids, columns)[places]
 
     def _mixed(self, rows: Rows, chunks: Sequence[Chunk]) -> Floats:
-        """(R + C, V) logits in one pass, every token a row: one of a chunk sees those that are written with it."""
+        """(R + C, V) logits in one pass with every token as a row of its own. A token of a chunk sees the chunk's
+        earlier tokens, because all are written before any is read."""
         ends = np.cumsum([len(rows.ids), *(len(c.ids) for c in chunks)])
         slots = np.concatenate((rows.slots, *(np.full(len(c.ids), c.slot) for c in chunks)))
         ids = np.concatenate((rows.ids, *(c.ids for c in chunks)), dtype=np.int64)
@@ -221,7 +226,7 @@ class TransformersModel:
         return logits[[*range(len(rows.ids)), *(ends[1:] - 1)]]
 
     def _entered(self, chunks: Sequence[Chunk]) -> Floats:
-        """(C, V) logits of the last tokens of chunks; shorter ones are padded in front."""
+        """(C, V) logits of the last tokens of chunks; shorter chunks are padded at the front."""
         ids, columns = np.zeros((2, len(chunks), max(len(c.ids) for c in chunks)), np.int64)
         for row, chunk in enumerate(chunks):
             ids[row, -len(chunk.ids) :] = chunk.ids
@@ -229,7 +234,7 @@ class TransformersModel:
         return self._computed(np.array([c.slot for c in chunks]), ids, columns)
 
     def _computed(self, slots: Indices, ids: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]) -> Floats:
-        """(B, V) logits of the last tokens of B slots' (B, L) ids."""
+        """(B, V) logits of the last token of each row of (B, L) ids; row b belongs to slot `slots[b]`."""
         where = self._tensor(slots)
         seen = slice(int(slots[0]), int(slots[-1]) + 1) if (np.diff(slots) == 1).all() else where
         place = _Place(where[:, None], self._tensor(columns), seen, int(columns.max()))
@@ -251,7 +256,7 @@ class TransformersModel:
         return torch.from_numpy(array).to(self._device)
 
     def _pass_trial(self, folder: ModelFolder) -> None:
-        """Compare a few tokens with and without slots. Boundary: what the model raises means that it cannot be run."""
+        """Compare a few tokens with and without slots. Boundary: if the model raises anything, it cannot be run."""
         num = min(TRIAL, self.context_length)
         ids = (np.arange(1, num + 1) * 7919 % self.vocab_size).astype(np.int32)
         try:
@@ -284,7 +289,7 @@ class TransformersModel:
 
 
 def _of_like_size(chunks: Sequence[Chunk]) -> Iterator[list[int]]:
-    """Indices of chunks that are computed together: sizes differ by less than a factor of two."""
+    """Groups of indices of chunks that are computed together: their sizes differ by less than a factor of two."""
     order = sorted(range(len(chunks)), key=lambda i: len(chunks[i].ids))
     for _, group in groupby(order, key=lambda i: len(chunks[i].ids).bit_length()):
         yield sorted(group, key=lambda i: chunks[i].slot)

@@ -1,8 +1,8 @@
-"""ValueModel: a classifier's score of contexts, run in numpy: how likely a path is to end well.
+"""ValueModel: scores contexts with a classifier in numpy: how likely a path is to end well.
 
 The network is the built-in model's with one output (`Qwen3ForSequenceClassification`, one label); any folder of that
-kind works. Contexts share prefixes as the paths of a tree do, and what a slot holds is not computed again. A context's
-score does not depend on what is scored beside it.
+kind works. The paths of a tree share prefixes, and what a slot already holds is not computed again. A context's score
+does not depend on what else is scored.
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ from ramify.engines.slots import SlotTable
 from ramify.engines.tokenizer import TokenizerFile
 
 FOLDER: Final = Path(__file__).parents[1] / "data" / "value"
-"""The shipped scorer of the built-in tasks' steps."""
+"""The shipped model that scores the steps of the built-in tasks."""
 NO_ROWS: Final = Rows(np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.int32))
 
 
 class ValueModel:
-    """Scores contexts of token ids. Mutated by `values`, which must not be called from two threads at once."""
+    """Scores contexts of token ids. `values` mutates it and must not be called from two threads at once."""
 
     def __init__(self, folder: str | Path = FOLDER, *, num_slots: int = 64) -> None:
-        """Raises `ConfigError` for a folder that holds no such classifier."""
+        """Raises `ConfigError` for a folder without such a classifier."""
         self._model = NumpyModel(folder, num_slots=num_slots)
         if self._model.shape.head != "score.weight":
             raise ConfigError(
@@ -41,7 +41,7 @@ class ValueModel:
         return self._model.context_length
 
     def values(self, contexts: Sequence[Ids_T]) -> list[float]:
-        """A probability for each context, 0 to 1. Raises `ValueError` for an empty or too long one."""
+        """A probability for each context, 0 to 1. Raises `ValueError` for a context that is empty or too long."""
         return [self._value(context) for context in contexts]
 
     def _value(self, context: Ids_T) -> float:

@@ -1,7 +1,7 @@
-"""Fitness: what a replica must be to take requests, and what makes it so.
+"""Fitness: the conditions for a replica to take requests, and the steps that restore them.
 
-It is the same model as the others, awake, well by its own word and in fact, and has, as far as anybody can tell, the
-weights that were acknowledged last. Who is looked at, and when, is `fleet.py`'s to say.
+A fit replica runs the same model as the others, is awake, reports that it is healthy, samples a token, and has, as far
+as anybody can tell, the weights that were acknowledged last. `fleet.py` decides which replica is checked, and when.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,31 +13,33 @@ from ramify.engines.fleet.identity import Identity
 from ramify.engines.fleet.replica import Replica, ReplicaWeights
 
 STALE: Final = "stale_weights"
-"""What an answer by older weights than the acknowledged ones is, whoever finds out."""
+"""The error reason for an answer from older weights than the acknowledged ones, whoever detects it."""
 
 
 class Fitness:
-    """Of the replicas of one model. Mutable."""
+    """The conditions for the replicas of one model. Mutable."""
 
     def __init__(self, engine: Engine) -> None:
         self.identity = Identity.of(engine)
         self.version: int | None = None
-        """Of the weights acknowledged last: no request sampled by older ones is good. None = nothing is known."""
+        """Version of the weights acknowledged last: requests sampled by older ones are refused. None = nothing is
+        known."""
         self.wanted: ReplicaWeights | None = None
-        """What every replica in service has loaded, or is loading. None = what its server began with."""
+        """The weights that every replica in service has loaded or is loading. None = those its server started with."""
         self._is_met = False
-        """Whether `identity` is what a server has said."""
+        """Whether `identity` comes from a server's answer."""
 
     def meet(self, replicas: Sequence[Replica]) -> None:
-        """They have said what they are: all is what the first is. Raises `ConfigError` for one that is something
-        else."""
+        """Call this when the replicas have said what they run: all must equal the first. Raises `ConfigError` for one
+        that differs."""
         self.identity, self._is_met = Identity.of(replicas[0].engine), True
         for replica in replicas:
             self.identity.refuse_another(replica.engine, replica.name)
 
     def stale(self, versions: Mapping[Replica, int | None]) -> dict[Replica, EngineError]:
-        """Those whose weights are older than the wanted ones or, where none are, than the newest: what is wrong with
-        them. Raises `ConfigError` where nobody knows how to load the newest."""
+        """The replicas whose weights are older than the wanted ones, with their error; if no weights are wanted, older
+        than the newest. In that case an older replica raises `ConfigError`, because nobody knows how to load the newest
+        weights."""
         known = {replica: version for replica, version in versions.items() if version is not None}
         newest = max(known.values(), default=None) if self.wanted is None else self.wanted.version
         faults = {
@@ -51,8 +53,8 @@ class Fitness:
         return {replica: EngineError(STALE, said) for replica, said in faults.items()}
 
     async def fault(self, replica: Replica) -> Exception | None:
-        """What is wrong with a replica; None = nothing. Mends what it can. Boundary to plug-in code: a replica that
-        raises anything is not right."""
+        """What is wrong with a replica; None = nothing. Repairs what it can. Boundary to plug-in code: a replica that
+        raises anything is not fit."""
         try:
             return await self._fault(replica)
         except RamifyError as error:
@@ -62,7 +64,7 @@ class Fitness:
 
     async def _fault(self, replica: Replica) -> EngineError | None:
         if replica.is_torn and self.wanted is not None:
-            await replica.update(self.wanted)  # Awake, it would sample by weights that are half loaded.
+            await replica.update(self.wanted)  # If awake, it would sample with half-loaded weights.
         await replica.wake()
         await replica.connect()
         if self._is_met:
@@ -77,7 +79,7 @@ class Fitness:
         return EngineError(STALE, f"{replica.name} has other weights than the acknowledged ones")
 
     async def _is_behind(self, replica: Replica) -> bool:
-        """Have it generate a token; whether that was sampled by other weights than those wanted."""
+        """Sample a token; returns whether other weights than the wanted ones sampled it."""
         try:
             version = await replica.probe()
         except EngineError as error:

@@ -1,9 +1,9 @@
-"""Fleet: the replicas of one model, which of them are in service, and who looks after the others.
+"""Fleet: the replicas of one model: which of them are in service, and how the others recover.
 
-A replica that is left out is looked after by a task of its own, with growing pauses, until it is fit again
-(`fitness.py`). The tasks end with `close`. Invariant: a replica in service is the same model as the others and has, as
-far as anybody can tell, the weights that were acknowledged last. One that was replaced changes nothing any more,
-whatever comes of it.
+A replica that is out of service has a recovery task, which checks it with growing pauses until it is fit again
+(`fitness.py`). `close` ends the tasks. Invariant: a replica in service runs the same model as the others and has, as
+far as anybody can tell, the weights that were acknowledged last. A replaced replica changes nothing any more, whatever
+happens to it.
 """
 
 import asyncio
@@ -19,20 +19,21 @@ from ramify.engines.fleet.placement import Load
 from ramify.engines.fleet.replica import Replica, ReplicaStats, ReplicaWeights, State, each
 
 SICK: Final = frozenset({"unreachable", "disconnected", "timeout", "engine_silent", "engine_hang", "closed"})
-"""Failures that say more about the replica than about what was asked."""
+"""Failures that point to the replica rather than to the request."""
 MAX_FAILED_PROBES: Final = 2
-"""Looks in a row at a replica that did not answer, after which what it has in flight is given up."""
+"""Number of checks without an answer, in a row, after which a replica's running requests fail."""
 BASE_S: Final = 0.5
 CAP_S: Final = 30.0
-"""Pauses between looks, as `Retrying`'s: the first at once, then 0.5 s, doubling up to 30 s."""
+"""Pauses between checks, the same as `Retrying`'s: the first check is immediate, then 0.5 s, doubling up to 30 s."""
 TAKERS: Final[frozenset[State]] = frozenset({"ready", "busy"})
-"""States of replicas in service that take new requests, at once or soon."""
+"""States of replicas that take new requests, now or soon."""
 MAX_TOLD: Final = 3
-"""Replicas in a message about all of them."""
+"""Most replicas that a message about all of them names."""
 
 
 class Fleet:
-    """Mutable. `load` says who takes requests; `forget` is called with a replica whose cache is gone."""
+    """Mutable. `load` says which replicas take requests. `forget` is called with the index of a replica whose cache was
+    lost."""
 
     def __init__(
         self,
@@ -55,8 +56,8 @@ class Fleet:
         self._is_closed = False
 
     async def connect(self) -> None:
-        """Ask every replica what it is; one that does not answer is left out. Raises `ConfigError` where one is another
-        model or has other weights, `EngineError` where none answers."""
+        """Ask every replica what it runs. A replica that does not answer is left out. Raises `ConfigError` if one runs
+        another model or has other weights, and `EngineError` if none answers."""
         asked = [self.replicas[index] for index in self._load.takers] or self.replicas
         found, faults = await each(asked, Replica.connect)
         self._leave_out(faults)
@@ -68,7 +69,7 @@ class Fleet:
                 self.take_out(replica, "stale", fault)
 
     def _leave_out(self, faults: Mapping[Replica, RamifyError]) -> None:
-        """Go on without replicas that do not answer. Raises what is no matter of answering."""
+        """Continue without replicas that do not answer. Raises every other kind of failure."""
         for fault in faults.values():
             if not isinstance(fault, EngineError):
                 raise fault
@@ -78,8 +79,8 @@ class Fleet:
     # -- in and out of service ----------------------------------------------------------------------------------------
 
     def take_out(self, replica: Replica, state: State, fault: Exception) -> None:
-        """Give it nothing new until it is right again. One that is being drained stays so, but is looked at where it
-        may be gone with what it has. Where weights may be half loaded, what is in flight is given back."""
+        """Give it no new requests until it has recovered. A draining replica stays draining, but it is checked if its
+        server may be down. If its weights may be half loaded, its running requests fail at once."""
         if replica not in self.replicas:
             return
         is_sick = _is_sick(fault)
@@ -94,14 +95,15 @@ class Fleet:
             self._mend_now(replica)
 
     def rest(self, replica: Replica, seconds: float) -> None:
-        """Give it nothing new for so long, as it asked for."""
+        """Give it no new requests for `seconds`, as it asked."""
         if replica in self.replicas and replica.stats.state == "ready":
             replica.stats.state = "busy"
             replica.busy_until = asyncio.get_running_loop().time() + min(seconds, MAX_PAUSE_S)
             self._load.exclude(self.replicas.index(replica))
 
     def look_after(self) -> None:
-        """Call often: lets busy replicas back in whose time is over, and sees to it that the sick are looked after."""
+        """Call this often: it returns busy replicas to service when their time is over, and makes sure that suspect and
+        stale replicas have a recovery task."""
         if len(self._load.takers) == len(self.replicas):
             return
         for replica in self.replicas:
@@ -114,7 +116,7 @@ class Fleet:
                     pass
 
     def nobody(self) -> EngineError:
-        """Why no replica takes a request."""
+        """The error that says why no replica takes a request."""
         now = asyncio.get_running_loop().time()
         rests = [r.busy_until - now for r in self.replicas if r.stats.state == "busy"]
         if rests:
@@ -125,15 +127,15 @@ class Fleet:
         return EngineError("unreachable", "; ".join(said[:MAX_TOLD]) + more, is_retryable=True)
 
     async def drain(self, index: int) -> None:
-        """Give it nothing new and wait until it has nothing left. It stays out until it is replaced."""
+        """Give it no new requests and wait until it has none left. It stays out until it is replaced."""
         replica = self.replicas[index]
         replica.stats.state, replica.stats.fault = "draining", ""
         self._load.exclude(index)
         await replica.idle()
 
     async def replace(self, index: int, engine: Engine) -> None:
-        """Put another engine in its place, or the same one again. What was in flight there fails at once, the old
-        engine is closed, and the new one gets requests as soon as it is found to be right."""
+        """Replace its engine, perhaps by the same one. Its running requests fail at once, the old engine is closed, and
+        the new one takes requests as soon as a check finds it fit."""
         if self._is_closed:
             return await engine.close()
         old = self.replicas[index]
@@ -149,7 +151,7 @@ class Fleet:
                 await old.engine.close()
 
     async def close(self) -> None:
-        """End all that was begun, and close every engine. Harmless when repeated."""
+        """End all recovery tasks and close every engine. Calling it again does nothing."""
         self._is_closed = True
         for replica in self.replicas:
             await _stop_mending(replica)
@@ -175,7 +177,7 @@ class Fleet:
             replica.mending = asyncio.create_task(self._mend(replica), name=f"ramify looks after {replica.name}")
 
     async def _mend(self, replica: Replica) -> None:
-        """Look at a replica until it is right while all are awake, then let it in."""
+        """Check a replica until it is fit while the fleet is awake, then return it to service."""
         num_failed = 0
         while True:
             await asyncio.sleep(pause_s(replica.num_strikes))
@@ -214,7 +216,7 @@ class Fleet:
             self._awake.set()
 
     async def _put_to_sleep(self, act: Callable[[Replica], Awaitable[None]]) -> None:
-        """Nobody is looked at, or let in, until the fleet is awake again."""
+        """Until the fleet is awake again, no replica is checked or returned to service."""
         was_awake = self._awake.is_set()
         if was_awake:
             self._awake = asyncio.Event()
@@ -226,9 +228,9 @@ class Fleet:
             raise
 
     async def update(self, weights: ReplicaWeights) -> None:
-        """Load weights into every replica in service; one that fails is left out until it has them. What is
-        acknowledged changes when all are done, and not at all where all fail, which raises; replicas that may have
-        other weights by then get those from before, if anybody knows them."""
+        """Load weights into every replica in service. A replica that fails is left out until it has them. They are
+        acknowledged when all replicas are done. If all fail, this raises and nothing is acknowledged; replicas that may
+        have other weights by then get the earlier ones again, if these are known."""
         async with self._updating:
             before, self.fitness.wanted = self.fitness.wanted, weights
             try:
@@ -243,23 +245,23 @@ class Fleet:
             self._forget_all()
 
     async def is_healthy(self) -> bool:
-        """Whether any replica in service says that it is well."""
+        """Whether any replica in service reports that it is healthy."""
         said = await asyncio.gather(*(r.check_health() for r in self._controlled()), return_exceptions=True)
         return None in said
 
     def _in_service(self) -> list[Replica]:
-        """Those that run requests, whether or not they take new ones."""
+        """Replicas that run requests, whether or not they take new ones."""
         return [replica for replica in self.replicas if replica.stats.state in TAKERS | {"draining"}]
 
     def _controlled(self) -> list[Replica]:
-        """Those in service. Raises `ConfigError` where one has no control side."""
+        """Replicas in service. Raises `ConfigError` if one has no control methods."""
         for replica in (served := self._in_service()):
             _ = replica.control
         return served
 
     async def _on_all(self, act: Callable[[Replica], Awaitable[None]], *, state: State = "suspect") -> None:
-        """Do it to every replica in service. Raises `ConfigError` before anything is done where one has no control
-        side, `EngineError` where none is in service, a failure where all fail."""
+        """Call `act` on every replica in service. Raises `ConfigError` before any call if one has no control methods,
+        `EngineError` if none is in service, and one of the failures if all fail."""
         served = self._controlled()
         if not served:
             raise self.nobody()
@@ -280,10 +282,10 @@ async def _stop_mending(replica: Replica) -> None:
 
 
 def _is_sick(fault: Exception) -> bool:
-    """Whether the server may be gone, and have come back with nothing of what it had."""
+    """Whether the server may have gone down, and may come back without its state."""
     return isinstance(fault, EngineError) and fault.reason in SICK
 
 
 def pause_s(num_strikes: int) -> float:
-    """Seconds before the next look at a replica that has been looked at so often without a good answer since."""
+    """Seconds before the next check of a replica, after `num_strikes` checks since its last good answer."""
     return doubled_s(num_strikes, base_s=BASE_S, cap_s=CAP_S) if num_strikes else 0.0

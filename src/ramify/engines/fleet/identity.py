@@ -1,4 +1,4 @@
-"""Identity: what makes servers replicas of one model: one tokenizer, and the same capabilities."""
+"""Identity: what makes servers replicas of one model: the same tokenizer and the same capabilities."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -9,8 +9,8 @@ from ramify.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What one of them is, and so what all of them are. `capabilities` keep deadlines: `Replica` does where an engine
-    does not."""
+    """What one replica is, and so what all must be. `capabilities` say that deadlines are enforced: `Replica` does this
+    if an engine does not."""
 
     codec: Codec
     capabilities: Capabilities
@@ -20,7 +20,7 @@ class Identity:
         return cls(engine.codec, replace(engine.capabilities, keeps_deadlines=True))
 
     def refuse_another(self, engine: Engine, name: str) -> None:
-        """Raises `ConfigError`, which names the replica and what is different, if `engine` is not the same."""
+        """Raises `ConfigError`, which names the replica and the difference, if `engine` is not the same."""
         other = Identity.of(engine)
         if other.codec.sha256 != self.codec.sha256:
             raise ConfigError(

@@ -1,16 +1,17 @@
-"""Placement: which replica of a model a request goes to. No asyncio, no clock, no engine: equal calls, equal seats.
+"""Placement: chooses the replica for each request. No asyncio, no clock, no engine: equal calls give equal seats.
 
-`PrefixPlacement` remembers which replica has computed which prefix, in whole blocks: one key a block, of everything up
-to its end (`block_keys.py`), and for each key the replicas that hold it, as the bits of one number; so the longest
-prefix held anywhere is found by halving, however many replicas there are. A replica's share of that memory is as large
-as its own cache of keys and values and forgets what was used longest ago.
+`PrefixPlacement` remembers which replica has computed which prefix, in whole blocks. Each block has one key, for
+everything up to its end (`block_keys.py`). For each key it stores the replicas that hold the block, as the bits of one
+number. So a binary search finds the longest prefix held anywhere, whatever the number of replicas. The memory for each
+replica is as large as its own cache of keys and values, and drops the least recently used blocks.
 
-The rule. A request goes where the most of its context is held, unless that replica is full (`Load.limit`); then it goes
-to the best of the rest, which holds it from then on: the most held, then the fewest requests in flight, then a number
-of the tree's own, so that ties do not fall on the first replica. What several trees share (a preamble) binds nobody: a
-request that finds no more than that goes where the load is least, so first requests of trees spread. A seat counts as
-computed as soon as it is given: siblings asked for at once follow the first of them, and their context is computed
-once.
+The rule: a request goes to the replica that holds the most of its context, unless that replica is full (`Load.limit`).
+Then it goes to the best of the others, which holds the context from then on. The best is the one that holds the most,
+then the one with the fewest requests in flight, then the first in an order that depends on the tree, so that ties do
+not all go to the first replica. A prefix that several trees share (a preamble) does not count: a request that finds no
+more than that goes to the least loaded replica, so the first requests of trees spread out. A context counts as computed
+as soon as its request is placed. So siblings that are sent at once follow the first of them, and their context is
+computed once.
 """
 
 from bisect import bisect_left
@@ -25,20 +26,20 @@ from ramify.engines.fleet.block_keys import BlockKeys
 PlacementName = Literal["prefix", "round_robin"]
 
 BLOCK_SIZE: Final = 64
-"""Tokens a block: four of the engines' own (vllm-project/vllm: block_size 16)."""
+"""Tokens per block: four of the engines' own blocks (vllm-project/vllm: block_size 16)."""
 CACHE_TOKENS: Final = 1_000_000
-"""Tokens of keys and values a replica holds: nine tenths of 80 GB, less 15 GB of weights, at 57 kB a token (the server
-of `testing/simulated_server.py`)."""
+"""Tokens of keys and values that a replica holds: nine tenths of 80 GB, minus 15 GB of weights, at 57 kB per token (the
+server of `testing/simulated_server.py`)."""
 MAX_IN_FLIGHT: Final = 256
 """vllm-project/vllm:vllm/engine/arg_utils.py: max_num_seqs on cards below 70 GB."""
 MAX_OVER_MEAN: Final = 1.5
 """sgl-project/sglang, router: balance_rel_threshold."""
 SPARE: Final = 16
-"""Requests more than that; measured (`bench/placement.py`)."""
+"""Requests that a replica may have above `MAX_OVER_MEAN` times the mean; measured (`bench/placement.py`)."""
 
 
 class Load:
-    """Requests in flight on each of some replicas, and which of them take new ones. Mutable; kept by its owner."""
+    """Requests in flight on each replica, and which replicas take new ones. Mutable; its owner updates it."""
 
     def __init__(self, num_replicas: int, *, max_in_flight: int = MAX_IN_FLIGHT, spare: int = SPARE) -> None:
         if num_replicas < 1 or max_in_flight < 1 or spare < 1:
@@ -47,13 +48,13 @@ class Load:
             )
         self.in_flight = [0] * num_replicas
         self.takers = list(range(num_replicas))
-        """Replicas that take new requests, in order."""
+        """Indices of the replicas that take new requests, in order."""
         self.mask = (1 << num_replicas) - 1
-        """The same, as bits."""
+        """The same indices, as bits."""
         self._max_in_flight = max_in_flight
         self._spare = spare
         self._num_taken = 0
-        """Requests in flight on the takers."""
+        """Requests in flight on `takers`."""
 
     def begin(self, replica: int) -> None:
         self.in_flight[replica] += 1
@@ -64,17 +65,18 @@ class Load:
         self._num_taken -= self.mask >> replica & 1
 
     def admit(self, replica: int) -> None:
-        """Let it take new requests. Harmless when repeated."""
+        """Let it take new requests. Calling it again does nothing."""
         self._set(self.mask | 1 << replica)
 
     def exclude(self, replica: int) -> None:
-        """Give it nothing new; what it has goes on. Harmless when repeated."""
+        """Give it no new requests; running ones continue. Calling it again does nothing."""
         self._set(self.mask & ~(1 << replica))
 
     @property
     def limit(self) -> float:
-        """A taker with as many in flight is full: its capacity, or so much more than the mean that others would idle.
-        At least one taker is below it. Where all have reached their capacity only the mean counts, and they queue."""
+        """A replica with this many requests in flight is full: its capacity, or so far above the mean that others would
+        be idle. At least one of `takers` is below it. If all have reached their capacity, only the mean counts, and
+        requests queue."""
         limit = self._num_taken / len(self.takers) * MAX_OVER_MEAN + self._spare
         if self._num_taken < self._max_in_flight * len(self.takers):
             return min(limit, self._max_in_flight)
@@ -91,31 +93,31 @@ class Seat(NamedTuple):
     replica: int
     tree: int = 0
     keys: Sequence[int] = ()
-    """Of the whole blocks of its context, short of the last token."""
+    """Keys of the whole blocks of its context without the last token."""
     num_known: int = 0
-    """Context tokens the replica is believed to hold already."""
+    """Context tokens that the replica should already hold."""
     is_spill: bool = False
-    """Whether a replica that holds more of it was full."""
+    """Whether a replica that holds more of the context was full."""
 
 
 class Placement(Protocol):
-    """A rule of placement. `ids` are (T,) int32; `tree` is equal for the requests of one tree."""
+    """A placement rule. `ids` are (T,) int32; `tree` is equal for the requests of one tree."""
 
     def seat(self, ids: Ids_T, tree: int, load: Load) -> Seat | None:
-        """Where a request with the context `ids` goes; None = no replica takes any. Mutates the rule's memory."""
+        """Where a request with the context `ids` goes; None = no replica takes requests. Mutates the rule's memory."""
         ...
 
     def computed(self, seat: Seat, ids: Ids_T) -> None:
-        """The request of `seat` is over: `ids` are its context and all it sampled but the last token."""
+        """The request of `seat` has ended: `ids` are its context and all its sampled tokens but the last."""
         ...
 
     def forget(self, replica: int) -> None:
-        """The cache of `replica` is gone."""
+        """The cache of `replica` was lost."""
         ...
 
 
 class RoundRobin:
-    """One replica after the other."""
+    """Uses the replicas in turn."""
 
     def __init__(self) -> None:
         self._last = -1
@@ -134,7 +136,7 @@ class RoundRobin:
 
 
 class PrefixPlacement:
-    """Where the most of a context is held. Memory: about 200 bytes a block and replica."""
+    """Prefers the replica that holds most of the context. Memory: about 200 bytes per block and replica."""
 
     def __init__(self, num_replicas: int, *, block_size: int = BLOCK_SIZE, cache_tokens: int = CACHE_TOKENS) -> None:
         if block_size < 2 or block_size % 2 or cache_tokens < block_size:
@@ -145,10 +147,11 @@ class PrefixPlacement:
         self._keys = BlockKeys(block_size)
         self._block_size = block_size
         self._holders: dict[int, int] = {}
-        """Key -> replicas that hold the block, as bits. Who holds a block holds all before it, but for some that were
-        used so long ago that they are about to be forgotten."""
+        """Key -> replicas that hold the block, as bits. A replica that holds a block holds all before it, except some
+        that were used so long ago that they are about to be dropped."""
         self._owners: dict[int, int | None] = {}
-        """Key -> the one tree that has used the block; None = several have. Behind a block of one tree all are its."""
+        """Key -> the only tree that has used the block; None = several have. All blocks after one tree's block are that
+        tree's."""
         self._caches = [_Cache(cache_tokens // block_size) for _ in range(num_replicas)]
 
     def seat(self, ids: Ids_T, tree: int, load: Load) -> Seat | None:
@@ -173,13 +176,13 @@ class PrefixPlacement:
             self._drop(key, replica)
 
     def _deepest(self, keys: Sequence[int], among: int) -> tuple[int, int]:
-        """(most leading blocks that one of the replicas `among` holds, those that hold them); (0, 0) = none."""
+        """(most leading blocks that one of the replicas `among` holds, the replicas that hold them); (0, 0) = none."""
         holders = self._holders
         depth = bisect_left(keys, True, key=lambda key: not holders.get(key, 0) & among)
         return (depth, holders[keys[depth - 1]] & among) if depth else (0, 0)
 
     def _chosen(self, keys: Sequence[int], depth: int, held: int, *, tree: int, load: Load) -> tuple[int, bool]:
-        """(replica, whether a better one was full), given who holds the most."""
+        """(replica, whether a better one was full). `held` are the replicas that hold the most."""
         limit, in_flight, others, is_spill = load.limit, load.in_flight, -1, False
         while depth and self._owners[keys[depth - 1]] == tree:
             takers = _bits(held & load.mask)
@@ -191,14 +194,14 @@ class PrefixPlacement:
         return _least(load.takers, tree, in_flight), is_spill
 
     def _share(self, held: Sequence[int], tree: int) -> None:
-        """`tree` uses blocks that are held; those that another one left are no tree's own from now on."""
+        """`tree` uses blocks that are held; blocks of another tree belong to no single tree from now on."""
         for key in reversed(held):
             if self._owners.get(key, tree) in (tree, None):
                 return
             self._owners[key] = None
 
     def _hold(self, replica: int, keys: Sequence[int], tree: int) -> None:
-        """`replica` has used these blocks just now."""
+        """`replica` has just used these blocks."""
         bit, cache = 1 << replica, self._caches[replica]
         for key in cache.use(keys):
             self._holders[key] = self._holders.get(key, 0) | bit
@@ -215,10 +218,10 @@ class PrefixPlacement:
 
 
 class _Cache:
-    """Blocks one replica holds, by when they were used last.
+    """Blocks that one replica holds, ordered by their last use.
 
-    Time is told in eras of an eighth of the cache: a path that has been used in this era is not gone through again, so
-    a request costs what is new of it, however long it is.
+    Time is measured in eras of an eighth of the cache. A path that was already used in this era is not updated again,
+    so the cost of a request depends only on its new part, not on its length.
     """
 
     def __init__(self, max_blocks: int) -> None:
@@ -226,10 +229,10 @@ class _Cache:
         self._era_blocks = max(1, max_blocks // 8)
         self._num_added = 0
         self._eras: OrderedDict[int, int] = OrderedDict()
-        """Key -> era of its last use; the one used longest ago first, of a path the far end first."""
+        """Key -> era of its last use; the least recently used first, and within a path the far end first."""
 
     def use(self, keys: Sequence[int]) -> list[int]:
-        """The leading blocks of a context are used; returns those that were not held."""
+        """A request uses the leading blocks of a context; returns those that were not held."""
         era, eras, new = self._num_added // self._era_blocks, self._eras, list[int]()
         for key in reversed(keys):
             last = eras.get(key)
@@ -244,18 +247,18 @@ class _Cache:
         return new
 
     def shrink(self) -> list[int]:
-        """Give up what is too much; returns it."""
+        """Drop and return the blocks above the limit."""
         return [self._eras.popitem(last=False)[0] for _ in range(len(self._eras) - self._max_blocks)]
 
     def clear(self) -> list[int]:
-        """Give up everything; returns it."""
+        """Drop and return everything."""
         keys = list(self._eras)
         self._eras.clear()
         return keys
 
 
 def _bits(mask: int) -> list[int]:
-    """Numbers of the bits that are set, in order."""
+    """Indices of the bits that are set, in order."""
     bits: list[int] = []
     while mask:
         lowest = mask & -mask
@@ -265,13 +268,13 @@ def _bits(mask: int) -> list[int]:
 
 
 def _least(replicas: Iterable[int], tree: int, in_flight: Sequence[int]) -> int:
-    """The one with the fewest requests in flight; of several, the first in an order of the tree's own."""
+    """The one with the fewest requests in flight; among equals, the first in an order that depends on the tree."""
     num_replicas = len(in_flight)
     return min(replicas, key=lambda i: in_flight[i] * num_replicas + (i - tree) % num_replicas)
 
 
 def placement_of(name: PlacementName, num_replicas: int, *, block_size: int, cache_tokens: int) -> Placement:
-    """The rule of this name."""
+    """The rule with this name."""
     match name:
         case "prefix":
             return PrefixPlacement(num_replicas, block_size=block_size, cache_tokens=cache_tokens)

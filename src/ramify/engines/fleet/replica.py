@@ -1,8 +1,8 @@
 """Replica: one of several servers of a model: its engine, the calls on it, and what is known of its health.
 
-Every call can be ended from here, so that a lost replica gives its requests back at once and an abort works on engines
-that know none. A call on an engine that keeps no deadlines gets one. What was ordered and may have been done in part is
-remembered, so that it can be undone. Whether a replica is given requests at all is decided by `fleet.py`.
+Every call can be ended from here. So a lost replica returns its requests at once, and an abort works even if the engine
+has none. A call on an engine that enforces no deadlines gets one. The replica remembers which orders may have been done
+in part, so that they can be undone. `fleet.py` decides whether a replica gets requests.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from ramify.engines.in_front import nothing
 
 T = TypeVar("T")
 State = Literal["ready", "busy", "suspect", "stale", "draining"]
-"""busy: it said so itself, for a while; suspect: it failed, and is looked after; stale: its weights are old."""
+"""busy: it said so itself, for a while; suspect: it failed and is being checked; stale: its weights are old."""
 End = Literal["lost", "aborted"]
 
 HEALTH_S: Final = 20.0
-"""Longest a server takes to say whether it is healthy (sgl-project/sglang: health check, 20 s)."""
+"""Timeout for a server to say whether it is healthy (sgl-project/sglang: health check, 20 s)."""
 PING: Final = "ping"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaWeights:
-    """What an engine was told to load."""
+    """The weights that an engine was told to load."""
 
     source: str
     version: int
@@ -36,12 +36,12 @@ class ReplicaWeights:
 
 @dataclass(slots=True)
 class ReplicaStats:
-    """What a replica has done so far."""
+    """Statistics of a replica so far."""
 
     name: str
     state: State = "ready"
     fault: str = ""
-    """Why it was left out last."""
+    """Why it was last taken out of service."""
     in_flight: int = 0
     num_requests: int = 0
     num_failed: int = 0
@@ -53,7 +53,7 @@ class ReplicaStats:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One request on its way."""
+    """One running request."""
 
     request_id: str
     scope: asyncio.Timeout
@@ -69,19 +69,19 @@ class Replica:
         self.stats = stats
         self.patience = patience
         self.mending: asyncio.Task[None] | None = None
-        """What looks after it while it is left out."""
+        """Its recovery task while it is out of service."""
         self.weights: ReplicaWeights | None = None
-        """What it has loaded since it was last out of reach, as far as is known."""
+        """The weights it has loaded since it was last unreachable, as far as is known."""
         self.is_torn = False
-        """Whether its weights may be half loaded: an update failed. Servers stay paused then."""
+        """Whether its weights may be half loaded because an update failed. Servers stay paused then."""
         self.busy_until = 0.0
-        """By the loop's clock."""
+        """Time on the event loop's clock."""
         self.num_caches = 0
-        """Times its cache was lost, or is to be taken for lost."""
+        """How often its cache was lost, or must be assumed lost."""
         self.num_strikes = 0
-        """Times it was looked at since its last good answer."""
+        """Number of checks since its last good answer."""
         self.num_in_a_row = 0
-        """Failures since then."""
+        """Number of failures since then."""
         self._sleep: Literal["awake", "paused", "offloaded"] = "awake"
         self._updating = asyncio.Lock()
         self._calls: set[_Call] = set()
@@ -94,7 +94,7 @@ class Replica:
 
     @property
     def control(self) -> EngineControl:
-        """Raises `ConfigError` where the engine has no control side."""
+        """The engine's control methods. Raises `ConfigError` if it has none."""
         if isinstance(self.engine, EngineControl):
             return self.engine
         raise ConfigError(f"{self.name} ({self.engine.capabilities.name!r}) has no control side: no EngineControl")
@@ -102,14 +102,14 @@ class Replica:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def ask(self, request: Request) -> Generation:
-        """One request, checked. Raises `EngineError`."""
+        """Run one request and check the answer. Raises `EngineError`."""
         call = _Call(request.request_id, asyncio.timeout(self._patience_s(request)))
         self._calls.add(call)
         self._idle.clear()
         try:
             async with call.scope:
                 generation = await self.engine.generate(request)
-        except Exception as error:  # the boundary to plug-in code: whatever an engine raises is a fault of the replica
+        except Exception as error:  # boundary to plug-in code: any exception of an engine is a replica fault
             if call.end is not None or call.scope.expired():
                 return self._ended(call, request)
             if isinstance(error, RamifyError):
@@ -122,26 +122,26 @@ class Replica:
         return checked(generation, request, self.engine.codec.vocab_size)
 
     async def idle(self) -> None:
-        """Wait until nothing is on its way."""
+        """Wait until no request is running."""
         if self._calls:
             await self._idle.wait()
 
     async def abort(self, request_id: str) -> None:
-        """End every request of this id with what it had: nothing, where the engine cannot tell."""
+        """End every request with this id; it returns what it had, or no tokens if the engine cannot say."""
         if isinstance(self.engine, Abortable):
             await self.engine.abort(request_id)
         else:
             self._end([call for call in self._calls if call.request_id == request_id], "aborted")
 
     def lose(self) -> None:
-        """Whatever ran on it is gone, and all it had: every call fails now."""
+        """The replica has lost all requests and all its state: every call fails now."""
         self.weights = None
         if self._sleep == "offloaded":
-            self._sleep = "awake"  # Of a server that was started again sglang would die of taking memory back.
+            self._sleep = "awake"  # A restarted sglang server would crash when told to take memory back.
         self._end(self._calls, "lost")
 
     def has(self, request_id: str) -> bool:
-        """Whether a request of this id is on its way."""
+        """Whether a request with this id is running."""
         return any(call.request_id == request_id for call in self._calls)
 
     def _patience_s(self, request: Request) -> float | None:
@@ -155,7 +155,7 @@ class Replica:
                 call.scope.reschedule(now)
 
     def _ended(self, call: _Call, request: Request) -> Generation:
-        """What a call comes to that was ended from here."""
+        """The result of a call that was ended from here."""
         match call.end:
             case "aborted":
                 return nothing(request, self.engine)
@@ -168,8 +168,8 @@ class Replica:
     # -- health -------------------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Have the engine ask its server what it is, if it has one. Raises `EngineError`, or `ConfigError`, which names
-        the replica."""
+        """Let the engine ask its server what it runs, if it has one. Raises `EngineError`, or a `ConfigError` that
+        names the replica."""
         if not isinstance(self.engine, Remote):
             return
         keeps_deadlines = self.engine.capabilities.keeps_deadlines
@@ -183,8 +183,8 @@ class Replica:
             raise ConfigError(f"{self.name}: {error}") from error
 
     async def probe(self) -> int | None:
-        """Have one token generated, for a server may say that it is well and be dead: the version of the weights that
-        sampled it, None = it has no versions. Raises `EngineError`."""
+        """Sample one token, because a server may report that it is healthy and be dead. Returns the version of the
+        weights that sampled it; None = it has no versions. Raises `EngineError`."""
         self._num_probes += 1
         request = Request(
             token_array(self.engine.codec.encode(PING)),
@@ -199,7 +199,7 @@ class Replica:
         return oldest(generation)
 
     async def check_health(self) -> None:
-        """Ask the server whether it is well, if it can say. Raises `EngineError` if it is not."""
+        """Ask the server whether it is healthy, if it can say. Raises `EngineError` if it is not."""
         if not isinstance(self.engine, EngineControl):
             return
         try:
@@ -215,8 +215,8 @@ class Replica:
     # -- control ------------------------------------------------------------------------------------------------------
 
     async def update(self, weights: ReplicaWeights) -> None:
-        """Load weights. What may be half done when this fails is remembered; weights that are refused
-        (`ConfigError`) change nothing."""
+        """Load weights. If this fails, the replica remembers that they may be half loaded. Weights that the server
+        refuses (`ConfigError`) change nothing."""
         async with self._updating:
             before, was_torn = self.weights, self.is_torn
             self.weights, self.is_torn = None, True
@@ -246,7 +246,7 @@ class Replica:
         self._sleep = "awake"
 
     async def wake(self) -> None:
-        """Undo what it was told before it was left out."""
+        """Undo the offload or pause that it was told before it was left out."""
         if self._sleep == "offloaded":
             await self.control.onload()
         if self._sleep != "awake":
@@ -254,15 +254,15 @@ class Replica:
 
 
 def oldest(generation: Generation) -> int | None:
-    """The oldest version of weights that sampled any of it; None = it has no versions."""
+    """The oldest version of the weights that sampled any of it; None = it has no versions."""
     return min((version for version, _ in generation.versions), default=None)
 
 
 async def each(
     replicas: Iterable[Replica], ask: Callable[[Replica], Awaitable[T]]
 ) -> tuple[dict[Replica, T], dict[Replica, RamifyError]]:
-    """What each of some replicas answers, and how the others fail. Raises a failure where all fail: one that is no
-    matter of answering, if there is any."""
+    """The answers of some replicas, and the failures of the others. If all fail, raises one failure: preferably one
+    that is not an `EngineError`."""
     asked = list(replicas)
     answers = await asyncio.gather(*map(ask, asked), return_exceptions=True)
     found: dict[Replica, T] = {}

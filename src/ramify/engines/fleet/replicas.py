@@ -1,9 +1,9 @@
 """Replicas: several servers of one model as one engine.
 
-Owns where a request goes (by the rule of `placement.py`, among the replicas that `fleet.py` has in service) and what is
-made of its failure. A replica that fails takes nothing new until it is found to be right again; an answer by weights
-older than the acknowledged ones is thrown away. Every failure is an error for `Retrying`, which stands in front:
-nothing is tried again here. What a replica had in flight when it was lost costs none of the tries. Invariant: while one
+Decides where a request goes (by the rule of `placement.py`, among the replicas that `fleet.py` has in service) and how
+to handle its failure. A failed replica gets no new requests until a check finds it fit again. An answer from weights
+older than the acknowledged ones is discarded. Every failure becomes an error for `Retrying`, which wraps this engine;
+nothing is retried here. If a replica is lost, its running requests lose none of their tries. Invariant: while one
 replica is in service, no request waits for another.
 """
 
@@ -34,21 +34,22 @@ from ramify.engines.fleet.placement import (
 from ramify.engines.fleet.replica import Replica, ReplicaStats, ReplicaWeights, oldest
 
 MAX_IN_A_ROW: Final = 3
-"""Failures of any kind with no good answer in between that make a replica suspect: one that fails at once would be the
-least loaded of all, and get everything."""
+"""Failures in a row, of any kind, that make a replica suspect. Otherwise a replica that fails at once would always be
+the least loaded and get all requests."""
 MAX_LOSSES: Final = 3
-"""Replicas that may be lost with one request in flight, at no cost to it. The next time it is given up: it may well be
-the reason. As many tries in all as a request has for other faults (`RetryPolicy.max_tries`)."""
+"""Replicas that may be lost while running the same request, without costing it a try. At the next loss the request
+fails for good, because it may be the cause. It gets as many tries in all as for other faults
+(`RetryPolicy.max_tries`)."""
 MAX_LOST: Final = 1 << 16
-"""Requests remembered for that."""
+"""Maximum number of requests whose losses are remembered."""
 
 
 class Replicas:
     """An engine that places each request on one of its replicas.
 
-    Implements `Remote`, `Abortable` and `EngineControl`; the last raises `ConfigError` where an engine has no control
-    side. `max_in_flight` is what one replica computes at once; `names` tell them apart in errors and figures;
-    `patience` is for engines that keep no deadlines.
+    Implements `Remote`, `Abortable` and `EngineControl`; the control methods raise `ConfigError` if an engine has none.
+    `max_in_flight` is how many requests one replica computes at once. `names` identify replicas in errors and
+    statistics. `patience` is for engines that enforce no deadlines themselves.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Replicas:
         self._load = Load(len(engines), max_in_flight=max_in_flight, spare=spare)
         self._fleet = Fleet(engines, names, load=self._load, forget=placement.forget, patience=patience)
         self._lost: OrderedDict[str, int] = OrderedDict()
-        """Id of a request -> replicas that were lost with it in flight."""
+        """Id of a request -> number of replicas lost while running it."""
         self._is_closed = False
 
     @property
@@ -85,7 +86,7 @@ class Replicas:
 
     @property
     def stats(self) -> tuple[ReplicaStats, ...]:
-        """What each replica has done so far, in order."""
+        """Statistics of each replica so far, in order."""
         return tuple(
             replace(replica.stats, in_flight=num)
             for replica, num in zip(self._fleet.replicas, self._load.in_flight, strict=True)
@@ -94,7 +95,7 @@ class Replicas:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def generate(self, request: Request) -> Generation:
-        """Carry one request out on one replica. Raises `EngineError`: `unreachable` where none is in service."""
+        """Run one request on one replica. Raises `EngineError`: `unreachable` if none is in service."""
         if self._is_closed:
             raise EngineError("closed", "the replicas were closed")
         self._fleet.look_after()
@@ -119,13 +120,14 @@ class Replicas:
         return generation
 
     async def abort(self, request_id: str) -> None:
-        """End every request of this id with what it had; on an engine that cannot tell, with nothing."""
+        """End every request with this id; it returns what it had. On an engine that cannot say this, it returns no
+        tokens."""
         for replica in self._fleet.replicas:
             if replica.has(request_id):
                 await replica.abort(request_id)
 
     async def close(self) -> None:
-        """Close every replica, and stop looking after them. Harmless when repeated."""
+        """Close every replica, and stop their recovery tasks. Calling it again does nothing."""
         self._is_closed = True
         await self._fleet.close()
 
@@ -137,7 +139,7 @@ class Replicas:
         replica.stats.prefill_uncached += generation.num_prefilled
 
     def _count_failure(self, error: EngineError, replica: Replica) -> None:
-        """Leave a replica out that is to blame."""
+        """Take a replica out of service if it is to blame."""
         replica.stats.num_requests += 1
         replica.stats.num_failed += 1
         if self._is_closed:
@@ -152,7 +154,8 @@ class Replicas:
             self._fleet.take_out(replica, "suspect", error)
 
     def _priced(self, error: EngineError, request: Request) -> EngineError:
-        """The error that says what another try costs: nothing where only this replica was in the way."""
+        """The error, marked with what another try costs: nothing if only this replica failed and others take
+        requests."""
         others = bool(self._load.takers)
         if self._is_closed:
             return error
@@ -167,7 +170,7 @@ class Replicas:
         return error
 
     def _num_losses(self, error: EngineError, request: Request) -> int:
-        """How many replicas were lost with this request in flight, this time included."""
+        """How many replicas were lost while running this request, including this time."""
         if error.reason == "unreachable" or not request.request_id:
             return 0
         self._lost[request.request_id] = num = self._lost.get(request.request_id, 0) + 1
@@ -178,25 +181,26 @@ class Replicas:
     # -- the fleet ----------------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Ask every replica what it is; one that does not answer is left out until it does.
+        """Ask every replica what it runs. A replica that does not answer is left out until it does.
 
-        Raises `ConfigError`, naming the replica, where one is another model or has other weights than the others, and
-        `EngineError` where none answers.
+        Raises `ConfigError`, which names the replica, if one runs another model or has other weights than the others,
+        and `EngineError` if none answers.
         """
         await self._fleet.connect()
 
     async def replace(self, index: int, engine: Engine) -> None:
-        """Put another engine in the place of one, as after a restart: what was in flight there fails, the old engine is
-        closed, the new one takes requests once it is found to be right."""
+        """Replace the engine of one replica, as after a restart. Its running requests fail, the old engine is closed,
+        and the new one takes requests once a check finds it fit."""
         await self._fleet.replace(index, engine)
 
     def leave_out(self, index: int) -> None:
-        """Its server is known to be gone: it gets nothing before what comes back was found to be right."""
+        """Take a replica out whose server is known to be down. It gets no requests until a check finds its successor
+        fit."""
         gone = EngineError("unreachable", "its server went down", is_retryable=True)
         self._fleet.take_out(self._fleet.replicas[index], "suspect", gone)
 
     async def drain(self, index: int) -> None:
-        """Give one replica nothing new and wait until it has nothing left; it stays out until it is replaced."""
+        """Give one replica no new requests and wait until it has none left. It stays out until it is replaced."""
         await self._fleet.drain(index)
 
     async def pause(self) -> None:
@@ -206,8 +210,8 @@ class Replicas:
         await self._fleet.resume()
 
     async def update_weights(self, source: str, version: int) -> None:
-        """Load weights into all replicas. One that fails is left out until it has them; raises where all fail, and then
-        nothing is acknowledged."""
+        """Load weights into all replicas. A replica that fails is left out until it has them. If all fail, this raises
+        and no version is acknowledged."""
         await self._fleet.update(ReplicaWeights(source, version))
 
     async def offload(self, tags: tuple[str, ...] = ()) -> None:
@@ -217,12 +221,12 @@ class Replicas:
         await self._fleet.onload(tags)
 
     async def is_healthy(self) -> bool:
-        """Whether any replica in service says so of itself."""
+        """Whether any replica in service reports that it is healthy."""
         return await self._fleet.is_healthy()
 
 
 def _refuse_old(generation: Generation, version: int | None, replica: Replica) -> None:
-    """Raises `EngineError` if any of it was sampled by weights older than those acknowledged when it was asked for."""
+    """Raises `EngineError` if older weights sampled any of it than those acknowledged when it was requested."""
     sampled_by = oldest(generation)
     if version is not None and sampled_by is not None and sampled_by < version:
         raise EngineError(

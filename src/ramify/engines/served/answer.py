@@ -1,6 +1,6 @@
-"""Answer: how a server's answer is read, whichever server it was.
+"""Answer: reads the answer of a server of any kind.
 
-Raises `EngineError` for what cannot be read; nothing is guessed.
+Raises `EngineError` for whatever cannot be read; nothing is guessed.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from ramify.core.errors import EngineError
 A = TypeVar("A")
 
 FIRST_WEIGHTS: Final = "default"
-"""What vLLM and SGLang call the weights that a server was started with."""
+"""The name of the weights that a vLLM or SGLang server was started with."""
 MAX_DIGITS: Final = 18
-"""Of a version: what is longer fits no signed 64-bit integer, which is how versions are stored."""
+"""Maximum digits of a version: a longer one does not fit the signed 64-bit integer in which versions are stored."""
 
 
 class VersionSpan(msgspec.Struct):
-    """Tokens `start` to before `end` of an answer, and the name of the weights that sampled them."""
+    """Tokens `start` up to but not including `end` of an answer, and the name of the weights that sampled them."""
 
     version: str
     start: int
@@ -27,7 +27,7 @@ class VersionSpan(msgspec.Struct):
 
 
 def decoded(decoder: msgspec.json.Decoder[A], answer: bytes) -> A:
-    """An answer's body. Raises `EngineError` `bad_answer` for one that is no such JSON."""
+    """An answer's body, decoded. Raises `EngineError` `bad_answer` if the body does not match the decoder's type."""
     try:
         return decoder.decode(answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -35,7 +35,7 @@ def decoded(decoder: msgspec.json.Decoder[A], answer: bytes) -> A:
 
 
 def version_number(name: str) -> int:
-    """The policy version that a server calls `name`; 0 for the weights it was started with."""
+    """The policy version for the name `name` of a server's weights; 0 for the weights it was started with."""
     if name == FIRST_WEIGHTS:
         return 0
     if not (name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS):
@@ -44,7 +44,7 @@ def version_number(name: str) -> int:
 
 
 def version_spans(told: Sequence[VersionSpan]) -> tuple[tuple[int, int], ...]:
-    """(version, number of tokens) of spans, which must follow one another from the first token on."""
+    """(version, number of tokens) of spans, which must be contiguous and start at the first token."""
     at = 0
     for span in told:
         if span.start != at or span.end < at:

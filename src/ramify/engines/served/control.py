@@ -1,7 +1,7 @@
 """Control: questions to a server about itself, and orders to it.
 
-They have places and connections of their own, so that none waits behind generations. A route that is not there is told
-from one that fails; an order that a server was not started for is refused by the name of what it needs.
+They have their own connections and their own limit, so that none waits behind generations. A missing route is told
+apart from a failing one. If the server was not started for an order, the error names what the order needs.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -14,28 +14,28 @@ from ramify.core.errors import ConfigError, EngineError
 from ramify.edge.http import Http, HttpLimits
 
 CONTROL_S: Final = 30.0
-"""Time for a question about the server, or an order to it that moves no weights."""
+"""Timeout for a question about the server, or for an order that moves no weights."""
 LOAD_S: Final = 1800.0
-"""Time to load weights."""
+"""Timeout for loading weights."""
 LIMITS: Final = HttpLimits(max_in_flight=16)
 REFUSALS: Final = frozenset({"http_400", "http_401", "http_403", "http_404", "http_405", "http_501"})
-"""What a server answers on a route that it does not have, or was not started for."""
+"""Answers of a server on a route that it does not have or was not started for."""
 NOBODY: Final = "ramify-asks-whether-this-route-is-there"
 
 
 @dataclass(frozen=True, slots=True)
 class AbortRoute:
-    """How requests are ended by their ids."""
+    """How to end requests by their ids."""
 
     path: str
     body: Callable[[str], Mapping[str, Any]]
 
 
 class ServedControl:
-    """The server at `address`, asked and ordered. `headers` go along with everything."""
+    """Questions and orders to the server at `address`. `headers` are sent with each of them."""
 
     def __init__(self, address: str, headers: Mapping[str, str]) -> None:
-        # A connection each: vLLM closes one behind a failed order, at which the next order on it would be lost.
+        # One connection per call: vLLM closes it after a failed order, and the next order on it would be lost.
         self._http = Http(address, limits=LIMITS, headers={**headers, "Connection": "close"})
 
     @property
@@ -59,14 +59,14 @@ class ServedControl:
         return True
 
     async def first_of(self, *routes: AbortRoute) -> AbortRoute | None:
-        """The first of some routes that the server has; None = it has none."""
+        """The first of these routes that the server has; None = it has none."""
         for route in routes:
             if await self.has_route(route.path, route.body(NOBODY)):
                 return route
         return None
 
     async def abort(self, route: AbortRoute, wire_id: str, *, deadline_s: float) -> None:
-        """End a request. Overtakes whatever waits for a place."""
+        """End a request. It does not wait for a place."""
         await self._http.post_now(route.path, msgspec.json.encode(route.body(wire_id)), deadline_s=deadline_s)
 
     async def order(
@@ -78,7 +78,8 @@ class ServedControl:
         deadline_s: float = CONTROL_S,
         refusals: Collection[str] = REFUSALS,
     ) -> bytes:
-        """Have the server do something. Raises `ConfigError` naming the route and what it `needs` where it refuses."""
+        """Have the server do something. If it refuses, raises `ConfigError`, which names the route and what it
+        `needs`."""
         try:
             return await self.post(path, msgspec.json.encode(body or {}), deadline_s=deadline_s)
         except EngineError as error:

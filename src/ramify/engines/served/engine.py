@@ -1,10 +1,10 @@
 """Engine: `Served`, an engine whose model runs behind a server of token ids.
 
-All that such engines have in common: their options, tokens by the exchange, and what an update of weights is made of.
-What the server speaks, what is asked to know it and how it is ordered about is the subclass's. Making one asks nobody
-anything. Refused are a server of another model and one that gives no token ids. Retries are `Retrying`'s, placement
-`Replicas`'. Invariant: weights change only while the server is paused, and where that ends in the middle no token
-counts before an update that succeeds.
+It holds what such engines share: options, token generation by the exchange, and the steps of a weight update. A
+subclass adds the server's protocol: how it is asked for tokens, how it is identified, and how it is controlled.
+Creating an engine sends no request. It rejects a server of another model and one that returns no token ids. `Retrying`
+retries and `Replicas` places requests; this class does neither. Invariant: weights change only while the server is
+paused; if an update stops halfway, no token counts until an update succeeds.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ from ramify.engines.served.weights import ServedWeights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What is known of every server of one kind before one is asked."""
+    """What is known of every server of one kind before it is asked."""
 
     capabilities: Capabilities
-    """The context's length is the model's own."""
+    """`context_length` is replaced by the model's own."""
     dialect: Callable[[str], Dialect]
-    """By what the server calls its model."""
+    """Makes the dialect from the server's name of its model."""
     example: str
-    """An address."""
+    """An example of an address."""
     counter: str
-    """Its count of sampled tokens, at `/metrics`."""
+    """Name of its counter of sampled tokens, at `/metrics`."""
     tags: frozenset[str]
-    """Parts of its memory that can be given back."""
+    """Parts of its memory that can be freed."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -55,15 +55,15 @@ class Served(ABC):
     kind: ClassVar[Kind]
 
     model: str | Path | None = field(default=None, kw_only=False)
-    """What the server calls its model, or the model's folder."""
+    """The server's name of its model, or the model's folder."""
     base_url: str | None = None
     tokenizer: str | Path | None = None
-    """Folder of the tokenizer, where `model` is none."""
+    """Folder of the tokenizer, if `model` is not a folder."""
     served_name: str | None = None
-    """What the server calls the model, where its folder is in another place there."""
+    """The server's name of the model, if the model's folder has another path on the server."""
     logprobs_mode: LogprobKind = "raw"
     silent_s: float = 30.0
-    """Seconds without a token before the server is suspected."""
+    """Seconds without a token before the server is checked."""
     max_in_flight: int = 256
     api_key_env: str | None = None
     """Environment variable with the server's key."""
@@ -96,7 +96,7 @@ class Served(ABC):
         self._is_met = False
         self._meeting = Inquiry(self.connect, is_settled=lambda: self._is_met)
         self._is_paused = False
-        """Whether it certainly is, by `pause`."""
+        """Whether `pause` was called and succeeded, and `resume` was not called since."""
         self._orders = asyncio.Lock()
 
     @property
@@ -108,13 +108,13 @@ class Served(ABC):
         return self._exchange.terms.capabilities
 
     async def generate(self, request: Request) -> Generation:
-        """Carry one request out, one try; connects first where nobody has. Raises `EngineError`."""
+        """Run one request, with one try; connects first if nobody has. Raises `EngineError`."""
         await self._meeting.settle()
         self._refuse_law(request.sampling)
         return await self._exchange.generate(request)
 
     async def abort(self, request_id: str) -> None:
-        """End every request of this id at the server; they come back with what they had, where it can say that."""
+        """End every request with this id at the server. They return what they had, if the server can say it."""
         await self._exchange.abort(request_id)
 
     async def close(self) -> None:
@@ -123,15 +123,16 @@ class Served(ABC):
         await self._control.close()
 
     async def is_healthy(self) -> bool:
-        """Whether tokens come: by the progress clock, and by asking for one where it stands still."""
+        """Whether the server still produces tokens: by the progress clock or, if that stands still, by asking for one
+        token."""
         return await self._progress.is_working()
 
     # -- what the server is ------------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Ask the server what it is, and try one token."""
+        """Ask the server what it runs, and sample one token."""
         if self._is_met and self._weights.are_broken:
-            return  # it is paused, and has no token to try
+            return  # it is paused and samples no token
         terms = await self._meet()
         self._exchange.terms, self._weights.naming = terms, terms.naming
         self._weights.forget()
@@ -139,29 +140,31 @@ class Served(ABC):
 
     @abstractmethod
     async def _meet(self) -> Terms:
-        """What the server is, with one token tried. Raises `ConfigError` for one that cannot be ours."""
+        """What the server is; samples one token to find out. Raises `ConfigError` for a server that this engine cannot
+        use."""
 
     @abstractmethod
     async def _ask_weights(self) -> int | None:
-        """Version of the server's weights, None where its answers name it. Raises `ConfigError` for another model."""
+        """Version of the server's weights; None = the server is not asked for it (`naming`). Raises `ConfigError` for
+        another model."""
 
     @abstractmethod
     def _refuse_law(self, law: Sampling) -> None:
-        """Raise `EngineError` for what the server would change in silence."""
+        """Raise `EngineError` for sampling parameters that the server would change silently."""
 
     async def _is_server_paused(self) -> bool:
-        """Whether the server says that it was paused; False where it says nothing of that."""
+        """Whether the server says that it was paused; False if it cannot say."""
         return False
 
     def _other_model(self, names: Iterable[str]) -> ConfigError:
-        """The server runs what it calls `names`, and nothing else."""
+        """The error that says that the server runs only models called `names`."""
         return ConfigError(
             f"the server at {self._control.address} runs {', '.join(map(repr, sorted(names))) or 'no model'}, not "
             f"{self._known.name!r}; if that is the same model, set engine.options.served_name"
         )
 
     async def _prove_alive(self, deadline_s: float) -> None:
-        """Return if the server gives one token, or was paused on purpose; else raise `EngineError`."""
+        """Return if the server samples one token, or was paused on purpose; otherwise raise `EngineError`."""
         if not await self._is_server_paused():
             await self._exchange.probe(self._exchange.terms.dialect, deadline_s=deadline_s)
 
@@ -174,7 +177,7 @@ class Served(ABC):
     # -- control -----------------------------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """Sample nothing until `resume`. What becomes of requests on their way is the option `pause_mode`."""
+        """Stop sampling until `resume`. The option `pause_mode` says what happens to running requests."""
         async with self._orders:
             await self._quieten(self._order_pause())
             self._is_paused = True
@@ -185,10 +188,10 @@ class Served(ABC):
             await self._go_on()
 
     async def update_weights(self, source: str, version: int) -> None:
-        """Have the server take other weights while it is paused; later tokens carry `version`.
+        """Have the server load other weights while it is paused; later tokens carry `version`.
 
-        `source` is the full path of a folder on the server's machine. Where the server fails in the middle it stays
-        paused, and no token counts before an update that succeeds: its weights may be half loaded.
+        `source` is the full path of a folder on the server's machine. If the server fails halfway, it stays paused, and
+        no token counts until an update succeeds: its weights may be half loaded.
         """
         self._refuse_source(source)
         async with self._orders:
@@ -197,19 +200,19 @@ class Served(ABC):
             except ConfigError:
                 raise
             except BaseException:
-                # It may be paused or not, with old weights, new ones or a half of each.
+                # The server may be paused or not, with old weights, new ones, or a mix of both.
                 self._progress.pause()
                 self._weights.break_off(f"the update to version {version} ended in the middle")
                 raise
 
     async def offload(self, tags: tuple[str, ...] = ()) -> None:
-        """Give the memory of the tags back, of all without tags."""
+        """Free the memory of the tags; of all tags if none are given."""
         self._refuse_unknown(tags)
         async with self._orders:
             await self._quieten(self._order_offload(tags))
 
     async def onload(self, tags: tuple[str, ...] = ()) -> None:
-        """Take back what `offload` gave; all of it without tags."""
+        """Take back the memory that `offload` freed; all of it if no tags are given."""
         self._refuse_unknown(tags)
         async with self._orders:
             await self._order_onload(tags)
@@ -230,8 +233,8 @@ class Served(ABC):
 
     @abstractmethod
     async def _load(self, source: str, version: int) -> None:
-        """Have the server, which is paused, take other weights and call them `version`. No prefix computed by others
-        is left. Raises `ConfigError` where it refuses before it has begun."""
+        """Have the paused server load other weights and call them `version`. Afterwards no prefix computed by other
+        weights is left. Raises `ConfigError` if the server refuses before it begins."""
 
     def _refuse_source(self, source: str) -> None:
         if not source.startswith("/"):
@@ -253,7 +256,7 @@ class Served(ABC):
         await self._go_on()
 
     async def _quieten(self, order: Awaitable[None]) -> None:
-        """Carry out an order behind which no token is expected; where it fails, tokens are expected as before."""
+        """Run an order after which no token is expected. If it fails, tokens are expected as before."""
         self._progress.pause()
         try:
             await order
@@ -263,7 +266,7 @@ class Served(ABC):
             raise
 
     async def _go_on(self) -> None:
-        """Have the server sample again, unless it is to be paused."""
+        """Have the server sample again, unless it was paused by `pause`."""
         if not self._is_paused:
             self._progress.resume()
             await self._order_resume()

@@ -1,8 +1,8 @@
-"""Exchange: how a server carries one generation out, whatever the server speaks.
+"""Exchange: runs one generation on a server of any kind.
 
-Asks, goes on from stops that are none of ours, and ends what is aborted, what is beyond its deadline and what the
-server is silent on. What differs from server to server is its `Dialect`. An answer counts for the request it names
-alone. One generate is one try; nothing is tried again here.
+It sends requests, continues after stops that are not ours, and ends requests that are aborted, past their deadline, or
+on a silent server. The `Dialect` holds what differs between servers. An answer counts only for the request that it
+names. One `generate` is one try; nothing is retried here.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from ramify.engines.served.turn import Ask, Sampled, ServedTurn
 from ramify.engines.served.weights import Known, Naming, ServedWeights
 
 ABORT_S: Final = 5.0
-"""Time an aborted request has to come back with what it had, before its connection is closed."""
+"""Time for an aborted request to return what it had, before its connection is closed."""
 PROBE_TEXT: Final = "a"
 
 
 class Dialect(Protocol):
-    """How one kind of server is asked for tokens."""
+    """How to ask one kind of server for tokens."""
 
     @property
     def path(self) -> str: ...
@@ -39,13 +39,13 @@ class Dialect(Protocol):
     def body(self, ask: Ask) -> bytes: ...
 
     def sampled(self, answer: bytes, ask: Ask) -> Sampled:
-        """What an answer says. Raises `EngineError` for one that says nothing."""
+        """The content of an answer. Raises `EngineError` if it has none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a server is asked, and what it gives."""
+    """How to ask a server, and what it can do."""
 
     dialect: Dialect
     capabilities: Capabilities
@@ -55,16 +55,16 @@ class Terms:
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A request on its way, and what the server knows it by at present."""
+    """A running request, and its current id at the server."""
 
     is_unwanted: bool = False
-    """Whether somebody wants it ended with what it has."""
+    """Whether it was aborted."""
     wire_id: str = ""
     flight: ServedFlight | None = None
 
 
 class Exchange:
-    """Generations of `model` over `http`. `terms` are replaced when the server has said what it is."""
+    """Runs generations of `model` over `http`. `terms` are replaced when the server has said what it is."""
 
     def __init__(
         self,
@@ -86,14 +86,14 @@ class Exchange:
         self._patience = patience
         self._bytes = [model.codec.token_bytes(i) for i in range(model.codec.vocab_size)]
         self._names_requests = False
-        """Whether answers say which request they are to: not behind a gateway that calls requests something else."""
+        """Whether answers name the request that they belong to: not behind a gateway that renames requests."""
         self._pending: dict[str, set[_Pending]] = {}
         self._nonce = secrets.token_hex(4)
         self._numbers = itertools.count()
         self._aborts: set[asyncio.Task[None]] = set()
 
     async def generate(self, request: Request) -> Generation:
-        """Carry one request out, one try. Raises `EngineError`."""
+        """Run one request, with one try. Raises `EngineError`."""
         turn = ServedTurn(
             request,
             token_bytes=self._bytes,
@@ -109,7 +109,7 @@ class Exchange:
         return turn.generation(finish)
 
     async def _exchanged(self, turn: ServedTurn, known: Known, pending: _Pending) -> Finish | None:
-        """One ask and what `turn` hears of its answer."""
+        """One request to the server, and what `turn` makes of the answer."""
         ask, dialect = turn.ask(self._wire_id(turn.request.request_id)), self.terms.dialect
         try:
             async with self._progress.watched(len(ask.ids)) as flight:
@@ -128,7 +128,7 @@ class Exchange:
         return turn.hear(replace(sampled, versions=spans), ask)
 
     def _room(self, request: Request) -> int:
-        """Most tokens of a request. Raises `EngineError` for one that the server could not carry out."""
+        """Maximum number of tokens of a request. Raises `EngineError` for a request that the server could not run."""
         given = self.terms.capabilities
         room = room_for(request, context_length=given.context_length, vocab_size=len(self._bytes))
         if request.measures - given.measures:
@@ -138,7 +138,8 @@ class Exchange:
         return room
 
     def _wire_id(self, request_id: str) -> str:
-        """A fresh id for one ask: of no other try, and the beginning of no other, since sglang aborts by beginnings."""
+        """A new id for one ask. No other try has it, and no other id begins with it, because sglang aborts by prefix of
+        the id."""
         return f"{re.sub('[^0-9A-Za-z_-]', '_', request_id)}:{self._nonce}:{next(self._numbers)}."
 
     async def probe(self, dialect: Dialect, *, topk: int = 0, deadline_s: float = CONTROL_S) -> Sampled:
@@ -152,7 +153,7 @@ class Exchange:
     # -- what it is ended by -----------------------------------------------------------------------------------------
 
     async def abort(self, request_id: str) -> None:
-        """End every request of this id at the server; their answers come back with what they had."""
+        """End every request with this id at the server; their answers return what they had."""
         await asyncio.gather(*(self._abort(pending) for pending in tuple(self._pending.get(request_id, ()))))
 
     async def _abort(self, pending: _Pending) -> None:
@@ -169,7 +170,7 @@ class Exchange:
 
     @contextmanager
     def _abortable(self, request: Request) -> Iterator[_Pending]:
-        """Hold a request where `abort` finds it, and abort it at its deadline where the server can."""
+        """Register a request so that `abort` finds it, and abort it at its deadline if the server can abort."""
         pending = _Pending()
         group = self._pending.setdefault(request.request_id, set())
         group.add(pending)
@@ -191,7 +192,7 @@ class Exchange:
         task.add_done_callback(self._aborts.discard)
 
     async def _abort_in_time(self, pending: _Pending) -> None:
-        with suppress(EngineError):  # the request has its own end by now
+        with suppress(EngineError):  # the request ends by itself in this case
             await self._abort(pending)
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Inquiry: a question that many have at once. One asks; the others wait, and hear the same answer or the same fault.
+"""Inquiry: a question that many callers have at once. One asks; the others wait and get the same answer or error.
 
-So a server that does not answer costs everybody one deadline, and not each in turn one more than the one before.
+So if a server does not answer, everybody waits for one deadline, rather than for one after another.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from ramify.core.errors import RamifyError
 
 
 class Inquiry:
-    """Ask by `ask` until `is_settled`. Cancelled, the next one who waits asks."""
+    """Calls `ask` until `is_settled`. If the caller that asks is cancelled, the next waiting one asks."""
 
     def __init__(self, ask: Callable[[], Awaitable[None]], *, is_settled: Callable[[], bool]) -> None:
         self._ask = ask
@@ -21,7 +21,7 @@ class Inquiry:
         self._fault: RamifyError | None = None
 
     async def settle(self) -> None:
-        """Return when it is settled. Raises what asking raised, to all who waited for it."""
+        """Return when it is settled. All callers that waited for a call of `ask` get the error that it raised."""
         num_faults = self._num_faults
         if self._is_settled():
             return

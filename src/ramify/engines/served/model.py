@@ -1,7 +1,7 @@
-"""Model: what this machine knows of a model that a server runs, by its tokenizer's folder alone.
+"""Model: what this machine knows of a model that a server runs, from its tokenizer's folder alone.
 
-No weights are read. Refused: a model without a folder to take the tokenizer from, since ids in and out mean nothing
-without one; and a server that runs another model, which would answer as readily.
+No weights are read. It rejects a model without a tokenizer folder, because ids mean nothing without a tokenizer.
+`is_among` detects a server that runs another model, which would answer all the same.
 """
 
 import json
@@ -22,19 +22,19 @@ class ServedModel:
     """A model by name or folder, and its tokenizer."""
 
     name: str
-    """What the server calls it, or its folder."""
+    """The server's name of it, or its folder."""
     codec: Codec
     end_ids: tuple[int, ...]
     """Tokens that end a sequence."""
     context_length: int
-    """Positions of the model by its config.json; 0 = there is none."""
+    """The model's positions in its config.json; 0 = not given."""
 
     @classmethod
     def of(
         cls, engine: str, model: str | Path | None, *, tokenizer: str | Path | None, served_name: str | None
     ) -> "ServedModel":
-        """Read the tokenizer of `tokenizer`, a folder; None = `model` is one. `served_name` is what the server calls
-        the model, None = `model`. Raises `ConfigError`."""
+        """Read the tokenizer in the folder `tokenizer`; None = the folder `model`. `served_name` is the server's name
+        of the model; None = `model`. Raises `ConfigError`."""
         if model is None:
             raise ConfigError(f"engine {engine!r} needs the model its server runs: engine.model = 'name or folder'")
         folder = Path(model if tokenizer is None else tokenizer)
@@ -48,7 +48,7 @@ class ServedModel:
         return cls(served_name or str(model), codec, end_ids, _number(config, "max_position_embeddings"))
 
     def is_among(self, names: Iterable[str]) -> bool:
-        """Whether a server that has its model under these names, some of them paths, runs this one."""
+        """Whether a server that lists its model under these names, some of them paths, runs this model."""
         own = {self.name}
         if Path(self.name).is_dir():
             own.add(str(Path(self.name).resolve()))
@@ -56,7 +56,7 @@ class ServedModel:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """What config.json says of the model; empty = there is none."""
+    """The model's part of config.json; empty = no such file."""
     path = folder / "config.json"
     if not path.is_file():
         return {}
@@ -76,7 +76,8 @@ def _number(config: dict[str, Any], key: str) -> int:
 
 
 def _codec(folder: Path, vocab_size: int) -> tuple[Codec, tuple[int, ...]]:
-    """The folder's tokenizer and the tokens that end a sequence. Without `tokenizers`, plain byte-level files only."""
+    """The folder's tokenizer and the tokens that end a sequence. Without the package `tokenizers`, only plain
+    byte-level files work."""
     try:
         from ramify.engines.tokenizer_json import TokenizerJson
     except ImportError as missing:

@@ -1,10 +1,10 @@
-"""Progress: whether a server still works, by what comes back from it.
+"""Progress: decides whether a server still works from what it returns.
 
-A server's own word for its health is not taken: it stays 200 with a dead scheduler behind it (sgl-project/sglang #6624,
-vllm-project/vllm #16259). The clock is: seconds since an answer came, or since the server's count of sampled tokens
-rose. Beyond `silent_s`, and longer for longer contexts in flight, one token is asked for; where none comes either, all
-that is in flight fails with `engine_silent`. It watches only while something is in flight. A server that was paused on
-purpose is not silent.
+It does not trust a server's health route: that returns 200 even if the scheduler behind it is dead (sgl-project/sglang
+#6624, vllm-project/vllm #16259). Its clock counts the seconds since an answer came, or since the server's count of
+sampled tokens rose. After `silent_s`, and later if long contexts are in flight, it asks for one token. If none comes,
+everything in flight fails with `engine_silent`. It watches only while something is in flight. A server that was paused
+on purpose does not count as silent.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from typing import Final
 from ramify.core.errors import EngineError
 
 PROBE_S: Final = 20.0
-"""Time for one token when a server is under suspicion (sglang: SGLANG_HEALTH_CHECK_TIMEOUT)."""
+"""Timeout for one token from a suspected server (sglang: SGLANG_HEALTH_CHECK_TIMEOUT)."""
 
 
 @dataclass(slots=True, eq=False)
 class ServedFlight:
-    """One request on its way to a server."""
+    """One request in flight to a server."""
 
     num_context: int
-    """Tokens of its context: what it may take before its first token grows with them."""
+    """Tokens of its context: the time allowed before its first token grows with them."""
     _scope: asyncio.Timeout
     error: EngineError | None = None
     """Why it was ended from outside; None = it was not."""
@@ -40,8 +40,8 @@ class ServedFlight:
 
 
 class Progress:
-    """The clock of one server. `probe` asks for one token and raises `EngineError` where none comes; `count` is the
-    server's count of sampled tokens so far, None = it has none."""
+    """The clock of one server. `probe` asks for one token and raises `EngineError` if none comes. `count` returns the
+    server's count of sampled tokens so far; None = it has none."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Progress:
         self._last = asyncio.get_running_loop().time()
 
     def pause(self) -> None:
-        """Expect nothing until `resume`."""
+        """Expect no answers until `resume`."""
         self._is_paused = True
 
     def resume(self) -> None:
@@ -84,9 +84,9 @@ class Progress:
 
     @asynccontextmanager
     async def watched(self, num_context: int) -> AsyncIterator[ServedFlight]:
-        """Watch over a request with `num_context` tokens of context.
+        """Watch a request with `num_context` tokens of context.
 
-        Raises the `EngineError` it is failed with inside: `engine_silent` when the server is found silent.
+        Raises the `EngineError` that the request is failed with: `engine_silent` when the server is found silent.
         """
         if not self._flights:
             self.beat()
@@ -107,7 +107,7 @@ class Progress:
             raise flight.error from None
 
     async def is_working(self) -> bool:
-        """Whether something came back of late; else whether one token comes."""
+        """Whether something came back within `silent_s`; if not, whether one token comes."""
         if self._is_paused or self.since_s < self._silent_s:
             return True
         return await self._answers()
@@ -123,7 +123,7 @@ class Progress:
             self._task = asyncio.get_running_loop().create_task(self._watch(), name="ramify progress clock")
 
     async def _watch(self) -> None:
-        """Look every third of the time allowed, so that a count that stands still has been read more than once."""
+        """Look every third of `silent_s`, so that a count that stands still has been read more than once."""
         while self._flights:
             await asyncio.sleep(self._silent_s / 3)
             if self._is_paused or self.since_s < self._silent_s / 3 or await self._has_risen():
@@ -132,7 +132,7 @@ class Progress:
                 self._fail_all()
 
     async def _has_risen(self) -> bool:
-        """Whether the server sampled since its count was last read; True counts as something that came back."""
+        """Whether the server has sampled since its count was last read; if so, this counts as an answer."""
         before, self._counted = self._counted, await self._count()
         has_risen = before is not None and self._counted is not None and self._counted > before
         if has_risen:
@@ -140,7 +140,7 @@ class Progress:
         return has_risen
 
     async def _answers(self) -> bool:
-        """Whether one token comes, or anything else meanwhile."""
+        """Whether one token comes, or any other answer meanwhile."""
         last = self._last
         try:
             await self._probe(PROBE_S + self._longest_prefill_s)

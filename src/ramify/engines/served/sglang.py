@@ -1,10 +1,11 @@
 """Sglang: a model behind an SGLang server.
 
-Token ids in and out over `/generate`; no text is read. Refused is also sampling whose logprobs the server cannot give.
+Takes and returns token ids over `/generate`; no text is read. It also rejects sampling parameters whose logprobs the
+server cannot give.
 
-What differs from vLLM: logprobs come after temperature (and before truncation) unless the server was started with
-SGLANG_RETURN_ORIGINAL_LOGPROB=1; seeds count with --enable-deterministic-inference alone; an abort ends every request
-whose id begins with the one named; whether others paused it is not said.
+Differences from vLLM: logprobs are computed after temperature (and before truncation) unless the server was started
+with SGLANG_RETURN_ORIGINAL_LOGPROB=1; seeds have an effect only with --enable-deterministic-inference; an abort ends
+every request whose id begins with the given id; the server does not say whether somebody else paused it.
 """
 
 from dataclasses import dataclass, field, replace
@@ -25,9 +26,9 @@ from ramify.engines.served.turn import Sampled
 PauseMode = Literal["retract", "in_place", "abort"]
 
 MAX_TOPK: Final = 20
-"""As vLLM's; SGLang has no limit of its own."""
+"""The same as vLLM's; SGLang has no limit of its own."""
 MARGIN: Final = 6
-"""Positions of its context that SGLang does not give away: one, and five more of a context's own length."""
+"""Context positions that SGLang reserves: one, and five more of a context's own length."""
 ADMIN: Final = "the key of a server started with --admin-api-key, or one started without"
 MEMORY_SAVER: Final = "a server started with --enable-memory-saver"
 
@@ -66,7 +67,7 @@ TOLD: Final = msgspec.json.Decoder(_Told)
 
 @dataclass(frozen=True, slots=True)
 class SglangServer:
-    """What a server said of itself."""
+    """What a server reported about itself."""
 
     version: str
     served_name: str
@@ -76,8 +77,8 @@ class SglangServer:
 
 @dataclass(eq=False, kw_only=True)
 class Sglang(Served):
-    """An SGLang server. Where `pause_mode` is `retract`, requests on their way go on under new weights, their contexts
-    computed anew."""
+    """An SGLang server. If `pause_mode` is `retract`, running requests continue under new weights and their contexts
+    are recomputed."""
 
     kind: ClassVar[Kind] = Kind(
         capabilities=Capabilities(
@@ -95,11 +96,12 @@ class Sglang(Served):
     )
 
     logprobs_mode: LogprobKind = "scaled"
-    """`raw` for SGLANG_RETURN_ORIGINAL_LOGPROB=1."""
+    """Set `raw` for a server with SGLANG_RETURN_ORIGINAL_LOGPROB=1."""
     pause_mode: PauseMode = "retract"
-    """Whether requests wait at a pause without or with their keys and values, or are aborted."""
+    """What a pause does with running requests: they wait without their keys and values (`retract`) or with them
+    (`in_place`), or are aborted."""
     server: SglangServer | None = field(default=None, init=False)
-    """What the server said; None = it was not asked yet."""
+    """What the server said; None = it was not yet asked."""
 
     def _refuse_law(self, law: Sampling) -> None:
         if self.capabilities.logprobs == "scaled" and law.temperature and (law.top_p < 1 or law.top_k):
@@ -133,7 +135,7 @@ class Sglang(Served):
         return Terms(replace(wire, has_logprobs=has_logprobs), given, abort_route, naming)
 
     async def _model_served(self) -> _ModelInfo:
-        """What the server says of its model. Raises `ConfigError` naming both if it is another one than ours."""
+        """What the server says of its model. Raises `ConfigError`, which names both, if it is not ours."""
         info = decoded(MODEL_INFO, await self._control.get("/model_info"))
         names = {info.model_path, info.served_model_name or info.model_path}
         if not self._known.is_among(names):

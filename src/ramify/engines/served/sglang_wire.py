@@ -1,7 +1,7 @@
-"""SGLang wire: how its route for token ids is asked, and what it answers.
+"""SGLang wire: the requests and answers of SGLang's route for token ids.
 
-Every sampling parameter is named in the body: what is left out, a server fills from its --preferred-sampling-params.
-Answers are decoded into typed structs and not repaired.
+The body names every sampling parameter: a server fills missing ones from its --preferred-sampling-params. Answers are
+decoded into typed structs and not repaired.
 """
 
 from collections.abc import Iterable
@@ -15,10 +15,10 @@ from ramify.engines.served.answer import VersionSpan, decoded, version_number, v
 from ramify.engines.served.turn import Ask, Sampled
 
 MAX_STOPS: Final = 32
-"""SGLang's own limit on stop texts of a request (MAX_STOP_COUNT); words beyond it are found in what comes back."""
+"""SGLang's own limit on the stop texts of a request (MAX_STOP_COUNT); further stop words are found in the answer."""
 
 _Logprob = tuple[float | None, int, str | None]
-"""Logprob, token id, and its text where that was asked for."""
+"""Logprob, token id, and the token's text if that was asked for."""
 
 
 class _Finish(msgspec.Struct):
@@ -49,7 +49,7 @@ GENERATED: Final = msgspec.json.Decoder(_Generated)
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """`POST /generate`. Seeds are sent where the server heeds them: others refuse or ignore them."""
+    """`POST /generate`. Seeds are sent only to servers that use them: others refuse or ignore them."""
 
     has_seeds: bool = False
     has_logprobs: bool = True
@@ -120,6 +120,6 @@ class Native:
 
 
 def _with_own(top: Iterable[_Logprob], own: _Logprob) -> list[float]:
-    """Top logprobs, the sampled token's among them."""
+    """Top logprobs, including the sampled token's."""
     values = {token: logprob for logprob, token, _ in (*top, own)}
     return [logprob for logprob in values.values() if logprob is not None]

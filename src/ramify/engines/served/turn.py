@@ -1,9 +1,10 @@
-"""Turn: one generation of a server, from what is asked to the tokens that count.
+"""Turn: one generation of a server, from the request sent to the tokens that count.
 
 A `StopWatch` over the ids finds the stop words, as in every other engine. A server does not know the run that the
-context ends with, and reads only its own text, so its stop says only where it came back. Tokens behind a stop are cut
-off and billed. Where the server stopped at none of our stop words, another ask continues. An answer with another number
-of tokens, another prompt, or logprobs that are missing or no numbers raises an error by name and is never repaired.
+context ends with; it reads only its own text, so its stop says only where it returned. Tokens after a stop are cut off
+and billed. If the server stopped at a text that completes none of our stop words, another request continues from there.
+An answer raises a named error and is never repaired if it has the wrong number of tokens, another prompt, or logprobs
+that are missing or not numbers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,70 +20,70 @@ from ramify.core.segment import Finish, Floats_T, Sampling, token_array
 from ramify.engines.stop_watch import StopWatch
 
 WIRE_SEED_MASK: Final = (1 << 63) - 1
-"""Servers hold a seed in a signed 64-bit integer."""
+"""Servers store a seed in a signed 64-bit integer."""
 CONTINUED_DRAW: Final = (1 << 40) + 3
-"""Index under which a further ask of one generation draws: the first ask's random numbers are spent."""
+"""Index for the seed of a continued generation, because the first ask has used the random numbers of its own seed."""
 CLAMPED_LOGPROB: Final = -9999.0
-"""What servers send for minus infinity and for what is no number (vllm: `max(logprob, -9999.0)`)."""
+"""What servers send for minus infinity and for NaN (vllm: `max(logprob, -9999.0)`)."""
 MAX_LOGPROB: Final = 1e-3
-"""Above 0 by what rounding may add."""
+"""Slightly above 0, because of rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One exchange with a server: continue `ids`."""
+    """One request to a server: continue `ids`."""
 
     ids: list[int]
     max_tokens: int
     seed: int
-    """Of 63 bits."""
+    """A number of 63 bits."""
     stops: tuple[str, ...]
-    """Texts at which the server may come back."""
+    """Texts at which the server may stop."""
     end_ids: tuple[int, ...]
-    """Tokens at which it must."""
+    """Tokens at which the server must stop."""
     sampling: Sampling
     topk: int
-    """Top logprobs a token; 0 = the sampled token's alone."""
+    """Top logprobs per token; 0 = only the sampled token's."""
     request_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What a server answered, as it said it."""
+    """A server's answer, as it was sent."""
 
     ids: list[int]
     finish: str
     """`stop`, `length` or `abort`."""
     matched: str | None = None
-    """The text it stopped at; None = it stopped at a token, or not at all."""
+    """The text it stopped at; None = it stopped at a token, or for another reason."""
     logprobs: Sequence[float | None] | None = None
     topk: Sequence[Sequence[float]] = ()
-    """For each token: the logprobs returned, in any order."""
+    """For each token: the top logprobs, in any order."""
     num_prompt: int | None = None
-    """Tokens of context it counted; None = it was aborted before it counted any."""
+    """Context tokens that it counted; None = it was aborted before it counted any."""
     num_told: int | None = None
-    """Tokens it says it sampled; None = it does not say."""
+    """Tokens that it says it sampled; None = it does not say."""
     num_cached: int | None = None
-    """Of those, tokens whose keys and values it had; None = it does not say."""
+    """Context tokens whose keys and values it had; None = it does not say."""
     versions: tuple[tuple[int, int], ...] = ()
     """(policy version, number of tokens) in order; empty = it does not say."""
     version: int | None = None
-    """The policy version it had when it answered; None = it does not say."""
+    """Its policy version when it answered; None = it does not say."""
     request_id: str = ""
-    """What it calls the request that it answers; '' = it does not say."""
+    """The id of the request that it answers; '' = it does not say."""
 
 
 @dataclass(slots=True)
 class ServedTurn:
-    """One generation on its way. Fed answers until one ends it."""
+    """One running generation. It takes answers in until one ends it."""
 
     request: Request
     token_bytes: Sequence[bytes]
     end_ids: tuple[int, ...]
     room: int
-    """Most tokens: of the request, or fewer where the context has less room."""
+    """Maximum number of tokens: the request's limit, or fewer where the context has less room."""
     has_logprobs: bool = True
-    """Whether the server gives any; an answer without is refused then."""
+    """Whether the server gives any; if so, an answer without them is refused."""
     ids: list[int] = field(default_factory=list[int])
     num_billed: int = 0
     num_cached: int = 0
@@ -96,7 +97,7 @@ class ServedTurn:
         self._watch = StopWatch(self.request.stops, (self.token_bytes[token] for token in latest_first))
 
     def ask(self, request_id: str) -> Ask:
-        """What is asked next."""
+        """The next request to the server."""
         request, num = self.request, len(self.ids)
         seed = request.seed if not num else child_seed(request.seed, num, CONTINUED_DRAW)
         return Ask(
@@ -111,9 +112,10 @@ class ServedTurn:
         )
 
     def hear(self, sampled: Sampled, ask: Ask) -> Finish | None:
-        """Take an answer in; how the generation ends with it, None = the server stopped at no stop word of ours.
+        """Take an answer in; returns how the generation ends with it. None = the server stopped at none of our stop
+        words.
 
-        Raises `EngineError` for an answer that is unsound.
+        Raises `EngineError` for an invalid answer.
         """
         self._refuse(sampled, ask)
         num, finish = self._heard(sampled)
@@ -136,7 +138,7 @@ class ServedTurn:
         return finish
 
     def generation(self, finish: Finish) -> Generation:
-        """What it came to."""
+        """The generation from all answers."""
         return Generation(
             ids=token_array(self.ids),
             finish=finish,
@@ -149,7 +151,7 @@ class ServedTurn:
         )
 
     def _heard(self, sampled: Sampled) -> tuple[int, Finish | None]:
-        """How many of the tokens count, and the end that is among them."""
+        """How many of the tokens count, and the end that they contain."""
         ids = sampled.ids
         num_before_end = len(ids)
         if not set(self.end_ids).isdisjoint(ids):
@@ -162,7 +164,7 @@ class ServedTurn:
         return len(ids), None
 
     def _refuse(self, sampled: Sampled, ask: Ask) -> None:
-        """Raise for what cannot be an answer to `ask`."""
+        """Raise `EngineError` for an answer that cannot belong to `ask`."""
         num = len(sampled.ids)
         if sampled.finish not in ("stop", "length", "abort"):
             raise EngineError("unknown_finish", f"{sampled.finish!r}; expected 'stop', 'length' or 'abort'")
@@ -185,7 +187,7 @@ class ServedTurn:
             raise EngineError("bad_versions", f"spans {sampled.versions} for {num} tokens")
 
     def _keep(self, sampled: Sampled, num: int, ask: Ask) -> None:
-        """Take the first `num` tokens of an answer over. Mutates."""
+        """Keep the first `num` tokens of an answer. Mutates."""
         self.ids += sampled.ids[:num]
         if self.has_logprobs and sampled.ids:
             self._logprobs += _sound(sampled.logprobs, len(sampled.ids))[:num]
@@ -202,7 +204,7 @@ class ServedTurn:
 
 
 def completions(tail: bytes, words: Iterable[str]) -> list[str]:
-    """What would complete a word that may have begun at the end of `tail`, as texts a server can look for."""
+    """The rests of words that may have begun at the end of `tail`, as texts that a server can look for."""
     found: list[str] = []
     for word in words:
         needle = word.encode()
@@ -223,7 +225,7 @@ def first_of(spans: Iterable[tuple[int, int]], num: int) -> list[tuple[int, int]
 
 
 def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same spans, neighbours of one version as one, empty ones left out."""
+    """The same spans, with neighbours of one version joined and empty spans left out."""
     joined: list[tuple[int, int]] = []
     for version, length in spans:
         if joined and joined[-1][0] == version:
@@ -234,7 +236,7 @@ def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _sound(logprobs: Sequence[float | None] | None, num: int) -> list[float]:
-    """The logprobs of `num` sampled tokens. Raises `EngineError` where one is missing or stands for no number."""
+    """The logprobs of `num` sampled tokens. Raises `EngineError` if one is missing or is no number."""
     if logprobs is None or len(logprobs) != num:
         raise EngineError("bad_logprobs", f"{0 if logprobs is None else len(logprobs)} logprobs for {num} tokens")
     values = [value for value in logprobs if value is not None and CLAMPED_LOGPROB < value <= MAX_LOGPROB]

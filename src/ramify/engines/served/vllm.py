@@ -1,6 +1,6 @@
 """Vllm: a model behind a vLLM server.
 
-Token ids in and out; no text is read. The route that speaks ids alone is taken where the server has it, else
+Takes and returns token ids; no text is read. It uses the route that speaks only ids if the server has it, otherwise
 `/v1/completions`.
 """
 
@@ -30,11 +30,11 @@ DEV_MODE: Final = "a server started with VLLM_SERVER_DEV_MODE=1 in its environme
 SLEEP_MODE: Final = f"{DEV_MODE} and --enable-sleep-mode"
 TRANSFER: Final = f"{DEV_MODE} and --weight-transfer-config, and /init_weight_transfer_engine by the trainer"
 TOPKS: Final = (20, 10, 5, 1, 0)
-"""Numbers of top logprobs tried, most first: 20 is vLLM's own limit (--max-logprobs)."""
+"""Numbers of top logprobs to try, largest first: 20 is vLLM's own limit (--max-logprobs)."""
 MIN_TEMPERATURE: Final = 0.01
-"""vLLM raises what is above 0 and below this to this."""
+"""vLLM raises temperatures above 0 and below this to this value."""
 NOT_FINITE: Final = "not JSON compliant"
-"""In vLLM's answer 400 where a logprob is NaN: the server is sick, and not one without logprobs."""
+"""Part of vLLM's answer 400 when a logprob is NaN: the server is broken; it is not a server without logprobs."""
 ROUTES: Final[dict[Api, tuple[type[Completions] | type[Generate], ...]]] = {
     "auto": (Generate, Completions),
     "generate": (Generate,),
@@ -77,22 +77,23 @@ SUCCESS: Final = msgspec.json.Decoder(_Success)
 
 @dataclass(frozen=True, slots=True)
 class VllmServer:
-    """What a server said of itself."""
+    """What a server reported about itself."""
 
     version: str
     served_name: str
-    """What it calls the model."""
+    """The server's name of the model."""
     route: str
-    """Where tokens are asked for."""
+    """The path for generating tokens."""
     has_cached_counts: bool
-    """Whether it says how much of a context it had cached; without (--enable-prompt-tokens-details) all of a context
-    counts as computed."""
+    """Whether it reports cached context tokens. If not (no --enable-prompt-tokens-details), all of a context counts as
+    computed."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Vllm(Served):
-    """A vLLM server. Where `pause_mode` is `keep`, requests on their way go on under new weights, their contexts
-    computed anew; `source` of new weights may also be the JSON of an `update_info` for its weight transfer engine."""
+    """A vLLM server. If `pause_mode` is `keep`, running requests continue under new weights and their contexts are
+    recomputed. In `update_weights`, `source` may also be the JSON of an `update_info` for vLLM's weight transfer
+    engine."""
 
     kind: ClassVar[Kind] = Kind(
         capabilities=Capabilities(
@@ -112,13 +113,13 @@ class Vllm(Served):
 
     api: Api = "auto"
     logprobs_mode: LogprobKind = "raw"
-    """`scaled` for --logprobs-mode processed_logprobs."""
+    """Set `scaled` for a server with --logprobs-mode processed_logprobs."""
     pause_mode: PauseMode = "keep"
-    """Whether requests wait at a pause, are aborted, or are waited for."""
+    """What a pause does with running requests: they stop and wait (`keep`), are aborted, or are waited for."""
     sleep_level: SleepLevel = 1
-    """2 drops the weights when they are offloaded."""
+    """2 = offloading drops the weights."""
     server: VllmServer | None = field(default=None, init=False)
-    """What the server said; None = it was not asked yet."""
+    """What the server said; None = it was not yet asked."""
 
     def _refuse_law(self, law: Sampling) -> None:
         if 0 < law.temperature < MIN_TEMPERATURE:
@@ -151,7 +152,7 @@ class Vllm(Served):
         return Terms(wire, given, abort_route, naming)
 
     async def _model_served(self) -> _Model:
-        """The one of the server's models that is ours. Raises `ConfigError` naming both."""
+        """The server's model that is ours. Raises `ConfigError`, which names both, if there is none."""
         models = decoded(MODELS, await self._control.get("/v1/models")).data
         for each in models:
             if self._known.is_among({each.id, each.root or each.id}):
@@ -159,7 +160,8 @@ class Vllm(Served):
         raise self._other_model(each.id for each in models)
 
     async def _tried(self, name: str) -> tuple[Wire, Sampled, int]:
-        """The first of the routes and numbers of top logprobs that gives a token; with its answer and that number.
+        """Tries routes and numbers of top logprobs in order. Returns the first pair that gives a token: route, answer,
+        number.
 
         Raises `ConfigError` if none does.
         """
@@ -229,7 +231,7 @@ class Vllm(Served):
             reload = {"method": "reload_weights", "kwargs": {"weights_path": source}}
             await order("/collective_rpc", reload, needs=DEV_MODE, deadline_s=LOAD_S)
             await self._further("/update_weight_version", {"new_version": str(version)}, needs=DEV_MODE)
-        # Keys and values of frozen requests too: they are the old weights'.
+        # Also drop keys and values of paused requests: the old weights computed them.
         answer = await self._further("/reset_prefix_cache?reset_running_requests=true", {}, needs=DEV_MODE)
         if not decoded(SUCCESS, answer).success:
             raise EngineError("stale_cache", "the server keeps prefixes of the old weights, and stays paused")
@@ -237,7 +239,7 @@ class Vllm(Served):
     async def _further(
         self, path: str, body: Mapping[str, object], *, needs: str, deadline_s: float = CONTROL_S
     ) -> bytes:
-        """An order behind the first of an update: what refuses it leaves the weights half loaded."""
+        """An order of an update after its first one: if the server refuses it, the weights are half loaded."""
         try:
             return await self._control.order(path, body, needs=needs, deadline_s=deadline_s)
         except ConfigError as error:
@@ -245,10 +247,11 @@ class Vllm(Served):
 
 
 def _is_transfer(source: str) -> bool:
-    """Whether a source of weights is for the weight transfer engine, and no folder."""
+    """Whether a source of weights is for the weight transfer engine rather than a folder."""
     return source.lstrip().startswith("{")
 
 
 def _abort_body(wire_id: str) -> dict[str, list[str]]:
-    """The id under each name that vLLM gives a request of ours: of its two routes, and of versions that change none."""
+    """The id in each form that vLLM gives to our requests: in its two routes, and unchanged in versions that keep
+    it."""
     return {"request_ids": [wire_id, f"cmpl-{wire_id}-0", f"generate-tokens-{wire_id}"]}

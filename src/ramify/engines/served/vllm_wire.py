@@ -1,8 +1,8 @@
-"""vLLM wire: how its two routes for token ids are asked, and what they answer.
+"""vLLM wire: the requests and answers of vLLM's two routes for token ids.
 
-`Generate` is `/inference/v1/generate`, which speaks ids alone; `Completions` is `/v1/completions`, which every server
-has. Every sampling parameter is named in the body: what is left out, a server fills from the model's own
-generation_config.json. Answers are decoded into typed structs and not repaired.
+`Generate` is `/inference/v1/generate`, which speaks only ids; `Completions` is `/v1/completions`, which every server
+has. The body names every sampling parameter: a server fills missing ones from the model's own generation_config.json.
+Answers are decoded into typed structs and not repaired.
 """
 
 from collections.abc import Iterable, Sequence
@@ -90,7 +90,7 @@ class _Generation(_Answer, kw_only=True):
 
 
 _Measured = tuple[Sequence[float | None] | None, Sequence[Sequence[float]]]
-"""The tokens' logprobs, None = it gives none, and the top ones of each."""
+"""The tokens' logprobs (None = the server gives none) and the top logprobs of each token."""
 
 COMPLETION: Final = msgspec.json.Decoder(_Completion)
 GENERATION: Final = msgspec.json.Decoder(_Generation)
@@ -98,7 +98,8 @@ GENERATION: Final = msgspec.json.Decoder(_Generation)
 
 @dataclass(frozen=True, slots=True)
 class Completions:
-    """`POST /v1/completions` for the model called `served`. Top logprobs come by token id, so that none collapse."""
+    """`POST /v1/completions` for the model called `served`. Top logprobs are keyed by token id, so that no two share a
+    key."""
 
     served: str
     has_logprobs: bool = True
@@ -136,7 +137,7 @@ class Generate:
 
 
 def _law(ask: Ask, *, has_logprobs: bool) -> dict[str, Any]:
-    """Every parameter of the law and of the end, so that no default of the server's is left to act."""
+    """Every parameter of sampling and stopping, so that no default of the server applies."""
     return {
         "logprobs": ask.topk if has_logprobs else None,
         "n": 1,
@@ -160,7 +161,7 @@ def _law(ask: Ask, *, has_logprobs: bool) -> dict[str, Any]:
 
 
 def _numbers(logprobs: Iterable[float | None]) -> list[float]:
-    """Top logprobs without those that stand for minus infinity."""
+    """Top logprobs without those that mean minus infinity."""
     return [value for value in logprobs if value is not None and value > CLAMPED_LOGPROB]
 
 

@@ -1,9 +1,9 @@
 """Weights: which weights a server samples with.
 
-Nobody is told when a server is started anew, be it with older weights or with another model. So it is asked again
-wherever a restart could lie between: behind a failure, and where no answer came for a while. Invariant: no token passes
-that was sampled by weights which cannot be named where the server has names for them, by weights older than those it
-had confirmed when it was asked, or by weights that were only half loaded.
+Nobody is told when a server is restarted, perhaps with older weights or another model. So this class asks it again
+whenever it may have restarted: after a failure, and after some time without an answer. Invariant: it accepts no token
+that was sampled by weights older than the version confirmed when the request was sent, by half-loaded weights, or, if
+the server names its versions, by weights without a name.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from ramify.engines.served.inquiry import Inquiry
 from ramify.engines.served.turn import Sampled
 
 RESTART_S: Final = 5.0
-"""No server is back sooner behind its end: what it said of its weights this long ago is asked again."""
+"""A restart takes at least this long: if the last answer is older than this, the server is asked again."""
 
 Naming = Literal["answers", "asked", "none"]
-"""Where versions are named: in every answer, by the server where it is asked, or nowhere."""
+"""Where versions are named: in every answer, by the server when it is asked, or nowhere."""
 Spans = tuple[tuple[int, int], ...]
 """(version, number of tokens), in order."""
 
@@ -32,31 +32,31 @@ class Known:
     floor: int
     """Lowest version that may answer."""
     version: int | None
-    """What the server said of itself; None = it was not asked."""
+    """The version that the server named; None = it was not asked."""
     num_changes: int
     num_breaks: int
 
 
 class ServedWeights:
-    """`ask` has the server say which model it runs, and which version where that is `asked`. It raises `ConfigError`
-    for another model than ours."""
+    """Tracks the weights of one server. `ask` asks the server for its model and, if `naming` is `asked`, its version.
+    It raises `ConfigError` if the model is not ours."""
 
     def __init__(self, ask: Callable[[], Awaitable[int | None]]) -> None:
         self.naming: Naming = "none"
         self._ask = ask
         self._inquiry = Inquiry(self._asked, is_settled=self._is_fresh)
         self._acknowledged = 0
-        """Version of the last update that the server confirmed; answers of a lower one are refused."""
+        """Version of the last update that the server confirmed; answers with a lower one are refused."""
         self._version: int | None = None
         self._is_known = False
         self._heard_at = -math.inf
-        """When it was last certain that the server is still the one that was asked."""
+        """When the server was last known to be the one that was asked."""
         self._num_changes = 0
-        """Times the weights became others."""
+        """How often the weights changed."""
         self._num_breaks = 0
-        """Times an update ended in the middle."""
+        """How often an update stopped halfway."""
         self._fault = ""
-        """Why the server's weights are nobody's; '' = they are somebody's."""
+        """Why the server's weights cannot be used; '' = they can."""
 
     @property
     def are_broken(self) -> bool:
@@ -65,24 +65,24 @@ class ServedWeights:
     # -- what becomes of them ----------------------------------------------------------------------------------------
 
     def confirm(self, version: int) -> None:
-        """The server has `version` from now on, by its own word."""
+        """The server has confirmed that it has `version` from now on."""
         self._acknowledged, self._fault = version, ""
         self._num_changes += 1
         self._learn(version)
 
     def break_off(self, fault: str) -> None:
-        """The weights are half loaded, or gone: no token counts before the next update is confirmed."""
+        """The weights are half loaded, or were dropped: no token counts until the next update is confirmed."""
         self._fault = fault
         self._num_breaks += 1
 
     def forget(self) -> None:
-        """The server may be another one than was asked."""
+        """The server may have been restarted or replaced since it was asked."""
         self._is_known = False
 
     # -- one answer --------------------------------------------------------------------------------------------------
 
     async def known(self) -> Known:
-        """What holds for a request that is sent now. Raises `EngineError`."""
+        """What is known for a request that is sent now. Raises `EngineError`."""
         self._refuse_broken()
         await self._inquiry.settle()
         self._refuse_broken()
@@ -92,7 +92,7 @@ class ServedWeights:
         return Known(self._acknowledged, version, self._num_changes, self._num_breaks)
 
     async def spans(self, sampled: Sampled, known: Known) -> Spans:
-        """Which versions sampled an answer to what was sent when that was `known`. Raises `EngineError`."""
+        """Which versions sampled an answer to a request that was sent with `known`. Raises `EngineError`."""
         if not self._is_known:
             await self._inquiry.settle()
         if known.num_breaks != self._num_breaks:
@@ -103,7 +103,7 @@ class ServedWeights:
         return spans
 
     def _span(self, sampled: Sampled, known: Known) -> Spans:
-        """The version of an answer that names none."""
+        """The version of an answer that names no versions of its tokens."""
         if self.naming == "none" or not sampled.ids:
             return ()
         if known.version is None:
@@ -130,7 +130,7 @@ class ServedWeights:
     # -- what the server says ----------------------------------------------------------------------------------------
 
     def _is_fresh(self) -> bool:
-        """Whether no restart can lie between now and what is known."""
+        """Whether the server cannot have restarted since the last known answer."""
         return self._is_known and asyncio.get_running_loop().time() - self._heard_at <= RESTART_S
 
     async def _asked(self) -> None:
