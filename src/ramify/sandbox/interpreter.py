@@ -110,8 +110,8 @@ def _of_distribution(distribution: metadata.Distribution) -> Iterator[tuple[str,
 
 
 def _required(distribution: metadata.Distribution) -> Iterator[str]:
-    """Names of its requirements without extras. Requirements for other platforms are included: they are not
-    installed."""
+    """Names of its requirements without extras. Names meant for other platforms are included too; callers skip them
+    because they are not installed."""
     for requirement in distribution.requires or ():
         head, _, marker = requirement.partition(";")
         name = _NAME.match(head.strip())
