@@ -3,8 +3,8 @@
 It makes new pid, mount, network, ipc, uts and cgroup namespaces, and a user namespace if we are not root. Of the host
 it shows only `/usr` and the interpreter, read only. As root, the launcher keeps a few rights to mount file systems and
 to change its uid; the launcher is pid 1 and then gives them up. `--die-with-parent` is not used: it leaves pid 1 behind
-forever if the parent dies just after the clone, and it also kills when a mere thread of the parent ends. The launcher
-watches the host process instead.
+forever if the parent dies just after the clone, and it kills the sandbox when the thread that started it ends. The
+launcher watches the host process instead.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Attached: servers that are already running, given by address. They are asked whether they are ready and never
-stopped."""
+"""Attached: servers that are already running, given by address. They are asked whether they are ready and otherwise
+left alone."""
 
 import asyncio
 from collections.abc import Sequence

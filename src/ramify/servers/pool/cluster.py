@@ -57,7 +57,7 @@ def clustered(
     patience: Patience = PATIENCE,
     care: Care | None = None,
 ) -> SelfServed:
-    """The engines of a pool as one engine with one replica each. It joins the cluster when it connects; that raises
+    """The engines of a pool as the replicas of one engine. It joins the cluster when it connects; that raises
     `ConfigError` if Ray is missing, no cluster answers or the engines do not fit."""
 
     async def pool(observe: Callable[[Event], None]) -> ServerPool:

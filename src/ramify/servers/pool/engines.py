@@ -32,8 +32,8 @@ LOOPBACK: Final = "127.0.0.1"
 
 def this_machine(config: PoolConfig, *, ours: Mapping[str, str], host: str = LOOPBACK) -> PoolNode:
     """This machine with the cards that the engines may use: from CUDA_VISIBLE_DEVICES if it is set, else the lowest
-    numbers. The trainer's cards are left out. Raises `ConfigError` if CUDA_VISIBLE_DEVICES names cards by anything but
-    numbers."""
+    numbers. The trainer's cards are left out unless they are shared. Raises `ConfigError` if CUDA_VISIBLE_DEVICES names
+    cards by anything but numbers."""
     first, last = config.engine_offset, config.engine_offset + config.num_gpus
     seen = ours.get(VISIBLE)
     if seen is None or not config.num_gpus:
@@ -93,8 +93,8 @@ def engine_of(
     patience: Patience = PATIENCE,
     care: Care | None = None,
 ) -> SelfServed:
-    """The engines of a plan as one engine with one replica each. They start when it connects. `build` makes the client
-    of a server from its address."""
+    """The engines of a plan as the replicas of one engine. They start when it connects. `build` makes the client of a
+    server from its address."""
 
     async def pool(observe: Callable[[Event], None]) -> ServerPool:
         return servers_of(
