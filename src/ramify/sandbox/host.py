@@ -99,7 +99,7 @@ class Sandbox:
         state.num_users += 1
 
     def let_go(self, state: SandboxState) -> None:
-        """Count one session less in `state`; without sessions the state is dropped."""
+        """Count one session less in `state`. Any state but the first is dropped when no session or step uses it."""
         state.num_users -= 1
         self.states.release(state)
         self._make_room()
