@@ -1,9 +1,10 @@
 """Bubblewrap: the command line of the outermost wall.
 
-New pid, mount, network, ipc, uts and cgroup namespaces, and a user namespace for whoever is not root. Of the host there
-is `/usr` and the interpreter, read only, and nothing else. Root keeps a few rights, for the launcher to mount with and
-to become somebody else by; the launcher is pid 1 and gives them up. `--die-with-parent` is not used: it leaves pid 1
-behind for ever where the parent dies just after the clone, and it kills with a thread. The launcher watches the host.
+It makes new pid, mount, network, ipc, uts and cgroup namespaces, and a user namespace if we are not root. Of the host
+it shows only `/usr` and the interpreter, read only. As root, the launcher keeps a few rights to mount file systems and
+to change its uid; the launcher is pid 1 and then gives them up. `--die-with-parent` is not used: it leaves pid 1 behind
+forever if the parent dies just after the clone, and it kills the sandbox when the thread that started it ends. The
+launcher watches the host process instead.
 """
 
 import os
@@ -18,7 +19,7 @@ from ramify.sandbox.interpreter import PACKAGES, PYTHON, Interpreter
 
 INSTALL: Final = "apt-get install bubblewrap (or your system's package of that name)"
 USER_UID: Final = 1000
-"""Who nodes are inside a user namespace, once the launcher has mounted all there is to mount."""
+"""Uid of the nodes inside a user namespace, after the launcher has mounted everything."""
 ENVIRONMENT: Final = {
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
@@ -32,14 +33,14 @@ ENVIRONMENT: Final = {
     "TZ": "UTC",
     "USER": "user",
 }
-"""All that foreign code sees of an environment. One thread a library: a process with several cannot be forked whole."""
+"""The whole environment of foreign code. One thread per library: a fork copies only one thread of a process."""
 READABLE: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/proc")
 BOX, TMP, SHM = "/box", "/tmp", "/dev/shm"
 
 _NAMESPACES: Final = ("pid", "net", "ipc", "uts", "cgroup")
 _ROOT_RIGHTS: Final = ("CAP_SYS_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_CHOWN")
 _USER_RIGHTS: Final = ("CAP_SYS_ADMIN", "CAP_SETPCAP", "CAP_SETFCAP")
-"""The last one lets a place in the next user namespace stand for root's in this one."""
+"""CAP_SETFCAP allows an id of the next user namespace to be mapped to root of this one."""
 _EMPTY_BYTES: Final = 4096
 
 
@@ -52,7 +53,7 @@ def found() -> str:
 
 
 def command(python: Interpreter, inner: Sequence[str]) -> list[str]:
-    """`inner`, a call of the interpreter, as pid 1 of a world of its own."""
+    """The command that runs `inner`, arguments of the interpreter, as pid 1 of its own namespaces."""
     rights = _ROOT_RIGHTS if os.geteuid() == 0 else _USER_RIGHTS
     arguments = [found(), "--new-session", "--as-pid-1", "--clearenv", "--hostname", "sandbox"]
     arguments += [f"--unshare-{name}" for name in _NAMESPACES]
@@ -66,7 +67,7 @@ def command(python: Interpreter, inner: Sequence[str]) -> list[str]:
 
 
 def missing_wall(said: str) -> str:
-    """What bubblewrap's words mean, and what would help."""
+    """Explain an error message of bubblewrap, with what would help."""
     said = re.sub(r"^bwrap: ", "", said.strip()) or "it said nothing"
     if "mount proc" in said:
         return (
@@ -83,8 +84,9 @@ def missing_wall(said: str) -> str:
 
 
 def _repeatable() -> tuple[str, ...]:
-    """Tools of the system, where it has them, that give two sandboxes the same addresses, so that a replay more often
-    shows the same text. The kernel forgets that wish where a program could gain a right, so those go first."""
+    """System tools, if present, that give all sandboxes the same memory addresses, so that a replay more often shows
+    the same text. The kernel resets that setting for a program that could gain rights, so the rights are dropped
+    first."""
     tools = ("/usr/bin/setpriv", "/usr/bin/setarch")
     if not all(Path(tool).exists() for tool in tools):
         return ()
@@ -92,7 +94,7 @@ def _repeatable() -> tuple[str, ...]:
 
 
 def _system() -> Iterator[str]:
-    """`/usr`, what the root folder has of it, and the two files a loader reads."""
+    """`/usr`, the folders of the root that belong to it, and the two paths in `/etc` that programs need."""
     yield from ("--ro-bind", "/usr", "/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/", name)
@@ -116,7 +118,7 @@ def _python(python: Interpreter) -> Iterator[str]:
 
 
 def _private() -> list[str]:
-    """What of `/usr` is a person's and not the system's."""
+    """Folders under `/usr/local` that belong to a person, not to the system."""
     libraries = Path("/usr/local/lib")
     own = {path for path in (Path.home(), Path.cwd()) if Path("/usr/local") in path.parents}
     return sorted(str(path) for path in own if path != libraries and libraries not in path.parents)
@@ -129,7 +131,7 @@ def _places(python: Interpreter) -> Iterator[str]:
 
 
 def _folder(path: str) -> tuple[str, ...]:
-    """bubblewrap makes the parents of what it binds for itself alone; these are for all."""
+    """Make a folder that all can read: the parents that bubblewrap makes for a bind are readable only for itself."""
     return ("--perms", "0755", "--dir", path)
 
 

@@ -1,7 +1,7 @@
-"""Capture: what a step prints, read from a pipe by the event loop, in bounded memory.
+"""Capture: the output of a step, read from a pipe by the event loop, in bounded memory.
 
-Keeps the head and the tail, goes on reading beyond them, so that a full pipe stops nobody, and says when there is more
-than anybody may print. Who holds the other end of the pipe is never waited for.
+Keeps the head and the tail. It keeps reading after that, so a full pipe blocks nobody, and reports when the output
+exceeds the limit for killing. It never waits for the process that holds the other end.
 """
 
 import asyncio
@@ -11,11 +11,12 @@ from typing import Final
 
 CHUNK_BYTES: Final = 1 << 16
 MAX_READS_AT_END: Final = 32
-"""More than a pipe can hold: a process that goes on writing is not waited for."""
+"""More than a pipe can hold. A process that keeps writing is not waited for."""
 
 
 class Capture:
-    """A pipe and what came through it. `written` is the end to hand over; `on_flood` is called once, above a limit."""
+    """A pipe and what came through it. `written` is the end to hand over; `on_flood` is called once, above
+    `killed_bytes`."""
 
     def __init__(self, *, max_bytes: int, killed_bytes: int, on_flood: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -31,13 +32,13 @@ class Capture:
         self._loop.add_reader(self._read, self._take)
 
     def close_written(self) -> None:
-        """The other side has its copy."""
+        """Close the host's copy of the end that was handed over."""
         if self.written >= 0:
             os.close(self.written)
             self.written = -1
 
     def close(self) -> None:
-        """Take what is in the pipe now and close it. Harmless when repeated."""
+        """Read what is in the pipe now and close it. Calling it again is harmless."""
         self.close_written()
         if self._is_open:
             for _ in range(MAX_READS_AT_END):
@@ -47,7 +48,7 @@ class Capture:
 
     @property
     def text(self) -> str:
-        """All of it, or its head and its tail with what is missing between them."""
+        """All of the output, or its head and tail with a note between them."""
         if self.num_bytes <= 2 * self._max_half:
             return (self._head + self._tail).decode("utf-8", errors="replace")
         note = f"\n[… {self.num_bytes} bytes in all, cut to {2 * self._max_half} …]\n"

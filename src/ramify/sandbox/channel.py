@@ -1,7 +1,7 @@
 """Channel: the host's end of one node's socket.
 
-Reads whole messages under a deadline, with the sender's pid as the kernel names it. A byte that was not asked for and a
-closed socket are the same: the node is lost, `on_lost` is called once, and nothing more is read.
+Reads whole messages, with the sender's pid as reported by the kernel. An unexpected byte or a closed socket means that
+the node is lost: `on_lost` is called once, and nothing more is read.
 """
 
 import array
@@ -20,11 +20,11 @@ _READ_BYTES: Final = 256
 
 
 class Broken(Exception):
-    """The other side is gone, or said what nobody asked for. Private to the sandbox."""
+    """The other side is gone, or sent something unexpected. Private to the sandbox."""
 
 
 class Channel:
-    """A pair of connected sockets; `peer` is the end to hand over, and closed here once it was."""
+    """A pair of connected sockets. `peer` is the end to hand over; it is closed here afterwards."""
 
     def __init__(self, *, max_descriptors: int = 0) -> None:
         self._loop = asyncio.get_running_loop()
@@ -36,11 +36,11 @@ class Channel:
         self._waiter: asyncio.Future[None] | None = None
         self._is_open = True
         self.sender_pid = 0
-        """Who sent the last message, in this process's pid namespace."""
+        """Sender of the last message, in this process's pid namespace."""
         self.descriptors: list[int] = []
-        """Received and not taken yet."""
+        """Descriptors that were received and not taken yet."""
         self.num_expected = 0
-        """Bytes that may still come."""
+        """Number of bytes that may still come."""
         self.on_lost: Callable[[], None] = lambda: None
         self._loop.add_reader(self._own, self._take)
 
@@ -49,7 +49,7 @@ class Channel:
         return self._is_open
 
     async def message(self, length: int) -> bytes:
-        """The next `length` bytes. Raises `Broken`. One caller at a time, who sets the deadline."""
+        """The next `length` bytes. Raises `Broken`. Only one caller at a time; the caller sets the deadline."""
         while len(self._received) < length:
             if not self._is_open:
                 raise Broken
@@ -63,17 +63,17 @@ class Channel:
         return message
 
     def look(self) -> None:
-        """Read what is there now, so that an end that has come is known before the loop says so."""
+        """Read what is there now, so that an end is noticed before the event loop reports it."""
         if self._is_open:
             self._take()
 
     def taken(self) -> list[int]:
-        """The descriptors received so far, the caller's from now on."""
+        """The descriptors received so far; the caller now owns them."""
         taken, self.descriptors = self.descriptors, []
         return taken
 
     async def send(self, framed: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Everything, the descriptors with the first bytes. Raises `Broken`."""
+        """Send everything; the descriptors go with the first bytes. Raises `Broken`."""
         if not self._is_open:
             raise Broken
         try:
@@ -85,7 +85,7 @@ class Channel:
             raise Broken from error
 
     def close(self) -> None:
-        """Hang up. Harmless when repeated."""
+        """Close the socket. Calling it again is harmless."""
         self.peer.close()
         if self._is_open:
             self._is_open = False
@@ -117,7 +117,7 @@ class Channel:
             self._wake()
 
     def _lose(self) -> None:
-        """What was said before is still there for who waits for it."""
+        """Close and call `on_lost`. A waiting reader still gets what was received before."""
         self.close()
         lost, self.on_lost = self.on_lost, lambda: None
         lost()

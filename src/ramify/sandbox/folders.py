@@ -1,9 +1,9 @@
 """Folders: the files of a state, inside the sandbox.
 
-A running step has a place of its own, `box/N`, with `work`, where it starts, and `tmp`, its TMPDIR. The host puts the
-files of a finished step away under `box/.parked/NAME`, where no process of the sandbox can write. So a step always
-begins with a copy, and what it does to it reaches nobody else. Standard library only; every file is taken as hostile:
-links are copied as links, pipes and sockets not at all, nothing is followed.
+A running step has its own place `box/N` with the folder `work`, where it starts, and `tmp`, its TMPDIR. The host moves
+the files of a finished step to `box/.parked/NAME`, where no process of the sandbox can write. So a step always starts
+with a copy, and its changes reach no other step. Standard library only. Every file is treated as hostile: links are
+copied as links, pipes and sockets are not copied, and no link is followed.
 """
 
 # ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH106, PTH108, PTH109, PTH115, PTH208, PTH211 - paths are text here: pathlib is slow to import and knows no descriptors
@@ -19,15 +19,16 @@ from typing import Final
 from ramify.sandbox import inherited
 
 PARKED, TRASH = ".parked", ".trash"
-"""In the box: the files of states that wait, which only the host moves, and what a step of the host's removes."""
+"""In the box: files of waiting states, which only the host moves; and files that the host's own steps remove."""
 NUM_PLACES: Final = 64
-"""Steps that can run at once in one sandbox."""
+"""Number of steps that can run at once in one sandbox."""
 WORK, TMP = "work", "tmp"
 _CHUNK_BYTES: Final = 1 << 20
 
 
 def make_box(box: str, owner: int | None) -> None:
-    """All places, which everybody may use and nobody may list, and the others. `owner` None = who makes them."""
+    """Make all places, which everybody may use but nobody may list, and the other folders. `owner` None = the process
+    that makes them."""
     modes = {PARKED: 0o311, TRASH: 0o333, **{place(number): 0o733 for number in range(NUM_PLACES)}, ".": 0o311}
     for name, mode in modes.items():
         path = f"{box}/{name}"
@@ -38,14 +39,15 @@ def make_box(box: str, owner: int | None) -> None:
 
 
 def place(number: int) -> str:
-    """Name of one place where a step can run."""
+    """Name of a place where a step can run."""
     return str(number)
 
 
 def take(box: str, folder: str, source: str) -> None:
-    """Fill `folder` with a copy of the files parked as `source`, '' = none, and go where the parent stood in it.
+    """Fill `folder` with a copy of the files parked as `source` ('' = none), and change to the parent's working
+    directory in it.
 
-    Raises OSError where the parent's are gone, the copy finds no room, or somebody else was in `folder` first.
+    Raises OSError if the parent's files are gone, there is no room for the copy, or `folder` was not empty.
     """
     live, parked = f"{box}/{folder}", f"{box}/{PARKED}/{source}"
     inner = _stand_in(parked) if source else WORK
@@ -61,7 +63,8 @@ def take(box: str, folder: str, source: str) -> None:
 
 
 def fits(live: str, *, max_bytes: int, max_files: int) -> bool:
-    """Whether a state may keep what its step left. Holes and second links count in full: a copy has neither."""
+    """Whether a state may keep its step's files. Sparse files and hard links count in full, because a copy keeps
+    neither."""
     num_bytes = num_files = 0
     try:
         for top in filter(_is_folder, (f"{live}/{WORK}", f"{live}/{TMP}")):
@@ -71,13 +74,13 @@ def fits(live: str, *, max_bytes: int, max_files: int) -> bool:
                     num_bytes += entry.stat(follow_symlinks=False).st_size
                 if num_bytes > max_bytes or num_files > max_files:
                     return False
-    except OSError:  # Nested so deep, or changed so fast, that it cannot be read.
+    except OSError:  # Nested too deep, or changed too fast, to be read.
         return False
     return True
 
 
 def remove(top: str) -> None:
-    """Remove a folder that nobody uses, however deep it is nested: level by level, and without following anything."""
+    """Remove a folder that nobody uses, however deep it is nested: level by level, without following links."""
     numbers = count()
     with suppress(FileNotFoundError):
         os.chmod(top, 0o700)
@@ -98,7 +101,7 @@ def _remove_level(path: str, free: Iterator[str]) -> None:
 
 
 def _stand_in(parked: str) -> str | None:
-    """Where this process stands in the folder its state is parked in; None = elsewhere."""
+    """This process's working directory, relative to the folder its state is parked in; None = elsewhere."""
     try:
         here = os.getcwd()
     except OSError:
@@ -123,7 +126,7 @@ def _set_temporary(path: str) -> None:
 
 
 def _make_folder(path: str, *, is_copy: bool) -> None:
-    """What was copied may be anything, or nothing."""
+    """Make a folder, and replace a copied entry that is not a folder."""
     if is_copy and os.path.lexists(path):
         if _is_folder(path):
             return
@@ -139,8 +142,8 @@ def _is_folder(path: str) -> bool:
 
 
 def _walk(top: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Every entry under `top` with its path from there, folders before what is in them. No recursion: folders may be
-    nested deeper than Python's stack."""
+    """Every entry under `top` with its path relative to `top`; a folder comes before its contents. Not recursive:
+    folders may be nested deeper than Python's stack."""
     waiting = [""]
     while waiting:
         inner = waiting.pop()
@@ -153,7 +156,7 @@ def _walk(top: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def _opened(folder: str) -> "os._ScandirIterator[str]":  # pyright: ignore[reportPrivateUsage]
-    """A look into a folder, which its owner may have locked."""
+    """List a folder, and unlock it first if its owner had locked it."""
     try:
         return os.scandir(folder)
     except PermissionError:
@@ -189,7 +192,7 @@ def _copy(source: str, target: str, status: os.stat_result) -> None:
 
 
 def _write_all(descriptor: int, chunk: bytes) -> None:
-    """A write stops short where the file system is full; the next one says so."""
+    """A write is incomplete if the file system is full; the next write raises the error."""
     view = memoryview(chunk)
     while view:
         view = view[os.write(descriptor, view) :]

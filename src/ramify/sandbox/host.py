@@ -1,8 +1,9 @@
-"""Host: one sandbox, as its host sees it.
+"""Host: one sandbox, seen from the host.
 
-Owns the steps that run in it. A step has exactly one end, whatever its code does: a word on its socket, the socket's
-end, or the deadline. Each is followed by a sweep, and a sandbox that does not come clean is killed whole. Nothing that
-comes out is decoded: words are compared, text is text. Every wait has a deadline, and no cancellation leaves a process.
+Owns the steps that run in it. A step ends in exactly one way, whatever its code does: with a word on its socket, with
+the end of the socket, or with the timeout. After each step a sweep kills leftover processes; if that fails, the whole
+sandbox is killed. The host never decodes what comes out: it compares words and keeps output as text. Every wait has a
+deadline, and no cancellation leaves a process behind.
 """
 
 import asyncio
@@ -26,18 +27,18 @@ from ramify.sandbox.watchdog import Watchdog
 T = TypeVar("T")
 
 START_S: Final = 60.0
-"""Time a new sandbox has, its imports included: sympy took 1 s, and a machine may be busy."""
+"""Timeout for starting a sandbox, imports included: sympy took 1 s, and a machine may be busy."""
 FORK_S: Final = 5.0
-"""Time a state has to fork: 0.16 s with 1 GiB of heap."""
+"""Timeout for a fork of a state: it took 0.16 s with 1 GiB of heap."""
 CLOSE_S, REMOVE_S = 5.0, 10.0
 NUM_DESCRIPTORS: Final = 9
-"""Of a sandbox without any state."""
+"""File descriptors of a sandbox without any state."""
 FORK_TRIES, FORK_PAUSE_S = 10, 0.05
-"""A sibling's fork bomb takes all the processes there may be, until the watchdog has seen it."""
+"""Retries of a fork: another step's fork bomb can use up all processes until the watchdog kills it."""
 
 
 class Sandbox:
-    """Made by `open`. `is_alive` is false from the moment it is lost; `close` must be awaited all the same."""
+    """Made by `open`. `is_alive` is False from the moment it is lost; `close` must still be awaited."""
 
     def __init__(self, config: SandboxConfig, shell: Shell, inside: tuple[Processes, Leftovers, SandboxState]) -> None:
         self._config = config
@@ -47,17 +48,17 @@ class Sandbox:
         self._running: dict[int, RunningStep] = {}
         self._watchdog = Watchdog(self._processes, self.states, self._running, limits=config.limits)
         self._folders: set[str] = set()
-        """Where steps run now."""
+        """The folders of the running steps."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._is_lost = False
-        """Whether somebody else ended it: the steps on their way are not to blame."""
+        """Whether something other than a step ended it: then the running steps are not to blame."""
         self.is_alive = True
         shell.life.on_lost = self._lose
 
     @classmethod
     async def open(cls, config: SandboxConfig) -> "Sandbox":
-        """A new sandbox, its first state ready. Raises `ToolError` with the wall that this machine lacks."""
+        """A new sandbox whose first state is ready. Raises `ToolError` that names the wall this machine lacks."""
         shell = Shell(config)
         try:
             async with asyncio.timeout(START_S):
@@ -75,39 +76,39 @@ class Sandbox:
 
     @property
     def is_running(self) -> bool:
-        """Whether a step is on its way."""
+        """Whether a step is running."""
         return bool(self._running) or self.states.have_steps
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody needs it: no session is in any of its states, and nothing runs."""
+        """Whether nobody needs it: no session uses any of its states, and nothing runs."""
         return not self._running and not self.states.are_used
 
     @property
     def num_descriptors(self) -> int:
-        """That it holds open in this process, about."""
+        """About how many file descriptors it holds open in this process."""
         return NUM_DESCRIPTORS + 2 * len(self.states.by_pid) + 4 * len(self._running)
 
     @property
     def keeper_pid(self) -> int:
-        """Its first process, as this machine numbers it; its end is that of all."""
+        """Pid on this machine of its first process; when it ends, all others end."""
         return self._shell.keeper_pid
 
     def use(self, state: SandboxState) -> None:
-        """One more session is in `state`."""
+        """Count one more session in `state`."""
         state.num_users += 1
 
     def let_go(self, state: SandboxState) -> None:
-        """One session less is in `state`; the last one takes it along."""
+        """Count one session less in `state`. Any state but the first is dropped when no session or step uses it."""
         state.num_users -= 1
         self.states.release(state)
         self._make_room()
 
     async def step(self, state: SandboxState, code: str, *, number: int, timeout_s: float) -> StepEnd:
-        """Run `code` from `state`, which stays as it is. Raises `Lost` where it could not begin, or where somebody
-        else ended the sandbox.
+        """Run `code` in a fork of `state`; `state` itself does not change. Raises `Lost` if the step could not begin,
+        or if something other than the step ended the sandbox.
 
-        The caller is the first user of the state it gets. Cancelled, this leaves nothing running.
+        The caller is the first user of the returned state. If cancelled, this leaves nothing running.
         """
         folder = self._claimed(state.folder)
         self.states.touch(state)
@@ -139,7 +140,7 @@ class Sandbox:
         return running.told(outcome, after)
 
     def kill(self) -> None:
-        """End everything in it, now. What it leaves on the host goes with `close`."""
+        """Kill everything in it now. `close` removes what it leaves on the host."""
         self.is_alive = False
         self._processes.kill_all(self._running)
         for running in self._running.values():
@@ -147,7 +148,7 @@ class Sandbox:
         self.states.end()
 
     async def close(self) -> None:
-        """Kill it and wait until nothing of it is left. Harmless when repeated."""
+        """Kill it and wait until nothing of it is left. Calling it again is harmless."""
         if self._closing is None:
             self.kill()
             self._closing = asyncio.create_task(self._closed())
@@ -156,7 +157,7 @@ class Sandbox:
     # -- the parts of a step ------------------------------------------------------------------------------------------
 
     async def _begun(self, state: SandboxState, code: str, *, number: int, folder: str) -> RunningStep:
-        """The child that runs `code`. Raises `Lost`."""
+        """Start the child that runs `code`. Raises `Lost`."""
         if self._processes.look(state.pid) is None:
             self.states.drop(state)
         for _ in range(FORK_TRIES):
@@ -178,7 +179,8 @@ class Sandbox:
         raise Lost
 
     async def _forked(self, state: SandboxState, running: RunningStep) -> bytes:
-        """The first word on a step's socket. A state that does not fork in time, or is told half a step, is dropped."""
+        """Fork a state; returns the first word on the step's socket. Drops a state that does not fork in time or that
+        got only part of a step."""
         async with state.turn:
             is_told = False
             state.is_forking = True
@@ -206,7 +208,7 @@ class Sandbox:
                 state.is_forking = False
 
     def _know(self, running: RunningStep) -> None:
-        """Count the child's processes from now on; one that has ended already has none."""
+        """Track the child's processes from now on. A child that has already ended has none."""
         pid = self._processes.inner_pid(running.channel.sender_pid)
         running.watch()
         if pid is not None and pid not in self.states.by_pid and pid not in self._running:
@@ -214,7 +216,7 @@ class Sandbox:
             self._running[pid] = running
 
     async def _outcome(self, running: RunningStep, timeout_s: float) -> tuple[Outcome, SandboxState | None]:
-        """How a step ended, and the state behind it. Raises `Lost` where its files found no room."""
+        """How a step ended, and the state after it. Raises `Lost` if there was no room for its files."""
         try:
             async with asyncio.timeout(timeout_s):
                 message = await running.channel.message(MESSAGE_BYTES)
@@ -233,7 +235,7 @@ class Sandbox:
         return ("ok" if word == protocol.OK else "error") if state is not None else "crashed", state
 
     def _over(self, running: RunningStep, after: SandboxState | None) -> None:
-        """The child is no running step any more, so that what it started counts as strays."""
+        """Stop tracking the child as a running step, so that the processes it started count as strays."""
         self._running.pop(running.pid, None)
         if after is None:
             running.kill()
@@ -241,9 +243,9 @@ class Sandbox:
         running.unwatch()
 
     async def _settle(self, running: RunningStep | None, after: SandboxState | None, folder: str) -> bool:
-        """After a step: no stray is left and no state runs, then its output is whole and its folder free.
+        """Clean up after a step: kill strays and stop all states; then the output is complete and the folder is free.
 
-        Returns whether the state behind it was alive up to then; from then on it may be dropped as any other.
+        Returns whether the new state was alive at the end of this. After that it may be dropped like any other.
         """
         try:
             if self.is_alive and not await self._watchdog.sweep():
@@ -263,7 +265,7 @@ class Sandbox:
         return was_kept
 
     def _put_away(self, after: SandboxState | None, folder: str) -> None:
-        """What is in `folder` belongs to the state behind the step, or to nobody."""
+        """Move the files in `folder` to the new state, or discard them."""
         if after is not None and after.is_alive:
             if self._leftovers.park(folder, after.parked):
                 return
@@ -294,7 +296,7 @@ class Sandbox:
                 self.let_go(ended.state)
 
     def _claimed(self, wanted: str) -> str:
-        """Where the paths that a state remembers are its own again, or another free place. Raises `Lost`."""
+        """A free folder for a step: the one whose paths the state remembers if possible, else any. Raises `Lost`."""
         folder = next((name for name in (wanted, *map(place, range(NUM_PLACES))) if name not in self._folders), None)
         if folder is None:
             raise Lost

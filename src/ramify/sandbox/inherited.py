@@ -1,7 +1,7 @@
-"""Inherited: what a fork still has in common with the state it was forked from, made its own. Runs inside the sandbox.
+"""Inherited: separates a fork from the files and memory it shares with its parent state. Runs inside the sandbox.
 
-Open files become those of the copy, each with its own offset; files without a name and shared memory are copied. What
-stays in common are pipes and sockets, and files that have a name outside the state's folder. Standard library only.
+Open files are replaced by the copy's files, each with its own offset. Files without a name and shared memory are
+copied. Pipes, sockets, and files with a name outside the state's folder stay shared. Standard library only.
 """
 
 # ruff: noqa: PTH108, PTH115, PTH123, PTH208 - paths are text here: pathlib is slow to import and knows no descriptors
@@ -25,9 +25,9 @@ _CHUNK_BYTES: Final = 1 << 20
 _KEPT_FLAGS: Final = os.O_ACCMODE | os.O_APPEND
 _DELETED: Final = " (deleted)"
 _SHARED: Final = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ([r-][w-][x-])s ([0-9a-f]+) \S+ \d+ +(/.*)$", re.MULTILINE)
-"""A line of /proc/self/maps: start, end, rights, offset and path of memory that writes go through."""
+"""A line of /proc/self/maps for shared memory: start, end, rights, offset and path."""
 _SHARERS: Final = frozenset({"mmap", "_multiprocessing", "_posixshmem"})
-"""Python shares memory by these alone. A look at all of a process's memory takes it 0.5 ms, of 4 a call."""
+"""The only modules through which Python shares memory. Reading the whole memory map takes 0.5 ms of a call's 4 ms."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = _libc.mremap.restype = ctypes.c_void_p
@@ -36,9 +36,10 @@ _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def separate(parked: str, live: str, *, spare: str) -> None:
-    """Files under `parked` become those under `live`; what has no name is copied by way of `spare`. All end in `/`.
+    """Replace open files under `parked` by those under `live`; files without a name are copied through `spare`. All
+    three paths end in `/`.
 
-    Raises OSError where a copy finds no room.
+    Raises OSError if there is no room for a copy.
     """
     for number in map(int, os.listdir("/proc/self/fd")):
         _separate_file(number, parked, live, spare)
@@ -62,7 +63,7 @@ def _shared(maps: bytes) -> Iterator[tuple[int, int, str, int, str]]:
 def _separate_file(number: int, parked: str, live: str, spare: str) -> None:
     try:
         path = os.readlink(f"/proc/self/fd/{number}")
-    except FileNotFoundError:  # The one that listed them.
+    except FileNotFoundError:  # The descriptor that listed them.
         return
     is_parked, mode = path.startswith(parked), os.fstat(number).st_mode
     if not (is_parked or path.endswith(_DELETED)) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -74,14 +75,14 @@ def _separate_file(number: int, parked: str, live: str, spare: str) -> None:
         own = os.open(live + path[len(parked) :], flags | os.O_CLOEXEC)
     except OSError:
         own = os.open(live, os.O_PATH | os.O_CLOEXEC) if stat.S_ISDIR(mode) else _copied(number, flags, spare)
-    with suppress(OSError):  # Some only stand for a path.
+    with suppress(OSError):  # Some descriptors only stand for a path.
         os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
     os.dup2(own, number, inheritable=os.get_inheritable(number))
     os.close(own)
 
 
 def _copied(number: int, flags: int, spare: str) -> int:
-    """A descriptor like `number` of a file of its own, which has no name either."""
+    """A descriptor like `number`, of a new copy of its file that has no name either."""
     name = f"{spare}.ramify-{number}"
     own = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -99,7 +100,7 @@ def _copied(number: int, flags: int, spare: str) -> int:
 
 
 def _map_file(path: str, start: int, length: int, protection: int, offset: int) -> bool:
-    """The same part of `path` in the same place. False = there is no such file, or not with these rights."""
+    """Map the same part of `path` at the same address. False = there is no such file, or not with these rights."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -111,7 +112,7 @@ def _map_file(path: str, start: int, length: int, protection: int, offset: int) 
 
 
 def _copy_memory(start: int, end: int, protection: int) -> None:
-    """The same bytes in the same place, in memory that only what this process starts will share."""
+    """Copy shared memory to the same address, into memory shared only with processes that this one starts."""
     for at in range(start, end, _CHUNK_BYTES):
         length = min(_CHUNK_BYTES, end - at)
         fresh = _libc.mmap(None, length, _PROT_READ | _PROT_WRITE, _MAP_SHARED | _MAP_ANONYMOUS, -1, 0)

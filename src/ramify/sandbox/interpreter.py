@@ -1,8 +1,7 @@
-"""Interpreter: what of this Python a sandbox is shown, and where it finds it there.
+"""Interpreter: which parts of this Python a sandbox can see, and at which paths.
 
-Owns the neutral paths: the standard library under `/usr` or `/opt/python`, and of all installed packages only those
-that are preloaded, with what they require, under `/opt/packages`. Nothing else of the environment, the home folder or
-the project has a name inside.
+Owns the neutral paths inside: the standard library under `/usr` or `/opt/python`, and the preloaded packages with their
+requirements under `/opt/packages`. Other packages, the home folder and the project have no path inside.
 """
 
 import importlib.util
@@ -25,25 +24,25 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """Paths on the host, and those inside."""
+    """Paths on the host and inside the sandbox."""
 
     prefix: Path
-    """Where the standard library lives on the host."""
+    """Folder of the standard library on the host."""
     executable: str
-    """Inside."""
+    """Path inside."""
     library_path: str | None
-    """Inside: where the loader finds the interpreter's own shared library; None = where it always looks."""
+    """Path inside where the loader finds the interpreter's own shared library; None = the loader's standard path."""
     packages: Mapping[str, Path]
     """Name under `/opt/packages` -> path on the host."""
 
     @property
     def is_of_system(self) -> bool:
-        """Whether it comes with `/usr`."""
+        """Whether it is installed under `/usr`."""
         return self.prefix == Path("/usr") or Path("/usr") in self.prefix.parents
 
     @property
     def site_folders(self) -> tuple[str, ...]:
-        """Inside: where packages of the host would be seen, and must not."""
+        """Paths inside that would show packages of the host, and must be hidden."""
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         found = [f"/usr/lib/{version}/site-packages", "/usr/lib/python3/dist-packages", "/usr/src", "/usr/local/src"]
         found += [f"/usr/local/lib/{version}/{kind}-packages" for kind in ("site", "dist")]
@@ -55,7 +54,7 @@ class Interpreter:
 
 
 def interpreter(preload: Iterable[str]) -> Interpreter:
-    """This process's own Python with `preload`. Raises `ConfigError` for a package that is not installed."""
+    """This process's own Python with `preload`. Raises `ConfigError` if a package is not installed."""
     prefix = Path(sys.base_prefix).resolve()
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     found = Interpreter(prefix, "", None, dict(_packages(preload)))
@@ -65,12 +64,12 @@ def interpreter(preload: Iterable[str]) -> Interpreter:
 
 
 def outside(preload: Iterable[str]) -> tuple[str, ...]:
-    """Folders of the host that hold `preload`, for a Python without a file system of its own."""
+    """Folders of the host that contain `preload`, for a sandbox without its own file system."""
     return tuple(sorted({str(path.parent) for _, path in _packages(preload)}))
 
 
 def _packages(modules: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Top-level files and folders of what `modules` come from and of all that requires, each once."""
+    """Top-level files and folders of the packages of `modules` and of all their requirements, each once."""
     seen: set[str] = set()
     waiting = [name.partition(".")[0] for name in modules]
     for module in waiting:
@@ -111,7 +110,8 @@ def _of_distribution(distribution: metadata.Distribution) -> Iterator[tuple[str,
 
 
 def _required(distribution: metadata.Distribution) -> Iterator[str]:
-    """Names of what it needs without any of its extras; what is meant for other platforms is not installed."""
+    """Names of its requirements without extras. Names meant for other platforms are included too; callers skip them
+    because they are not installed."""
     for requirement in distribution.requires or ():
         head, _, marker = requirement.partition(";")
         name = _NAME.match(head.strip())

@@ -1,6 +1,6 @@
-"""Kernel: the system calls that Python has no name for. Runs inside the sandbox: standard library only.
+"""Kernel: system calls that Python does not offer. Runs inside the sandbox: standard library only.
 
-Every function raises OSError with the name of what failed.
+Every function raises OSError that names what failed.
 """
 
 # ruff: noqa: PTH123 - paths are text here: pathlib is slow to import and knows no descriptors
@@ -38,30 +38,30 @@ def prctl(option: int, first: int = 0, second: int = 0) -> int:
 
 
 def syscall(number: int, *arguments: int | ctypes.Array[ctypes.c_char] | None) -> int:
-    """A call by its number; buffers are handed over as their addresses."""
+    """Make a system call by number; buffers are passed by address."""
     values = [ctypes.c_long(v) if isinstance(v, int) else v for v in arguments]
     return _checked(_libc.syscall(ctypes.c_long(number), *values), f"system call {number}")
 
 
 def mount_tmpfs(target: str, options: str) -> None:
-    """A file system in memory, without devices and set-uid files."""
+    """Mount an in-memory file system without devices and set-uid files."""
     flags = _MS_NOSUID | _MS_NODEV
     _checked(_libc.mount(b"tmpfs", target.encode(), b"tmpfs", flags, options.encode()), f"mount tmpfs on {target}")
 
 
 def drop_bounding_set() -> None:
-    """No program started from here on can gain any capability."""
+    """Drop the bounding set: no program started from now on can gain a capability."""
     for capability in range(64):
         try:
             prctl(PR_CAPBSET_DROP, capability)
         except OSError as error:
-            if error.errno == errno.EINVAL:  # Beyond the kernel's last one.
+            if error.errno == errno.EINVAL:  # Above the kernel's last capability.
                 return
             raise
 
 
 def drop_capabilities() -> None:
-    """Give every capability back: ambient, inheritable, permitted and effective."""
+    """Drop every capability: ambient, inheritable, permitted and effective."""
     prctl(PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION, 0))
     data = ctypes.create_string_buffer(bytes(24), 24)
@@ -69,7 +69,7 @@ def drop_capabilities() -> None:
 
 
 def become_alone(uid: int) -> None:
-    """Leave root's place in this user namespace for `uid` in a new one, which owns nothing that was mounted before."""
+    """Change from root in this user namespace to `uid` in a new one, which owns no mount made before."""
     outer_uid, outer_gid = os.geteuid(), os.getegid()
     _checked(_libc.unshare(_CLONE_NEWUSER), "unshare the user namespace")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {outer_uid} 1"), ("gid_map", f"{uid} {outer_gid} 1")):

@@ -1,8 +1,8 @@
-"""Landlock: a second wall on files, TCP, abstract sockets and signals. Runs inside the sandbox.
+"""Landlock: a second wall for files, TCP, abstract sockets and signals. Runs inside the sandbox.
 
-Rules only ever get stricter, and hold for all that is started later. Two uses: `confine` once, before any foreign code;
-`enter_scope` at each step, so that its signals and its tracing reach nobody that was there before. The kernel stacks at
-most 16 of these. Raises OSError where the kernel has none.
+Rules can only get stricter, and they apply to all processes started later. `confine` is called once, before any foreign
+code. `enter_scope` is called at each step, so that its signals and its tracing reach no older process. The kernel
+stacks at most 16 layers. Raises OSError if the kernel has no Landlock.
 """
 
 import ctypes
@@ -20,10 +20,10 @@ MAX_LAYERS: Final = 16
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _MAKE_CHAR, _MAKE_BLOCK, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 6, 1 << 11, 1 << 13, 1 << 14, 1 << 15
 _NUM_RIGHTS: Final = {1: 13, 2: 14, 3: 15, 4: 15}
-"""ABI -> how many rights on files it knows; 16 from ABI 5 on."""
+"""ABI -> number of file rights it knows; 16 from ABI 5 on."""
 _TCP: Final = 3
 _SCOPES: Final = 3
-"""Abstract sockets and signals."""
+"""Scopes: abstract sockets and signals."""
 
 READ: Final = _EXECUTE | _READ_FILE | _READ_DIR
 DEVICES: Final = _READ_FILE | _READ_DIR | _WRITE_FILE | _TRUNCATE
@@ -31,12 +31,12 @@ ALL: Final = ((1 << 16) - 1) & ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV)
 
 
 def abi() -> int:
-    """The version the kernel speaks, 1 or above."""
+    """The Landlock ABI version of the kernel, 1 or above."""
     return syscall(CREATE_RULESET, None, 0, 1)
 
 
 def confine(allowed: Mapping[str, int]) -> None:
-    """Refuse all of the file system but `allowed` (path -> rights; missing paths are skipped), and all TCP."""
+    """Refuse all TCP, and the whole file system except `allowed` (path -> rights; missing paths are skipped)."""
     version = abi()
     known = (1 << _NUM_RIGHTS.get(version, 16)) - 1
     ruleset = _ruleset(version, files=known, tcp=_TCP, scopes=_SCOPES)
@@ -47,10 +47,10 @@ def confine(allowed: Mapping[str, int]) -> None:
 
 
 def enter_scope() -> None:
-    """Keep this process's signals and abstract sockets to itself and what it starts from now on."""
+    """Limit this process's signals and abstract sockets to itself and the processes it starts from now on."""
     version = abi()
     if version >= 6:
-        # Moving between folders is refused by every layer that does not allow it.
+        # Each layer refuses moves between folders unless it allows them.
         ruleset = _ruleset(version, files=_REFER, tcp=0, scopes=_SCOPES)
         _allow(ruleset, "/", _REFER)
         _enter(ruleset)

@@ -1,8 +1,9 @@
-"""Launcher: the first process of a sandbox. It puts the walls up from inside, then keeps the sandbox alive.
+"""Launcher: the first process of a sandbox. It sets up the walls from inside, then keeps the sandbox alive.
 
-Runs trusted, once, before any foreign code; standard library only. It mounts the file systems with their limits, then
-forks: the child gives up every right it has and becomes the first node; the launcher gives up its own, under another
-uid where it can, and waits for the host to hang up. Its end is the end of every process in the sandbox.
+Trusted code that runs once before any foreign code; standard library only. It mounts the file systems with their
+limits, then forks. The child gives up all rights and becomes the first node. The launcher gives up its own rights,
+under another uid if it can, and waits until the host hangs up. When the launcher ends, every process in the sandbox
+ends.
 """
 
 # ruff: noqa: PTH123 - paths are text here: pathlib is slow to import and knows no descriptors
@@ -22,15 +23,15 @@ from ramify.sandbox.protocol import Setup
 
 MAX_LOCKED_BYTES: Final = 64 << 10
 KEEPERS: Final = 4
-"""Room among the processes for the launcher and steps about to be counted."""
+"""Extra processes for the launcher and for steps that are not counted yet."""
 NO_CORE_BYTES: Final = 1
-"""The one limit that also stops a dump which the kernel would hand to a program of the host (core(5))."""
+"""The only limit that also stops a core dump that the kernel would pipe to a program of the host (core(5))."""
 
 
 def main(life: int, channel: int, host: int, fields: dict[str, Any]) -> None:
-    """Set everything up, tell the host by `life` and never return. `host` is a pidfd of it.
+    """Set everything up, tell the host through `life`, and never return. `host` is a pidfd of the host process.
 
-    Raises OSError with the wall that failed.
+    Raises OSError that names the wall that failed.
     """
     setup = Setup(**fields)
     kernel.prctl(kernel.PR_SET_THP_DISABLE, 1)
@@ -75,8 +76,8 @@ def _be_first_node(channel: int, setup: Setup) -> None:
 
 
 def _be_keeper(life: int, host: int, handles: list[int], setup: Setup) -> None:
-    """Hand the host its views of the sandbox, then wait for its end, or for its side of the socket, of which others may
-    have copies. Orphans of the sandbox need no reaping."""
+    """Send the host its descriptors of the sandbox, then wait until the host process ends or its side of the socket
+    closes; other processes may hold copies of that socket. Orphans of the sandbox need no reaping."""
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     _give_up_rights(setup, setup.keeper_uid)
@@ -100,7 +101,7 @@ def _be_keeper(life: int, host: int, handles: list[int], setup: Setup) -> None:
 
 
 def _end_children() -> None:
-    """Without a pid namespace nobody else ends what the sandbox started; orphans come to this process."""
+    """Kill all processes of the sandbox. Needed without a pid namespace; orphans become children of this process."""
     own = os.getpid()
     while True:
         with open(f"/proc/{own}/task/{own}/children") as children:
@@ -113,13 +114,13 @@ def _end_children() -> None:
 
 
 def _die_first() -> None:
-    """Where the machine runs out of memory, the kernel takes what the sandbox runs before anything of the host's."""
+    """Make the kernel kill processes of the sandbox first when the machine runs out of memory."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("1000")
 
 
 def _give_up_rights(setup: Setup, uid: int | None) -> None:
-    """Become `uid` with no capability, no way to gain any, and no other process's business to look into."""
+    """Become `uid` with no capability, no way to gain one, and not dumpable."""
     if setup.walls == "none":
         return
     if setup.walls == "strict":
@@ -141,21 +142,22 @@ def _limit(setup: Setup) -> None:
         resource.RLIMIT_MEMLOCK: MAX_LOCKED_BYTES,
         resource.RLIMIT_MSGQUEUE: 0,
     }
-    if setup.uid is not None or setup.walls == "strict":  # Else it would count everything its user runs.
+    if setup.uid is not None or setup.walls == "strict":  # Else the limit would count all processes of the user.
         limits[resource.RLIMIT_NPROC] = setup.max_processes + KEEPERS
     for kind, value in limits.items():
         resource.setrlimit(kind, (value, value))
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Address space for what foreign code adds to what is there already."""
+    """Limit the address space to what is used now plus `memory_bytes`."""
     with open("/proc/self/statm") as sizes:
         there = int(sizes.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (there + memory_bytes, there + memory_bytes))
 
 
 def _close_in(setup: Setup) -> None:
-    """Landlock, where the walls are strict or the kernel has it, then seccomp. Nothing of it can be taken back."""
+    """Apply Landlock, then seccomp. Both are permanent. With walls other than strict, Landlock is skipped if the kernel
+    has none."""
     allowed = dict.fromkeys(setup.readable, landlock.READ)
     allowed |= dict.fromkeys(setup.writable, landlock.ALL) | {"/dev": landlock.DEVICES}
     try:

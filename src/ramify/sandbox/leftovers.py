@@ -1,8 +1,8 @@
-"""Leftovers: what steps left in files, as the host keeps it.
+"""Leftovers: the files that steps leave, as the host keeps them.
 
-The files of a state that waits are moved out of every process's reach, and those of states that are no more go. Most
-states left none, and their folders go at once. Others stay until half of the room is used; then code that runs in the
-sandbox removes them: the host renames, and never walks through files that foreign code made.
+The host moves the files of a waiting state where no process can reach them, and discards the files of dropped states.
+Most states have no files, and their folders are removed at once. Others stay until half of the room is used; then code
+that runs in the sandbox removes them. The host only renames: it never walks through files that foreign code made.
 """
 
 # ruff: noqa: PTH208 - pathlib knows no descriptors
@@ -25,7 +25,8 @@ for name in {names!r}:
 
 
 class Leftovers:
-    """Of one sandbox. `box` is a descriptor of the folder of all files, opened before any foreign code ran."""
+    """The files of one sandbox. `box` is a descriptor of the folder of all files, opened before any foreign code
+    ran."""
 
     def __init__(self, box: int, path: str) -> None:
         self._box = box
@@ -35,7 +36,7 @@ class Leftovers:
         self._names: list[str] = []
 
     def park(self, place: str, name: str) -> bool:
-        """Put away what is in `place`, where nothing runs any more, as the files of state `name`. False = no room."""
+        """Move the contents of `place`, where nothing runs any more, to the files of state `name`. False = no room."""
         try:
             os.mkdir(name, dir_fd=self._parked)
             os.chmod(name, 0o755, dir_fd=self._parked)
@@ -54,17 +55,17 @@ class Leftovers:
         return True
 
     def clear(self, place: str) -> None:
-        """Nobody needs what is in `place`."""
+        """Discard the contents of `place`."""
         self._empty(self._box, place)
 
     def drop(self, name: str) -> None:
-        """Nobody needs the files of state `name` any more."""
+        """Discard the files of state `name`."""
         self._empty(self._parked, name)
         with suppress(OSError):
             os.rmdir(name, dir_fd=self._parked)
 
     def removal(self) -> str | None:
-        """Code that makes room, once there is little; None = there is enough, or nothing to remove."""
+        """Code that removes discarded files when room is low; None = there is enough room, or nothing to remove."""
         room = os.fstatvfs(self._box)
         if not self._names or (2 * room.f_bfree > room.f_blocks and 2 * room.f_ffree > room.f_files):
             return None
@@ -76,7 +77,7 @@ class Leftovers:
             os.close(descriptor)
 
     def _empty(self, parent: int, name: str) -> None:
-        """Discard what is in a folder; a link in its place is not followed."""
+        """Discard the contents of a folder. If a link is in its place, the link is not followed."""
         try:
             folder = os.open(name, _LISTED, dir_fd=parent)
         except OSError:

@@ -9,21 +9,22 @@ MIN_MEMORY_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """Of one step with all it starts, where nothing else is said."""
+    """Limits of one step with everything it starts, unless a field says otherwise."""
 
     memory_bytes: int = 1 << 30
-    """What it adds to the state it began with (volcengine/verl, sandbox fusion: 1024 MB)."""
+    """Memory that it may add to its starting state (volcengine/verl, sandbox fusion: 1024 MB)."""
     max_output_bytes: int = 1 << 20
-    """Kept of what it prints: the head and the tail."""
+    """Size of the kept output: its head and tail."""
     killed_output_bytes: int = 64 << 20
     """A step that prints more is killed."""
     max_files_bytes: int = 64 << 20
-    """Of the files a state keeps, and of one file."""
+    """Total size of the files that a state keeps, and maximum size of one file."""
     max_files: int = 4096
     max_processes: int = 32
-    """Threads count."""
+    """Threads included."""
     max_nodes: int = 64
-    """States that wait in one sandbox; the least recently used beyond it are dropped, and replayed when needed."""
+    """Waiting states in one sandbox. Beyond this number the least recently used are dropped, and replayed when
+    needed."""
     max_descriptors: int = 128
 
     def __post_init__(self) -> None:
@@ -39,15 +40,15 @@ class SandboxLimits:
 
     @property
     def box_bytes(self) -> int:
-        """Of all files of all states together: at the least two copies of the largest one must fit."""
+        """Total size of all files of all states: at least two copies of the largest state must fit."""
         return 4 * self.max_files_bytes
 
     @property
     def box_files(self) -> int:
-        """Files and folders of all states together: every state has three folders of its own."""
+        """Number of files and folders of all states together: every state has three folders of its own."""
         return 4 * self.max_files + 4 * self.max_nodes
 
     @property
     def all_processes(self) -> int:
-        """In one sandbox at once: all states, and some steps at their limit."""
+        """Processes of one sandbox at the same time: all states, and some steps at their limit."""
         return self.max_nodes + 4 * self.max_processes

@@ -1,8 +1,8 @@
-"""Node: one state of a session, a process that waits. Runs inside the sandbox: standard library only.
+"""Node: one state of a session, as a waiting process. Runs inside the sandbox: standard library only.
 
-Every step runs in a fork of the node. When it is over, the child is a node itself, the state behind the step; its
-parent stays what it was, the state before. The host holds a socket to each. What foreign code does to this module it
-does to its own descendants alone, so nothing here is a wall: it has to work for honest code, and to die otherwise.
+Every step runs in a fork of the node. After the step, the child is the node of the new state; the parent stays the node
+of the old state. The host has a socket to each node. Foreign code can change this module only in its own descendants,
+so nothing here is a wall: it must work for honest code and die otherwise.
 """
 
 # ruff: noqa: PTH208 - paths are text here: pathlib is slow to import and knows no descriptors
@@ -36,7 +36,7 @@ from ramify.sandbox.protocol import (
     read_exactly,
 )
 
-# Held by name, so that a program that replaces them in their modules still ends.
+# Imported by name, so that a program that replaces them in their modules still ends.
 from marshal import loads as _loads  # isort: skip
 from sys import setprofile, settrace  # isort: skip
 from signal import pause  # isort: skip
@@ -44,15 +44,16 @@ from os import _exit, close, dup2, fork, getpid, listdir, waitpid, write  # isor
 
 NUM_STREAMS: Final = 3
 FAILED: Final = 70
-"""Exit status of a child that could not do its part."""
+"""Exit status of a child that failed."""
 NUM_OWN_SCOPES: Final = landlock.MAX_LAYERS - 2
-"""Steps of one path that get a scope of their own; deeper ones share that of the last."""
+"""Number of steps on one path with a scope of their own; deeper steps share the scope of the last one."""
 _QUIET: Final = (signal.SIGCHLD, signal.SIGHUP)
-"""Ignored by a node that waits: its dead children need no reaping, and it minds no end of a session."""
+"""Signals that a waiting node ignores: dead children then need no reaping, and the end of a session does not kill
+it."""
 
 
 class SandboxNode:
-    """The loop of one process. `box` is the folder of all states' files, the limits are those of one state's."""
+    """The loop of one process. `box` is the folder of all states' files; the limits apply to the files of one state."""
 
     def __init__(self, channel: int, *, box: str, max_files: int, max_files_bytes: int, has_scopes: bool) -> None:
         self._channel = channel
@@ -65,13 +66,13 @@ class SandboxNode:
         self._signals: dict[int, Any] = {}
 
     def serve(self) -> None:
-        """Fork for every step until the host hangs up. Returns never: the child goes on in the same loop."""
+        """Fork for every step until the host hangs up. Never returns: the child continues in the same loop."""
         sys.modules["__main__"] = self._main
         self._quieten()
         while True:
             step, channel, output = self._received()
             _reap()
-            drawn = random.getstate()  # Its module draws a new seed in every fork.
+            drawn = random.getstate()  # The `random` module draws a new seed in every fork.
             try:
                 is_child = fork() == 0
             except OSError:
@@ -85,7 +86,7 @@ class SandboxNode:
                 close(output)
 
     def _received(self) -> tuple[SandboxStep, int, int]:
-        """The next step, with the child's socket and output. Ends the process when the host is gone."""
+        """The next step, with the child's socket and output. Exits if the host is gone."""
         with socket.socket(fileno=self._channel) as stream:
             try:
                 head, descriptors, _, _ = socket.recv_fds(stream, LENGTH_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
@@ -99,7 +100,8 @@ class SandboxNode:
         return SandboxStep(*fields), descriptors[0], descriptors[1]
 
     def _become(self, step: SandboxStep, channel: int, output: int) -> None:
-        """Run the step as a child that is the next node afterwards. Nothing may leave this frame but its end."""
+        """Run the step in the child, which then becomes the next node. The only other way out of this frame is the
+        child's exit."""
         try:
             _send(channel, STARTED + step.nonce)
             close(self._channel)
@@ -107,11 +109,11 @@ class SandboxNode:
             own = getpid()
             self._prepare(step, output)
             word = OK if run(step.code, self._main.__dict__, name=f"<step {step.number}>") else ERROR
-            if getpid() != own:  # A fork that foreign code made and forgot.
+            if getpid() != own:  # A fork that foreign code made and did not end.
                 _exit(0)
             self._settle(step)
             _send(channel, word + step.nonce)
-        except BaseException:  # noqa: BLE001 - whatever foreign code raises here, a frame of the parent's must not see it
+        except BaseException:  # noqa: BLE001 - whatever foreign code raises here must not reach a frame of the parent
             _exit(FAILED)
 
     def _prepare(self, step: SandboxStep, output: int) -> None:
@@ -132,7 +134,7 @@ class SandboxNode:
             signal.signal(number, handler)
 
     def _settle(self, step: SandboxStep) -> None:
-        """From foreign code back to a process that waits: alone, quiet, its files few enough."""
+        """Turn the child into a waiting node: no other threads, signals ignored, files within the limits."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._quieten()
         _reap()
@@ -148,7 +150,7 @@ class SandboxNode:
 
 
 def run(code: str, scope: dict[str, Any], *, name: str) -> bool:
-    """Execute `code` as a notebook does its cells: the value of a last expression is shown. False = it raised."""
+    """Execute `code` like a notebook cell: the value of a last expression is shown. False = it raised."""
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     try:
         tree = ast.parse(code, name)
@@ -164,13 +166,14 @@ def run(code: str, scope: dict[str, Any], *, name: str) -> bool:
         _report(error)
         return False
     finally:
-        settrace(None)  # Nobody follows this module's own steps.
+        settrace(None)  # No tracing of this module's own code.
         setprofile(None)
     return True
 
 
 def _left(code: object) -> bool:
-    """`exit()` ends a step, not the session; with anything but success it says so as Python does."""
+    """`exit()` ends a step, not the session. Returns whether it meant success; a message goes to stderr, as in
+    Python."""
     if code is not None and not isinstance(code, int):
         print(code, file=sys.stderr)  # noqa: T201 - as Python does
     return code is None or code == 0
@@ -181,13 +184,13 @@ def _report(error: BaseException) -> None:
     try:
         trace = error.__traceback__
         traceback.print_exception(type(error), error, trace.tb_next if trace is not None else None)
-    except BaseException:  # noqa: BLE001 - exceptions are foreign code too
+    except BaseException:  # noqa: BLE001 - an exception is foreign code too
         with suppress(OSError):
             write(2, f"{type(error).__name__}\n".encode(errors="replace"))
 
 
 def _open_streams() -> None:
-    """Standard streams that hide nothing from a reader of the pipe: what was printed before a kill has been written."""
+    """Open unbuffered standard streams: everything printed before a kill is already in the pipe."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         raw = io.FileIO(descriptor, "w", closefd=False)
         stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)  # pyright: ignore[reportArgumentType]
@@ -197,14 +200,16 @@ def _open_streams() -> None:
 
 
 def _fill_streams() -> None:
-    """What foreign code closed of the first three descriptors, so that none of them is the next step's socket."""
+    """Reopen those of descriptors 0 to 2 that foreign code closed, so that none of them becomes the next step's
+    socket."""
     while (number := os.open("/dev/null", os.O_RDWR)) < NUM_STREAMS:
         os.set_inheritable(number, True)
     close(number)
 
 
 def _shed_threads() -> None:
-    """Go on in a process that has only this thread: a fork copies no other. The host ends the one that has them all."""
+    """Continue in a process with only this thread: a fork copies no other thread. The host kills the process with all
+    threads."""
     if len(listdir("/proc/self/task")) > 1 and fork():
         while True:
             pause()
@@ -217,7 +222,7 @@ def _reap() -> None:
 
 
 def _send(channel: int, message: bytes) -> None:
-    """A socket whose other end is gone says so by a signal otherwise."""
+    """MSG_NOSIGNAL: otherwise a closed other end raises a signal."""
     stream = socket.socket(fileno=channel)
     try:
         stream.send(message, socket.MSG_NOSIGNAL)
@@ -233,7 +238,7 @@ def _has_landlock() -> bool:
 
 
 def warm_up(preload: Sequence[str]) -> None:
-    """Import what every state shall have, and make what it draws repeatable."""
+    """Import `preload` for every state, and seed the random generators so that steps are repeatable."""
     for name in preload:
         __import__(name)
     random.seed(0)

@@ -1,8 +1,8 @@
-"""Pool: the sandboxes of one tool, with spares that are warm when they are asked for.
+"""Pool: the sandboxes of one tool, with warm spares.
 
-Owns how many there are and how many start at once. It is empty as long as nobody uses it: the last session's end closes
-the spares too, so a tool needs no closing of its own. Beyond `max_sandboxes` the least recently used idle one is ended;
-whoever was in it replays.
+Owns how many sandboxes there are and how many start at once. It is empty while nobody uses it: when the last session
+ends, the spares are closed too, so a tool needs no close of its own. Above `max_sandboxes` the least recently used idle
+sandbox is ended; its sessions replay their steps.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from ramify.sandbox.selftest import passed
 from ramify.sandbox.setup import SandboxConfig
 
 MAX_STARTS: Final = max(2, os.cpu_count() or 2)
-"""Sandboxes that start at once: each needs a core."""
+"""Number of sandboxes that start at the same time; each needs a core."""
 
 
 class SandboxPool:
-    """Of one tool, in one event loop at a time."""
+    """The sandboxes of one tool, in one event loop at a time."""
 
     def __init__(self, config: SandboxConfig, *, max_sandboxes: int, num_spares: int) -> None:
         self.config = config
@@ -30,7 +30,7 @@ class SandboxPool:
         self._num_spares = num_spares
         self._num_users = 0
         self._used: dict[Sandbox, None] = {}
-        """The least recently used first."""
+        """Least recently used first."""
         self._spares: list[Sandbox] = []
         self._ending: set[Sandbox] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -38,13 +38,13 @@ class SandboxPool:
         self._tested = asyncio.Lock()
 
     def enter(self) -> None:
-        """One more session may ask for sandboxes."""
+        """Count one more session."""
         if not self._num_users:
             self._starts, self._tested = asyncio.Semaphore(MAX_STARTS), asyncio.Lock()
         self._num_users += 1
 
     async def leave(self) -> None:
-        """One session less; the last one closes everything."""
+        """Count one session less; the last one closes everything."""
         self._num_users -= 1
         if self._num_users:
             return
@@ -59,7 +59,7 @@ class SandboxPool:
         await asyncio.gather(*tasks, *(sandbox.close() for sandbox in sandboxes), return_exceptions=True)
 
     async def take(self) -> Sandbox:
-        """A sandbox nobody was in. Raises `ToolError` where this machine lacks a wall."""
+        """A sandbox that no session has used. Raises `ToolError` if this machine lacks a wall."""
         async with self._tested:
             await passed(self.config)
         while self._spares:
@@ -75,19 +75,20 @@ class SandboxPool:
         return sandbox
 
     def touch(self, sandbox: Sandbox) -> None:
-        """It is used now; those that were not for the longest time make room where there is too little."""
+        """Mark it as used now; idle sandboxes unused for longest are closed if there is too little room."""
         self._used.pop(sandbox, None)
         self._used[sandbox] = None
         self._evict()
 
     async def give_back(self, sandbox: Sandbox) -> None:
-        """Close it if nobody needs it any more: what foreign code was in is never used for another."""
+        """Close it if nobody needs it. A sandbox that ran foreign code is never given to another session."""
         if sandbox in self._used and (sandbox.is_idle or not sandbox.is_alive):
             del self._used[sandbox]
             await sandbox.close()
 
     async def _started(self) -> Sandbox:
-        """A new one. Raises `ToolError("sandbox_lost")`, for this machine has been found to have all walls."""
+        """Start a new one. A failure raises `ToolError("sandbox_lost")`, because the selftest has already found all
+        walls on this machine."""
         async with self._starts:
             try:
                 return await Sandbox.open(self.config)
@@ -95,7 +96,7 @@ class SandboxPool:
                 raise ToolError("sandbox_lost", f"the sandbox ended while it started: {error}") from error
 
     async def _refill(self) -> None:
-        """Spares are a matter of speed: one that does not start is missed by nobody."""
+        """Start a spare. A spare only saves time, so a failed start is ignored."""
         with suppress(ToolError, OSError):
             if len(self._spares) < self._num_spares:
                 sandbox = await self._started()
@@ -105,7 +106,8 @@ class SandboxPool:
                     await sandbox.close()
 
     def _evict(self) -> None:
-        """End idle sandboxes beyond their number, or where they hold half of this process's descriptors."""
+        """End sandboxes without a running step, oldest use first, while there are too many or they hold half of this
+        process's descriptors."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         held = sum(sandbox.num_descriptors for sandbox in self._used)
         for sandbox in [*self._used][:-1]:

@@ -1,8 +1,8 @@
-"""Processes: what runs in one sandbox, seen from the host.
+"""Processes: the processes of one sandbox, seen from the host.
 
-Owns the looks into /proc and the signals. A process is held by a descriptor of its folder in /proc, so that a number
-used again never stands for the one that had it before. With a pid namespace the sandbox's own /proc lists exactly what
-is in it and the pids are those inside; without one the descendants of the launcher are walked, who adopts orphans.
+Owns the reads of /proc and the signals. A process is held by a descriptor of its folder in /proc, so a reused pid never
+stands for an older process. With a pid namespace, the sandbox's own /proc lists exactly its processes, with their pids
+inside. Without one, this walks the descendants of the launcher, which adopts orphans.
 """
 
 # ruff: noqa: PTH123, PTH208 - paths are text here: pathlib is slow to import and knows no descriptors
@@ -18,7 +18,7 @@ PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _MAX_ROUNDS: Final = 30
 GONE, STOPPED = frozenset("ZX"), frozenset("Tt")
 STRAY, UNCLEAR = 0, -1
-"""Owners of what descends from no step, and of what could not be followed: its parent died while it was looked at."""
+"""Owners of processes that descend from no step, and of processes whose parent died while they were being read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Look:
     num_threads: int
     rss_bytes: int
     num_faults: int
-    """Pages it was given or copied since it was forked: no more of its memory than these is its own alone."""
+    """Page faults since it was forked: an upper bound of the pages that it shares with nobody."""
 
     @property
     def is_gone(self) -> bool:
@@ -39,7 +39,8 @@ class Look:
 
 
 class Processes:
-    """All of one sandbox. `procfs` is a descriptor of the /proc to look into; `keeper` the launcher's pid in it."""
+    """All processes of one sandbox. `procfs` is a descriptor of the /proc to read; `keeper` is the launcher's pid in
+    it."""
 
     def __init__(self, procfs: int, *, keeper: int, has_namespace: bool) -> None:
         self._procfs = procfs
@@ -47,31 +48,31 @@ class Processes:
         self._has_namespace = has_namespace
 
     def pids(self) -> set[int]:
-        """Of everything but the launcher."""
+        """Pids of all processes except the launcher."""
         if self._has_namespace:
             found = {int(name) for name in os.listdir(self._procfs) if name.isdigit()}
             return found - {self._keeper}
         return self._descendants()
 
     def hold(self, pid: int) -> int | None:
-        """A descriptor that stands for the process; None = it is gone."""
+        """A descriptor of the process; None = it is gone."""
         try:
             return os.open(str(pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._procfs)
         except OSError:
             return None
 
     def look(self, pid: int) -> Look | None:
-        """None = it is gone."""
+        """Read the process's state; None = it is gone."""
         text = self._read(f"{pid}/stat")
         if text is None:
             return None
-        # The name in parentheses may hold anything; what follows the last one is numbers.
+        # The name in parentheses may contain anything; only numbers follow the last parenthesis.
         fields = text[text.rindex(b")") + 2 :].split()
         numbers = [int(fields[index]) for index in (1, 17, 21, 7)]
         return Look(pid, fields[0].decode(), numbers[0], numbers[1], numbers[2] * PAGE_BYTES, numbers[3])
 
     def fair_bytes(self, pid: int) -> int | None:
-        """Its memory where a page shared by n counts for 1/n; None = the kernel does not say."""
+        """Its memory, where a page shared by n processes counts 1/n; None = the kernel does not report it."""
         text = self._read(f"{pid}/smaps_rollup")
         for line in (text or b"").splitlines():
             if line.startswith(b"Pss:"):
@@ -79,8 +80,8 @@ class Processes:
         return None
 
     def groups(self, owners: Collection[int], waiting: Collection[int]) -> dict[int, list[Look]]:
-        """Every process that is no waiting node, dead ones too, by the one of `owners` it descends from, or `STRAY`, or
-        `UNCLEAR`."""
+        """Every process except the waiting nodes, dead ones included, grouped by the one of `owners` it descends from,
+        or under `STRAY` or `UNCLEAR`."""
         looks: dict[int, Look] = {}
         for pid in self.pids().difference(waiting):
             looks[pid] = self.look(pid) or Look(pid, "X", UNCLEAR, 0, 0, 0)
@@ -91,7 +92,7 @@ class Processes:
         return found
 
     def signal(self, pid: int, number: signal.Signals) -> None:
-        """Send one process a signal; one that is gone gets none."""
+        """Send one process a signal; nothing happens if it is gone."""
         held = self.hold(pid)
         if held is not None:
             with suppress(OSError):
@@ -99,14 +100,15 @@ class Processes:
             os.close(held)
 
     def kill_all(self, known: Collection[int]) -> None:
-        """The launcher, whose end is that of a namespace; without one all there is, `known` at the least."""
+        """Kill everything. The launcher's end ends a namespace; without a namespace, all descendants and `known` are
+        killed first."""
         if not self._has_namespace:
             for pid in self._stopped(known):
                 self.signal(pid, signal.SIGKILL)
         self.signal(self._keeper, signal.SIGKILL)
 
     def _stopped(self, known: Collection[int]) -> set[int]:
-        """All descendants and `known`, none of which can fork any more: a bomb grows faster than it is killed."""
+        """Stop all descendants and `known`, so that none can fork: a fork bomb grows faster than it can be killed."""
         stopped: set[int] = set()
         for _ in range(_MAX_ROUNDS):
             more = self._descendants().union(known) - stopped
@@ -118,7 +120,7 @@ class Processes:
         return stopped
 
     def inner_pid(self, host_pid: int) -> int | None:
-        """The number in this sandbox's /proc of a process that the kernel named to the host; None = it is gone."""
+        """Translate a pid of the host to the pid in this sandbox's /proc; None = it is gone."""
         if not self._has_namespace:
             return host_pid
         try:
@@ -142,7 +144,7 @@ class Processes:
         return found
 
     def _children(self, pid: int) -> list[int]:
-        """Of all its threads."""
+        """Children of all its threads."""
         children: list[int] = []
         with suppress(OSError):
             held = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._procfs)
@@ -167,7 +169,8 @@ class Processes:
 
 
 def _owner(pid: int, looks: Mapping[int, Look], owners: Collection[int], roots: Collection[int]) -> int:
-    """The owner that `pid` is or descends from. What ends at a node that waits, or at the launcher, is a stray."""
+    """The owner that `pid` is or descends from. A process whose line ends at a waiting node or at the launcher is a
+    stray."""
     seen: set[int] = set()
     while pid in looks and pid not in seen:
         if pid in owners:

@@ -1,9 +1,9 @@
-"""Protocol: what passes between the host and a node, a process of a sandbox. Used on both sides of the wall.
+"""Protocol: the messages between the host and a node, a process of a sandbox. Used on both sides of the wall.
 
-One stream socket a node. The host sends a `SandboxStep` and two descriptors, the ends of the child's own socket and
-output; the node forks, and the child answers on its socket with messages of 17 bytes, a word of one and the step's
-nonce: `STARTED` at once, then one of the others. Any other byte is a violation. Only the host's words are ever decoded
-(marshal, on the node's side); what comes back is compared, never read.
+Each node has one stream socket. The host sends a `SandboxStep` and two descriptors: the child's socket and output. The
+node forks. The child answers on its own socket with messages of 17 bytes, a word of one byte and the step's nonce:
+first `STARTED`, later one of the other words. Any other byte is a violation. Only the host's messages are ever decoded
+(by marshal, in the node); the host only compares what comes back.
 """
 
 import hmac
@@ -22,18 +22,19 @@ STARTED: Final = b"S"
 NO_PROCESS: Final = b"N"
 """From the node: it could not fork."""
 NO_ROOM: Final = b"R"
-"""From the child: the files of the state before do not fit beside themselves."""
+"""From the child: there is no room for a copy of the previous state's files."""
 TOO_MUCH: Final = b"T"
-"""From the child: it leaves more files than a state may have."""
+"""From the child: it leaves more files than a state may keep."""
 OK: Final = b"K"
 ERROR: Final = b"E"
-"""From the child, last of all: the step is over, and it raised nothing or something."""
+"""From the child, as its last word: the step is over; it raised nothing (OK) or something (ERROR)."""
 WORDS: Final = frozenset({STARTED, NO_PROCESS, NO_ROOM, TOO_MUCH, OK, ERROR})
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxStep:
-    """One step as a node is told it. `folder` is where it runs, `source` the parked files it begins with; '' = none."""
+    """One step as sent to a node. `folder` is where it runs; `source` names the parked files it starts with; '' =
+    none."""
 
     nonce: bytes
     code: str
@@ -42,7 +43,7 @@ class SandboxStep:
     source: str
 
     def word(self, message: bytes) -> bytes:
-        """What a message says about this step; empty = it is none of its."""
+        """The word of a message about this step; empty = the message is not about this step."""
         word, nonce = message[:1], message[1:]
         return word if word in WORDS and hmac.compare_digest(nonce, self.nonce) else b""
 
@@ -52,7 +53,7 @@ class SandboxStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a launcher is told: which walls to put up, and what its first node has."""
+    """The launcher's orders: which walls to set up, and what its first node gets."""
 
     walls: str
     """`strict`, `process` or `none`."""
@@ -60,13 +61,13 @@ class Setup:
     box: str
     """Folder of all states' files."""
     uid: int | None
-    """Who the nodes are; None = whoever started the launcher."""
+    """Uid of the nodes; None = the uid that started the launcher."""
     alone_uid: int | None
-    """Who everybody is in one more user namespace; None = there is none."""
+    """Uid of all processes inside one more user namespace; None = there is none."""
     keeper_uid: int | None
-    """Who the launcher itself is afterwards."""
+    """Uid of the launcher after setup."""
     file_systems: Mapping[str, str]
-    """Mount point -> options of a file system in memory."""
+    """Mount point -> options of an in-memory file system."""
     readable: tuple[str, ...]
     writable: tuple[str, ...]
     memory_bytes: int
@@ -77,7 +78,7 @@ class Setup:
     max_files_bytes: int
     """Of one state."""
     paths: tuple[str, ...]
-    """More folders to import from."""
+    """Additional folders to import from."""
     preload: tuple[str, ...]
 
     def packed(self) -> dict[str, Any]:
@@ -86,13 +87,13 @@ class Setup:
 
 
 def framed(value: Any) -> bytes:
-    """A plain value with its length in front."""
+    """A plain value, encoded with its length in front."""
     body = marshal.dumps(value)
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
 
 
 def read_exactly(descriptor: int, length: int) -> bytes:
-    """`length` bytes of a blocking descriptor. Raises EOFError where they end before."""
+    """Read `length` bytes from a blocking descriptor. Raises EOFError if it ends earlier."""
     parts: list[bytes] = []
     while length:
         part = os.read(descriptor, min(length, 1 << 20))

@@ -1,4 +1,4 @@
-"""Running: one step on its way, as the host knows it."""
+"""Running: one running step, as the host sees it."""
 
 import asyncio
 import os
@@ -17,14 +17,14 @@ _MIB: Final = 1 << 20
 
 
 class RunningStep:
-    """Owns the step's socket and its output. `fault` is why the host ended it, empty as long as it did not."""
+    """Owns the step's socket and its output. `fault` is the reason why the host ended it; empty = the host did not."""
 
     def __init__(self, step: SandboxStep, limits: SandboxLimits, *, base_bytes: int) -> None:
         self.step = step
         self.parked = secrets.token_hex(NONCE_BYTES)
-        """Name for its files, once it is over."""
+        """Name of its parked files, once it is over."""
         self.base_bytes = base_bytes
-        """Memory of the state it began in."""
+        """Memory of the state in which it began."""
         self.fault = ""
         self.pid = 0
         self._pidfd = -1
@@ -42,12 +42,13 @@ class RunningStep:
         return self.channel.peer.fileno(), self.capture.written
 
     def handed_over(self) -> None:
-        """The child has its ends: close the host's copies, so that theirs are the last."""
+        """Close the host's copies of the child's ends, so that the child holds the last ones."""
         self.channel.peer.close()
         self.capture.close_written()
 
     def watch(self) -> None:
-        """From now on see the child's end by itself: others may hold copies of its socket."""
+        """Watch for the end of the child process from now on. The socket alone does not show it: others may hold
+        copies."""
         try:
             self._pidfd = os.pidfd_open(self.channel.sender_pid)
         except OSError:
@@ -56,31 +57,31 @@ class RunningStep:
             asyncio.get_running_loop().add_reader(self._pidfd, self._ended)
 
     def unwatch(self) -> None:
-        """The child's end means nothing any more. Harmless when repeated."""
+        """Stop watching for the child's end. Calling it again is harmless."""
         if self._pidfd >= 0:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
 
     def kill(self) -> None:
-        """End its first process, if it is still there."""
+        """Kill its first process, if it still exists."""
         if self._pidfd >= 0:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def stop(self, fault: str) -> None:
-        """End it: who waits for its word sees the socket close."""
+        """End it with a reason. Whoever waits for its word sees the socket close."""
         self.fault = self.fault or fault
         self.channel.close()
 
     def close(self) -> None:
-        """Of no use any more. Harmless when repeated; the text stays."""
+        """Close everything. Calling it again is harmless; the text stays."""
         self.unwatch()
         self.channel.close()
         self.capture.close()
 
     def told(self, outcome: Outcome, state: SandboxState | None) -> StepEnd:
-        """The end of this step: its text, and what the model should know beyond it."""
+        """The result of this step: its output, and for a timeout or crash a note for the model."""
         text = self.capture.text
         if outcome in ("timeout", "crashed"):
             reason = f" {self.fault}" if self.fault else ""
@@ -88,12 +89,12 @@ class RunningStep:
         return StepEnd(outcome, text, state)
 
     def _ended(self) -> None:
-        """What it said before is still read."""
+        """Close its socket. What it sent before is still read."""
         self.unwatch()
         self.channel.look()
         self.channel.close()
 
 
 def new_step(code: str, *, number: int, folder: str, source: str) -> SandboxStep:
-    """A step with a nonce that nobody can guess."""
+    """A step with a random nonce."""
     return SandboxStep(secrets.token_bytes(NONCE_BYTES), code, number, folder, source)

@@ -1,9 +1,10 @@
-"""Seccomp: the filter between a sandbox and the kernel, written out as BPF.
+"""Seccomp: the filter between a sandbox and the kernel, as BPF code.
 
-A deny list, for code that may be anything a Python program is: what is refused answers EPERM, what honest libraries
-have a fallback for (clone3, POSIX timers, calls newer than this list) answers ENOSYS, and a call by another machine's
-table (32 bits, x32) ends the process. Runs inside the sandbox. What memory and file limits cannot bound in sum (memfd,
-SysV memory, huge pages) is refused here, and so are limits, priorities and affinities of any process but the caller.
+It is a deny list, since foreign code may be any Python program. Refused calls answer EPERM. Calls for which honest
+libraries have a fallback (clone3, POSIX timers, calls newer than this list) answer ENOSYS. A call through another
+machine's table (32 bits, x32) kills the process. Runs inside the sandbox. The filter also refuses memory that no memory
+or file limit can bound in sum (memfd, SysV memory, huge pages), and changes to limits, priorities and affinities of
+other processes.
 """
 
 import ctypes
@@ -21,9 +22,9 @@ Instruction = tuple[int, int, int, int]
 ARCHES: Final[dict[Machine, int]] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32_BIT: Final = 0x4000_0000
 FORBIDDEN_CLONES: Final = 0x7E02_8000
-"""Every CLONE_NEW* that `clone` takes, and CLONE_PARENT: what a step starts must descend from it."""
+"""Every CLONE_NEW* flag of `clone`, and CLONE_PARENT: the processes of a step must descend from it."""
 F_SETSIG: Final = 10
-"""Of `fcntl`: with it, and with a POSIX timer, a process that was stopped could wake itself."""
+"""Command of `fcntl`. With it, or with a POSIX timer, a stopped process could wake itself."""
 SCHEDULING: Final = ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")
 PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
 MAP_HUGETLB: Final = 0x4_0000
@@ -40,7 +41,7 @@ _PR_SET_SECCOMP_FILTER: Final = 2
 
 
 def program(machine: Machine, *, has_sockets: bool) -> bytes:
-    """The filter as the kernel takes it. `has_sockets` false also refuses every new socket but pairs."""
+    """The filter in the kernel's format. Without `has_sockets` it also refuses every new socket except socket pairs."""
     body = [
         *_first(ARCHES[machine], is_x86=machine == "x86_64"),
         *(step for number in numbers(machine) for step in _when(number, [_refuse(errno.EPERM)])),
@@ -51,7 +52,7 @@ def program(machine: Machine, *, has_sockets: bool) -> bytes:
 
 
 def install(machine: Machine, *, has_sockets: bool) -> None:
-    """Put the filter on this process and all it starts, for ever. Raises OSError; needs no_new_privs."""
+    """Install the filter on this process and its descendants, permanently. Raises OSError; needs no_new_privs."""
     text = program(machine, has_sockets=has_sockets)
     buffer = ctypes.create_string_buffer(text, len(text))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(text) // 8, ctypes.addressof(buffer)))
@@ -59,7 +60,8 @@ def install(machine: Machine, *, has_sockets: bool) -> None:
 
 
 def _first(arch: int, *, is_x86: bool) -> Iterable[Instruction]:
-    """Another table's calls end the process; calls newer than the list are unknown. Leaves the number loaded."""
+    """Kill on calls through another machine's table; answer ENOSYS to calls newer than the list. Leaves the call number
+    loaded."""
     yield (_LOAD, 0, 0, _ARCH)
     yield (_EQUAL, 1, 0, arch)
     yield (_RETURN, 0, 0, _KILL)
@@ -98,18 +100,18 @@ def _examined(machine: Machine, *, has_sockets: bool) -> Iterable[Instruction]:
 
 
 def _when(value: int, then: Sequence[Instruction]) -> Iterable[Instruction]:
-    """`then` if what is loaded equals `value`, else on behind it."""
+    """Run `then` if the loaded value equals `value`; else skip it."""
     yield (_EQUAL, 0, len(then), value)
     yield from then
 
 
 def _only(argument: int, value: int) -> Sequence[Instruction]:
-    """Refuse any other value; 0 stands for the caller where a process is named."""
+    """Refuse any other value of an argument. In an argument that names a process, 0 is the caller."""
     return [_load(argument), (_EQUAL, 1, 0, value), _refuse(errno.EPERM)]
 
 
 def _load(argument: int) -> Instruction:
-    """The low half of an argument: the kernel reads flags, families and options of these calls as 32 bits."""
+    """Load the low half of an argument: in these calls the kernel reads flags, families and options as 32 bits."""
     return (_LOAD, 0, 0, 16 + 8 * argument)
 
 

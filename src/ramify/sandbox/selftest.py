@@ -1,8 +1,8 @@
-"""Selftest: every wall is tried from inside before foreign code is, once a process for each kind of walls.
+"""Selftest: tests every wall from inside before foreign code runs, once per process for each kind of walls.
 
-A wall that does not hold ends in `ToolError("tool_gave_up")` with its name and what would supply it; nothing is ever
-started with one wall less. Probes do for real what they are about: read a file of the host, reach a port of the host,
-take twice the memory, outlive their step.
+A wall that does not hold raises `ToolError("tool_gave_up")` with its name and the way to get it; a sandbox never starts
+with a missing wall. The probes really do what is forbidden: read a file of the host, reach a port of the host, take
+twice the memory, outlive their step.
 """
 
 import socket
@@ -26,7 +26,8 @@ _passed: set[Walls] = set()
 
 @dataclass(frozen=True, slots=True)
 class WallProbe:
-    """Code that prints what it could do and must not. `fault` = a part of why the host has to end it instead."""
+    """Code that prints each forbidden thing it could do. `fault` = for a probe that the host must end: part of the
+    expected reason."""
 
     wall: str
     code: str
@@ -35,7 +36,8 @@ class WallProbe:
 
 
 async def passed(config: SandboxConfig) -> None:
-    """Nothing, if the walls of this kind hold here. Raises `ToolError` with the first that does not."""
+    """Test the walls of this kind, unless they were already found to hold. Raises `ToolError` for the first that does
+    not hold."""
     if config.walls in _passed or config.walls == "none":
         return
     sandbox = await Sandbox.open(SandboxConfig(walls=config.walls, limits=LIMITS, preload=()))

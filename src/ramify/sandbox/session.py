@@ -1,8 +1,8 @@
-"""Session: a line of steps that a program may run, wait at, fork and come back to.
+"""Session: a sequence of steps that a program can run, pause, fork and return to.
 
-Owns the history of a session, and with it the way back: a state that was evicted, or whose sandbox is gone, is rebuilt
-by running the steps again in another sandbox, each compared with what it showed the first time. A step that hung or
-died is no part of the history.
+Owns the history of a session. If a state was evicted or its sandbox is gone, the session rebuilds it: it runs the steps
+again in another sandbox and compares each output with the first one. A step that timed out or crashed is not part of
+the history.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from ramify.sandbox.state import Lost, Outcome, SandboxState, StepEnd
 
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 REPLAY_PATIENCE: Final = 4.0
-"""A step that was in time may take this much longer when it is repeated on a busier machine."""
+"""Factor on the timeout when a step is repeated: the machine may be busier now."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxAnswer:
-    """What a step showed, and whether it ended without an exception."""
+    """A step's output, and how it ended."""
 
     text: str
     status: Outcome
@@ -37,7 +37,7 @@ class SandboxAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PastStep:
-    """A step of a history, and the hash of what it showed."""
+    """A step of a history, and the hash of its output."""
 
     code: str
     timeout_s: float
@@ -46,7 +46,7 @@ class PastStep:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A state, and the sandbox it is in."""
+    """A state and its sandbox."""
 
     sandbox: Sandbox
     state: SandboxState
@@ -54,17 +54,17 @@ class _Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRules:
-    """What holds for all sessions of one tool."""
+    """Settings for all sessions of one tool."""
 
     timeout_s: float
     is_stateful: bool = True
     shares_sandbox: bool = True
-    """Whether a fork may live in the sandbox of what it was forked from."""
+    """Whether a fork may stay in the sandbox of its parent."""
     max_code_bytes: int = 4 << 20
 
 
 class Lineage:
-    """The sandboxes of a session and of all that was forked from it."""
+    """The sandboxes of a session and of all its forks."""
 
     def __init__(self, pool: SandboxPool, rules: SessionRules) -> None:
         self.pool = pool
@@ -72,7 +72,7 @@ class Lineage:
         self._sandboxes: list[Sandbox] = []
 
     async def begin(self, *, is_new: bool) -> _Place:
-        """The state without any step, in a sandbox that has room, or in one nobody was in."""
+        """The first state, without any step, in a sandbox that has room or, if `is_new`, in a fresh one."""
         self._sandboxes = [sandbox for sandbox in self._sandboxes if sandbox.is_usable]
         room = self.pool.config.limits.max_nodes // 2
         found = next((sandbox for sandbox in self._sandboxes if len(sandbox.states.by_pid) <= room), None)
@@ -84,10 +84,10 @@ class Lineage:
 
 
 class Session:
-    """One state, and the steps that led to it. Steps of one session run one after another."""
+    """One state and the steps that led to it. Steps of one session run one after another."""
 
     def __init__(self, lineage: Lineage, place: _Place | None, history: tuple[PastStep, ...] = ()) -> None:
-        """Made by `open` and `fork`; counts as a user of `place` already."""
+        """Made by `open` and `fork`; already counted as a user of `place`."""
         self._lineage = lineage
         self._place = place
         self._history = history
@@ -97,7 +97,7 @@ class Session:
 
     @classmethod
     async def open(cls, pool: SandboxPool, rules: SessionRules) -> "Session":
-        """A session without any step. Raises `ToolError` where this machine lacks a wall."""
+        """A session without any step. Raises `ToolError` if this machine lacks a wall."""
         lineage = Lineage(pool, rules)
         session = cls(lineage, None)
         try:
@@ -109,12 +109,13 @@ class Session:
 
     @property
     def sandbox_pid(self) -> int | None:
-        """The first process of the sandbox this is in, whose end is that of all in it; None = it is in none now."""
+        """The first process of this session's sandbox; when it ends, all processes of the sandbox end. None = it is in
+        no sandbox now."""
         return self._place.sandbox.keeper_pid if self._place is not None else None
 
     async def run(self, code: str, timeout_s: float | None = None) -> SandboxAnswer:
-        """Run `code` behind the steps so far. Raises `ToolError("replay_diverged")` where they show others now, and
-        `ToolError("sandbox_lost")` where two sandboxes were lost under it."""
+        """Run `code` after the steps so far. Raises `ToolError("replay_diverged")` if a repeated step shows another
+        output, and `ToolError("sandbox_lost")` if two sandboxes in a row were lost."""
         if self._is_closed:
             raise ToolError("tool_gave_up", "the session was closed")
         if len(code) > self._lineage.rules.max_code_bytes:
@@ -132,7 +133,7 @@ class Session:
         return ToolResult(answer.text, answer.status, {"isolation": answer.isolation})
 
     async def fork(self) -> "Session":
-        """A session in the same state that lives on by itself. Costs nothing until it runs something."""
+        """A session in the same state that continues independently. Costs nothing until it runs a step."""
         if self._is_closed:
             raise ToolError("tool_gave_up", "the session was closed")
         place = self._place if self._lineage.rules.shares_sandbox else None
@@ -141,7 +142,7 @@ class Session:
         return Session(self._lineage, place, self._history)
 
     async def close(self) -> None:
-        """Give the state up. The last session of a tool closes its sandboxes. Harmless when repeated."""
+        """Release the state. The last session of a tool closes its sandboxes. Calling it again is harmless."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -166,7 +167,7 @@ class Session:
         raise ToolError("sandbox_lost", "the sandbox was lost twice, so the state could not be restored")
 
     def _move(self, place: _Place, ended: StepEnd, done: PastStep) -> None:
-        """Be in the state behind a step, where there is one and it counts."""
+        """Move to the state after a step, if there is one and the session is stateful."""
         if ended.state is None:
             return
         if not self._lineage.rules.is_stateful:
@@ -177,7 +178,7 @@ class Session:
         place.sandbox.let_go(place.state)
 
     async def _placed(self, *, is_new: bool) -> _Place:
-        """The state this session is in, rebuilt if it is gone."""
+        """The current state; rebuilt if it is gone."""
         if self._place is not None and self._place.state.is_alive and not is_new:
             return self._place
         await self._leave()
@@ -185,7 +186,7 @@ class Session:
         return self._place
 
     async def _rebuilt(self, *, is_new: bool) -> _Place:
-        """The state behind the history, which must show what it showed. Raises `Lost`, `ToolError`."""
+        """The state after the history, with every output compared. Raises `Lost`, `ToolError`."""
         place = await self._lineage.begin(is_new=is_new)
         try:
             for number, done in enumerate(self._history, 1):
@@ -196,7 +197,7 @@ class Session:
         return place
 
     async def _repeated(self, place: _Place, done: PastStep, number: int) -> _Place:
-        """The state behind one more step of the history; the one before is let go."""
+        """The state after one more step of the history; the state before is released."""
         limit_s = REPLAY_PATIENCE * done.timeout_s
         try:
             ended = await place.sandbox.step(place.state, done.code, number=number, timeout_s=limit_s)
@@ -220,6 +221,7 @@ class Session:
 
 
 def _digest(ended: StepEnd) -> bytes:
-    """Of what a step showed but for addresses, which differ where the system cannot keep them."""
+    """Hash of a step's outcome and output. Addresses are left out: they differ on systems that cannot keep them
+    fixed."""
     shown = f"{ended.outcome}\0{_ADDRESS.sub('', ended.text)}".encode(errors="surrogatepass")
     return hashlib.blake2b(shown, digest_size=16).digest()

@@ -1,7 +1,7 @@
-"""Setup: what a sandbox is to be, and what its launcher is told about it.
+"""Setup: the configuration of a sandbox, and the orders for its launcher.
 
-Owns the kinds of walls, the uids that are nobody's, and the bundle of modules that goes inside: code without a file, so
-that no path of the project exists there.
+Owns the kinds of walls, the range of unused uids, and the bundle of modules that goes inside. The modules go in as code
+without files, so no path of the project exists there.
 """
 
 import os
@@ -21,7 +21,7 @@ from ramify.sandbox.seccomp import ARCHES
 
 Walls = Literal["strict", "process", "none"]
 MODULES: Final = ("syscalls", "kernel", "protocol", "seccomp", "landlock", "inherited", "folders", "node", "launcher")
-"""What goes inside, each after those it imports."""
+"""Modules that go inside, each after those it imports."""
 UID_BASE, NUM_UIDS = 0x7000_0000, 1 << 28
 """Uids that no user has (systemd, UIDS-GIDS: 1879048192…2147483647 are unused)."""
 TMP_BYTES, TMP_FILES = 64 << 20, 4096
@@ -29,7 +29,7 @@ TMP_BYTES, TMP_FILES = 64 << 20, 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxConfig:
-    """What a sandbox is to be: its walls, its limits, what it has imported before anything runs."""
+    """Configuration of a sandbox: its walls, its limits, and the modules imported before anything runs."""
 
     walls: Walls = "strict"
     limits: SandboxLimits = field(default_factory=SandboxLimits)
@@ -37,12 +37,12 @@ class SandboxConfig:
 
 
 def bundle(setup: Setup) -> bytes:
-    """All that the launcher reads: its modules, and its orders."""
+    """Everything that the launcher reads: its modules and its orders."""
     return framed((_modules(), setup.packed()))
 
 
 def strict_setup(config: SandboxConfig) -> Setup:
-    """All walls, with file systems of its own."""
+    """Setup with all walls and its own file systems."""
     uid = UID_BASE + 2 * secrets.randbelow(NUM_UIDS // 2) if os.geteuid() == 0 else None
     owner = f",uid={uid},gid={uid}" if uid is not None else ""
     limits = config.limits
@@ -63,7 +63,7 @@ def strict_setup(config: SandboxConfig) -> Setup:
 
 
 def bare_setup(config: SandboxConfig, box: str) -> Setup:
-    """The host's file system, and `box` for its own files."""
+    """Setup with the host's file system, and `box` for the sandbox's own files."""
     is_root = os.geteuid() == 0 and config.walls == "process"
     paths = outside(config.preload)
     return _setup(
@@ -109,12 +109,12 @@ def _setup(
 
 
 def _writable(box: str) -> tuple[str, ...]:
-    """Of the box: where steps run, and what they are to remove; never the files of states that wait."""
+    """Writable folders of the box: where steps run, and the trash. The files of waiting states are never among them."""
     return tuple(f"{box}/{name}" for name in (folders.TRASH, *map(folders.place, range(folders.NUM_PLACES))))
 
 
 def machine() -> str:
-    """As the filters know it."""
+    """This machine's name in the filters."""
     name = os.uname().machine
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
 
@@ -125,7 +125,7 @@ def is_known_machine() -> bool:
 
 @cache
 def _modules() -> tuple[tuple[str, object], ...]:
-    """Name and code of all that goes inside; packages have none."""
+    """Name and code of every module that goes inside; packages have no code."""
     folder = Path(__file__).parent
     found: list[tuple[str, object]] = [("ramify", None), ("ramify.sandbox", None)]
     for name in MODULES:

@@ -1,7 +1,8 @@
-"""Shell: the outermost processes of a sandbox, from their start to their end.
+"""Shell: the outermost processes of a sandbox, from start to end.
 
-Owns the host's child, the launcher it becomes, and the socket whose end is the sandbox's. The interpreter is this one;
-it is started with an empty environment, without `site`, and reads its code from that socket.
+Owns the child process of the host, the launcher it becomes, and the socket whose close ends the sandbox. The
+interpreter is the one that runs this; it starts with an empty environment and without `site`, and reads its code from
+that socket.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from ramify.sandbox.state import SandboxState
 
 REAP_S, END_S = 2.0, 5.0
 PF_EXITING: Final = 0x4
-"""Flag of a process (linux/sched.h), in /proc/PID/stat."""
+"""Process flag (linux/sched.h), in /proc/PID/stat."""
 
 _BOOT: Final = """
 import marshal, os, select, sys, types
@@ -56,11 +57,11 @@ _FLAGS: Final = ("-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOT)
 
 
 class Shell:
-    """Started when it is made. It ends by itself when its socket closes, or when this process does."""
+    """Starts when it is made. Ends by itself when its socket closes or this process ends."""
 
     def __init__(self, config: SandboxConfig) -> None:
         self.life = Channel(max_descriptors=8)
-        """The launcher's socket; its end is that of the sandbox."""
+        """The launcher's socket; when it closes, the sandbox ends."""
         self._config = config
         self._channel = Channel()
         self._said = Capture(max_bytes=1 << 14, killed_bytes=1 << 20, on_flood=lambda: None)
@@ -76,12 +77,12 @@ class Shell:
 
     @property
     def keeper_pid(self) -> int:
-        """The launcher, as this machine numbers it."""
+        """Pid of the launcher on this machine."""
         return self.life.sender_pid
 
     @property
     def is_ending(self) -> bool:
-        """Whether the launcher is gone or about to be: all it started dies before anybody is told of its own end."""
+        """Whether the launcher is gone or ending: its processes die before its own end is reported."""
         try:
             stat = Path(f"/proc/{self.keeper_pid}/stat").read_bytes()
         except OSError:
@@ -90,7 +91,7 @@ class Shell:
         return bool(int(fields[6]) & PF_EXITING)
 
     async def greet(self) -> tuple[Processes, Leftovers, SandboxState]:
-        """Tell the launcher what to do, and wait until it and the first state are ready. Raises `Broken`, `OSError`."""
+        """Send the launcher its orders, and wait until it and the first state are ready. Raises `Broken`, `OSError`."""
         life, channel = self.life, self._channel
         life.num_expected = channel.num_expected = len(STARTED)
         life.peer.close()
@@ -113,7 +114,7 @@ class Shell:
         return processes, leftovers, first
 
     def fault(self) -> ToolError:
-        """Why it is not there any more: the wall that could not be put up."""
+        """The error for a sandbox that could not start; it names the missing wall."""
         self._said.close()
         lines = [line for line in self._said.text.splitlines() if line.strip()] or [""]
         if self._config.walls == "strict" and lines[-1].startswith("bwrap:"):
@@ -123,10 +124,10 @@ class Shell:
         return ToolError("tool_gave_up", f"isolation={self._config.walls!r} is not possible here, missing: {wall}")
 
     async def end(self) -> None:
-        """Hang up, wait for the end of all of it, and close what it had on the host."""
+        """Close the sockets, wait until all processes have ended, and remove what it had on the host."""
         self.life.on_lost = lambda: None
         self._close_ends()
-        for pidfd in reversed(self._pidfds):  # The outermost reaps the launcher, and ends by itself then.
+        for pidfd in reversed(self._pidfds):  # The outermost process reaps the launcher and then ends by itself.
             if not await _gone(pidfd, REAP_S):
                 with suppress(OSError):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -138,7 +139,7 @@ class Shell:
                 await asyncio.to_thread(folders.remove, self._box)
 
     def _planned(self) -> tuple[Setup, list[str], Mapping[str, str]]:
-        """What the launcher is told, how it is called, and the environment of that call."""
+        """The launcher's setup, the command that starts it, and the environment of that command."""
         config = self._config
         python = interpreter(config.preload)
         if config.walls == "strict":
@@ -149,7 +150,7 @@ class Shell:
         return bare_setup(config, self._box), [_own_executable(python), *_FLAGS], environment
 
     def _spawned(self, command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """A session of its own, so that the terminal's Ctrl-C is the host's alone to act on."""
+        """Start the process in its own session, so that only the host gets the terminal's Ctrl-C."""
         host = os.pidfd_open(os.getpid())
         descriptors = (self.life.peer.fileno(), self._channel.peer.fileno(), host)
         try:
@@ -173,7 +174,7 @@ class Shell:
 
 
 def _first(processes: Processes, channel: Channel) -> SandboxState:
-    """The state without any step. Raises `Broken` if it is gone already."""
+    """The state without any step. Raises `Broken` if it is already gone."""
     pid = processes.inner_pid(channel.sender_pid)
     look = processes.look(pid) if pid is not None else None
     held = processes.hold(pid) if pid is not None else None
@@ -183,7 +184,7 @@ def _first(processes: Processes, channel: Channel) -> SandboxState:
 
 
 def _check_reach(config: SandboxConfig, python: Interpreter) -> None:
-    """Raises `ToolError` where a uid of its own could not even read the standard library."""
+    """Raises `ToolError` if the sandbox's own uid could not read the standard library."""
     closed = [path for path in (python.prefix, *python.prefix.parents) if not path.stat().st_mode & 0o005]
     if config.walls == "process" and os.geteuid() == 0 and closed:
         said = f"{closed[-1]} is closed to other users, and this Python lives in {python.prefix}"

@@ -1,7 +1,7 @@
-"""State: the host's hold on one node that waits in a sandbox.
+"""State: the host's handle on one waiting node of a sandbox.
 
-A state is stopped (SIGSTOP) as long as nobody forks it, so that what foreign code left in it runs not at all between
-two steps.
+A state is stopped (SIGSTOP) unless it is being forked, so code that foreign programs left in it cannot run between two
+steps.
 """
 
 import asyncio
@@ -17,48 +17,48 @@ Outcome = Literal["ok", "error", "timeout", "crashed"]
 
 
 class Lost(Exception):
-    """A state cannot be used any more, or not in its sandbox: it has to be rebuilt. Private to sandboxes and tools."""
+    """A state cannot be used any more, or not in its sandbox, and has to be rebuilt. Private to sandboxes and tools."""
 
 
 @dataclass(slots=True, eq=False)
 class SandboxState:
-    """`pid` as the sandbox's own /proc has it, `held` a descriptor of its folder there."""
+    """`pid` is the number in the sandbox's own /proc; `held` is a descriptor of its folder there."""
 
     pid: int
     held: int
     channel: Channel
     rss_bytes: int = 0
     parked: str = ""
-    """Name of its files; empty = it has none yet."""
+    """Name of its parked files; empty = it has none yet."""
     folder: str = "0"
-    """Where its last step ran: the paths it remembers begin there."""
+    """Folder where its last step ran; the paths it remembers start there."""
     num_users: int = 0
     """Sessions in this state."""
     num_steps: int = 0
-    """Steps on their way that began in it, and the one it is the end of until that is settled."""
+    """Running steps that began in it, plus the step that produced it until that one is settled."""
     is_alive: bool = True
     is_forking: bool = False
-    """Whether it runs now, to start a step."""
+    """Whether it runs now to fork a step."""
     is_restless: bool = False
-    """Whether it was found running when it should not."""
+    """Whether it was found running when it should be stopped."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Of the steps that begin in it."""
+    """Held by the step that is being forked from it."""
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; a process that is gone gets none."""
+        """Send a signal; nothing happens if the process is gone."""
         if self.held >= 0:
             with suppress(OSError):
                 signal.pidfd_send_signal(self.held, number)
 
     def stop(self) -> None:
-        """Nothing of it runs until `go`."""
+        """Stop it until `go`."""
         self.signal(signal.SIGSTOP)
 
     def go(self) -> None:
         self.signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """Kill the process and hang up. Harmless when repeated."""
+        """Kill the process and close the socket. Calling it again is harmless."""
         if not self.is_alive:
             return
         self.is_alive = False
@@ -70,7 +70,7 @@ class SandboxState:
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
-    """How a step ended and what it printed. `state` None = the state before is the one that holds."""
+    """How a step ended and what it printed. `state` None = the state before the step stays the current one."""
 
     outcome: Outcome
     text: str

@@ -1,7 +1,7 @@
-"""States: all that wait in one sandbox.
+"""States: all waiting states of one sandbox.
 
-Owns which states there are and for how long: one is let go with its last user, and the least recently used are dropped
-where there are too many of them or where they hold too much memory. Whoever was in a dropped state replays.
+Owns which states exist and for how long: a state is dropped when its last user leaves. If there are too many, or they
+hold too much memory, the least recently used are dropped. A session whose state was dropped replays its steps.
 """
 
 from typing import Final
@@ -13,11 +13,12 @@ from ramify.sandbox.running import RunningStep
 from ramify.sandbox.state import SandboxState
 
 HELD_STEPS: Final = 2
-"""States that wait may hold the memory of this many steps together."""
+"""Waiting states may together hold the memory of this many steps."""
 
 
 class States:
-    """By pid, the least recently used first. `first` is the one without any step, and stays."""
+    """States by pid, least recently used first. `first` is the state without any step; it is never dropped to make
+    room."""
 
     def __init__(
         self, processes: Processes, leftovers: Leftovers, limits: SandboxLimits, *, first: SandboxState
@@ -26,7 +27,7 @@ class States:
         self._leftovers = leftovers
         self._limits = limits
         self._unmeasured_bytes = 0
-        """At most this much more is held than when it was measured."""
+        """Upper bound of the memory added since the last measurement."""
         self.first = first
         self.by_pid: dict[int, SandboxState] = {}
         self._keep(first)
@@ -37,22 +38,22 @@ class States:
 
     @property
     def have_steps(self) -> bool:
-        """Whether a step that began in one of them is on its way."""
+        """Whether a step that began in one of them is running."""
         return any(state.num_steps for state in self.by_pid.values())
 
     @property
     def forking(self) -> dict[int, SandboxState]:
-        """Those that run now, to start a step."""
+        """States that run now to fork a step."""
         return {pid: state for pid, state in self.by_pid.items() if state.is_forking}
 
     def touch(self, state: SandboxState) -> None:
-        """It was used just now."""
+        """Mark it as just used."""
         if self.by_pid.pop(state.pid, None) is state:
             self.by_pid[state.pid] = state
 
     def adopt(self, running: RunningStep, *, busy: set[int]) -> SandboxState | None:
-        """The finished child of a step as the state it now is. None = it is not what a finished child must be: there,
-        alone with itself, and neither another state nor one of the `busy` pids."""
+        """Turn the finished child of a step into a state. None = it is not a valid finished child: it must exist, have
+        one thread, and be neither another state nor one of the `busy` pids."""
         pid = self._processes.inner_pid(running.channel.sender_pid)
         if pid is None or pid in self.by_pid or pid in busy or not running.channel.is_open:
             return None
@@ -77,7 +78,7 @@ class States:
             self.drop(state)
 
     def drop(self, state: SandboxState) -> None:
-        """End it. Harmless when repeated."""
+        """End it. Calling it again is harmless."""
         if self.by_pid.get(state.pid) is state:
             del self.by_pid[state.pid]
         if state.is_alive:
@@ -86,13 +87,13 @@ class States:
                 self._leftovers.drop(state.parked)
 
     def rest(self) -> None:
-        """Stop again whatever should not run: somebody who is gone now may have woken it."""
+        """Stop every state that should not run: a process that is gone now may have woken it."""
         for state in self.by_pid.values():
             if not state.is_forking:
                 state.stop()
 
     def check(self) -> None:
-        """Drop what does not stay stopped, and count what others grew by while they forked."""
+        """Drop states that do not stay stopped, and count the memory that others gained while they forked."""
         for state in [*self.by_pid.values()]:
             look = self._processes.look(state.pid)
             if state.is_forking:
@@ -119,7 +120,7 @@ class States:
         self._evict()
 
     def _evict(self) -> None:
-        """The newest and the first stay."""
+        """Drop states beyond the limits; the newest and the first stay."""
         while len(self.by_pid) > self._limits.max_nodes + 1 and self._drop_oldest():
             pass
         most_bytes = HELD_STEPS * self._limits.memory_bytes

@@ -1,4 +1,4 @@
-"""Syscalls: numbers of those that a sandbox refuses or looks into, on x86_64 and on aarch64.
+"""Syscalls: numbers of the system calls that a sandbox refuses or checks, on x86_64 and on aarch64.
 
 Runs on both sides of the wall: standard library only, no other import.
 """
@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 Machine = Literal["x86_64", "aarch64"]
 NEWEST: Final = 466
-"""Highest number that was known when the list was written. Numbers from 424 on are the same on both machines; what came
-later answers as if the kernel did not have it."""
+"""Highest number known when the list was written. Numbers from 424 on are the same on both machines. Newer calls get
+the answer of a kernel that does not have them."""
 
 _REFUSED: Final = """
 ptrace 101 117              process_vm_readv 310 270    process_vm_writev 311 271   process_madvise 440 440
@@ -39,7 +39,7 @@ uselib 134 -                ustat 136 -                 sysfs 139 -             
 move_pages 279 239          migrate_pages 256 238       mbind 237 235               set_mempolicy 238 237
 set_mempolicy_home_node 450 450
 """
-"""Name, number on x86_64, number on aarch64 (`-` = it has none)."""
+"""Name, number on x86_64, number on aarch64 (`-` = none)."""
 
 _EXAMINED: Final = """
 clone 56 220              clone3 435 435            ioctl 16 29              prctl 157 167
@@ -47,7 +47,7 @@ socket 41 198             socketpair 53 199         mmap 9 222               fcn
 timer_create 222 107      prlimit64 302 261         setpriority 141 140      ioprio_set 251 30
 sched_setparam 142 118    sched_setscheduler 144 119    sched_setaffinity 203 122    sched_setattr 314 274
 """
-"""Needed by honest code, refused with some arguments."""
+"""Calls that honest code needs; some arguments are refused."""
 
 
 def _table(text: str) -> Mapping[str, tuple[int | None, int | None]]:
@@ -65,11 +65,11 @@ EXAMINED: Final = _table(_EXAMINED)
 
 
 def numbers(machine: Machine) -> tuple[int, ...]:
-    """Of every syscall that is refused whatever its arguments are."""
+    """Numbers of the syscalls that are refused whatever their arguments are."""
     return tuple(number for name in REFUSED if (number := number_of(name, machine)) is not None)
 
 
 def number_of(name: str, machine: Machine) -> int | None:
-    """The number of one listed syscall; None = this machine has none."""
+    """The number of one listed syscall; None = this machine does not have it."""
     row = EXAMINED[name] if name in EXAMINED else REFUSED[name]
     return row[0] if machine == "x86_64" else row[1]

@@ -1,9 +1,9 @@
-"""Watchdog: looks at all processes of a sandbox, and ends those that use more than they may or are not to be there.
+"""Watchdog: checks all processes of a sandbox, and ends those that use too much or should not exist.
 
-Counts every process that descends from a step, orphans included; limits on one process alone would be no limit on many.
-Memory is taken as what is resident; where that is too much, as its fair share, since what a child only inherited is not
-there twice. A state that forks is looked at as a step is: what it is, foreign code may have made it. Whoever descends
-from no step is killed, at the end of a step again and again until there is nobody.
+Counts every process that descends from a step, orphans included; a limit per process would not limit many processes.
+Memory is the resident memory. If that is too much, the fair share is used, which does not count inherited pages twice.
+A forking state is checked like a step: foreign code may have changed it. A process that descends from no step is
+killed; at the end of a step this repeats until none is left.
 """
 
 import asyncio
@@ -18,15 +18,16 @@ from ramify.sandbox.states import States
 
 PERIOD_S: Final = 0.04
 REST_S: Final = 2.0
-"""Between two looks where nothing should run at all: 1 ms for 64 states."""
+"""Time between two checks while nothing should run; one check takes 1 ms for 64 states."""
 MAX_SWEEPS, MAX_PAUSE_S = 30, 0.05
 MANY: Final = 8
-"""So many strays are stopped before any of them is killed: a bomb grows into the room that a death leaves."""
+"""With more strays than this, all are stopped before any is killed: a fork bomb refills the room that a killed process
+leaves."""
 _MIB: Final = 1 << 20
 
 
 class Watchdog:
-    """Of one sandbox. `running` is live: steps by the pid of their first process."""
+    """The watchdog of one sandbox. `running` is live: steps by the pid of their first process."""
 
     def __init__(
         self, processes: Processes, states: States, running: Mapping[int, RunningStep], *, limits: SandboxLimits
@@ -39,21 +40,22 @@ class Watchdog:
         self._is_resting = True
 
     def wake(self) -> None:
-        """A step begins."""
+        """Start frequent checks, because a step begins."""
         if self._is_resting or self._task is None or self._task.done():
             self.end()
             self._is_resting = False
             self._task = asyncio.create_task(self._watch())
 
     def end(self) -> None:
-        """Look no more. Harmless when repeated."""
+        """Stop checking. Calling it again is harmless."""
         if self._task is not None:
             self._task.cancel()
 
     async def sweep(self) -> bool:
-        """Kill what is neither a state nor part of a step, until there is nothing. False = there always is something.
+        """Kill all processes that are neither a state nor part of a step, until none is left. False = some are always
+        left.
 
-        What came and went while it was looked at may have left a child behind, so that is not nothing.
+        A process that appeared and ended during a check may have left a child, so it counts as left.
         """
         known: set[int] = set()
         for number in range(MAX_SWEEPS):
@@ -105,7 +107,7 @@ class Watchdog:
             self._processes.signal(pid, number)
 
     def _fault(self, group: Sequence[Look], *, base_bytes: int) -> str:
-        """What a step uses too much of; empty = nothing."""
+        """Which limit a step exceeds; empty = none."""
         if sum(look.num_threads for look in group if not look.is_gone) > self._limits.max_processes:
             return f"it ran more than {self._limits.max_processes} processes and threads at once"
         allowed = self._limits.memory_bytes + base_bytes
@@ -115,6 +117,6 @@ class Watchdog:
         return f"it used more than {self._limits.memory_bytes // _MIB} MiB of memory" if used > allowed else ""
 
     def _own_bytes(self, look: Look) -> int:
-        """Its fair share, or where the kernel does not say the pages it got since it was forked."""
+        """Its fair share of memory. If the kernel does not report that: the pages it got since it was forked."""
         fair = self._processes.fair_bytes(look.pid)
         return min(look.rss_bytes, look.num_faults * PAGE_BYTES) if fair is None else fair

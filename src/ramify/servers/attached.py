@@ -1,4 +1,5 @@
-"""Attached: servers that run already, by their addresses. They are asked whether they are ready, and never touched."""
+"""Attached: servers that are already running, given by address. They are asked whether they are ready and otherwise
+left alone."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from ramify.servers.probe import Probe
 async def attach(urls: Sequence[str], *, probe: Probe, care: Care = CARE) -> tuple[str, ...]:
     """Wait until the servers, or routers, at `urls` are ready; returns the addresses. Nothing is held open.
 
-    Raises `ConfigError` for what is no address, `EngineError` for a server that is not ready in `care.start_s`.
+    Raises `ConfigError` for an invalid address, `EngineError` if a server is not ready in `care.start_s`.
     """
     if not urls:
         raise ConfigError("no servers to attach to: addresses are needed, such as http://127.0.0.1:8000")

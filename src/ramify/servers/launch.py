@@ -1,7 +1,6 @@
-"""Launch: the command and environment by which a server of a kind is started. Values in, values out: nothing is run.
+"""Launch: the command and environment that start a server of each kind. Nothing is run here.
 
-What we set (address, model, ports of process groups) cannot be set again among the `arguments`, which go to the server
-as they are.
+`arguments` go to the server unchanged. They may not repeat the flags set here (address, model, process group ports).
 """
 
 import sys
@@ -25,15 +24,16 @@ OURS: Final[Mapping[Kind, frozenset[str]]] = {
     "vllm": frozenset({"--model", "--served-model-name", "--host", "--port"}),
     "sglang": frozenset({"--model-path", "--model", "--served-model-name", "--host", "--port", "--nccl-port"}),
 }
-"""Flags that are set here and nowhere else."""
+"""Flags that only this module may set."""
 NO_TELEMETRY: Final = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 ON_CPU: Final = {"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
-"""Unless ours say otherwise. One thread: on two cores, servers of two threads each stand still at the barriers of
-OpenMP. 1 GiB of keys and values is 87,000 tokens of a 0.5 B model (24 layers of 2 heads of 64)."""
+"""Defaults; our own environment overrides them. One thread: on two cores, servers with two threads each block each
+other at OpenMP barriers. 1 GiB of keys and values holds 87,000 tokens of a 0.5 B model (24 layers of 2 heads of 64)."""
 SERVER: Final = ServerConfig()
 CPU_FLAGS: Final = ("--enforce-eager", "--no-enable-chunked-prefill")
-"""Nothing is compiled; and a context is computed in one piece: vLLM 0.32 on a CPU dies of a request with a seed whose
-context is computed in several (its generator has no offset to set back, `gpu_model_runner.py:_bookkeeping_sync`)."""
+"""No compilation, and each context is computed in one piece: vLLM 0.32 on a CPU crashes on a request with a seed whose
+context is computed in several chunks (its generator has no offset to reset,
+`gpu_model_runner.py:_bookkeeping_sync`)."""
 LOOPBACK: Final = ("127.", "::1", "localhost")
 
 
@@ -45,7 +45,7 @@ class Launch:
     """A name, a folder, or a shipped model's name, such as `builtin`."""
     kind: Kind = "vllm"
     served_name: str = ""
-    """What requests call the model; '' = its name, or its folder's."""
+    """Model name in requests; '' = the model's name, or its folder's name."""
     config: ServerConfig = SERVER
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Launch:
 
     @classmethod
     def for_engine(cls, name: str, model: str | None, config: ServerConfig) -> "Launch":
-        """Servers for the engine of that name. Raises `ConfigError` for one that has none, or knows no model."""
+        """Servers for the engine `name`. Raises `ConfigError` if that engine has no servers or `model` is None."""
         kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
         if name not in kinds or model is None:
             raise ConfigError(
@@ -68,13 +68,13 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """What requests call the model."""
+        """Model name in requests."""
         is_folder = self.model not in MODELS and Path(self.model).is_dir()
         return self.served_name or (Path(self.model).resolve().name if is_folder else self.model)
 
     @property
     def path(self) -> str:
-        """What the server is told: a folder by its whole path, since it may work in another one."""
+        """Model argument of the server. A folder is an absolute path, since the server may run in another folder."""
         if self.model in MODELS:
             return str(MODELS[self.model])
         return str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model
@@ -85,7 +85,7 @@ class Launch:
 
     @property
     def probe(self) -> Probe:
-        """What a server of this kind answers when it is ready, and when it can still generate."""
+        """The requests that check whether a server of this kind is ready and can still generate."""
         match self.kind:
             case "vllm":
                 body = {"model": self.name, "prompt": "a", "max_tokens": 1}
@@ -98,7 +98,7 @@ class Launch:
 
 
 def command(launch: Launch, address: Address, *, ours: Mapping[str, str]) -> Command:
-    """How one server of `launch` is started at `address`; `ours` is our own environment."""
+    """The command that starts one server of `launch` at `address`; `ours` is our own environment."""
     match launch.kind:
         case "vllm":
             argv, own = _vllm(launch, address), _vllm_environment(launch, address, ours)
@@ -127,9 +127,10 @@ def _vllm_environment(launch: Launch, address: Address, ours: Mapping[str, str])
     on_cpu = ON_CPU if launch.config.device == "cpu" else {}
     own = {name: value for name, value in on_cpu.items() if name not in ours}
     if address.host.startswith(LOOPBACK):
-        # Pausing and new weights are routes of the developer's mode, by which anybody who can connect runs any code.
+        # Pausing and new weights are routes of vLLM's development mode. That mode lets anybody who can connect run any
+        # code.
         own["VLLM_SERVER_DEV_MODE"] = "1"
-    # vLLM looks upwards from there for a port that it can bind; the first of the block is ours.
+    # vLLM looks for a free port from here upwards; we keep the first port of the block.
     return {**NO_TELEMETRY, **own, "VLLM_PORT": str(address.block + 1)}
 
 
@@ -147,15 +148,14 @@ def _sglang(launch: Launch, address: Address) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterLaunch:
-    """How a router is started over workers. Its own retries are off: a generation is tried again at the engine's edge
-    and nowhere else."""
+    """How a router over workers is started. Its own retries are off: only the engine's edge retries a generation."""
 
     python: str = ""
-    """Interpreter of the environment that sglang-router is installed in; '' = ours."""
+    """Interpreter of the environment that has sglang-router; '' = ours."""
     policy: Policy = "cache_aware"
     """How a worker is chosen (sgl-project/sglang: the router's own default)."""
     request_timeout_s: int = 1800
-    """After which a request is given up; the router's own default."""
+    """Timeout of a request; the router's own default."""
     arguments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -166,7 +166,7 @@ class RouterLaunch:
 def router_command(
     launch: RouterLaunch, address: Address, *, workers: Sequence[str], ours: Mapping[str, str]
 ) -> Command:
-    """How a router over `workers` is started at `address`."""
+    """The command that starts a router over `workers` at `address`."""
     if not workers:
         raise ConfigError("a router needs workers, got none")
     python = launch.python or sys.executable
@@ -176,7 +176,8 @@ def router_command(
         *("--prometheus-host", address.host, "--prometheus-port", str(address.block)),
         *("--policy", launch.policy, "--disable-retries"),
         *("--request-timeout-secs", str(launch.request_timeout_s)),
-        # The workers are up: with its default of 30 s a router that looks a moment too early is late by that.
+        # The workers are already up. With the router's default of 30 s, one check that is a moment too early costs 30
+        # s.
         *("--worker-startup-check-interval", "1", "--log-level", "warn"),
         *launch.arguments,
         *("--worker-urls", *workers),
@@ -189,5 +190,5 @@ def _option(flag: str, value: object) -> tuple[str, ...]:
 
 
 def flag_of(argument: str) -> str:
-    """The flag that an argument is, however it is spelt: `--served_model_name=x` is `--served-model-name`."""
+    """The flag in an argument, with dashes and without its value: `--served_model_name=x` is `--served-model-name`."""
     return argument.partition("=")[0].replace("_", "-") if argument.startswith("--") else ""

@@ -1,8 +1,8 @@
-"""Member: one server of a pool, from being started to being stopped, and started again after that.
+"""Member: one server of a pool, from its start to its stop, restarts included.
 
-Owns the server that was started at its place, and the connection it is asked by. It is ready when it answers that it is
-there and has generated a token; it is down when its process has ended, or when it was silent several times in a row.
-Whether to start it again is the pool's to say.
+Owns the server started at its place and the connection used to ask it. A server is ready when it has answered the
+health check and generated a token. It is down when its process has ended, or when it gave no answer several times in a
+row. The pool decides whether to start it again.
 """
 
 import asyncio
@@ -28,27 +28,28 @@ IN_USE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Care:
-    """How servers are waited for, watched and started again."""
+    """Timeouts and limits for starting, watching and restarting servers."""
 
     start_s: float = 600.0
-    """Until ready (vllm-project/vllm: VLLM_ENGINE_READY_TIMEOUT_S)."""
+    """Timeout for becoming ready (vllm-project/vllm: VLLM_ENGINE_READY_TIMEOUT_S)."""
     every_s: float = 5.0
-    """How often it is asked whether it is there."""
+    """Time between two health checks."""
     health_s: float = 20.0
-    """For that answer (sgl-project/sglang: HEALTH_CHECK_TIMEOUT)."""
+    """Timeout of a health check (sgl-project/sglang: HEALTH_CHECK_TIMEOUT)."""
     probe_s: float = 60.0
-    """For one generated token, behind whatever the server is busy with."""
+    """Timeout for one generated token, which waits behind the server's other requests."""
     max_silent: int = 3
-    """So many silent answers in a row and it is down (Kubernetes: failureThreshold of a liveness probe)."""
+    """A server is down after this many health checks in a row without an answer (Kubernetes: failureThreshold of a
+    liveness probe)."""
     max_restarts: int = 5
-    """In a row (systemd: StartLimitBurst)."""
+    """Most restarts in a row (systemd: StartLimitBurst)."""
     base_s: float = 1.0
     """Pause before the first restart; it doubles each time."""
     cap_s: float = 60.0
     steady_s: float = 600.0
-    """Up for so long, and the restarts before are forgotten (Kubernetes: the back-off of a crash loop)."""
+    """After this time up, earlier restarts no longer count (Kubernetes: the back-off of a crash loop)."""
     grace_s: float = GRACE_S
-    """Between being asked to end and being killed."""
+    """Time between asking a server to end and killing it."""
 
     def __post_init__(self) -> None:
         times = (self.start_s, self.every_s, self.health_s, self.probe_s)
@@ -58,7 +59,7 @@ class Care:
             raise ConfigError(f"impossible care {self!r}: max_silent >= 1, max_restarts >= 0")
 
     def pause_s(self, num_restarts: int) -> float:
-        """Pause before the restart after so many others in a row."""
+        """Pause before the next restart, after `num_restarts` others in a row."""
         return doubled_s(num_restarts + 1, base_s=self.base_s, cap_s=self.cap_s)
 
 
@@ -75,7 +76,7 @@ class Member:
         self._server: StartedServer | None = None
         self._http: Http | None = None
         self._fault: EngineError | None = None
-        """Why it was not ready when it was asked last."""
+        """Why the last check failed."""
         self._doubt = asyncio.Event()
 
     @property
@@ -85,16 +86,16 @@ class Member:
 
     @property
     def pid(self) -> int | None:
-        """Its process; None = it is down."""
+        """Its process id; None = it is down."""
         return None if self._server is None else self._server.pid
 
     def suspect(self) -> None:
-        """Somebody waited in vain for it: it is asked to generate at once."""
+        """Check at once whether the server can still generate; for a caller that waited for it in vain."""
         self._doubt.set()
 
     async def up(self) -> None:
-        """Start it and wait until it is ready. Raises `EngineError` or `ConfigError` where it does not get there; what
-        was started is stopped then."""
+        """Start it and wait until it is ready. Raises `EngineError` or `ConfigError` if that fails; what was started is
+        stopped then."""
         try:
             for _ in range(MAX_MOVES):
                 try:
@@ -111,12 +112,12 @@ class Member:
             raise
 
     async def until_down(self) -> str:
-        """Wait until it is down; says why."""
+        """Wait until it is down; returns the reason."""
         server, http = self._server, self._http
         assert server is not None and http is not None, "watched before it was up"
         num_silent = 0
         while num_silent < self._care.max_silent:
-            # Where it was silent just now, doubt is no reason to ask again at once.
+            # After a missing answer, doubt is no reason to ask again at once.
             await self._look(server, () if num_silent else (self._doubt,))
             if not server.is_running:
                 break
@@ -126,14 +127,14 @@ class Member:
             except EngineError as error:
                 self._fault = error
                 num_silent += 1
-        # One that has just died is silent for a moment before that is known.
+        # A server that has just died gives no answer for a moment before its end is known.
         await self._look(server, (), seconds=LAST_LOOK_S)
         if server.is_running:
             return f"it is silent: {self._fault}; {await server.last_words()}"
         return f"it ended with exit code {await server.wait()}; {await server.last_words()}"
 
     async def down(self) -> None:
-        """Stop it. Harmless when it is down."""
+        """Stop it. Harmless if it is down."""
         server, self._server = self._server, None
         http, self._http = self._http, None
         try:
@@ -144,7 +145,7 @@ class Member:
                 await http.close()
 
     def kill(self) -> None:
-        """Kill it and do not wait for it."""
+        """Kill it without waiting."""
         if self._server is not None:
             self._server.kill()
 
@@ -169,7 +170,7 @@ class Member:
             raise EngineError("server_slow", f"{self._place.name}: {said}; {await server.last_words()}")
 
     async def _until_ready(self, http: Http, server: StartedServer) -> None:
-        """Until it answers, and not another server that has taken its port."""
+        """Wait until it answers. An answer from another server that has taken its port does not count."""
 
         def keep(fault: EngineError) -> None:
             self._fault = fault
@@ -184,7 +185,7 @@ class Member:
     async def _look(
         self, server: StartedServer, waits: Iterable[asyncio.Event], *, seconds: float | None = None
     ) -> None:
-        """Wait until it has ended, one of `waits` comes to be, or it is time to ask again."""
+        """Wait until it has ended, one of `waits` is set, or the next check is due."""
         tasks = [asyncio.create_task(server.wait()), *(asyncio.create_task(event.wait()) for event in waits)]
         try:
             await asyncio.wait(tasks, timeout=seconds or self._care.every_s, return_when=asyncio.FIRST_COMPLETED)

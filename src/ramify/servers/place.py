@@ -1,6 +1,7 @@
-"""Place: where one server of a pool is and how it is started there, be it one process here or several on other nodes.
+"""Place: where one server of a pool is and how it is started there. It may be one process here or several on other
+nodes.
 
-`ServerPool` waits for servers, watches them and starts them again; all that it knows of them is in these three.
+`ServerPool` waits for servers, watches them and restarts them. It knows them only through these three protocols.
 `home.py` has the places of this machine.
 """
 
@@ -10,35 +11,35 @@ from ramify.servers.ports import Address
 
 
 class StartedServer(Protocol):
-    """A server that was started. Invariant: once `wait` or `stop` returned, nothing of it is left."""
+    """A started server. Invariant: when `wait` or `stop` has returned, nothing of it is left."""
 
     @property
     def pid(self) -> int:
-        """The process that answers, by the number that its own machine has for it."""
+        """Id, on its own machine, of the process that answers."""
         ...
 
     @property
     def is_running(self) -> bool: ...
 
     async def listens(self, port: int) -> bool:
-        """Whether it is this server that listens at `port`; yes where the system does not tell."""
+        """Whether this server is the one that listens at `port`; true if the system does not tell."""
         ...
 
     async def last_words(self) -> str:
-        """Where its log is, and how that ends, for people."""
+        """For people: the path of its log and the last lines."""
         ...
 
     async def wait(self) -> int:
-        """The exit code, as `subprocess` has it."""
+        """The exit code in the convention of `subprocess`."""
         ...
 
     async def stop(self, *, grace_s: float) -> int:
-        """Ask it to end, and kill after `grace_s` what has not; returns the exit code. Cancelled, it kills at once.
-        Raises `EngineError` where something cannot be killed. Harmless when repeated."""
+        """Ask it to end, and kill what is left after `grace_s`; returns the exit code. If cancelled, it kills at once.
+        Raises `EngineError` if something cannot be killed. Calling it again is harmless."""
         ...
 
     def kill(self) -> None:
-        """Kill it and do not wait for it."""
+        """Kill it without waiting."""
         ...
 
 
@@ -47,28 +48,28 @@ class ServerPlace(Protocol):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name for people."""
         ...
 
     @property
     def address(self) -> Address: ...
 
     async def start(self) -> StartedServer:
-        """Start it at `address`. Raises `EngineError` or `ConfigError` where that cannot be; nothing is left then."""
+        """Start it at `address`. Raises `EngineError` or `ConfigError` if that fails; nothing is left then."""
         ...
 
     def move(self) -> bool:
-        """Have another address from the next start on. False = it must be this one."""
+        """Use another address from the next start on. False = the address cannot change."""
         ...
 
 
 class ServerPlaces(Protocol):
-    """Where servers can be had."""
+    """The places of several servers."""
 
     def place(self, index: int) -> ServerPlace:
-        """That of one server of several. Raises `ConfigError` where it cannot be had."""
+        """The place of server `index`. Raises `ConfigError` if there is none."""
         ...
 
     def close(self) -> None:
-        """Let all go. Harmless when repeated."""
+        """Release all places. Calling it again is harmless."""
         ...

@@ -1,10 +1,10 @@
-"""Ports: addresses of this machine for servers, none given out twice.
+"""Ports: addresses of this machine for servers. No address is given out twice.
 
-A port is held by a socket that is bound and does not listen, from when it is given out until it is released, also while
-the server listens and while it is being restarted: the system gives such a port to nobody who asks for any. A server
-can bind it all the same, because both sockets say SO_REUSEADDR, as asyncio's, uvicorn's, vLLM's, SGLang's and the
-router's do. One that does not say so finds its address in use, and is started again on a port that is let go first. So
-can any other program that is told the port's number: who listens there in the end is for `listeners` to say.
+A port is held by a socket that is bound but does not listen. It is held from when it is given out until it is released,
+also while the server listens and while it restarts. The system never gives a held port to a program that asks for any
+free port. A server can still bind it, because both sockets set SO_REUSEADDR, as asyncio, uvicorn, vLLM, SGLang and the
+router do. A server that does not set it finds its address in use and is restarted on a port that is released first. Any
+other program that is told the port number can bind it too: `listeners` tells who really listens there.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from typing import Final
 from ramify.core.errors import ConfigError, EngineError
 
 BLOCK: Final = 16
-"""Ports beside each other that one server has for the groups its own processes form."""
+"""Number of consecutive ports that one server gets for its own process groups."""
 FIRST_PORT: Final = 10_000
-"""Blocks lie from here on; below are the usual ports of well-known services."""
+"""Lowest port of a block; lower ports are often used by well-known services."""
 RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 MAX_DRAWS: Final = 1000
 TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 LISTENS: Final = "0A"
-"""The state of a socket that listens, in those tables."""
+"""State of a listening socket in those tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Address:
     host: str
     port: int
     block: int
-    """First of a block of ports for its own process groups."""
+    """First port of its block, for its own process groups."""
 
     @property
     def url(self) -> str:
@@ -52,12 +52,13 @@ class Ports:
         self._held: dict[int, list[socket.socket]] = {}
 
     def address(self, port: int | None = None) -> Address:
-        """An address at `port`, or at any. Raises `ConfigError` where `port` is taken or the host is not ours."""
+        """An address at `port`; None = any free port. Raises `ConfigError` if `port` is taken or the host is not
+        ours."""
         return Address(self.host, self._any() if port is None else self._named(port), self._block())
 
     def hold(self, address: Address) -> None:
-        """Hold an address that was planned elsewhere: its port, and the first of its block. Raises `ConfigError` where
-        somebody has one of them, or the host is not ours; none is held then."""
+        """Hold an address that was planned elsewhere: its port and the first port of its block. Raises `ConfigError` if
+        one of them is taken or the host is not ours; then neither is held."""
         try:
             self._named(address.port)
             self._named(address.block)
@@ -66,15 +67,15 @@ class Ports:
             raise
 
     def moved(self, address: Address) -> Address:
-        """Another one for a server that found `address` in use. Its port is not held: the server may be one that shares
-        a port with nobody."""
+        """Another address for a server that found `address` in use. Its port is not held, because the server may be one
+        that cannot share a port."""
         self.release(address)
         moved = self.address()
         self._let_go(moved.port)
         return moved
 
     def release(self, address: Address) -> None:
-        """Let an address go. Harmless when repeated."""
+        """Release an address. Calling it again is harmless."""
         self._let_go(address.port)
         self._let_go(address.block)
 
@@ -93,7 +94,8 @@ class Ports:
             raise ConfigError(f"host = {self.host!r} cannot be listened on: {error.strerror}") from None
 
     def _named(self, port: int) -> int:
-        """A port that a server may have had a moment ago, which a socket that shares nothing could not bind."""
+        """Hold this port. It may have been in use a moment ago, when a socket without SO_REUSEADDR could not bind
+        it."""
         try:
             if port == 0:
                 raise OverflowError("a port is from 1 to 65535")
@@ -108,8 +110,8 @@ class Ports:
             ) from None
 
     def _block(self) -> int:
-        """A block that nothing else of this pool lies in, outside the range that the system gives away from. Its first
-        port is held, which keeps other pools off it."""
+        """A block that contains no other port of this pool and lies outside the system's range of ephemeral ports. Its
+        first port is held, which keeps other pools away."""
         last = _first_given_away() - BLOCK
         for _ in range(MAX_DRAWS):
             first = random.SystemRandom().randrange(FIRST_PORT, last, BLOCK)
@@ -130,7 +132,7 @@ class Ports:
         return bound
 
     def _hold(self, bound: socket.socket, *claims: socket.socket) -> int:
-        """Keep a bound socket, and let a server bind its port as well."""
+        """Keep a bound socket, and let a server bind its port too."""
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         port = bound.getsockname()[1]
         self._held[port] = [bound, *claims]
@@ -138,15 +140,15 @@ class Ports:
 
 
 def listeners(port: int) -> frozenset[str]:
-    """The sockets that listen at a port of this machine, by the names that /proc/PID/fd has for them."""
+    """The sockets that listen at `port` of this machine, named as in /proc/PID/fd."""
     rows = [line.split() for table in TABLES if table.exists() for line in table.read_text().splitlines()[1:]]
     listening = [row for row in rows if row[3] == LISTENS and int(row[1].rpartition(":")[2], 16) == port]
     return frozenset(f"socket:[{row[9]}]" for row in listening)
 
 
 def _claim(host: str, port: int) -> socket.socket:
-    """What no two pools of this machine can have for one port, while both could hold it: an abstract name, which ends
-    with its socket. Raises `OSError` where another pool has it."""
+    """Make sure that only one pool of this machine holds a port. The claim is an abstract socket name; it ends with its
+    socket. Raises `OSError` if another pool has it."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0ramify holds {host} {port}")
@@ -157,7 +159,7 @@ def _claim(host: str, port: int) -> socket.socket:
 
 
 def _first_given_away() -> int:
-    """First port that the system gives to whoever asks for any; the blocks lie below it where there is room."""
+    """First port of the system's ephemeral range. Blocks lie below it if there is room."""
     try:
         first = int(RANGE.read_text().split()[0])
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Probe: how a server is asked whether it is there, and whether it can still generate.
+"""Probe: checks whether a server is up, and whether it can still generate.
 
-The two are different questions: servers are known to go on answering `/health` with 200 when what generates behind it
-is dead (sgl-project/sglang #6624, vllm-project/vllm #16259). What answers is held to be the server only if it says what
-the server would say: a page of HTML with status 200 is no answer.
+These are two checks: servers may answer `/health` with 200 although their generating process is dead
+(sgl-project/sglang #6624, vllm-project/vllm #16259). The generate check accepts only an answer with the expected JSON
+key: an HTML page with status 200 does not count.
 """
 
 import asyncio
@@ -15,33 +15,33 @@ from ramify.core.errors import ConfigError, EngineError
 from ramify.edge.http import MAX_TOLD_CHARS, Http
 
 POLL_S: Final = 0.25
-"""How often a server that is starting is asked; they take seconds to minutes."""
+"""Time between two checks of a starting server; a start takes seconds to minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What is asked."""
+    """The requests of the checks."""
 
     health: str = "/health"
-    """GET; any good answer means that it is there."""
+    """GET; any success status means that the server is up."""
     ready: str | None = None
-    """GET, of one that starts; any good answer means that it has what it needs. None = as `health`."""
+    """GET while it starts; any success status means that it has what it needs. None = use `health`."""
     path: str | None = None
-    """POST; None = there is nothing to generate, as behind a router."""
+    """POST that generates; None = no generate check, for example for a router."""
     body: Mapping[str, Any] | None = None
     key: str = ""
-    """Of the JSON object it answers."""
+    """Key that the answer, a JSON object, must have."""
 
     def __post_init__(self) -> None:
         if (self.path is None) != (self.body is None):
             raise ConfigError(f"probe: path = {self.path!r} and body = {self.body!r} go together")
 
     async def is_there(self, http: Http, *, deadline_s: float) -> None:
-        """Raises `EngineError` where nothing, or no good answer, comes back in time."""
+        """Raises `EngineError` if no success status comes back in time."""
         await http.get(self.health, deadline_s=deadline_s)
 
     async def generates(self, http: Http, *, deadline_s: float) -> None:
-        """Raises `EngineError` where it does not generate. Returns at once where there is nothing to generate."""
+        """Raises `EngineError` if it does not generate. Returns at once if there is no generate check."""
         if self.path is None:
             return
         answer = await http.post(self.path, json.dumps(self.body).encode(), deadline_s=deadline_s)
@@ -56,7 +56,7 @@ class Probe:
     async def until_ready(
         self, http: Http, *, health_s: float, probe_s: float, tell: Callable[[EngineError], None]
     ) -> None:
-        """Ask until it is there and has generated, each answer with its own deadline; `tell` is told every fault."""
+        """Ask until it is up and has generated. Each request has its own timeout; `tell` gets every error."""
         while True:
             try:
                 await http.get(self.ready or self.health, deadline_s=health_s)

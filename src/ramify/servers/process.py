@@ -1,8 +1,9 @@
-"""Process: one server that was started here, and that never outlives us.
+"""Process: one server started here. It never outlives this process.
 
-Owns the command, the guard that watches over it (`edge/stdio_guard.py`) and the log file. The server has a session of
-its own, so that Ctrl-C at a terminal reaches us and not it. Its environment is what the command says and nothing else
-of ours. Invariant: once `wait` or `stop` returned, or this process is gone, nothing that stems from the server is left.
+Owns the command, the log file and the guard process (`edge/stdio_guard.py`) that watches the server. The server has its
+own session, so Ctrl-C at a terminal reaches us and not the server. The server gets only the environment variables of
+its command, none of ours. Invariant: when `wait` or `stop` has returned, or this process is gone, neither the server
+nor any of its descendants is left.
 """
 
 import asyncio
@@ -27,18 +28,19 @@ from ramify.servers.ports import listeners
 GRACE_S: Final = 15.0
 """Between SIGTERM and SIGKILL. vLLM on CPU took 1-4 s, SGLang waits up to 5 s for its children."""
 GUARD_S: Final = 15.0
-"""After the grace: the guard has 10 s to see killed processes go, then it is killed itself."""
+"""Time the guard has after the grace period. It waits 10 s for killed processes to disappear; then it is killed
+itself."""
 TAIL_LINES: Final = 40
 TAIL_BYTES: Final = 8000
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is run, and its whole environment."""
+    """The program with its arguments, and its whole environment."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """It may hold keys, and so is never shown."""
+    """Not shown by `repr`: it may hold keys."""
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
@@ -49,7 +51,8 @@ class Command:
             raise ConfigError(f"command: {odd[0]!r} holds a zero byte")
 
     def without_keys(self, text: str) -> str:
-        """`text` with the names of variables in place of their values where they are keys by their names."""
+        """`text` with the value of each secret variable replaced by `$NAME`. A variable is secret if `is_key` says
+        so."""
         for name, value in self.environment.items():
             if is_key(name) and len(value) >= MIN_SECRET_CHARS:
                 text = text.replace(value, f"${name}")
@@ -70,8 +73,8 @@ class ServerProcess:
     async def started(cls, command: Command, *, log: Path) -> "ServerProcess":
         """Start a server whose output is appended to `log`.
 
-        Raises `ConfigError` where servers cannot be started or the program is not there, `EngineError` where the system
-        has no room for it or for its log, or its guard is killed.
+        Raises `ConfigError` if this system cannot start servers or the program is missing, `EngineError` if the system
+        cannot start the guard or open the log, or the guard is killed.
         """
         if sys.platform != "linux":
             raise ConfigError(
@@ -99,30 +102,30 @@ class ServerProcess:
         return not self._ended.done()
 
     async def last_words(self) -> str:
-        """Where its log is, and how that ends, for people. No key that it was given is among it."""
+        """For people: the path of the log and its last lines. The keys in the command's environment are removed."""
         lines = self._command.without_keys(await asyncio.to_thread(tail, self.log))
         return f"its log {self.log} ends so:\n{lines}" if lines else f"its log {self.log} is empty"
 
     def owns(self, files: Set[str]) -> bool:
-        """Whether one of these files, such as `socket:[1234]`, is open in a process that stems from the server. Also
-        where we may not look."""
+        """Whether the server or one of its descendants has one of these files open, such as `socket:[1234]`. Also true
+        if we may not look."""
         try:
             return any(not files.isdisjoint(_open_files(each.id)) for each in descendants(self._line.guard))
         except PermissionError:
             return True
 
     async def listens(self, port: int) -> bool:
-        """Whether it is this server that listens at a port of this machine; yes where the system does not tell."""
+        """Whether this server is the one that listens at `port` of this machine; true if the system does not tell."""
         return await asyncio.to_thread(self._listens, port)
 
     async def wait(self) -> int:
-        """The exit code, as `subprocess` has it, once nothing of the server is left."""
+        """Wait until nothing of the server is left; returns the exit code in the convention of `subprocess`."""
         return await asyncio.shield(self._ended)
 
     async def stop(self, *, grace_s: float = GRACE_S) -> int:
-        """Ask the server to end, and kill after `grace_s` what has not; returns the exit code. Cancelled, it kills at
-        once and waits for that; cancelled again, it does not wait. Raises `EngineError` where something cannot be
-        killed. Harmless when repeated."""
+        """Ask the server to end, and kill what is left after `grace_s`; returns the exit code. If cancelled, it kills
+        at once and waits for that; if cancelled again, it does not wait. Raises `EngineError` if something cannot be
+        killed. Calling it again is harmless."""
         try:
             self._line.say(f"stop {grace_s}\n")
             await asyncio.wait({self._ended}, timeout=grace_s + GUARD_S)
@@ -135,7 +138,7 @@ class ServerProcess:
         return await self.wait()
 
     def kill(self) -> None:
-        """Kill the server and all that stems from it, and do not wait for it."""
+        """Kill the server and all its descendants without waiting."""
         self._line.hang_up()
 
     def _listens(self, port: int) -> bool:
@@ -143,9 +146,10 @@ class ServerProcess:
         return not sockets or self.owns(sockets)
 
     async def _end(self) -> int:
-        """The exit code the guard tells. A guard that was killed tells none: its session is killed then.
+        """The exit code that the guard reports. A guard that was killed reports none: then the server's session is
+        killed.
 
-        Cancelled, as by an event loop that ends before the server does, it kills everything.
+        If cancelled, for example because the event loop ends before the server does, it kills everything.
         """
         try:
             word, _, rest = (await self._line.heard()).partition(" ")
@@ -160,7 +164,8 @@ class ServerProcess:
 
 
 class GuardLine:
-    """The line to a guard: a socket that is its standard input and output. It ends when either of us does."""
+    """The connection to a guard: a socket that is the guard's standard input and output. It closes when either side
+    ends."""
 
     def __init__(
         self, guard: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -183,7 +188,7 @@ class GuardLine:
             except BaseException:
                 ours.close()
                 raise
-            # From here on nothing waits until the guard has an owner. Starting it takes a millisecond or two.
+            # No await from here until an owner holds the guard. Starting the guard takes a millisecond or two.
             try:
                 with log.open("ab") as file:
                     guard = subprocess.Popen(  # noqa: ASYNC220
@@ -200,7 +205,7 @@ class GuardLine:
         return cls(guard, reader, writer)
 
     async def heard(self) -> str:
-        """The next line; '' = it is gone."""
+        """The next line; '' = the guard is gone."""
         with contextlib.suppress(ConnectionError):
             return (await self._reader.readline()).decode().strip()
         return ""
@@ -210,7 +215,7 @@ class GuardLine:
             self._writer.write(text.encode())
 
     def hang_up(self) -> None:
-        """Shut the line for good, at which the guard kills everything and ends. What it says still can be heard."""
+        """Close our sending side for good. The guard then kills everything and ends; what it still says can be read."""
         if not self._is_hung_up and not self._writer.is_closing():
             self._writer.write_eof()
         self._is_hung_up = True
@@ -219,7 +224,7 @@ class GuardLine:
         self._guard.kill()
 
     async def let_go(self) -> None:
-        """Close the line and wait until the guard has ended."""
+        """Close the connection and wait until the guard has ended."""
         self._writer.close()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
@@ -227,7 +232,7 @@ class GuardLine:
 
 
 def tail(log: Path, *, num_lines: int = TAIL_LINES) -> str:
-    """The last lines of a log, for people; '' where there is none."""
+    """The last lines of a log, for people; '' if it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
@@ -238,7 +243,7 @@ def tail(log: Path, *, num_lines: int = TAIL_LINES) -> str:
 
 
 async def _kill_session(session: int) -> None:
-    """Kill every process of a session. For a server whose guard is gone; the server itself is dead already."""
+    """Kill every process of a session. Used for a server whose guard is gone; the server itself is dead already."""
     give_up = asyncio.get_running_loop().time() + KILL_S
     while left := [each for each in processes() if each.session == session and each.state not in "ZX"]:
         kill(left)
@@ -253,7 +258,8 @@ def _refuse_left(left: Iterable[object]) -> None:
 
 
 def _open_files(process: int) -> Iterator[str]:
-    """Names of what a process has open; nothing of one that has ended. Raises `PermissionError` for one of others."""
+    """Names of the files a process has open; none if it has ended. Raises `PermissionError` for another user's
+    process."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for file in list(Path(f"/proc/{process}/fd").iterdir()):
             with contextlib.suppress(FileNotFoundError):

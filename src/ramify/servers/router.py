@@ -1,8 +1,8 @@
-"""Router: one address in front of several workers (sgl-project/sgl-router), kept up as they are.
+"""Router: one address in front of several workers (sgl-project/sgl-router), kept running like the servers.
 
-Owns the router's process and tells it where the workers are. sglang-router 0.3.2 takes vLLM's servers as workers, but
-reads `/v1/completions` by its own rules, in which a prompt is text. It refuses a prompt of token ids (422), so token
-engines need it over SGLang's servers or not at all.
+Owns the router's process and tells it where the workers are. sglang-router 0.3.2 accepts vLLM servers as workers, but
+it requires the prompt of `/v1/completions` to be text and refuses token ids (422). So engines that send token ids can
+use it only over SGLang servers.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from ramify.servers.process import Command
 from ramify.servers.server_pool import Event, ServerPool
 
 PROBE: Final = Probe(health="/liveness", ready="/readiness")
-"""Ready once a worker is healthy. One whose workers are all down is no worse for that, and waits for them."""
+"""Ready when one worker is healthy. A router stays up when all its workers are down, and waits for them."""
 CARE: Final = Care(start_s=60.0)
-"""A router that finds its workers up was ready in 1.1 s (measured with 0.3.2 on two cores)."""
+"""A router with ready workers was ready in 1.1 s (measured with 0.3.2 on two cores)."""
 ORDER_S: Final = 10.0
 
 
 class Router:
-    """A router over `workers`, the addresses of servers that are ready. `ours` is our own environment."""
+    """A router over `workers`, the addresses of ready servers. `ours` is our own environment."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Router:
         self._launch = launch
         self._workers = list(workers)
         self._told = list(workers)
-        """The workers that the router knows of."""
+        """The workers that the router knows."""
         self._care = care
         self._ours = ours
         self._pool = ServerPool(
@@ -63,9 +63,9 @@ class Router:
         return (await self._pool.start())[0]
 
     async def replace(self, index: int, worker: str) -> None:
-        """Worker `index` is at another address now: wait until the router has it, and let it forget the old one.
+        """Change the address of worker `index`: wait until the router has the new one, then remove the old one.
 
-        Raises `EngineError` where the router does not do so; ask again then. Harmless where nothing changed.
+        Raises `EngineError` if the router does not do so; the caller may try again. Harmless if nothing changed.
         """
         self._workers[index] = worker
         old = self._told[index]
@@ -84,13 +84,13 @@ class Router:
 
 
 async def _tell(url: str, worker: str, *, forget: str | None, deadline_s: float) -> None:
-    """Wait until the router at `url` has `worker`, then let it forget another one."""
+    """Wait until the router at `url` has `worker`, then remove `forget`."""
     http = Http(url)
     try:
         async with asyncio.timeout(deadline_s):
             listed = await _listed(http)
             if worker not in listed:
-                # The answer is an acceptance; the router looks at the worker afterwards.
+                # The router only accepts the request here; it checks the worker afterwards.
                 await http.post("/workers", json.dumps({"url": worker}).encode(), deadline_s=ORDER_S)
             while worker not in listed:
                 await asyncio.sleep(POLL_S)

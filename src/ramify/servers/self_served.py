@@ -1,10 +1,9 @@
-"""Self-served: an engine that brings its servers along.
+"""Self-served: an engine that starts its own servers.
 
-Its servers start when it connects and stop when it closes, however a run ends. Before that it is an engine of no
-server, so that a run can be checked, and a saved one read, without any. A server that goes down is out of service at
-once; when it was started again, wherever, it is put in the place of the old one, and is looked at before it is given
-requests (`engines/fleet/replicas.py`). Invariant: no request is answered by a server that began anew and was not looked
-at.
+The servers start when it connects and stop when it closes, however a run ends. Before that the engine has no server, so
+a run can be checked, and a saved run can be read, without servers. When a server goes down, its replica is taken out of
+service at once. After a restart, the new server replaces the old one, at any address, and is checked before it gets
+requests (`engines/fleet/replicas.py`). Invariant: no request is answered by a restarted server that was not checked.
 """
 
 import asyncio
@@ -26,14 +25,14 @@ from ramify.servers.member import Care, cancelled
 from ramify.servers.server_pool import Down, Event, GivenUp, ServerPool, Up
 
 NOWHERE: Final = "http://127.0.0.1:9"
-"""The port of the discard service: an address for an engine that has no server yet."""
+"""Address for an engine that has no server yet: the port of the discard service."""
 LOOK_S: Final = 5.0
-"""How often replicas that are out of service are looked for."""
+"""Time between two looks for replicas that are out of service."""
 
 
 class SelfServed(InFront):
-    """`build` makes the engine of a server by its address. `pool` makes the servers, given whom to tell about them; it
-    is asked when they are to be started."""
+    """`build` makes the engine of a server from its address. `pool` makes the servers when they are to be started; it
+    gets the function to call with each event."""
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class SelfServed(InFront):
 
     async def connect(self) -> None:
         """Start the servers, wait until they are ready, and ask them what they are. Raises as `ServerPool.start` and
-        the engines do. Harmless when repeated."""
+        the engines do. Calling it again is harmless."""
         async with self._connecting:
             if self._replicas is None:
                 await self._start()
@@ -67,7 +66,7 @@ class SelfServed(InFront):
         return await self._replicas.generate(request)
 
     async def close(self) -> None:
-        """Close the engines and stop the servers. Cancelled, it kills them. Harmless when repeated."""
+        """Close the engines and stop the servers. If cancelled, it kills the servers. Calling it again is harmless."""
         tasks, self._tasks = self._tasks, []
         try:
             await cancelled(tasks)
@@ -85,7 +84,7 @@ class SelfServed(InFront):
         self._servers = await self._pool(self._observe)
         urls = await self._servers.start()
         while not self._moves.empty():
-            self._moves.get_nowait()  # Their first addresses are known.
+            self._moves.get_nowait()  # The first addresses are known.
         nowhere = self.engine
         engines = [self._build(url) for url in urls]
         names = [f"server-{index}" for index in range(len(urls))]
@@ -112,14 +111,14 @@ class SelfServed(InFront):
                 pass
 
     async def _follow(self, replicas: Replicas) -> None:
-        """Put a server that was started again in the place of the old one."""
+        """Replace the old replica of a server that was started again."""
         while True:
             moved = await self._moves.get()
             await replicas.replace(moved.index, self._build(moved.url))
 
 
 async def _doubt(replicas: Replicas, servers: ServerPool) -> None:
-    """Have a server that is there, and whose replica is out of service all the same, asked to generate."""
+    """Ask the server of each suspect replica to generate a token: it may be up and still unable to generate."""
     while True:
         await asyncio.sleep(LOOK_S)
         for index, stats in enumerate(replicas.stats):

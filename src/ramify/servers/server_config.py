@@ -1,4 +1,4 @@
-"""Server config: how servers that are started for a run, or by `ramify serve`, are started. Values and their checks."""
+"""Server config: how to start servers for a run or for `ramify serve`. Values and their checks."""
 
 import re
 from collections.abc import Mapping
@@ -13,26 +13,26 @@ Device = Literal["gpu", "cpu"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """How the servers of one model are started, whatever it is and wherever they listen."""
+    """How to start the servers of one model, whatever the model and the addresses."""
 
     python: str | None = None
-    """Interpreter of the environment that the engine is installed in; None = ours."""
+    """Interpreter of the environment that has the engine; None = ours."""
     device: Device | None = None
-    """None = what the engine's build is for."""
+    """None = the device that the installed engine was built for."""
     dtype: str | None = None
     """None = the model's own."""
     max_model_len: int | None = None
     """Most tokens of prompt and completion together; None = the model's own."""
     arguments: tuple[str, ...] = ()
-    """Further arguments, handed on as they are."""
+    """More arguments, passed on unchanged."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Variables set for the servers, over everything else. No keys: this is kept with the run."""
+    """Variables set for the servers; they override all others. No keys: this is saved with the run."""
     hand_on: tuple[str, ...] = ()
-    """Names of our variables that they are given although they would not be, such as HF_TOKEN."""
+    """Names of our variables that servers get in addition, such as HF_TOKEN."""
     start_s: float = 600.0
-    """Time until a server is ready (vllm-project/vllm: VLLM_ENGINE_READY_TIMEOUT_S)."""
+    """Timeout for a server to become ready (vllm-project/vllm: VLLM_ENGINE_READY_TIMEOUT_S)."""
     logs: str | None = None
-    """Folder of their logs; None = a new one among the temporary files."""
+    """Folder for their logs; None = a new temporary folder."""
 
     def __post_init__(self) -> None:
         if self.max_model_len is not None and self.max_model_len < 1:

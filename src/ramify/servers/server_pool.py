@@ -1,8 +1,8 @@
-"""Server pool: several servers of one model, started together and kept up until they are stopped.
+"""Server pool: several servers of one model, started together and kept running until they are stopped.
 
-Owns every server it started, and no other. A server that dies or falls silent is started again after a pause, at its
-address where it can be had, a limited number of times in a row. Observers are told, in the event loop, where each
-server is now; they must not raise. Invariant: when `stop` has returned, or `start` has raised, no server is left.
+Owns the servers it started and no others. It restarts a server that dies or stops answering: after a pause, at the same
+address if possible, and a limited number of times in a row. Observers are called in the event loop with each change;
+they must not raise. Invariant: when `stop` has returned, or `start` has raised, no server is left.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ class Up:
 
     index: int
     url: str
-    """Not always where it was before."""
+    """It may differ from the address before a restart."""
     seconds: float
-    """From its start."""
+    """Time from its start until it was ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """A server is not there any more. It will be started again."""
+    """A server is down. It will be started again."""
 
     index: int
     url: str
@@ -49,7 +49,7 @@ Event = Up | Down | GivenUp
 
 
 class ServerPool:
-    """`count` servers, at `places` that go with them."""
+    """`count` servers at `places`. The pool closes `places` when it stops."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class ServerPool:
 
     @property
     def pids(self) -> tuple[int | None, ...]:
-        """Their processes; None = it is down."""
+        """Their process ids; None = it is down."""
         return tuple(member.pid for member in self._members)
 
     async def start(self) -> tuple[str, ...]:
         """Start all servers together and wait until they are ready; returns their addresses.
 
-        Raises `ConfigError` where one cannot be started, a port is taken for example, and `EngineError` with the end of
-        its log where one died or was not ready in time; nothing is left running then.
+        Raises `ConfigError` if one cannot be started, for example because its port is taken. Raises `EngineError` with
+        the end of its log if one died or was not ready in time. Nothing is left running then.
         """
         try:
             for index in range(self._count):
@@ -97,7 +97,8 @@ class ServerPool:
         return self.urls
 
     async def stop(self) -> None:
-        """Stop all servers: SIGTERM, a grace, SIGKILL. Cancelled, it kills them at once. Harmless when repeated."""
+        """Stop all servers: SIGTERM, a grace period, SIGKILL. If cancelled, it kills them at once. Calling it again is
+        harmless."""
         watches, self._watches = self._watches, []
         try:
             await cancelled(watches)
@@ -111,12 +112,12 @@ class ServerPool:
             self._places.close()
 
     def kill(self) -> None:
-        """Kill all servers and do not wait for it."""
+        """Kill all servers without waiting."""
         for member in self._members:
             member.kill()
 
     def suspect(self, index: int) -> None:
-        """Somebody waited in vain for this server: it is asked to generate a token at once."""
+        """Check at once whether this server can still generate; for a caller that waited for it in vain."""
         self._members[index].suspect()
 
     async def _up(self, index: int) -> None:
@@ -125,7 +126,7 @@ class ServerPool:
         self._observe(Up(index, self._members[index].address.url, asyncio.get_running_loop().time() - began))
 
     async def _keep_up(self, index: int) -> None:
-        """Start a server again whenever it is down, until it was so too often."""
+        """Restart a server whenever it is down, until it was down too often in a row."""
         member, num_restarts, loop = self._members[index], 0, asyncio.get_running_loop()
         while True:
             since = loop.time()
@@ -144,7 +145,7 @@ class ServerPool:
 
 
 async def _reason(work: Coroutine[Any, Any, str | None]) -> str | None:
-    """What `work` returns, or the error it ended with as text."""
+    """What `work` returns, or the text of the error it raised."""
     try:
         return await work
     except RamifyError as error:
@@ -152,7 +153,7 @@ async def _reason(work: Coroutine[Any, Any, str | None]) -> str | None:
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Carry all out together. The first error stops the others, which are waited for, and is raised."""
+    """Run all together. The first error cancels the others, waits for them and is raised."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.gather(*tasks)
@@ -162,7 +163,7 @@ async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 async def _each(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Carry all out together, to the end whatever one of them raises; then raise the first error."""
+    """Run all together to the end, whatever one of them raises; then raise the first error."""
     results = await asyncio.gather(*works, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

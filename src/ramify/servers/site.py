@@ -1,7 +1,7 @@
 """Site: the servers of one model and, if there is one, the router in front of them.
 
-Owns the order: servers first and the router over them, and the other way round at the end. The router is told where a
-server is that was started again elsewhere. Observers are told what happens, with words; they must not raise.
+Starts the servers first and then the router; stops them in the opposite order. Tells the router the new address of a
+restarted server. Observers get a sentence for each event; they must not raise.
 """
 
 import asyncio
@@ -16,7 +16,8 @@ Say = Callable[[str], None]
 
 
 class Site:
-    """`pool` and `router` make theirs, given whom to tell; `router` is given the servers' addresses too."""
+    """`pool` makes the servers and gets the function to call with each event. `router` makes the router; it also gets
+    the servers' addresses."""
 
     def __init__(
         self,
@@ -26,13 +27,13 @@ class Site:
         say: Say = lambda text: None,
     ) -> None:
         self.over = asyncio.Event()
-        """Set when nothing can be reached any more: the router or every server was given up."""
+        """Set when nothing can be reached any more: the router, or every server, was given up."""
         self._pool = pool(self._observe_server)
         self._make_router = router
         self._router: Router | None = None
         self._say = say
         self._ready: dict[int, str] = {}
-        """Index of a server -> where it was ready last."""
+        """Index of a server -> its address when it was ready last."""
         self._has_changed = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self._num_given_up = 0
@@ -44,7 +45,7 @@ class Site:
 
     @property
     def pids(self) -> tuple[int | None, ...]:
-        """The servers' processes; None = it is down."""
+        """Process ids of the servers; None = it is down."""
         return self._pool.pids
 
     @property
@@ -53,7 +54,7 @@ class Site:
 
     @property
     def base_url(self) -> str:
-        """What clients are told: the router's address, or the servers' with commas between them."""
+        """The address for clients: the router's, or all servers' separated by commas."""
         return self.router_url or ",".join(self.urls)
 
     async def start(self) -> None:
@@ -69,7 +70,7 @@ class Site:
             raise
 
     async def stop(self) -> None:
-        """Stop the router, then the servers. Cancelled, it kills them. Harmless when repeated."""
+        """Stop the router, then the servers. If cancelled, it kills the servers. Calling it again is harmless."""
         following, self._following = self._following, None
         router, self._router = self._router, None
         try:
@@ -106,7 +107,8 @@ class Site:
                 self.over.set()
 
     async def _follow(self, router: Router) -> None:
-        """Tell the router where servers are. What it does not take is tried again when it or any server comes up."""
+        """Tell the router where the servers are. An address it did not take is tried again when the router or any
+        server comes up."""
         while True:
             await self._has_changed.wait()
             self._has_changed.clear()

@@ -1,7 +1,7 @@
-"""Arguments: read the text of a call by the schema of its tool, or say why no call is made.
+"""Arguments: read the text of a call by the schema of its tool, or say why the call is not made.
 
-Chat formats pass a JSON object, or the text itself for a tool with one text parameter; tag formats pass the text
-between the tags. Arguments that do not fit get an answer in words for the model, and no tool is called.
+Chat formats pass a JSON object, or the plain text for a tool with one text parameter; tag formats pass the text between
+the tags. If the arguments do not fit, the model gets a message and the tool is not called.
 """
 
 import json
@@ -18,10 +18,10 @@ from ramify.tools.schema import misfit, shown
 
 MAX_WHOLE: Final = 1 << 53
 MAX_DIGITS: Final = 4300
-"""Of a whole number (Python's own limit)."""
+"""Most digits of a whole number (Python's own limit)."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]|\\\\u[dD][89a-fA-F]")
-"""Or what may be spelt to mean one."""
+"""A lone surrogate, or an escape that may spell one."""
 
 
 Faults = Callable[[str], str | None]
@@ -29,7 +29,7 @@ Faults = Callable[[str], str | None]
 
 
 def faults_of(tool: Tool) -> Faults:
-    """A function that says why arguments do not fit `tool`; it says nothing if they fit or only the tool can tell.
+    """A function that says why arguments do not fit `tool`. It returns None if they fit, or if only the tool can tell.
 
     A tool that checks its own arguments is asked. For any other tool a JSON object is checked by the schema. The text
     of a tag format is not, because only the tool knows its meaning.
@@ -50,10 +50,10 @@ def _misfit(parameters: Mapping[str, Any], arguments: str) -> str | None:
 
 
 def read_arguments(text: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that a call's text stands for. Raises `ValueError` with words for the model where they do not fit.
+    """The arguments in a call's text. Raises `ValueError` with a message for the model if they do not fit.
 
-    The text is a JSON object, but for a tool of one text, which takes it as it is; where a text is all that must be
-    given, what does not look like an object is that text.
+    The text is a JSON object. A tool with a single text parameter takes the whole text unchanged. If a text is the only
+    required parameter, a text that does not look like an object is taken as that parameter.
     """
     given = _given(text, parameters)
     if (fault := misfit(given, parameters)) is not None:
@@ -68,13 +68,13 @@ def _given(text: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         return object_in(text)
     except ValueError:
         name = _needed_text(parameters)
-        if name is None or text.lstrip().startswith("{"):  # an object that went wrong is no text
+        if name is None or text.lstrip().startswith("{"):  # a broken object is not a text
             raise
         return {name: valid(text)}
 
 
 def _needed_text(parameters: Mapping[str, Any]) -> str | None:
-    """The text that is all that must be given."""
+    """The name of the only required parameter, if that is a text."""
     required, known = listed_in(parameters.get("required")), parameters.get("properties")
     if len(required) != 1 or not isinstance(known, Mapping) or not isinstance(required[0], str):
         return None
@@ -83,7 +83,7 @@ def _needed_text(parameters: Mapping[str, Any]) -> str | None:
 
 
 def object_in(arguments: str) -> dict[str, Any]:
-    """The JSON object that a text is. Raises `ValueError` with words for the model where it is none."""
+    """Parse a text as a JSON object. Raises `ValueError` with a message for the model if it is not one."""
     try:
         given = json.loads(
             arguments,
@@ -111,7 +111,7 @@ def _refuse_half_characters(given: Mapping[str, Any]) -> None:
 
 
 def _number(spelling: str) -> int | float:
-    """`3.0` is a whole number to JSON schemas, so that it is one to functions as well."""
+    """JSON schemas count `3.0` as a whole number, so functions get it as one too."""
     value = float(spelling)
     if not math.isfinite(value):
         raise ValueError(f"{spelling:.40} is too large a number")

@@ -1,9 +1,10 @@
 """The stateful calculator of countdown: numbers on the table, one step `a OP b` at a time.
 
-Owns the rules of a step: both operands are among the numbers left, the result is a whole number from 0 to
-`MAX_VALUE`, and it takes the operands' place. A step against the rules changes nothing and says so in a text that
+Owns the rules of a step: both operands must be among the numbers left, the result must be a whole number from 0 to
+`MAX_VALUE`, and the result replaces the operands. A step that breaks the rules changes nothing and returns a text that
 begins with `error:`. Pure and safe: the expression is matched by one regex, never evaluated. The text of a good step,
-`8 : 13 5 8`, is the value, then all the numbers left with the new one last, so it alone holds the whole state.
+such as `8 : 13 5 8`, has the value and then all numbers left, the new one last. So the text alone holds the whole
+state.
 """
 
 import re
@@ -24,7 +25,7 @@ _RESULT = re.compile(r"([0-9]+) :((?: [0-9]+)*)")
 
 @dataclass(frozen=True, slots=True)
 class CalculatorState:
-    """The numbers left, in the order they came."""
+    """The numbers left: the question's numbers in order, then results."""
 
     numbers: tuple[int, ...]
 
@@ -48,7 +49,7 @@ def apply(state: CalculatorState, expression: str) -> tuple[CalculatorState, str
 
 
 def numbers_left(result_text: str) -> tuple[int, ...] | None:
-    """The numbers left that a good step's text shows; None for an error or any other text."""
+    """The numbers left, read from the text of a good step; None for an error or any other text."""
     result = _RESULT.fullmatch(result_text.strip())
     if result is None or not result[2]:
         return None
@@ -68,7 +69,8 @@ def value_of(left: int, operator: str, right: int) -> tuple[int | None, str]:
 
 
 class Calculator:
-    """The calculator as a tool: every branch has its own numbers, which begin as those the question ends with."""
+    """The calculator as a tool. Every branch has its own numbers and starts with the numbers at the end of the
+    question."""
 
     name: str = "calculator"
     branching: Branching = "fork"
@@ -89,7 +91,7 @@ class CalculatorSession:
     state: CalculatorState
 
     async def call(self, arguments: str) -> ToolResult:
-        """One step `a OP b`; one against the rules is an error the model can read."""
+        """One step `a OP b`. A step that breaks the rules is an error the model can read."""
         self.state, text, is_allowed = apply(self.state, arguments)
         return ToolResult(text, "ok" if is_allowed else "error")
 
@@ -97,4 +99,4 @@ class CalculatorSession:
         return CalculatorSession(self.state)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""

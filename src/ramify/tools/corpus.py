@@ -1,8 +1,8 @@
 """Corpus: the passages of a user's own file, JSONL (also gzipped) or Parquet, for a search index.
 
-Owns reading and checking: every fault names the file, the line (of Parquet: the row) and the column. Rows keep their
-order and the file is never changed. Memory holds a batch of rows and about 30 bytes per id.
-Search-R1's layout is read as it is published: `contents` is the title, a newline and the text.
+Owns reading and checking. Every fault names the file, the line (in Parquet: the row) and the column. Rows keep their
+order and the file is never changed. Memory holds one batch of rows and about 30 bytes per id. Search-R1's published
+layout is read: `contents` is the title, a newline and the text.
 """
 
 import gzip
@@ -24,18 +24,18 @@ OnBadRow = Literal["stop", "skip"]
 LINES: Final = (".jsonl", ".ndjson")
 SUFFIXES: Final = (*LINES, *(f"{suffix}.gz" for suffix in LINES), ".parquet")
 CONTENTS: Final = "contents"
-"""Search-R1's column: the first line is the title, the others are the text."""
+"""Search-R1's column: the first line is the title and the rest is the text."""
 MAX_FAULTS_SHOWN: Final = 10
 MAX_LINE_BYTES: Final = 16 << 20
-"""Of a row of JSONL; a longer one is a bad row, and is never held whole."""
+"""Longest row of JSONL. A longer one is a bad row and is never held in memory as a whole."""
 BATCH: Final = 1024
-"""Rows of Parquet held at a time, beside their row group as it is stored."""
+"""Rows of Parquet in memory at a time, in addition to their stored row group."""
 
 _BOM = b"\xef\xbb\xbf"
 
 
 class BadPassage(Exception):
-    """What is wrong with one row. Private to this file: it becomes a line of a report."""
+    """What is wrong with one row. Private to this file: it becomes a line of the report."""
 
 
 Row = Mapping[str, Any] | BadPassage
@@ -43,14 +43,14 @@ Row = Mapping[str, Any] | BadPassage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Which columns of a corpus are what. One that is named must be in every row."""
+    """Which columns of a corpus hold what. A named column must exist in every row."""
 
     text: str | None = None
-    """None = `text`, or else Search-R1's `contents`."""
+    """None = `text`, or Search-R1's `contents` if there is no `text`."""
     title: str | None = None
-    """None = `title`, where a row has one."""
+    """None = `title`, if a row has it."""
     uid: str | None = None
-    """None = `id`, where a row has one."""
+    """None = `id`, if a row has it."""
 
     def read_of(self, present: Sequence[str]) -> list[str]:
         """The columns to read from a file. Raises `BadPassage` if a needed one is missing."""
@@ -76,7 +76,8 @@ class Columns:
 
 
 class Corpus:
-    """A file of passages, with counts of what was read. Raises `ConfigError` if it is no such file."""
+    """A file of passages, with counts of what was read. Raises `ConfigError` if the file is missing or has another
+    format."""
 
     def __init__(
         self,
@@ -96,15 +97,15 @@ class Corpus:
         self.num_bad = 0
         """Bad rows so far."""
         self.faults: list[str] = []
-        """What is wrong with the first of them."""
+        """What is wrong with the first bad rows."""
         self.share_read = 0.0
         """How much of the file was read, from 0 to 1."""
 
     def passages(self) -> Iterator[Passage]:
-        """Every good row as a passage, in the file's order; to be read once.
+        """Every good row as a passage, in the file's order. Call this once.
 
-        Raises `ConfigError` if the file cannot be read, no row is good or, unless bad rows are skipped, a row is bad:
-        that at the end of the file, with what is wrong with all of them, or after the first ten.
+        Raises `ConfigError` if the file cannot be read, no row is good or, unless bad rows are skipped, a row is bad.
+        The error for bad rows comes at the end of the file with all faults, or as soon as there are more than ten.
         """
         num_good = 0
         for number, row in self._rows():
@@ -192,7 +193,7 @@ class Corpus:
 
 
 def _lines(file: BufferedIOBase) -> Iterator[bytes | BadPassage]:
-    """Every line of a file, or the fault of one that is too long; only a newline ends a line."""
+    """Every line of a file, or the fault of a line that is too long. Only a newline ends a line."""
     while line := file.readline(MAX_LINE_BYTES + 1):
         if len(line) <= MAX_LINE_BYTES:
             yield line
@@ -215,7 +216,8 @@ def _json_row(line: bytes) -> Row:
 
 
 def _arrow_rows(batch: Any) -> Iterator[Row]:
-    """The rows of a batch; where Arrow fails on one, such as on a text that is no UTF-8, it fails on all of them."""
+    """The rows of a batch. If Arrow fails on one row, such as a text that is not UTF-8, it fails on the whole batch;
+    then each row is read separately."""
     try:
         yield from batch.to_pylist()
     except (ValueError, OverflowError):
@@ -236,7 +238,7 @@ def _text(row: Mapping[str, Any], column: str) -> str:
 
 
 def _title(row: Mapping[str, Any], column: str) -> str:
-    """'' where a row has none: a passage needs no title."""
+    """'' if a row has no title: a passage needs none."""
     title = row.get(column)
     if title is not None and not isinstance(title, str):
         raise BadPassage(f"column {column!r} holds no title: {title!r:.80}")

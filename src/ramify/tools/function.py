@@ -1,9 +1,9 @@
-"""Functions as tools: `@tool` makes one from a typed function, `FunctionTool` from one of a text.
+"""Functions as tools: `@tool` makes a tool from a typed function, `FunctionTool` from a function of one text.
 
-A coroutine function runs in the loop, any other in a thread, so that a slow one delays nobody. An awaitable that a
-thread returns is awaited in the loop. The model reads what the function raises: `ValueError: …` with status `error`. A
-thread cannot be killed: one that hangs is left behind at the deadline. It is a daemon, does not keep the process alive,
-and takes one of `max_threads` places until it returns.
+A coroutine function runs in the event loop. Any other function runs in a thread, so a slow one delays nobody; if it
+returns an awaitable, that is awaited in the loop. The model reads what the function raises: `ValueError: …` with status
+`error`. A thread cannot be killed: when a call hangs, its thread is abandoned at the timeout. It is a daemon thread, so
+it does not keep the process alive, but it takes one of `max_threads` places until it returns.
 """
 
 import asyncio
@@ -26,14 +26,15 @@ from ramify.tools.signature import Signature
 T = TypeVar("T")
 Function = Callable[[str], "str | ToolResult"] | Callable[[str], "Coroutine[Any, Any, str | ToolResult]"]
 FunctionBranching = Literal["share", "replay", "refuse"]
-"""share: a call leaves nothing behind; replay: what it leaves follows from the calls of a branch; refuse: neither. The
+"""share: a call leaves no state behind. replay: the state follows from the calls of a branch. refuse: neither. The
 state of a function cannot be copied."""
 
 
 class FunctionTool:
     """`function` takes a call's arguments as text and returns text or a `ToolResult`. The tool is its own session.
 
-    With a `signature` it takes what that reads from the arguments, and may return any JSON data: see `tool`.
+    With a `signature`, `function` takes the keyword arguments that the signature reads, and may return any JSON data:
+    see `tool`.
     """
 
     def __init__(
@@ -46,9 +47,9 @@ class FunctionTool:
         deadline_s: float | None = None,
         max_threads: int = 64,
     ) -> None:
-        """`name` defaults to the function's own; its docstring and its parameter's name are what a model is shown.
+        """`name` defaults to the function's own. A model sees the docstring and the name of the parameter.
 
-        `deadline_s` of each call; None = that of all tools. Raises `ConfigError`.
+        `deadline_s` is the timeout of each call; None = the timeout of all tools. Raises `ConfigError`.
         """
         self.name = name or getattr(function, "__name__", "")
         if not self.name.isidentifier():
@@ -70,7 +71,7 @@ class FunctionTool:
         self._threads = DaemonThreads(max_threads)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Call the function itself: decorated, it stays a function for other code."""
+        """Call the function itself: a decorated function still works as a function."""
         return self._function(*args, **keywords)
 
     def configured(
@@ -81,7 +82,7 @@ class FunctionTool:
         deadline_s: float | None = None,
         max_threads: int | None = None,
     ) -> "FunctionTool":
-        """The same function under other settings; None = as it is. Raises `ConfigError`."""
+        """The same function with other settings; None = unchanged. Raises `ConfigError`."""
         return FunctionTool(
             self._function,
             name=name or self.name,
@@ -92,7 +93,7 @@ class FunctionTool:
         )
 
     def fault(self, arguments: str) -> str | None:
-        """What is wrong with the arguments; None = they can be read."""
+        """What is wrong with the arguments; None = nothing."""
         try:
             self._read(arguments)
         except ValueError as error:
@@ -103,7 +104,7 @@ class FunctionTool:
         return self
 
     async def call(self, arguments: str) -> ToolResult:
-        """What the function returns; what it raises, as an error to read."""
+        """What the function returns. What it raises becomes an error that the model can read."""
         limit = asyncio.timeout(self._deadline_s)
         try:
             async with limit:
@@ -121,7 +122,7 @@ class FunctionTool:
     async def close(self) -> None: ...
 
     def _read(self, arguments: str) -> partial[Any]:
-        """The call to make. Raises `ValueError` where the arguments do not fit."""
+        """The call to make. Raises `ValueError` if the arguments do not fit."""
         if self._signature is None:
             return partial(self._function, arguments)
         return partial(self._function, **self._signature.read(arguments))
@@ -142,11 +143,11 @@ def tool(
 
 
 def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
-    """Make a tool of a typed function: `@tool`, or `@tool(name=…, branching=…, deadline_s=…)`.
+    """Make a tool from a typed function: `@tool`, or `@tool(name=…, branching=…, deadline_s=…)`.
 
-    A model is shown its docstring and its parameters as their hints type them; arguments that do not fit are answered
-    with what is wrong, and no call is made. It returns text, a `ToolResult`, or data, which the model sees as JSON.
-    Raises `ConfigError` for a parameter without a hint, or with one that JSON has no values for.
+    A model sees the docstring and the parameters, typed by their hints. If the arguments do not fit, the function is
+    not called and the model reads what is wrong. The function returns text, a `ToolResult`, or data, which the model
+    sees as JSON. Raises `ConfigError` for a parameter without a hint, or with a hint that JSON has no values for.
     """
     if function is None:
         return partial(_made, **settings)
@@ -163,7 +164,7 @@ def _made(function: Callable[..., Any], *, name: str | None = None, **settings: 
 
 
 def _result(said: Any) -> ToolResult:
-    """What a function returned: text, a result, or data as JSON."""
+    """The result for what a function returned: text, a `ToolResult`, or data as JSON."""
     if said is None or isinstance(said, str | bytes):
         return ToolResult(valid(said or ""))
     if isinstance(said, ToolResult):
@@ -175,7 +176,7 @@ def _result(said: Any) -> ToolResult:
 
 
 def _parameter(function: Callable[..., Any]) -> str:
-    """Name of the first parameter; functions of C may not say."""
+    """Name of the first parameter; `input` if there is none or a C function does not tell."""
     try:
         return next(iter(inspect.signature(function).parameters), "input")
     except ValueError:
@@ -183,7 +184,7 @@ def _parameter(function: Callable[..., Any]) -> str:
 
 
 async def returned(call: partial[Any], threads: DaemonThreads) -> Any:
-    """What the call of a user's function returns: a coroutine function runs in the loop, any other in a thread."""
+    """The return value of a user's function. A coroutine function runs in the event loop, any other in a thread."""
     if inspect.iscoroutinefunction(call.func):
         return await call()
     said = await asyncio.get_running_loop().run_in_executor(threads, _contained, call)
@@ -191,7 +192,7 @@ async def returned(call: partial[Any], threads: DaemonThreads) -> Any:
 
 
 def _contained(call: Callable[[], Any]) -> Any:
-    """Run in a thread, where `exit()` must not end the process and nothing else may stop the loop."""
+    """Run in a thread. `exit()` and the like become a `RuntimeError`, so they end neither the process nor the loop."""
     try:
         return call()
     except Exception:

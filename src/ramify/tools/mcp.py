@@ -1,11 +1,12 @@
-"""Tools of an MCP server, which is started here (standard input and output) or reached by a URL.
+"""Tools of an MCP server. The server is started here (standard input and output) or reached by a URL.
 
-Each tool of the server is a tool here. A server whose tools only read (`readOnlyHint`) is shared: all branches call it
-through one session of the run. Otherwise all its tools act on one state, a session for each branch, and the most
-careful tool decides how it branches: `replay` if all calls may be repeated (`idempotentHint`), else `refuse`. A tool
-that reads then uses the session of its branch, to see what the branch has done. `branching` overrides each tool.
+Each tool of the server is a tool here. If the tools only read (`readOnlyHint`), the server is shared: all branches call
+it through one session of the run. Otherwise all its tools act on one state and each branch has its own session. Then
+the most careful tool decides how the server branches: `replay` if all calls may be repeated (`idempotentHint`), else
+`refuse`. A tool that only reads then uses the session of its branch, to see what the branch has done. `branching`
+overrides this for each tool.
 
-A recorded run stores its tools, so reading it does not ask the server.
+A recorded run stores its tools, so reading the run does not ask the server.
 """
 
 import re
@@ -28,55 +29,56 @@ if TYPE_CHECKING:
     from ramify.tools.mcp_client import Connection, McpServer
 
 McpBranching = Literal["share", "replay", "refuse"]
-"""The state of a server cannot be copied."""
+"""How calls branch. There is no `fork`: the state of a server cannot be copied."""
 CAREFUL: Final[tuple[McpBranching, ...]] = ("refuse", "replay", "share")
-"""The most careful first."""
+"""Most careful first."""
 CALLABLE: Final = re.compile(r"[\w.-]{1,128}")
-"""Names that stand between tags and in calls alike (the protocol's own rule)."""
+"""Names that all formats can call, in tags and in JSON calls (the protocol's own rule)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What a server says of one of its tools."""
+    """One tool as a server lists it."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     branching: McpBranching
-    """What its annotations come to."""
+    """Derived from its annotations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mcp:
-    """Options of one server, and the set of its tools. Asking for `tools` asks the server, unless it was `listed`."""
+    """Options of one server, and the set of its tools. `tools` asks the server unless `listed` is set."""
 
     name: str = "mcp"
-    """What messages call the server."""
+    """Name of the server in messages."""
     command: str | None = None
-    """A program to start the server; or `url`."""
+    """Program that starts the server. Set this or `url`."""
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Variables the server is given. They are kept with the run: keys belong in `env_from`."""
+    """Variables for the server. They are saved with the run: put keys in `env_from`."""
     env_from: Sequence[str] = ()
-    """Names of our own variables that it is given; of no other it learns but HOME, LOGNAME, PATH, SHELL, TERM, USER."""
+    """Names of our own variables that the server also gets. Of the others it gets only HOME, LOGNAME, PATH, SHELL, TERM
+    and USER."""
     cwd: str | None = None
-    """Folder the server works in; None = ours."""
+    """Working directory of the server; None = ours."""
     url: str | None = None
-    """Of a server that speaks streamable HTTP."""
+    """URL of a server that speaks streamable HTTP."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Header -> name of our variable that holds its value."""
+    """Header -> name of our variable with its value."""
     only: Sequence[str] | None = None
-    """Names of the server's tools that are used; None = all."""
+    """Names of the server's tools to use; None = all."""
     rename: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The server's name of a tool -> what the model calls it."""
+    """The server's name of a tool -> its name for the model."""
     branching: Mapping[str, McpBranching] = field(default_factory=dict[str, McpBranching])
-    """The server's name of a tool -> how it branches, where its annotations do not say so, or not truly."""
+    """The server's name of a tool -> how it branches. Set this if the annotations are missing or wrong."""
     attachments: str | None = None
-    """Folder for images and other files that tools return; None = a temporary one."""
+    """Folder for images and other files that tools return; None = a temporary folder."""
     start_s: float = 30.0
-    """Time the server has to start and to say what it is (the SDK's own limit for a connection)."""
+    """Timeout for the server to start and identify itself (the SDK's own limit for a connection)."""
     listed: str | None = None
-    """What the server listed when the run began, filled in then."""
+    """The server's list of tools; filled in when the run begins."""
 
     def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):
@@ -94,7 +96,8 @@ class Mcp:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """The server's tools. Raises `ConfigError` if it does not answer, or if the options do not fit its list."""
+        """The server's tools. Raises `ConfigError` if the server does not answer or its list does not fit the
+        options."""
         tools = self._chosen(self._listing())
         branching: dict[str, McpBranching] = {t.name: self.branching.get(t.name, t.branching) for t in tools}
         source = McpSource(self)
@@ -143,7 +146,7 @@ class Mcp:
             raise ConfigError(f"MCP server {self.name!r}: {error}") from error
 
     def _chosen(self, listing: Sequence[Listed]) -> list[Listed]:
-        """The tools that are used, in the server's order."""
+        """The tools to use, in the server's order."""
         names = {tool.name for tool in listing}
         for key, named in (("only", self.only or ()), ("rename", self.rename), ("branching", self.branching)):
             if unknown := [name for name in named if name not in names]:
@@ -167,7 +170,7 @@ class Mcp:
 
 @dataclass(slots=True)
 class McpSource:
-    """The server behind a set of tools, made when the first session opens."""
+    """The server of a set of tools; made when the first session opens."""
 
     options: Mcp
     _server: "McpServer | None" = None
@@ -198,7 +201,8 @@ class McpTool:
 
     @property
     def state(self) -> str:
-        """That of the server on a branch, or of its session of the run; no other server's and the name of no tool."""
+        """Name of the state that this tool uses: the server's on a branch, or its session of the run. It differs from
+        the states of other servers and from every tool name."""
         return f"MCP server {self.source.options.name} ({id(self.source)}), {self.branching}"
 
     def on(self, session: ToolSession) -> ToolSession:
@@ -206,7 +210,7 @@ class McpTool:
         return replace(session, tool=self)
 
     def fault(self, arguments: str) -> str | None:
-        """What is wrong with the arguments; None = they fit what the server said of them."""
+        """What is wrong with the arguments; None = they fit the server's schema."""
         try:
             read_arguments(arguments, self.listed.parameters)
         except ValueError as error:
@@ -214,7 +218,7 @@ class McpTool:
         return None
 
     async def open(self, problem: Problem) -> "McpSession":
-        """Raises `ToolError` where the server does not answer."""
+        """Open a session. Raises `ToolError` if the server does not answer."""
         server = self.source.server
         if self.branching == "share":
             return McpSession(self, None)
@@ -232,14 +236,14 @@ class McpTool:
 
 @dataclass(frozen=True, slots=True)
 class McpSession:
-    """A session with the server, as one of its tools calls it."""
+    """A session with the server, used by one of its tools."""
 
     tool: McpTool
     connection: "Connection | None"
-    """None = that of the run."""
+    """None = the session of the run."""
 
     async def call(self, arguments: str) -> ToolResult:
-        """What the server answers. Raises `ToolError` where it fails."""
+        """The server's answer. Raises `ToolError` if the call fails."""
         from ramify.tools.mcp_content import Folder, result_of
 
         listed, source = self.tool.listed, self.tool.source
@@ -270,7 +274,7 @@ def _most_careful(kinds: Collection[McpBranching]) -> McpBranching:
 
 
 def _listed(tool: "ServersTool") -> Listed:
-    """What annotations come to; one that says nothing may do anything."""
+    """A listed tool, with its branching from the annotations. A tool without annotations may do anything."""
     hints = tool.annotations
     is_reader = hints is not None and hints.read_only_hint is True
     is_repeatable = hints is not None and hints.idempotent_hint is True

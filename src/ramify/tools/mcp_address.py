@@ -1,8 +1,8 @@
-"""MCP address: where a server is, and the streams of messages that the SDK's client speaks with it through.
+"""MCP address: where a server is, and the message streams between it and the SDK's client.
 
-A server that is started here is given no variable of ours but those the SDK holds harmless (HOME, LOGNAME, PATH, SHELL,
-TERM, USER) and those named for it; on Linux it ends with this process, however that ends (`edge/stdio_guard.py`). One
-behind a URL is sent the headers named for it. No message of either is longer than `MAX_MESSAGE_BYTES`.
+A server started here gets only the variables that the SDK considers harmless (HOME, LOGNAME, PATH, SHELL, TERM, USER)
+and the variables named for it. On Linux it ends with this process, however this process ends (`edge/stdio_guard.py`). A
+server behind a URL gets the headers named for it. No message from either is longer than `MAX_MESSAGE_BYTES`.
 """
 
 import contextlib
@@ -22,30 +22,30 @@ from ramify.edge import stdio_guard
 from ramify.tools.mcp_process import MAX_MESSAGE_BYTES, LastWords, running
 
 READ_S: Final = 3600.0
-"""Of an HTTP answer; the deadline of a call is the toolbox's."""
+"""Timeout for reading an HTTP answer; the toolbox sets the timeout of a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpAddress:
-    """Where a server is: a command, or a URL."""
+    """Address of a server: a command or a URL."""
 
     command: str | None
     args: Sequence[str]
     env: Mapping[str, str]
     env_from: Sequence[str]
-    """Names of our variables that it is given."""
+    """Names of our variables that the server gets."""
     cwd: str | None
     url: str | None
     headers: Mapping[str, str]
-    """Header -> name of our variable that holds its value."""
+    """Header -> name of our variable with its value."""
     start_s: float
 
     def environment(self) -> dict[str, str]:
-        """Variables for the server. Raises `ConfigError` for one that is not set."""
+        """Variables for the server. Raises `ConfigError` if one is not set."""
         return {name: _ours(name) for name in self.env_from} | dict(self.env)
 
     def argv(self) -> list[str]:
-        """What is run. Raises `ConfigError` where the program is not there."""
+        """The command to run. Raises `ConfigError` if the program does not exist."""
         path = self.environment().get("PATH", os.environ.get("PATH"))
         program = shutil.which(str(self.command), path=path)
         if program is None:
@@ -59,7 +59,7 @@ class McpAddress:
 
     @contextlib.asynccontextmanager
     async def streams(self, words: LastWords, ended: Callable[[], None]) -> AsyncIterator[Any]:
-        """The transport that a client speaks through. `ended` is called when a process says nothing any more."""
+        """The transport of a client. `ended` is called when the server process will send nothing more."""
         if self.url is None:
             async with running(
                 self.argv(), environment=self.environment(), folder=self.cwd, words=words, ended=ended
@@ -79,7 +79,8 @@ class McpAddress:
 
 
 class _Limited(httpx2.AsyncByteStream):
-    """The body of an answer that is one message. The SDK tells what is raised here to who waits for the answer."""
+    """The body of an answer that is one message. The SDK passes errors raised here to the caller that waits for the
+    answer."""
 
     def __init__(self, response: httpx2.Response) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
@@ -101,7 +102,7 @@ class _Limited(httpx2.AsyncByteStream):
 
 
 async def _limit(response: httpx2.Response) -> None:
-    """Limit an answer, but for streams of events, of which each has its own limit."""
+    """Limit the size of an answer. Event streams are left out: each event has its own limit."""
     if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
         response.stream = _Limited(response)
 

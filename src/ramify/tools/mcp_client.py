@@ -1,8 +1,8 @@
-"""The one place that talks to MCP servers, by the official SDK (extra `mcp`).
+"""MCP client: the only module that talks to MCP servers, through the official SDK (extra `mcp`).
 
-A client belongs to the task that opened it, so a `Connection` is a task of its own: it opens, waits until it is told to
-close or its server has ended, and closes, in `CLOSE_S` at most; calls are made in the callers' tasks, as many at once
-as they like. The session of a run that leaves one call after another unanswered gives way to a new one.
+A client belongs to the task that opened it, so a `Connection` is its own task. It opens, waits until it is told to
+close or the server has ended, and closes within `CLOSE_S`. Calls run in the callers' tasks, any number at once. If the
+shared session of a run leaves several calls unanswered in a row, a new session replaces it.
 """
 
 import asyncio
@@ -28,26 +28,27 @@ except ImportError as error:
     raise ConfigError("tools of an MCP server need the package mcp: pip install 'ramify[mcp]'") from error
 
 MAX_PAGES: Final = 100
-"""Of a server's list of tools."""
+"""Most pages of a server's list of tools."""
 MAX_TOLD_CHARS: Final = 400
 MAX_UNANSWERED: Final = 3
-"""Calls of the session of a run that may be given up with no answer between them: a dead server that still holds its
-pipes costs as many deadlines, a slow one none of those who wait."""
+"""Calls of the run's shared session that may time out in a row before it is replaced. A dead server with open pipes
+costs this many timeouts. Calls that already wait for a slow server are not cut off."""
 CLOSE_S: Final = 9.0
-"""Most time to end a server: 2 s for each of four ways (`mcp_process.ENDINGS`)."""
+"""Most time to end a server: 2 s for each of the four steps in `mcp_process.ENDINGS`."""
 FAULTS: Final = frozenset(
     {types.CONNECTION_CLOSED, types.INTERNAL_ERROR, types.INVALID_REQUEST, types.PARSE_ERROR, types.REQUEST_TIMEOUT}
 )
-"""Codes of errors that no arguments cause; by some of them the SDK says that HTTP failed or a session is gone."""
+"""Error codes that no arguments can cause. The SDK uses some of them when HTTP failed or a session is gone."""
 UNSUPPORTED: Final = " not supported"
-"""How the SDK ends an error of its own, with such a code, where a tool asks for a person or a model: there is none."""
+"""The SDK's own errors end with this, with one of these codes, if a tool asks for a person or a model: we offer
+neither."""
 
-# Applications that set logging up see what the SDK logs; without this, Python itself prints it on standard error.
+# Applications that configure logging see the SDK's logs. Without this handler, Python prints them on standard error.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 
 class Connection:
-    """One session with a server. Made inside the running loop; `close` it."""
+    """One session with a server. Make it inside the running loop, and `close` it."""
 
     def __init__(self, address: McpAddress) -> None:
         loop = asyncio.get_running_loop()
@@ -57,16 +58,16 @@ class Connection:
         self.words = LastWords()
         self._tools: Sequence[types.Tool] = ()
         self._num_calls = 0
-        """Under way."""
+        """Calls in progress."""
         self._num_unanswered = 0
-        """Given up by their callers since the last answer."""
+        """Calls given up by their callers since the last answer."""
         self.is_over = False
-        """Whether it has ended, or is about to."""
+        """Whether it has ended or is about to end."""
         self._task = loop.create_task(self._live(), name="mcp connection")
 
     @property
     def is_hung(self) -> bool:
-        """Whether no call should be made any more; it ends when nobody waits for an answer."""
+        """Whether it should get no more calls. It ends when nobody waits for an answer."""
         return self._num_unanswered >= MAX_UNANSWERED
 
     @property
@@ -75,7 +76,8 @@ class Connection:
         return self._task.done()
 
     async def ready(self) -> Client:
-        """The client, once the server has said what it is. Raises `ConfigError`, or `ToolError` where it does not."""
+        """The client, once the server has identified itself. Raises `ConfigError`, or `ToolError` if the server does
+        not answer."""
         try:
             return await asyncio.shield(self._ready)
         except (ToolError, ConfigError):
@@ -84,7 +86,7 @@ class Connection:
             raise ToolError("tool_crashed", f"no session with the server: {told(error)}{self.words}") from error
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> types.CallToolResult:
-        """Call a tool. Raises `ToolError` where there is no server any more, or no answer that makes sense."""
+        """Call a tool. Raises `ToolError` if the server is gone or its answer is invalid."""
         client = await self.ready()
         self._num_calls += 1
         try:
@@ -108,12 +110,12 @@ class Connection:
         return result
 
     async def tools(self) -> Sequence[types.Tool]:
-        """What the server offers."""
+        """The server's tools."""
         await self.ready()
         return self._tools
 
     async def close(self) -> None:
-        """End the session and wait for it. Cancelled meanwhile, it ends all the same."""
+        """End the session and wait for its end. If cancelled, the session still ends."""
         self.end()
         await asyncio.shield(self._task)
 
@@ -129,7 +131,7 @@ class Connection:
         self._is_to_close.set()
 
     async def _live(self) -> None:
-        """Boundary to the SDK: whatever ends a session is told to those who wait for it, and to nobody else."""
+        """Boundary to the SDK: an error that ends a session is reported only to those who wait for the session."""
         limit = asyncio.timeout(self._address.start_s + CLOSE_S)
         try:
             async with limit, contextlib.AsyncExitStack() as stack:
@@ -149,7 +151,7 @@ class Connection:
             async with asyncio.timeout(self._address.start_s):
                 streams = self._address.streams(self.words, self._has_ended)
                 client = await stack.enter_async_context(Client(streams))
-                # The SDK checks results by what it was told of all tools; where it was not, it warns at each call.
+                # The SDK checks results against the list of all tools; without that list it warns at each call.
                 self._tools = await _pages(client)
         except TimeoutError:
             raise TimeoutError(f"it did not answer in {self._address.start_s:g} s") from None
@@ -159,30 +161,30 @@ class Connection:
         if self._ready.done():
             return
         self._ready.set_exception(error if isinstance(error, Exception) else ToolError("tool_crashed", told(error)))
-        self._ready.exception()  # Looked at here, so that nobody needs to.
+        self._ready.exception()  # Marked as seen here, so that nobody else has to.
 
     def _ended(self, why: str) -> ToolError:
-        """What is said of a session that its server ended. Its task goes on to close what is left."""
+        """The error for a session that its server ended. The task of the session then closes what is left."""
         self.end()
         return ToolError("tool_crashed", f"the server failed: {why}{self.words}")
 
 
 @dataclass(slots=True)
 class McpServer:
-    """All sessions with one server: the shared one, and those of branches."""
+    """All sessions with one server: the shared session and the sessions of branches."""
 
     address: McpAddress
     _shared: Connection | None = None
     _open: set[Connection] = field(default_factory=set[Connection])
 
     def shared(self) -> Connection:
-        """The session of the whole run; a new one if it has ended."""
+        """The shared session of the run; a new one if it has ended or hangs."""
         if self._shared is None or self._shared.is_over or self._shared.is_hung:
             self._shared = self.connect()
         return self._shared
 
     def connect(self) -> Connection:
-        """A session of its own."""
+        """A new session."""
         self._open = {connection for connection in self._open if not connection.is_gone}
         connection = Connection(self.address)
         self._open.add(connection)
@@ -196,7 +198,7 @@ class McpServer:
 
 
 def listed_by(address: McpAddress) -> Sequence[types.Tool]:
-    """What a server offers, asked from a thread of its own, so that it does not matter whether a loop is running here.
+    """A server's tools. Asks in a separate thread, so it does not matter whether an event loop is running here.
 
     Raises `ConfigError`.
     """
@@ -205,7 +207,7 @@ def listed_by(address: McpAddress) -> Sequence[types.Tool]:
     def ask() -> None:
         try:
             answer.set_result(asyncio.run(_listed(address)))
-        except BaseException as error:  # noqa: BLE001 - the future carries whatever it is
+        except BaseException as error:  # noqa: BLE001 - the future carries any error
             answer.set_exception(error)
 
     threading.Thread(target=ask, name="mcp listing", daemon=True).start()
@@ -213,12 +215,12 @@ def listed_by(address: McpAddress) -> Sequence[types.Tool]:
         return answer.result(timeout=2 * address.start_s + CLOSE_S)
     except ConfigError:
         raise
-    except Exception as error:  # boundary to the SDK: a server that cannot be asked is one that was named wrongly
+    except Exception as error:  # boundary to the SDK: if a server cannot be asked, its options are wrong
         raise ConfigError(f"it cannot be asked for its tools: {told(error)}") from error
 
 
 async def _pages(client: Client) -> list[types.Tool]:
-    """All that a server lists. Raises `ToolError` where that has no end."""
+    """All tools that a server lists. Raises `ToolError` if there are too many pages."""
     tools: list[types.Tool] = []
     cursor: str | None = None
     for _ in range(MAX_PAGES):
@@ -239,7 +241,7 @@ async def _listed(address: McpAddress) -> Sequence[types.Tool]:
 
 
 def told(error: BaseException) -> str:
-    """Kind and message of what is at the bottom of an error; groups of the SDK's tasks hold one for each."""
+    """Type and message of the first error inside nested exception groups, which the SDK's tasks raise."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     message = " ".join(str(error).split())

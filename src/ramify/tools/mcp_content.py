@@ -1,7 +1,7 @@
-"""An MCP server's answer as a `ToolResult`: texts, structured content as metadata, and files as attachments.
+"""Turns an MCP server's answer into a `ToolResult`: texts, structured content as metadata, and files as attachments.
 
-An image, a sound or another file is stored in a folder under the hash of its content, so equal files are stored once.
-The model is shown its kind and size instead. Bytes never enter a text, metadata or ids.
+An image, sound or other file is stored in a folder under the hash of its content, so equal files are stored once. The
+model sees its type and size instead. File bytes never enter texts, metadata or ids.
 """
 
 import base64
@@ -21,24 +21,25 @@ from ramify.core.tool import ToolResult
 from ramify.tools.output import made_safe
 
 MAX_METADATA_BYTES: Final = 65536
-"""Of structured content, which goes into the journal: as much as a result's text (`tools.max_result_bytes`)."""
+"""Most bytes of structured content, which goes into the journal: as much as a result's text
+(`tools.max_result_bytes`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where files are kept. Made when the first one comes."""
+    """Folder for files. Made when the first file arrives."""
 
     path: Path | None = None
-    """None = one for all runs of a user on this machine, which lasts as long as temporary files do."""
+    """None = one folder for all runs of a user on this machine. It lasts as long as temporary files do."""
 
     def keep(self, data: bytes, mime_type: str) -> str:
-        """Write a file, unless it is there. Returns its path, which ends in the hash of its content."""
+        """Write a file unless it exists. Returns its path; the file name is the hash of the content."""
         name = hashlib.sha256(data).hexdigest() + (mimetypes.guess_extension(mime_type) or ".bin")
         folder = self._temporary() if self.path is None else self.path
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / name
         if not file.exists():
-            with tempfile.TemporaryDirectory(dir=folder) as own:  # what another run is writing is never seen half
+            with tempfile.TemporaryDirectory(dir=folder) as own:  # other runs never see a half-written file
                 part = Path(own) / name
                 part.write_bytes(data)
                 part.replace(file)
@@ -57,7 +58,7 @@ class Folder:
 
 @dataclass(slots=True)
 class _Parts:
-    """A result in the making."""
+    """A result under construction."""
 
     folder: Folder
     texts: list[str] = field(default_factory=list[str])
@@ -106,7 +107,7 @@ def result_of(said: types.CallToolResult, folder: Folder) -> ToolResult:
 
 
 def _kept(structured: Any, num_bytes: int) -> dict[str, Any]:
-    """Structured content as metadata; of what no journal could hold, its size."""
+    """Structured content as metadata; only its size if a journal cannot store it."""
     kept = {"structured": structured}
     is_plain = made_safe(ToolResult("", metadata=kept), max_bytes=0).status != "crashed"
     return kept if is_plain and num_bytes <= MAX_METADATA_BYTES else {"structured_bytes": num_bytes}

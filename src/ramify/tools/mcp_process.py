@@ -1,9 +1,10 @@
 """MCP process: a server started here, as the two message streams of the SDK's client.
 
-Owns the process, and limits the cost of one that misbehaves. A line longer than `MAX_MESSAGE_BYTES` ends it. Lines that
-are no message, answers to no request and notifications are skipped. Unrequested input is read at `UNASKED_BYTES` per
-`PAUSE_S` at most, and at most `MAX_OWED` requests of the server wait for an answer. The end of its standard error is
-kept. The process ends with its streams, by the steps of `ENDINGS`, each harder than the one before.
+Owns the process, and limits the cost of a misbehaving one. A line longer than `MAX_MESSAGE_BYTES` ends the session.
+Lines that are not messages, answers to no request, and notifications are skipped. Unrequested input is read at a rate
+of at most `UNASKED_BYTES` per `PAUSE_S`, and at most `MAX_OWED` requests of the server may wait for an answer. The end
+of its standard error is kept. When the streams close, the process is ended by the steps of `ENDINGS`, each harder than
+the one before.
 """
 
 import asyncio
@@ -23,25 +24,25 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 MAX_MESSAGE_BYTES: Final = 16 << 20
-"""Of one message: a few photographs. It is held several times over while it is read."""
+"""Largest message: a few photographs. It is held several times in memory while it is read."""
 MAX_WORDS_BYTES: Final = 1600
-"""Of its standard error, kept: 400 characters in any script."""
+"""Kept bytes of its standard error: 400 characters in any script."""
 LAST_WORDS_S: Final = 0.5
-"""Time for them to come once its output has ended."""
+"""Time to wait for the last words on standard error once the output has ended."""
 UNASKED_BYTES: Final = 16 << 10
 LINE_COST: Final = 256
-"""Bytes a line unasked for counts beside its own: what is wrong takes its time to be found so, however short."""
+"""Cost in bytes that each unrequested line adds to its length: even a short invalid line takes time to check."""
 PAUSE_S: Final = 0.01
 MAX_OWED: Final = 100
 ENDINGS: Final = (None, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
-"""What ends it, in this order: that its input is closed; a wish to its process group; a wish to whoever holds it, who
-kills all it has started (`edge/stdio_guard.py`); a blow to the group."""
+"""Steps to end it, in this order: close its input; SIGTERM to its process group; SIGHUP to its guard, which kills
+everything the server has started (`edge/stdio_guard.py`); SIGKILL to the group."""
 PATIENCE_S: Final = 2.0
-"""Between one and the next (the SDK's own)."""
+"""Time between two steps (as in the SDK)."""
 POLL_S: Final = 0.01
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
-"""Where its messages come from, and where those for it go."""
+"""Its messages, and the messages for it."""
 
 
 @dataclass(slots=True)
@@ -54,7 +55,7 @@ class LastWords:
         self._end = (self._end + said)[-MAX_WORDS_BYTES:]
 
     def __str__(self) -> str:
-        """As the end of a message about the server; nothing where it was silent."""
+        """Text to append to a message about the server; '' if it wrote nothing."""
         said = self._end.decode(errors="ignore").strip()[-MAX_WORDS_BYTES // 4 :].strip()
         return f"; its last words: {said}" if said else ""
 
@@ -68,7 +69,7 @@ async def running(
     words: LastWords,
     ended: Callable[[], None],
 ) -> AsyncIterator[Streams]:
-    """A server that runs in this block; `ended` is called when it says nothing any more. Raises `OSError`."""
+    """Run a server in this block. `ended` is called when it will send nothing more. Raises `OSError`."""
     loop = asyncio.get_running_loop()
     process, pipes = await loop.subprocess_exec(
         lambda: SubprocessStreamProtocol(limit=MAX_MESSAGE_BYTES, loop=loop),
@@ -102,7 +103,7 @@ async def running(
 
 @dataclass(slots=True)
 class _Process:
-    """A server's three pipes, each with a task."""
+    """A server's three pipes, with one task each."""
 
     process: asyncio.SubprocessTransport
     pipes: SubprocessStreamProtocol
@@ -112,11 +113,11 @@ class _Process:
     ended: Callable[[], None]
     _is_over: bool = False
     _was_heard: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when there are no more words."""
+    """Set when its standard error has ended."""
     _asked: set[str] = field(default_factory=set[str])
-    """Ids of requests that it has not answered."""
+    """Ids of requests that the server has not answered."""
     _num_owed: int = 0
-    """Requests of its own that were not answered."""
+    """Number of the server's own requests that were not answered."""
 
     async def hear(self) -> None:
         """Keep the end of its standard error."""
@@ -130,7 +131,8 @@ class _Process:
             self._was_heard.set()
 
     async def read(self) -> None:
-        """Hand its messages on until it has ended. What it writes after that is read too, or it might never exit."""
+        """Pass its messages on until it has ended. Output after that is read and dropped, because otherwise the process
+        might never exit."""
         assert self.pipes.stdout is not None
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._deliver()
@@ -142,7 +144,7 @@ class _Process:
             await checkpoint()
 
     async def write(self) -> None:
-        """Hand the client's messages to it; where it reads no more there is no session."""
+        """Send the client's messages to it. The session ends when it no longer reads."""
         assert self.pipes.stdin is not None
         try:
             with contextlib.suppress(anyio.ClosedResourceError, OSError):
@@ -155,7 +157,7 @@ class _Process:
             self._end_session()
 
     async def end(self) -> None:
-        """Wait for its end, and bring it about."""
+        """End the process step by step, and wait for its exit."""
         assert self.pipes.stdin is not None
         self.pipes.stdin.close()
         for blow in ENDINGS:
@@ -165,7 +167,7 @@ class _Process:
                 return
 
     async def _deliver(self) -> None:
-        """Hand on its answers, and what it asks for as far as the client can follow."""
+        """Pass on its answers, and its own requests up to `MAX_OWED`."""
         unasked = 0
         while line := await self._line():
             match message := _message(line):
@@ -184,7 +186,7 @@ class _Process:
                 await asyncio.sleep(PAUSE_S)
 
     async def _line(self) -> bytes:
-        """The next line; nothing where there is none, or none that can be held."""
+        """The next line; empty if there is none or it is too long."""
         assert self.pipes.stdout is not None
         try:
             return await self.pipes.stdout.readuntil()
@@ -195,7 +197,7 @@ class _Process:
             return b""
 
     def _note(self, message: types.JSONRPCMessage) -> None:
-        """Keep in mind who owes an answer."""
+        """Record which side owes an answer."""
         if isinstance(message, types.JSONRPCRequest):
             self._asked.add(str(message.id))
         elif not isinstance(message, types.JSONRPCNotification):
@@ -214,7 +216,8 @@ class _Process:
                 os.killpg(pid, blow)
 
     async def _has_exited(self) -> bool:
-        """Whether it does in `PATIENCE_S`. Its process is looked at: what it has started may hold its pipes open."""
+        """Whether it exits within `PATIENCE_S`. Checks the process and not the pipes, which its child processes may
+        keep open."""
         end = asyncio.get_running_loop().time() + PATIENCE_S
         while self.process.get_returncode() is None:
             if asyncio.get_running_loop().time() >= end:
@@ -224,7 +227,7 @@ class _Process:
 
 
 def _message(line: bytes) -> types.JSONRPCMessage | None:
-    """The message of a line; None = it is none. Bytes that are no UTF-8 spoil their character alone."""
+    """The message in a line; None = not a message. Invalid UTF-8 damages only its own character."""
     try:
         return types.jsonrpc_message_adapter.validate_json(line.decode(errors="replace"), by_name=False)
     except ValueError:

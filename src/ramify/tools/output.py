@@ -1,7 +1,8 @@
-"""Output: whatever a tool returns becomes a `ToolResult` that can be shown, stored and compared; junk is a crash.
+"""Output: turns whatever a tool returns into a `ToolResult` that can be shown, stored and compared. Invalid output
+becomes status `crashed`.
 
-Text is valid Unicode afterwards (bytes that are no UTF-8 and lone surrogates become U+FFFD; NUL stays), at most
-`max_bytes` long, and says so where something was left out; metadata is plain data a journal can hold.
+Afterwards the text is valid Unicode (bytes that are not UTF-8 and lone surrogates become U+FFFD; NUL stays) and at most
+`max_bytes` long, with a note if something was left out. The metadata is plain data that a journal can store.
 """
 
 import math
@@ -14,16 +15,17 @@ from ramify.core.segment import ToolStatus
 from ramify.core.tool import ToolResult
 
 STATUSES: tuple[ToolStatus, ...] = ("ok", "empty", "error", "timeout", "crashed")
-"""What a tool may say of its own call; `refused` and `invalid` are for calls that never reached one."""
+"""Statuses that a tool may return. `refused` and `invalid` are for calls that never reached a tool."""
 MIN_BYTES = 256
-"""Room for the words that say what was left out, and some text on both sides."""
+"""Room for the note about what was left out, and some text on both sides of it."""
 MAX_DEPTH = 16
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def made_safe(returned: object, *, max_bytes: int) -> ToolResult:
-    """What `returned` says, safe to use. Bare text and bytes count as a result that is ok; junk as a crash."""
+    """`returned` as a safe result. Bare text or bytes count as a result with status `ok`; anything invalid as a
+    crash."""
     result = ToolResult(returned) if isinstance(returned, str | bytes) else returned  # pyright: ignore[reportArgumentType]
     if not isinstance(result, ToolResult):
         return _junk(f"returned {type(returned).__name__} and not a ToolResult")
@@ -42,14 +44,15 @@ def made_safe(returned: object, *, max_bytes: int) -> ToolResult:
 
 
 def valid(text: str | bytes) -> str:
-    """`text` as Unicode that can be encoded."""
+    """`text` as Unicode that can be encoded in UTF-8."""
     if isinstance(text, bytes):
         return text.decode("utf-8", errors="replace")
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def capped(text: str, max_bytes: int) -> str:
-    """`text` in at most `max_bytes` (at least 256) of UTF-8: head and tail, and between them how much is missing."""
+    """`text` in at most `max_bytes` (at least 256) of UTF-8: its head and tail, with a note between them about the
+    cut."""
     if len(text) * 4 <= max_bytes:
         return text
     data = text.encode()
@@ -82,7 +85,7 @@ def _is_plain(value: Any, depth: int) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """Plain data of its own, its texts valid: a tool may go on changing what it returned."""
+    """A copy of plain data with valid texts: a tool may later change what it returned."""
     match value:
         case str():
             return valid(value)

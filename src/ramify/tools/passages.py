@@ -1,9 +1,9 @@
 """Passages: what a search index holds, how a text is split into words, and how a query is read.
 
-Owns what all backends share. A word is a run of letters and digits, its case and accents ignored; in scripts
-that put no spaces between words (Chinese, Japanese) it is one sign, as in Lucene's standard analysis. A query is its
-words joined by OR, so no text a model writes is ever query syntax. Hits come by BM25 score, equal scores in the
-order the passages were added, so the same query on the same passages gives the same answer.
+Owns what all backends share. A word is a run of letters and digits; case and accents are ignored. In scripts without
+spaces between words (Chinese, Japanese) a word is one character, as in Lucene's standard analysis. A query is its words
+joined by OR, so a model's text is never query syntax. Hits are sorted by BM25 score, then by the order in which
+passages were added, so the same query on the same passages gives the same answer.
 """
 
 import os
@@ -18,40 +18,40 @@ from typing import Final, Protocol
 from ramify.core.errors import ConfigError
 
 FORMAT_VERSION: Final = 3
-"""Of what is on disk; an index of another version is refused."""
+"""Format version of an index on disk; other versions are refused."""
 MAX_QUERY_WORDS: Final = 64
-"""Different words of a query that count; the rest of a longer one is ignored."""
+"""Most different words of a query; later words are ignored."""
 MAX_QUERY_CHARS: Final = 16384
-"""What is read of a query at all."""
+"""Most characters of a query that are read."""
 COMMON_SHARE: Final = 0.2
-"""A word in more than this share of the passages is common: it tells little and costs most of the time. Not asking for
-such words made the median query 19 times as quick (`bench/search_index.py`, 100,000 passages in SQLite)."""
+"""A word in more than this share of the passages is common: it says little and costs most of the time. Leaving such
+words out of queries made the median query 19 times as fast (`bench/search_index.py`, 100,000 passages in SQLite)."""
 MIN_LARGE: Final = 1000
-"""An index of fewer passages answers at once whatever it is asked: no word of it is common."""
+"""An index with fewer passages is always fast, so none of its words counts as common."""
 MAX_TOP_K: Final = 100
-"""Passages a page; Search-R1 asks for 3."""
+"""Most passages on a page; Search-R1 asks for 3."""
 MAX_PARALLEL: Final = min(8, os.cpu_count() or 1)
-"""Searches at once in an index on disk; they keep a core busy each."""
+"""Parallel searches in an index on disk; each keeps a core busy."""
 
 _SIGNS: Final = "\u3005-\u3007\u3041-\u3096\u309d-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-"""Ideographs and hiragana; katakana spell one word at a time."""
+"""Ideographs and hiragana, one word per character. Katakana forms whole words."""
 _WORD = re.compile(f"[{_SIGNS}]|[^\\W_{_SIGNS}]+")
 _ACCENTS = re.compile("[\u0300-\u036f]")
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """What is indexed and found."""
+    """One indexed text."""
 
     text: str
     title: str = ""
     uid: str = ""
-    """Its id in the corpus it is from; '' = it has none."""
+    """Its id in its corpus; '' = none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage found; a higher `score` is a better match, None = it was not told."""
+    """A found passage. A higher `score` is a better match; None = the server gave no score."""
 
     passage: Passage
     score: float | None
@@ -65,18 +65,18 @@ class Index(Protocol):
 
     @property
     def is_blocking(self) -> bool:
-        """Whether a search may take long enough that an event loop should leave it to a thread."""
+        """Whether a search may be slow, so that an event loop should run it in a thread."""
         ...
 
     def search(self, query: str, top_k: int) -> Sequence[Hit]:
-        """At most `top_k` hits, best first. Any text is a query; one without words finds nothing."""
+        """At most `top_k` hits, best first. Any text is a valid query; without words it finds nothing."""
         ...
 
     def close(self) -> None: ...
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in their order, folded as they are compared."""
+    """The words of a text in order, in lower case and without accents."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
     return _WORD.findall(text.lower())
@@ -88,14 +88,14 @@ def query_words(query: str) -> list[str]:
 
 
 def indexed_text(passage: Passage) -> str:
-    """What a backend is given to index: the words of title and text with spaces between them."""
+    """The text that a backend indexes: the words of title and text, separated by spaces."""
     return " ".join(words_of(f"{passage.title} {passage.text}"))
 
 
 def telling_words(words: Sequence[str], num_with: Callable[[str], int], num_passages: int) -> Sequence[str]:
     """The words to search for: those that are not common, or the least common if all are.
 
-    `num_with` says in how many of the `num_passages` passages a word stands.
+    `num_with` gives the number of passages, out of `num_passages`, that contain a word.
     """
     if num_passages < MIN_LARGE:
         return words

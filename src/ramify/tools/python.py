@@ -9,14 +9,15 @@
         await fork.run("del x")
         assert (await session.run("x")).ok
 
-Text is what was printed on both streams, the value of a last expression, and tracebacks (`ok` false). A step that hangs
-or dies ends in `[timeout]` or `[crashed]`, and the session stays in the state before it. A state that is lost or
-evicted is replayed in a new sandbox; where a step then shows something else, `ToolError("replay_diverged")` is raised.
+The text holds what was printed on both streams, the value of a last expression, and tracebacks (`ok` is False). The
+text of a step that times out or crashes ends in `[timeout]` or `[crashed]`, and the session stays in the state before
+that step. A lost or evicted state is replayed in a new sandbox; if a step then shows another output,
+`ToolError("replay_diverged")` is raised.
 
-Walls (`docs/sandbox.md`): `strict` all of them, tried once a process, or `ToolError` with the one this machine lacks;
-`process` and `none` only where they are written down. The machine is looked at when walls are tried and sessions open,
-never when the tool is made: a saved run is read anywhere. No text and no `ok` of a tool proves anything: code in a
-session can forge its own.
+Walls are kernel barriers around the code (`docs/sandbox.md`). `strict` uses all of them and tests them once per
+process; it raises a `ToolError` that names the wall this machine lacks. `process` and `none` apply only if they are
+named explicitly. The machine is checked when walls are tried and when sessions open, never when the tool is made, so a
+saved run can be read anywhere. Do not trust a text or `ok` of this tool as proof: code in a session can forge its own.
 """
 
 import os
@@ -52,28 +53,31 @@ FRESH: Final = "Every call starts in a fresh interpreter."
 
 @dataclass(frozen=True, kw_only=True)
 class Python:
-    """Opens sandboxed sessions. Raises `ConfigError` for options that make no sense anywhere."""
+    """Opens sandboxed sessions. Raises `ConfigError` for options that are invalid on every machine."""
 
     name: str = "python"
     isolation: Isolation = "strict"
     may_be_root_without_walls: bool = False
-    """`none` as root gives the machine away: it must be said twice."""
+    """Must also be set to use `none` as root, because the model's code then controls the whole machine."""
     timeout_s: float = 30.0
-    """Of a call, which keeps the state before it (volcengine/verl, sandbox fusion: 30 s); below `tools.deadline_s`."""
+    """Timeout of a call; after it the session keeps the state before the call (volcengine/verl, sandbox fusion: 30 s).
+    Set it below `tools.deadline_s`."""
     memory_bytes: int = 1 << 30
-    """What one call with all it starts may add."""
+    """Memory that one call may add, including everything it starts."""
     max_output_bytes: int = 1 << 20
-    """Kept of a call's text; the toolbox keeps less."""
+    """Maximum size of a call's text; the toolbox keeps less."""
     preload: tuple[str, ...] = ("numpy",)
-    """Modules every session has imported, and with what they require the only packages it can import."""
+    """Modules that every session has already imported. A session can import no other packages except their
+    requirements."""
     is_stateful: bool = True
-    """Whether calls see what earlier ones left: models are trained either way."""
+    """Whether calls see the state that earlier calls left. Models are trained both ways."""
     siblings: Siblings = "together"
-    """`apart` gives every branch a sandbox of its own, by replay: not even /tmp is shared then."""
+    """`apart` gives every branch its own sandbox, by replay: then branches do not share even /tmp."""
     max_nodes: int = 64
-    """States kept in one sandbox; the least recently used beyond it are replayed when they are needed."""
+    """States kept in one sandbox. Beyond this number the least recently used are dropped, and replayed when needed."""
     max_sandboxes: int = 128
-    """Kept at once, one for each tree at least; the least recently used are ended, and replayed when needed."""
+    """Sandboxes kept at once; each tree has at least one. Beyond this number the least recently used are ended, and
+    replayed when needed."""
     num_spares: int = 1
     """Sandboxes kept warm while there are sessions."""
 
@@ -94,7 +98,8 @@ class Python:
 
     @property
     def branching(self) -> Branching:
-        """`fork`; a session that shares no sandbox with its siblings moves on instead, and is replayed for them."""
+        """`fork`; with `siblings = "apart"` it is `replay`: the session moves on to one branch and is replayed for its
+        siblings."""
         return "fork" if self.siblings == "together" else "replay"
 
     @property
@@ -110,8 +115,8 @@ class Python:
         return await Session.open(pool, self._rules)
 
     async def try_walls(self) -> None:
-        """Try every wall, once a process. Raises `ToolError` with the one that this machine lacks and what supplies it,
-        `ConfigError` for a module to preload that is not there, and for no walls as root."""
+        """Try every wall, once per process. Raises `ToolError` that names the wall this machine lacks and the way to
+        get it. Raises `ConfigError` if a module to preload is missing, and for `none` as root."""
         pool = self._pool
         from ramify.sandbox.selftest import passed
 
@@ -126,7 +131,7 @@ class Python:
 
     @cached_property
     def _pool(self) -> "SandboxPool":
-        """Its sandboxes; this is where the machine is looked at first."""
+        """Its sandboxes. The machine is checked here for the first time."""
         self._check_machine()
         from ramify.sandbox.pool import SandboxPool
         from ramify.sandbox.setup import SandboxConfig
@@ -140,7 +145,7 @@ class Python:
         )
 
     def _check_machine(self) -> None:
-        """Raises as `try_walls` does, for what can be seen without trying."""
+        """Check what needs no trial; raises as `try_walls` does."""
         if sys.platform != "linux":
             what = f"the tool python needs Linux for its sandbox, not {sys.platform}; run it in a Linux machine"
             raise ToolError("tool_gave_up", what)
@@ -163,7 +168,7 @@ class Python:
 
 @asynccontextmanager
 async def open_session(**options: Any) -> AsyncIterator["Session"]:
-    """A session of `Python(**options)`, closed at the end of the block; forks are closed by who made them."""
+    """A session of `Python(**options)`, closed at the end of the block. Whoever makes a fork closes it."""
     session = await Python(**options).open(Problem("session", "a session outside any tree"))
     try:
         yield session
@@ -172,5 +177,5 @@ async def open_session(**options: Any) -> AsyncIterator["Session"]:
 
 
 async def check(isolation: Isolation = "strict") -> None:
-    """Try every wall of a kind. Raises `ToolError` with the one that this machine lacks."""
+    """Try every wall of a kind. Raises `ToolError` that names the wall this machine lacks."""
     await Python(isolation=isolation, preload=()).try_walls()

@@ -1,10 +1,10 @@
-"""Retriever: search through a server with Search-R1's protocol; queries of many branches share a request.
+"""Retriever: search through a server with Search-R1's protocol. Queries of many branches share a request.
 
 Owns the wire format: `POST /retrieve {"queries": [...], "topk": k, "return_scores": true}`, answered by `{"result":
-[...]}` with a list a query in their order. Requests always ask for scores: without
-them the published server fails, or answers two queries wrongly. Calls are batched (`Together`) and each gets its own
-list. Any other answer, or none, is a `ToolError`: the toolbox retries, then tells the model. The tool is stateless, so
-branches share the connection, which is closed at the end of a run.
+[...]}` with one list per query, in the same order. Requests always ask for scores: without them the published server
+fails, or gives wrong answers to two queries. Calls are batched (`Together`) and each gets its own list. Any other
+answer, or none, is a `ToolError`: the toolbox retries, then tells the model. The tool is stateless, so branches share
+the connection, which is closed at the end of a run.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ from ramify.tools.together import Together
 
 PATH: Final = "/retrieve"
 SPOILT: Final = frozenset({"http_400", "http_413", "http_422", "http_500"})
-"""A request refused so may hold one query that spoils it for the others, or too many: its halves are asked by
-themselves. No query is sent again in the company it had."""
+"""If a request fails with one of these, one query may be bad or there may be too many: each half is then asked
+separately. No query is sent again in the same batch."""
 
 
 class _Document(msgspec.Struct):
@@ -33,7 +33,7 @@ class _Document(msgspec.Struct):
 
 
 class _Found(msgspec.Struct):
-    """A document and its score, or, from servers that know no scores, the document itself."""
+    """A document and its score, or the document itself from servers without scores."""
 
     document: _Document | None = None
     score: float | None = None
@@ -46,7 +46,7 @@ class _Answer(msgspec.Struct):
 
 
 class Retriever:
-    """Search by the server at `base_url`. The tool is its own session."""
+    """Search through the server at `base_url`. The tool is its own session."""
 
     branching: Branching = "share"
 
@@ -63,9 +63,10 @@ class Retriever:
     ) -> None:
         """`base_url` may end in `/retrieve`, as Search-R1's `retriever.url` does; `top_k` is its `retriever.topk`.
 
-        `deadline_s` is of one request: half of `tools.deadline_s`, so that a call which waited behind one that hangs
-        still has its own. `window_s`: how long the first query waits for others. `max_queries` of one request: the
-        published server's `retrieval_batch_size`. Raises `ConfigError`; the server is not asked before the first call.
+        `deadline_s` is the timeout of one request: half of `tools.deadline_s`, so that a call that waited for a hanging
+        request still has time for its own. `window_s`: how long the first query waits for others. `max_queries`: most
+        queries in one request, as the published server's `retrieval_batch_size`. Raises `ConfigError`. The server is
+        not contacted before the first call.
         """
         self._page: Final = checked_page(page, top_k=top_k, name=name)
         if max_queries < 1:
@@ -84,7 +85,7 @@ class Retriever:
         return self
 
     async def call(self, arguments: str) -> ToolResult:
-        """Passages about `arguments`; blank text finds nothing. Raises `ToolError` where the server is at fault."""
+        """Passages about `arguments`; blank text finds nothing. Raises `ToolError` if the server fails."""
         query = valid(arguments).strip()
         return page_of(await self._together.answer(query) if query else (), self._page)
 
@@ -104,7 +105,7 @@ class Retriever:
         return Http(self._base_url, limits=HttpLimits(max_in_flight=1))
 
     async def _lists(self, queries: Sequence[str]) -> Sequence[Sequence[Hit] | Exception]:
-        """What was found for each query, or why it is not known."""
+        """The hits of each query, or the error instead."""
         try:
             return await self._asked(queries)
         except EngineError as error:
@@ -114,7 +115,7 @@ class Retriever:
             return [ToolError(error.reason, str(error).removeprefix(f"{error.reason}: "))] * len(queries)
 
     async def _asked(self, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
-        """One request. Raises `EngineError`, or `ToolError` for an answer that cannot be used."""
+        """Send one request. Raises `EngineError`, or `ToolError` for an invalid answer."""
         asked = {"queries": queries, "topk": self._top_k, "return_scores": True}
         body = await self._http.post(PATH, msgspec.json.encode(asked), deadline_s=self._deadline_s)
         try:
@@ -128,7 +129,8 @@ class Retriever:
 
 
 def _hit(found: _Found) -> Hit:
-    """What was found. Its first line is the title, the others are the text, as Search-R1 reads it."""
+    """The hit of a found document. The first line of `contents` is the title and the rest is the text, as in
+    Search-R1."""
     document = found.document
     if document is None and found.contents is not None:
         document = _Document(found.contents, found.id)

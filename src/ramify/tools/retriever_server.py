@@ -1,11 +1,11 @@
-"""Retriever server: a search index behind Search-R1's protocol, for this library, Search-R1's trainer or others.
+"""Retriever server: serves a search index with Search-R1's protocol, for this library, Search-R1's trainer or others.
 
-`POST /retrieve {"queries": [text, …], "topk": k or null, "return_scores": bool}` is answered by `{"result": [[…], …]}`,
-a list a query in their order: of `{"document": {…}, "score": s}`, or, without scores, of documents alone, where the
-published server fails. A document has `contents` (title, newline, text), and `id` if the corpus had ids. `GET /health`
-says how many passages there are. A bad request gets a 400 with the body `{"error": …}`. Searches run in threads, so
-that a slow query delays no other. The server reads the index and nothing else. It binds to loopback unless told
-otherwise, and has no authentication.
+`POST /retrieve {"queries": [text, …], "topk": k or null, "return_scores": bool}` is answered by `{"result": [[…], …]}`
+with one list per query, in the same order. With scores, a list holds `{"document": {…}, "score": s}`. Without scores it
+holds the documents alone; the published server fails in this case. A document has `contents` (title, newline, text),
+and `id` if the corpus has ids. `GET /health` gives the number of passages. A bad request gets a 400 with the body
+`{"error": …}`. Searches run in threads, so a slow query delays no other. The server reads only the index. It binds to
+loopback unless told otherwise, and has no authentication.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What one request may ask for, and how long the end of the server may take."""
+    """Limits of one request, and of the time to stop the server."""
 
     max_queries: int = 8192
-    """Of a request; Search-R1's trainer sends one for all of a step's rows, 2,560 in its script."""
+    """Most queries in a request. Search-R1's trainer sends one request for all rows of a step: 2,560 in its script."""
     max_top_k: int = MAX_TOP_K
     max_body_bytes: int = 16 << 20
     stop_s: float = 10.0
-    """How long requests under way are waited for when the server stops."""
+    """How long the server waits for running requests when it stops."""
 
     def __post_init__(self) -> None:
         if min(self.max_queries, self.max_top_k, self.max_body_bytes) < 1 or self.stop_s < 0:
@@ -56,8 +56,8 @@ class _Asked(msgspec.Struct):
 class RetrieverServer:
     """Serves `index` while it is entered (`async with`), at `url`.
 
-    `port` 0 is one that the system gives; `top_k` is for requests that name none. Raises `ConfigError` where the extra
-    `http` is missing, and on entering where the address cannot be had. The index stays open behind it.
+    `port` 0 = any free port. `top_k` is the default of requests without one. Raises `ConfigError` if the extra `http`
+    is missing, and on entering if the address cannot be used. The index stays open afterwards.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RetrieverServer:
 
     @property
     def url(self) -> str:
-        """Where it serves; to be asked for while it does."""
+        """Its address. Only valid while it is entered."""
         assert self._runner is not None, "the server is not entered"
         host, port, *_ = self._runner.addresses[0]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -114,13 +114,13 @@ class RetrieverServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Take no more requests, finish those under way, and close every connection."""
+        """Accept no more requests, finish the running ones, and close every connection."""
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
 
     async def _refusing(self, request: "web.Request", handler: Handler) -> "web.StreamResponse":
-        """Whatever is refused is told as JSON, in the words of the one that refused."""
+        """Answer every refused request with JSON and the original error message."""
         try:
             return await handler(request)
         except self._web.HTTPRequestEntityTooLarge:
@@ -174,7 +174,7 @@ def _unscored(hits: Sequence[Hit]) -> list[dict[str, Any]]:
 
 
 def _document(passage: Passage) -> dict[str, Any]:
-    """A passage as Search-R1 has it: whoever reads `contents` takes its first line for the title."""
+    """A passage in Search-R1's format: clients read the first line of `contents` as the title."""
     title = " ".join(passage.title.splitlines())
     contents = {"contents": f"{title}\n{passage.text}"}
     return {"id": passage.uid, **contents} if passage.uid else contents

@@ -1,9 +1,8 @@
-"""Schema: check the arguments of a call against the JSON schema of its tool, with faults in words for the model.
+"""Schema: check the arguments of a call against the JSON schema of its tool, with messages for the model.
 
-It is written here so that tools need no further package. It knows `type enum const properties required
-additionalProperties items prefixItems anyOf oneOf allOf $ref` and the bounds of numbers, texts and arrays; other
-keywords are left to the tool, and so are checks that would take too long. It is never stricter than the schema:
-arguments that fit are never refused.
+Written here so that tools need no other package. It knows `type enum const properties required additionalProperties
+items prefixItems anyOf oneOf allOf $ref` and the bounds of numbers, texts and arrays. Other keywords, and checks that
+would take too long, are left to the tool. It is never stricter than the schema: arguments that fit are never refused.
 """
 
 import json
@@ -17,14 +16,14 @@ from ramify.core.errors import nearest
 from ramify.formats.calls import MAX_DEPTH, listed_in, resolved
 
 MAX_FAULTS: Final = 4
-"""Told of one call; whoever mends these meets the others."""
+"""Most faults reported for one call; the next call gets the others."""
 MAX_FAULT_CHARS: Final = 400
-"""Of what is told of one value: its name, and what is allowed, may be of any length."""
+"""Maximum length of one fault: a name, or the list of allowed values, may be of any length."""
 MAX_SHOWN_CHARS: Final = 80
 MAX_CHOICES: Final = 32
 MAX_STEPS: Final = 20_000
-"""Looks at a value by a schema in one check, a tenth of a second. What a schema asks for beyond it, such as one that
-refers to itself twice over, is left to the tool."""
+"""Most comparisons of a value with a schema in one check: a tenth of a second. Anything beyond, such as a schema that
+refers to itself twice, is left to the tool."""
 
 WORDS: Final[Mapping[str, str]] = {
     "string": "a text",
@@ -45,11 +44,11 @@ BOUNDS: Final[Mapping[str, tuple[Callable[[Any, Any], bool], str]]] = {
 
 Schema = Mapping[str, Any] | bool
 Fault = Callable[[], str]
-"""What is wrong with one value; put in words when it is told, for there may be very many."""
+"""What is wrong with one value. The text is made only when it is shown, because there may be very many."""
 
 
 def misfit(arguments: Mapping[str, Any], schema: Schema) -> str | None:
-    """What is wrong with each parameter: what came and what is allowed. None = the arguments fit."""
+    """What is wrong with each parameter: the value given and what is allowed. None = the arguments fit."""
     found = list(_Check(schema).faults(arguments, schema, "", 0))
     if not found:
         return None
@@ -59,7 +58,7 @@ def misfit(arguments: Mapping[str, Any], schema: Schema) -> str | None:
 
 
 def shown(value: Any) -> str:
-    """A value as JSON, cut where it is long."""
+    """A value as JSON, cut if it is long."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except RecursionError:
@@ -69,13 +68,13 @@ def shown(value: Any) -> str:
 
 @dataclass(slots=True)
 class _Check:
-    """One check; `root` is where `$ref` looks."""
+    """One check; `$ref` is resolved in `root`."""
 
     root: Schema
     num_steps: int = 0
 
     def faults(self, value: Any, schema: Any, at: str, depth: int) -> Iterator[Fault]:
-        """What is wrong with `value`, which stands at `at`."""
+        """The faults of `value`, which is at path `at`."""
         self.num_steps += 1
         schema = resolved(schema, self.root)
         if schema is False:
@@ -98,7 +97,8 @@ class _Check:
                 yield from self.faults(item, way, f"{at}[{number}]", depth + 1)
 
     def _either(self, value: Any, ways: Sequence[Any], at: str, depth: int) -> Iterator[Fault]:
-        """A value that fits no way: if only one is of its type, what is wrong with that; else all that are allowed."""
+        """The faults of a value that fits none of `ways`: of the only one with its type, else the list of what is
+        allowed."""
         near: list[list[Fault]] = []
         allowed = [resolved(way, self.root) for way in ways]
         for way in allowed:
@@ -130,7 +130,7 @@ class _Check:
 
 
 def _wrong(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """What is wrong with a value as a whole, its parts left aside; None = nothing."""
+    """What is wrong with a value as a whole, without its parts; None = nothing."""
     types = _types(schema)
     if types and not any(_is_of(value, name) for name in types):
         return f"it must be {_words(schema)}"
@@ -164,7 +164,7 @@ def _out_of(size: int, least: Any, most: Any, unit: str) -> str | None:
 
 
 def _types(schema: Mapping[str, Any]) -> list[str]:
-    """Known types a schema names; none = it allows any."""
+    """Known types that a schema names; empty = any type."""
     named = schema.get("type")
     names = [named] if isinstance(named, str) else listed_in(named)
     return [str(name) for name in names] if all(isinstance(n, str) and n in WORDS for n in names) else []
@@ -190,7 +190,7 @@ def _is_of(value: Any, name: str) -> bool:
 
 
 def _words(schema: Any) -> str:
-    """What a schema allows."""
+    """What a schema allows, in words."""
     if not isinstance(schema, Mapping):
         return "given"
     if isinstance(allowed := schema.get("enum"), list | tuple):
@@ -229,5 +229,5 @@ def _cut(text: str, max_chars: int) -> str:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Equality of JSON, to which true is not 1."""
+    """Equality in JSON, where true is not 1."""
     return isinstance(one, bool) == isinstance(other, bool) and one == other

@@ -1,7 +1,7 @@
-"""Search: passages of an index, as text for the model. It is stateless, so branches share a session.
+"""Search: shows passages of an index to the model as text. It is stateless, so branches share a session.
 
-Owns the text of a page of hits. A query without words, or without hits, gives an empty result and no error. An index on
-disk is searched in a thread, so that a slow query delays nobody.
+Owns the text of a page of hits. A query without words or without hits gives an empty result and no error. An index on
+disk is searched in a thread, so a slow query delays nobody.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _THREADS: Final = DaemonThreads(MAX_PARALLEL)
 
 
 def numbered_page(hits: Sequence[Hit]) -> str:
-    """`Doc 1(Title: …) text`, one a line (Search-R1, infer.py `_passages2string`)."""
+    """One line per hit: `Doc 1(Title: …) text` (Search-R1, infer.py `_passages2string`)."""
     return "".join(f"Doc {i}(Title: {hit.passage.title}) {hit.passage.text}\n" for i, hit in enumerate(hits, 1))
 
 
@@ -33,11 +33,11 @@ def joined_page(hits: Sequence[Hit]) -> str:
 
 
 PAGES: Final[Mapping[str, Callable[[Sequence[Hit]], str]]] = {"numbered": numbered_page, "joined": joined_page}
-"""Style -> hits, best first, as the text the model is shown."""
+"""Style -> function that turns hits, best first, into the text for the model."""
 
 
 def checked_page(page: str, *, top_k: int, name: str) -> Callable[[Sequence[Hit]], str]:
-    """How a search with these options shows its hits. Raises `ConfigError` for one that makes no sense."""
+    """The function that shows hits with these options. Raises `ConfigError` for invalid options."""
     if not 1 <= top_k <= MAX_TOP_K:
         raise ConfigError(f"top_k = {top_k!r}: a page shows 1 to {MAX_TOP_K} passages")
     if page not in PAGES:
@@ -48,7 +48,7 @@ def checked_page(page: str, *, top_k: int, name: str) -> Callable[[Sequence[Hit]
 
 
 def page_of(hits: Sequence[Hit], page: Callable[[Sequence[Hit]], str]) -> ToolResult:
-    """Hits as the result of a call: the page, and beside it which passages they are."""
+    """Hits as the result of a call: the page as text, and the passages' titles, scores and ids as metadata."""
     found = [
         {"title": hit.passage.title, "score": hit.score, **({"id": hit.passage.uid} if hit.passage.uid else {})}
         for hit in hits
@@ -57,7 +57,7 @@ def page_of(hits: Sequence[Hit], page: Callable[[Sequence[Hit]], str]) -> ToolRe
 
 
 class Search:
-    """Search in one index for all problems, or in one that belongs to the problem."""
+    """Search one index for all problems, or an index of each problem's own."""
 
     branching: Branching = "share"
 
@@ -69,9 +69,10 @@ class Search:
         page: PageStyle = "numbered",
         name: str = "search",
     ) -> None:
-        """`index` is what `build_index` wrote, or a function of the problem. `top_k`: Search-R1's `retriever.topk`.
+        """`index` is the path that `build_index` wrote, or a function from the problem to its index. `top_k`:
+        Search-R1's `retriever.topk`.
 
-        Opens an index on disk. Raises `ConfigError` if it cannot be used.
+        An index on disk is opened here. Raises `ConfigError` if it cannot be used.
         """
         self._page: Final = checked_page(page, top_k=top_k, name=name)
         self.name = name
@@ -85,7 +86,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class SearchSession:
-    """A view of an index; holds nothing of its own."""
+    """A view of an index. It has nothing to close."""
 
     index: Index
     top_k: int

@@ -1,7 +1,7 @@
-"""Search indexes on a disk: build one and open it again.
+"""Search indexes on disk: build one and open it again.
 
-Owns the file or folder of an index: it is built once, appears whole or not at all, and is read-only afterwards.
-`passages.py` says what it holds and how it is searched; a backend owns the bytes on the disk.
+Owns the file or folder of an index. It is built once, appears completely or not at all, and is read-only afterwards.
+`passages.py` defines its content and how it is searched; a backend defines the bytes on disk.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from ramify.core.errors import ConfigError, nearest
 from ramify.tools.passages import Index, Passage, unwritable
 
 Backend = Literal["sqlite", "tantivy"]
-"""`sqlite` needs nothing but Python and makes one file; `tantivy` is quicker and makes a folder."""
+"""`sqlite` needs only Python and makes one file; `tantivy` is faster and makes a folder."""
 
 
 def build_index(path: str | Path, passages: Iterable[Passage], *, backend: Backend = "sqlite") -> int:
-    """Write an index of `passages` to `path`, where nothing may be yet. Returns how many they are.
+    """Write an index of `passages` to `path`, which must not exist yet. Returns the number of passages.
 
-    Passages are taken one by one and not kept. Raises `ConfigError` if there are none, `path` is taken or
-    there is no such backend.
+    Passages are read one by one and not kept in memory. Raises `ConfigError` if there are none, `path` exists or the
+    backend is unknown.
     """
     match backend:
         case "sqlite":
@@ -40,9 +40,9 @@ def build_index(path: str | Path, passages: Iterable[Passage], *, backend: Backe
 
 
 def open_index(path: str | Path) -> Index:
-    """The index that `build_index` wrote to `path`; it says itself which backend it is of.
+    """The index that `build_index` wrote to `path`; its backend is detected.
 
-    Raises `ConfigError` if there is none, or one that this version cannot read.
+    Raises `ConfigError` if there is no index, or this version cannot read it.
     """
     path = Path(path)
     if not path.exists():
@@ -58,7 +58,7 @@ def open_index(path: str | Path) -> Index:
 
 @contextlib.contextmanager
 def _placed(path: Path) -> Iterator[Path]:
-    """A path to build at, moved to `path` when the block ends well and removed when it does not."""
+    """A temporary path to build at. It is moved to `path` when the block succeeds and removed when it fails."""
     _refuse_taken(path)
     unfinished = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.unfinished")
     try:
@@ -84,7 +84,7 @@ def _refuse_taken(path: Path) -> None:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what builds of this index left on this machine when they were killed."""
+    """Remove what killed builds of this index left on this machine."""
     beginning = f".{path.name}.{platform.node()}."
     for left in path.parent.iterdir():
         pid = left.name.removeprefix(beginning).removesuffix(".unfinished")

@@ -1,7 +1,8 @@
-"""SeenIds: the ids that a long file has used and their first lines, in little memory.
+"""SeenIds: the ids used in a long file, each with its first line, in little memory.
 
-A table of 64-bit digests with open addressing: 21 to 43 bytes an id, where a dictionary takes 150. Two different ids
-have one digest about once in a hundred thousand files of 20 million ids; the second would be called a duplicate.
+A hash table of 64-bit digests with open addressing: 21 to 43 bytes per id (a dictionary takes 150). In about one of a
+hundred thousand files with 20 million ids, two different ids have the same digest; the second is then called a
+duplicate.
 """
 
 import hashlib
@@ -9,15 +10,15 @@ from array import array
 from typing import Final
 
 SMALLEST: Final = 1024
-"""Places of an empty table; a power of two."""
+"""Slots of an empty table; a power of two."""
 
 
 class SeenIds:
-    """Ids and the lines they came in first."""
+    """Ids and the lines in which they came first."""
 
     def __init__(self) -> None:
         self._digests = _zeros(SMALLEST)
-        """0 = a free place."""
+        """0 = a free slot."""
         self._lines = _zeros(SMALLEST)
         self._num_ids = 0
 
@@ -25,7 +26,7 @@ class SeenIds:
         return self._num_ids
 
     def first_line(self, uid: str, line: int) -> int:
-        """The line that `uid` came in first: `line` itself if it is new, and that is remembered."""
+        """The line in which `uid` came first. If `uid` is new, `line` is stored and returned."""
         if 4 * self._num_ids >= 3 * len(self._digests):
             self._grow()
         digest = int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=8).digest(), "big") or 1
@@ -36,7 +37,7 @@ class SeenIds:
         return self._lines[place]
 
     def _place(self, digest: int) -> int:
-        """Where a digest stands, or the free place it would take."""
+        """The slot of a digest, or the free slot that it would take."""
         last = len(self._digests) - 1
         place = digest & last
         while self._digests[place] not in (0, digest):

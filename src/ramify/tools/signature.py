@@ -1,7 +1,7 @@
 """Signature: the parameters of a typed function as a JSON schema, and a call's arguments as keyword arguments.
 
-The schema follows from the type hints, its words from the docstring (`Args:` as Google writes it, `:param name:`, or
-lines `name: what it is`). A hint that no JSON value stands for is a `ConfigError` that names the parameter.
+The schema comes from the type hints, its descriptions from the docstring (Google's `Args:`, `:param name:`, or lines
+`name: what it is`). A hint that JSON has no values for raises a `ConfigError` that names the parameter.
 """
 
 import inspect
@@ -62,11 +62,12 @@ class Signature:
     parameters: Mapping[str, Any]
     """The JSON schema of its arguments."""
     hints: Mapping[str, Any]
-    """Parameter -> what its value is made into."""
+    """Parameter -> the type its value is converted to."""
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, name: str) -> "Signature":
-        """Raises `ConfigError` for a parameter without a hint, or with one that JSON has no values for."""
+        """The signature of `function`. Raises `ConfigError` for a parameter without a hint, or with a hint that JSON
+        has no values for."""
         hints = _hints(_without_result(function), f"tool {name!r}")
         named = inspect.signature(function).parameters
         description, told = _docstring(inspect.getdoc(function) or "", named)
@@ -88,7 +89,8 @@ class Signature:
         )
 
     def read(self, arguments: str) -> dict[str, Any]:
-        """Keyword arguments. Raises `ValueError` with words for the model where the arguments do not fit."""
+        """The keyword arguments in a call's text. Raises `ValueError` with a message for the model if they do not
+        fit."""
         given = read_arguments(arguments, self.parameters)
         made: dict[str, Any] = {}
         for name, value in given.items():
@@ -100,7 +102,8 @@ class Signature:
 
 
 def _without_result(function: Callable[..., Any]) -> Any:
-    """What a function takes, with its hints. That of its result may name what only type checkers import."""
+    """The hints of a function's parameters. The hint of its result is left out: it may use names that only type
+    checkers import."""
     hints: Mapping[str, Any] = getattr(function, "__annotations__", {})
     names = getattr(inspect.unwrap(function), "__globals__", {})
     return SimpleNamespace(__annotations__={n: h for n, h in hints.items() if n != "return"}, __globals__=names)
@@ -124,7 +127,8 @@ def _with_words(schema: dict[str, Any], words: str | None, default: Any) -> dict
 
 
 def _refuse_unmade(hint: Any, where: str) -> None:
-    """Refuse a hint by which nobody could tell what a value is to be made into, such as one of two dataclasses."""
+    """Refuse an ambiguous hint: one that does not tell the type to convert a value to, such as a union of two
+    dataclasses."""
     try:
         msgspec.json.Decoder(hint)
     except TypeError as error:
@@ -179,7 +183,7 @@ def _no_schema(hint: Any, where: str) -> ConfigError:
 def _is_plain(hint: Any) -> bool:
     try:
         return hint in PLAIN
-    except TypeError:  # a Literal may hold what has no hash
+    except TypeError:  # a Literal may hold unhashable values
         return False
 
 
@@ -217,7 +221,7 @@ def _choice(values: Sequence[Any], where: str) -> dict[str, Any]:
 
 
 def _docstring(text: str, names: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """What the function does, and what each of its parameters is."""
+    """Split a docstring into the function's description and the descriptions of its parameters."""
     head: list[str] = []
     told: dict[str, list[str]] = {}
     current: list[str] | None = None

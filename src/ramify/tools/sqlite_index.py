@@ -1,7 +1,7 @@
-"""Search indexes in SQLite's FTS5, which every Python brings along: in memory, or as one file.
+"""Search indexes in SQLite's FTS5, which comes with Python: in memory or in one file.
 
-The words of a passage are stored apart from its text, so FTS5 sees words only and its tokenizer does not matter. A file
-is opened read-only and immutable, with several connections for several threads.
+The words of a passage are stored separately from its text, so FTS5 sees only words and its tokenizer does not matter. A
+file is opened read-only and immutable, with several connections for several threads.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE common (word TEXT PRIMARY KEY, num_passages INTEGER NOT NULL) WITHOUT ROWID;
 CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, row);
 """
-# Ranked first and read afterwards, so that only the passages that are shown are fetched.
+# Rank first and read afterwards, so that only the shown passages are fetched.
 _SEARCH = """
 SELECT text, title, uid, -score
 FROM (SELECT rowid AS number, rank AS score FROM words WHERE words MATCH ? ORDER BY rank, rowid LIMIT ?)
@@ -51,7 +51,7 @@ JOIN passages USING (number) ORDER BY score, number
 
 
 class SqliteIndex:
-    """A search index behind connections that are all to the same passages; made by the functions below."""
+    """A search index with several connections to the same passages. Made by the functions below."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class SqliteIndex:
         common: Mapping[str, int],
         is_blocking: bool,
     ) -> None:
-        """`common` says of every common word in how many passages it stands."""
+        """`common`: common word -> number of passages that contain it."""
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         for connection in connections:
             self._idle.put(connection)
@@ -83,7 +83,7 @@ class SqliteIndex:
         return [Hit(Passage(text, title, uid), score) for text, title, uid, score in found]
 
     def close(self) -> None:
-        """Wait for the searches under way; later ones raise."""
+        """Wait for running searches; later searches raise."""
         connections = [self._idle.get() for _ in range(self._num_connections)]
         for connection in connections:
             connection.close()
@@ -94,7 +94,7 @@ class SqliteIndex:
 
 
 def memory_index(passages: Iterable[Passage]) -> SqliteIndex:
-    """An index in memory, none of whose words is common; a hundred passages take a millisecond."""
+    """An index in memory without common words; a hundred passages take a millisecond."""
     connection = sqlite3.connect(":memory:", check_same_thread=False)
     connection.executescript(_PASSAGES)
     num_passages = _insert(connection, passages)
@@ -102,7 +102,7 @@ def memory_index(passages: Iterable[Passage]) -> SqliteIndex:
 
 
 def open_file(path: Path) -> SqliteIndex:
-    """The index in a file that `write` made. Raises `ConfigError` if it is none."""
+    """The index in a file that `write` made. Raises `ConfigError` if it is not an index."""
     with contextlib.closing(_connection(path)) as connection:
         try:
             num_passages = _checked(path, connection)
@@ -123,7 +123,7 @@ def write(path: Path, passages: Iterable[Passage]) -> int:
 
 def _written(path: Path, passages: Iterable[Passage]) -> int:
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute("PRAGMA journal_mode = OFF")  # a file that was not finished is thrown away
+        database.execute("PRAGMA journal_mode = OFF")  # an unfinished file is thrown away
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
         database.executescript(f"BEGIN; {_PASSAGES} {_META}")
@@ -159,7 +159,7 @@ def _connection(path: Path) -> sqlite3.Connection:
 
 
 def _checked(path: Path, database: sqlite3.Connection) -> int:
-    """The number of passages of a file that is a whole index of this version."""
+    """The number of passages. Raises `ConfigError` if the file is not a complete index of this version."""
     if database.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
         raise refusal(path, "it is something else")
     refuse_version(path, database.execute("PRAGMA user_version").fetchone()[0])

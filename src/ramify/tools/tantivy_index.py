@@ -1,7 +1,7 @@
-"""Search indexes of tantivy (an extra), a folder each: over 20 times as fast as SQLite on 100,000 passages.
+"""Search indexes of tantivy (an extra), one folder each: over 20 times as fast as SQLite on 100,000 passages.
 
-Tantivy promises no order of its segments, so every passage stores its number and ties are ordered here. The folder must
-be writable to be opened, because tantivy locks it.
+Tantivy promises no order of its segments, so every passage stores its number, and ties are sorted here. Opening needs a
+writable folder, because tantivy locks it.
 """
 
 import json
@@ -30,11 +30,11 @@ except ImportError as error:
     raise ConfigError("an index of tantivy needs the package tantivy: pip install 'ramify[search]'") from error
 
 META: Final = "ramify.json"
-"""Beside tantivy's own files: the format version and the number of passages."""
+"""Our file beside tantivy's own: the format version and the number of passages."""
 HEAP_BYTES: Final = 128_000_000
-"""Memory a build takes (tantivy's default)."""
+"""Memory for a build (tantivy's default)."""
 NUM_RANKED: Final = 64
-"""Hits fetched at first; more only if the last one shown may be tied with the last one fetched."""
+"""Hits fetched at first. More are fetched only if the last hit to show may tie with the last one fetched."""
 
 _STORED: Final = ("text", "title", "uid")
 
@@ -58,13 +58,13 @@ class TantivyIndex:
         return [Hit(self._passage(address), score) for score, address in ranked]
 
     def close(self) -> None:
-        """Its files are let go of with the index itself."""
+        """Its files are released together with the index object."""
 
     def _num_with(self, word: str) -> int:
         return self._searcher.doc_freq("words", word)
 
     def _ranked(self, asked: tantivy.Query, top_k: int) -> list[tuple[float, tantivy.DocAddress]]:
-        """The best passages as (score, address), equal scores in the order the passages were added."""
+        """The best passages as (score, address); ties are in the order the passages were added."""
         limit = max(NUM_RANKED, 2 * top_k)
         while True:
             found: list[Any] = self._searcher.search(asked, limit, count=False).hits
@@ -82,7 +82,7 @@ class TantivyIndex:
 
 
 def open_folder(path: Path) -> TantivyIndex:
-    """The index in a folder that `write` made. Raises `ConfigError` if it is none."""
+    """The index in a folder that `write` made. Raises `ConfigError` if it is not an index."""
     try:
         meta = json.loads((path / META).read_bytes())
         refuse_version(path, meta["format"])
@@ -116,13 +116,13 @@ def write(path: Path, passages: Iterable[Passage]) -> int:
             meta = {"format": FORMAT_VERSION, "num_passages": num_passages}
             (path / META).write_text(json.dumps(meta), "utf-8")
     finally:
-        writer.wait_merging_threads()  # they write to the folder until then
+        writer.wait_merging_threads()  # merging threads write to the folder until then
     return num_passages
 
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Around what writes, and not around what the passages come from: its errors are its own."""
+    """Turn write errors into `ConfigError`. Errors of the source of the passages are not wrapped."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -130,7 +130,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _document(number: int, passage: Passage) -> tantivy.Document:
-    """A passage as tantivy keeps it; `number` is its place in the order, from 1."""
+    """A passage as a tantivy document; `number` is its position in the order, from 1."""
     document = tantivy.Document()
     document.add_unsigned("number", number)
     document.add_text("words", indexed_text(passage))

@@ -1,8 +1,8 @@
 """Together: batch the questions of many callers into few requests.
 
-One request is in flight at a time. Questions that come within a short window of the first, or during a request, go
-together into the next request, in their order, and each caller gets the answer to its own question. A cancelled caller
-takes its question back. A request that nobody waits for is cancelled. Nothing is retried here.
+One request is in flight at a time. Questions that arrive within a short window after the first one, or during a
+request, go into the next request in order, and each caller gets the answer to its own question. The question of a
+cancelled caller is removed. A request that nobody waits for is cancelled. Nothing is retried here.
 """
 
 import asyncio
@@ -17,14 +17,15 @@ A = TypeVar("A")
 
 @dataclass(slots=True)
 class _Asked(Generic[Q, A]):
-    """A question, and where its answer is waited for; done without one if the caller has gone."""
+    """A question and the future of its answer. The future is already done if the caller has gone."""
 
     question: Q
     answer: asyncio.Future[A]
 
 
 class Together(Generic[Q, A]):
-    """Asks `ask` for many at once. It answers in order, one answer or error for each question, or raises for all."""
+    """Calls `ask` with many questions at once. `ask` returns one answer or error per question, in order, or raises for
+    all."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Together(Generic[Q, A]):
         self._sending: asyncio.Task[None] | None = None
 
     async def answer(self, question: Q) -> A:
-        """What is answered to `question`. Raises what `ask` answers or raises instead."""
+        """The answer to `question`. Raises the error that `ask` returns or raises for it."""
         asked = _Asked[Q, A](question, asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
         if self._sending is None:
@@ -54,7 +55,7 @@ class Together(Generic[Q, A]):
             self._cancel_if_nobody_waits()
 
     async def close(self) -> None:
-        """Cancel what is asked and waited for, and wait until it is."""
+        """Cancel the request and all waiting questions, and wait until that is done."""
         tasks = [task for task in (self._sending, self._request) if task is not None]
         for task in tasks:
             task.cancel()
@@ -94,7 +95,7 @@ class Together(Generic[Q, A]):
         return batch
 
     async def _settle(self, batch: Sequence[_Asked[Q, A]]) -> None:
-        """Ask for a batch and hand the answers out. Whatever is raised is raised to everybody who waits."""
+        """Ask a batch and deliver the answers. If `ask` raises, every waiting caller gets that error."""
         try:
             answers = await self._ask([asked.question for asked in batch])
         except Exception as error:  # noqa: BLE001 - boundary between one request and its many callers
@@ -109,6 +110,6 @@ class Together(Generic[Q, A]):
 
 
 def _forget(answer: "asyncio.Future[A]") -> None:
-    """Take a question back; an error that came at the same moment is not reported as one that nobody looked at."""
+    """Cancel a question. If an error arrived at the same moment, mark it as seen so that asyncio does not report it."""
     if not answer.cancel() and not answer.cancelled():
         answer.exception()

@@ -1,8 +1,8 @@
-"""Cluster: the engines of a pool on the nodes of a Ray cluster, an actor a member, each in its bundle.
+"""Cluster: runs the engines of a pool on the nodes of a Ray cluster, one actor per member, each in its bundle.
 
-Places and forwards; what is done is done by `member_process.py` and `multi_node.py`, which know no Ray. Ray restarts no
-actor: the one that follows a lost one is another, in the same bundle. What this process began on the cluster ends with
-it; a placement group that a trainer made stays.
+It only places actors and forwards calls; `member_process.py` and `multi_node.py` do the work and know nothing of Ray.
+Ray restarts no actor: a lost one is replaced by a new one in the same bundle. What this process started on the cluster
+ends with it; a placement group made by a trainer stays.
 """
 
 import asyncio
@@ -44,7 +44,8 @@ from ramify.servers.server_pool import Event, ServerPool
 T = TypeVar("T")
 
 KEEPS_GUARDS: Final = {"RAY_kill_child_processes_on_worker_exit": "0"}
-"""Of the actors: else Ray kills the guard of a server with its actor, and what the server began stays."""
+"""Environment of the actors. Without it Ray kills a server's guard together with its actor, and the server's processes
+are left running."""
 
 
 def clustered(
@@ -56,8 +57,8 @@ def clustered(
     patience: Patience = PATIENCE,
     care: Care | None = None,
 ) -> SelfServed:
-    """The engines of a pool as one engine of as many replicas. The cluster is joined when it connects: that raises
-    `ConfigError` where Ray is missing, nobody answers or the engines do not fit."""
+    """The engines of a pool as the replicas of one engine. It joins the cluster when it connects; that raises
+    `ConfigError` if Ray is missing, no cluster answers or the engines do not fit."""
 
     async def pool(observe: Callable[[Event], None]) -> ServerPool:
         logs = log_folder(launch.config.logs)
@@ -74,7 +75,7 @@ def clustered(
 
 
 class Cluster:
-    """The plan of a pool, and the bundles that are held for it. Made by `opened`."""
+    """The plan of a pool and the bundles held for it. Made by `opened`."""
 
     def __init__(self, plan: PoolPlan, placed: "Bundles", held: ExitStack) -> None:
         self.plan = plan
@@ -84,8 +85,9 @@ class Cluster:
 
     @classmethod
     def opened(cls, config: PoolConfig) -> "Cluster":
-        """Join the cluster, hold the bundles and plan, as the bundles came to lie and ports are free there. Blocks for
-        seconds. Raises `ConfigError` where Ray is missing, nobody answers or there is no room, with the numbers."""
+        """Join the cluster, hold the bundles, and make the plan from where the bundles are and which ports are free
+        there. Blocks for seconds. Raises `ConfigError` if Ray is missing, no cluster answers, or there is too little
+        room (with the numbers)."""
         ray = library()
         with ExitStack() as held:
             held.enter_context(joined(config.ray or "auto", None))
@@ -96,7 +98,7 @@ class Cluster:
             return cls(made, placed, held.pop_all())
 
     def members(self, launch: Launch, logs: Path) -> Callable[[EnginePlan, EngineMember], "RayMember"]:
-        """What makes the member of an engine, not started yet."""
+        """A function that makes the member of an engine, not started yet."""
 
         def member(engine: EnginePlan, member: EngineMember) -> RayMember:
             made = RayMember(self._bundles, engine, member, launch, logs)
@@ -106,14 +108,14 @@ class Cluster:
         return member
 
     def close(self) -> None:
-        """End the actors and let the bundles and the cluster go. Harmless when repeated."""
+        """End the actors, release the bundles and leave the cluster. Calling it again is harmless."""
         for member in self._members:
             member.end()
         self._held.close()
 
 
 class Bundles:
-    """The bundles of one placement group, by their numbers."""
+    """The bundles of one placement group, by number."""
 
     def __init__(self, ray: Any, group: Any, resources: Mapping[str, float]) -> None:
         self.ray = ray
@@ -121,11 +123,11 @@ class Bundles:
         self._resources = dict(resources)
 
     def landed(self) -> tuple[Landed, ...]:
-        """Where each bundle came to lie."""
+        """The node and card of each bundle."""
         return tuple(self._answers(*(self._seen(bundle) for bundle in range(self._group.bundle_count))))
 
     def free_among(self, landed: tuple[Landed, ...]) -> Callable[[str, int, int], int]:
-        """`free_here`, on the node that is asked about."""
+        """`free_here`, run on the node in question."""
         bundle_on = {host: bundle for bundle, (host, _) in enumerate(landed)}
 
         def free(host: str, first: int, count: int) -> int:
@@ -135,7 +137,7 @@ class Bundles:
         return free
 
     def actor(self, bundle: int | None, *arguments: Any) -> Any:
-        """A `MemberProcess` in a bundle."""
+        """A `MemberProcess` as an actor in a bundle."""
         options = {"max_restarts": 0, "max_task_retries": 0, **self._resources, **self._within(bundle)}
         environment = {"env_vars": {**ACTOR_ENVIRONMENT, **KEEPS_GUARDS}}
         return self.ray.remote(MemberProcess).options(runtime_env=environment, **options).remote(*arguments)
@@ -153,7 +155,7 @@ class Bundles:
         return {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, bundle)}
 
     def _answers(self, *asked: Any) -> list[Any]:
-        """What was asked of nodes. Raises what was raised there, `EngineError` for whatever Ray says."""
+        """The nodes' answers. Raises the error raised there, or `EngineError` for an error of Ray itself."""
         errors = self.ray.exceptions
         try:
             return self.ray.get(list(asked), timeout=ROOM_S)
@@ -164,7 +166,8 @@ class Bundles:
 
 
 class RayMember:
-    """A `MemberProcess` that is an actor. It is placed at its first start, and again at the one after it was lost."""
+    """A `MemberProcess` that is an actor. It is created at its first start, and again at the first start after it was
+    lost."""
 
     def __init__(self, placed: Bundles, engine: EnginePlan, member: EngineMember, launch: Launch, logs: Path) -> None:
         self.name = f"node {member.rank} of engine {engine.index} on {member.address.host}"
@@ -189,7 +192,7 @@ class RayMember:
         return await self._answered(self._placed.last_words.remote(), deadline_s=GUARD_S)
 
     async def stop(self, grace_s: float) -> None:
-        # A start that is under way comes first.
+        # The actor finishes a running start before it stops.
         await self._answered(self._placed.stop.remote(grace_s), deadline_s=grace_s + 3 * GUARD_S)
 
     def kill(self) -> None:
@@ -197,7 +200,7 @@ class RayMember:
             self._actor.kill.remote()
 
     def end(self) -> None:
-        """End the actor, whatever it is doing. Harmless when repeated."""
+        """End the actor, whatever it is doing. Calling it again is harmless."""
         actor, self._actor = self._actor, None
         if actor is not None:
             self._bundles.ray.kill(actor, no_restart=True)
@@ -209,7 +212,8 @@ class RayMember:
         return self._actor
 
     async def _answered(self, answer: Awaitable[T], *, deadline_s: float | None = None) -> T:
-        """What the actor answers, or raises. Whatever Ray says of it, and silence, is its loss."""
+        """The actor's answer, or the error it raised. An error of Ray itself, or no answer in time, means that the
+        actor is lost."""
         errors = self._bundles.ray.exceptions
         try:
             async with asyncio.timeout(deadline_s):
@@ -238,8 +242,9 @@ def _close_unwanted(opening: "asyncio.Future[Cluster]") -> None:
 
 @contextmanager
 def _group(ray: Any, config: PoolConfig) -> Iterator[tuple[Any, int]]:
-    """The placement group, and which of its bundles by node and card is the engines' first: one that the trainer made,
-    or one of the engines' own cards. Raises `ConfigError` where there is none, or no room for it."""
+    """The placement group, and the position of the engines' first bundle, sorted by node and card. The group is the
+    trainer's, or a new one with the engines' cards only. Raises `ConfigError` if there is no such group, or no room for
+    a new one."""
     from ray.util import placement_group, remove_placement_group  # pyright: ignore[reportMissingImports]
 
     if config.placement_group is not None:
@@ -290,7 +295,7 @@ def _check_room(ray: Any, needed: tuple[Mapping[str, float], ...]) -> None:
 
 
 def _lies(bundle: int, has_card: bool) -> Landed:
-    """In a bundle: where it lies. One without a card has its own number in place of it."""
+    """Runs in a bundle: its node and card. A bundle without a card gives its own number as the card."""
     ray = library()
     host = ray.util.get_node_ip_address()
     cards = [str(card) for card in ray.get_gpu_ids()] if has_card else [str(bundle)]
@@ -300,7 +305,8 @@ def _lies(bundle: int, has_card: bool) -> Landed:
 
 
 def _anywhere(launch: Launch) -> Launch:
-    """`launch` as it is to be read on any node: a folder by its whole path, and a name that does not depend on it."""
+    """`launch` in a form that works on any node: a folder by its absolute path, and a served name that does not depend
+    on the path."""
     model = launch.model if launch.model in MODELS else launch.path
     return replace(launch, model=model, served_name=launch.name)
 

@@ -11,37 +11,38 @@ RouterKind = Literal["none", "own", "external"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolConfig:
-    """How many engines there are and what each is given. What they run is the run's `engine`."""
+    """How many engines there are and what each gets. The run's `engine` says what they run."""
 
     num_gpus: int = 0
-    """Of all engines together."""
+    """All cards of all engines together."""
     num_gpus_per_engine: int = 1
     num_gpus_per_node: int = 8
-    """An engine of more than these lies on several nodes, whole ones (THUDM/slime: slime/utils/arguments.py)."""
+    """Cards per node. An engine with more cards spans several whole nodes (THUDM/slime: slime/utils/arguments.py)."""
     num_cpu_engines: int = 0
-    """Engines without a card, in place of `num_gpus`."""
+    """Number of engines without a card; used instead of `num_gpus`."""
     num_trainer_gpus: int = 0
-    """Of the trainer; they come before the engines' in one placement group."""
+    """Cards of the trainer. They come before the engines' cards in one placement group."""
     colocate: bool = False
-    """The engines have the trainer's cards, and the two take turns."""
+    """Whether engines and trainer share the same cards and take turns."""
     gpu_fraction: float = 0.2
-    """Share of a card that Ray is asked for by each engine's actor, so that its other processes, and a trainer's where
-    they are colocated, find room on the same card (THUDM/slime: slime/ray/rollout.py). It limits no memory."""
+    """Share of a card that each engine's actor asks Ray for. The rest leaves room on the card for its other processes,
+    and for a colocated trainer (THUDM/slime: slime/ray/rollout.py). It does not limit memory."""
     ray: str | None = None
-    """Address of the Ray cluster that the engines are placed on, or `auto`; None = this machine, and `auto` where they
-    need several."""
+    """Address of the Ray cluster that hosts the engines, or `auto`. None = this machine, or `auto` if the engines need
+    several machines."""
     placement_group: str | None = None
-    """Name of the Ray placement group that holds the trainer's cards and the engines', in the trainer's namespace; None
-    = one is made, of the engines' cards alone."""
+    """Name, in the trainer's namespace, of the Ray placement group that holds the cards of trainer and engines. None =
+    a new one is made for the engines' cards only."""
     data_parallel: int = 1
-    """Parts of one engine that serve requests apart. vLLM: replicas, each on its share of the cards. SGLang: groups of
-    attention inside the tensor-parallel group."""
+    """Number of parts of one engine that serve requests separately. vLLM: replicas, each with its share of the cards.
+    SGLang: attention groups inside the tensor-parallel group."""
     router: RouterKind = "none"
-    """Only none: the run's `engine.placement` places requests. The other words are read for one version and refused."""
+    """Only `none` is allowed: the run's `engine.placement` distributes requests. The other values are still read in
+    this version, to refuse them with an error."""
     first_port: int = 20_000
-    """Ports are looked for from here on: above those of Ray's workers (10002 to 19999)."""
+    """Lowest port to use: above those of Ray's workers (10002 to 19999)."""
     last_port: int = 32_767
-    """And up to here: below those that Linux gives to whoever asks for any."""
+    """Highest port to use: below Linux's ephemeral range."""
 
     def __post_init__(self) -> None:
         _check_counts(self)
@@ -61,22 +62,22 @@ class PoolConfig:
 
     @property
     def nodes_per_engine(self) -> int:
-        """Nodes that one engine lies on."""
+        """Number of nodes that one engine spans."""
         return max(1, self.num_gpus_per_engine // self.num_gpus_per_node) if self.num_gpus else 1
 
     @property
     def gpus_per_member(self) -> int:
-        """Cards of one engine on one of its nodes."""
+        """Number of cards of one engine on each of its nodes."""
         return min(self.num_gpus_per_engine, self.num_gpus_per_node) if self.num_gpus else 0
 
     @property
     def is_on_cluster(self) -> bool:
-        """Whether the engines are placed by Ray."""
+        """Whether Ray places the engines."""
         return self.ray is not None or self.placement_group is not None or self.num_gpus > self.num_gpus_per_node
 
     @property
     def engine_offset(self) -> int:
-        """The first card of the engines among those of the placement group."""
+        """Index of the engines' first card in the placement group."""
         return 0 if self.colocate else self.num_trainer_gpus
 
 
@@ -116,7 +117,7 @@ def _check_counts(pool: PoolConfig) -> None:
 
 
 def _check_cards(pool: PoolConfig) -> None:
-    """Refuse cards that make no whole engines, and engines that make no whole nodes."""
+    """Refuse card counts that do not divide into whole engines, and engines that do not fit whole nodes."""
     each, node = pool.num_gpus_per_engine, pool.num_gpus_per_node
     if each > pool.num_gpus:
         raise ConfigError(f"pool: an engine of num_gpus_per_engine = {each} is more than num_gpus = {pool.num_gpus}")

@@ -1,8 +1,8 @@
-"""Engines: a plan carried out on this machine, by servers that are started, waited for, kept up and stopped.
+"""Engines: carries out a plan on this machine. It starts servers, waits for them, restarts them and stops them.
 
-Owns nothing that a pool of servers does not (`servers/server_pool.py`): a server that dies is started again with its
-own cards at its own port, and the engine in front of it is given the weights that the others have before it is asked
-anything (`engines/fleet/replicas.py`). Refuses plans of several nodes, which are for `cluster.py`.
+A server pool (`servers/server_pool.py`) owns everything here. A server that dies is started again with its own cards at
+its own port. The engine in front of it then gets the weights that the others have before it gets requests
+(`engines/fleet/replicas.py`). Refuses plans of several nodes; those are for `cluster.py`.
 """
 
 import os
@@ -31,8 +31,9 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 def this_machine(config: PoolConfig, *, ours: Mapping[str, str], host: str = LOOPBACK) -> PoolNode:
-    """This machine with the cards that we see: those of CUDA_VISIBLE_DEVICES, else the first of them, as many as the
-    engines need beside the trainer's. Raises `ConfigError` where cards are named by anything but numbers."""
+    """This machine with the cards that the engines may use: from CUDA_VISIBLE_DEVICES if it is set, else the lowest
+    numbers. The trainer's cards are left out unless they are shared. Raises `ConfigError` if CUDA_VISIBLE_DEVICES names
+    cards by anything but numbers."""
     first, last = config.engine_offset, config.engine_offset + config.num_gpus
     seen = ours.get(VISIBLE)
     if seen is None or not config.num_gpus:
@@ -45,7 +46,7 @@ def this_machine(config: PoolConfig, *, ours: Mapping[str, str], host: str = LOO
 
 
 def free_here(host: str, first: int, count: int) -> int:
-    """The first of `count` ports beside each other, `first` or above, that nobody of this machine has now."""
+    """The first of `count` consecutive ports, `first` or above, that are free on this machine now."""
     while first + count <= 1 << 16:
         taken = [port for port in range(first, first + count) if not _is_free(host, port)]
         if not taken:
@@ -63,8 +64,8 @@ def servers_of(
     care: Care | None = None,
     observe: Callable[[Event], None] = lambda event: None,
 ) -> ServerPool:
-    """The engines of a plan as servers called engine-INDEX, not started yet. Their ports are the plan's; the blocks for
-    their process groups are the pool's own, which it holds. Raises `ConfigError` for a plan of several nodes."""
+    """The engines of a plan as servers called engine-INDEX, not started yet. Their ports come from the plan; the pool
+    holds its own blocks for their process groups. Raises `ConfigError` for a plan of several nodes."""
     host = _host(plan)
     by_port = {engine.head.address.port: engine for engine in plan.engines}
 
@@ -73,7 +74,7 @@ def servers_of(
         return member_command(engine, engine.head, launch, ours=ours, at=address)
 
     for engine in plan.engines:
-        command(engine.head.address)  # What is wrong with it is said before anything is started.
+        command(engine.head.address)  # Raises its errors before anything is started.
     return ServerPool(
         Here(command, home=Home(logs=logs, host=host, ports=tuple(by_port)), name="engine"),
         count=len(plan.engines),
@@ -92,8 +93,8 @@ def engine_of(
     patience: Patience = PATIENCE,
     care: Care | None = None,
 ) -> SelfServed:
-    """The engines of a plan as one engine of as many replicas, which start when it connects. `build` makes the client
-    of a server by its address."""
+    """The engines of a plan as the replicas of one engine. They start when it connects. `build` makes the client of a
+    server from its address."""
 
     async def pool(observe: Callable[[Event], None]) -> ServerPool:
         return servers_of(
@@ -104,7 +105,7 @@ def engine_of(
 
 
 def _host(plan: PoolPlan) -> str:
-    """The one node of a plan."""
+    """The only node of a plan. Raises `ConfigError` if there are several."""
     hosts = {member.address.host for member in plan.members}
     if len(hosts) != 1 or len(plan.members) != len(plan.engines):
         raise ConfigError(

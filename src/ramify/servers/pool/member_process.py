@@ -1,8 +1,8 @@
-"""Member process: one member of a planned engine on its own node, and how it is spoken to from elsewhere.
+"""Member process: one member of a planned engine on its own node, and the interface to call it from elsewhere.
 
-`MemberProcess` is the work itself; a `RemoteMember` is anything that passes its calls on, over whatever lies between.
-All that it is told and answers can be pickled. Invariant: a process with a member in it that ends, however it does,
-takes the member's server with it (`edge/stdio_guard.py`).
+`MemberProcess` does the work. A `RemoteMember` is anything that forwards calls to one. All arguments and answers can be
+pickled. Invariant: when the process that holds a member ends, for whatever reason, the member's server ends too
+(`edge/stdio_guard.py`).
 """
 
 import asyncio
@@ -23,45 +23,45 @@ LOOK_S: Final = 0.1
 
 
 class MemberLost(Exception):
-    """Whoever has the process of a member is gone, or cannot be reached. For `SpreadServer` alone."""
+    """The process that holds a member is gone or cannot be reached. Only `SpreadServer` catches this."""
 
 
 class RemoteMember(Protocol):
-    """One member, somewhere. Every method that waits raises `MemberLost` where it cannot be reached; `start` may be
-    called again then, and has it made anew at its place."""
+    """One member on some node. Every async method raises `MemberLost` if the member cannot be reached. `start` may then
+    be called again; it makes the member anew at its place."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name for people."""
         ...
 
     async def start(self) -> int:
-        """Start its server; returns the process, by its node's number. Raises as `MemberProcess.start` does."""
+        """Start its server; returns the process id on its node. Raises as `MemberProcess.start` does."""
         ...
 
     async def wait(self) -> int:
-        """The exit code, once nothing of its server is left."""
+        """Wait until nothing of its server is left; returns the exit code."""
         ...
 
     async def listens(self) -> bool:
-        """Whether it is its server that listens at its address."""
+        """Whether it is its own server that listens at its address."""
         ...
 
     async def last_words(self) -> str:
-        """Where its log is, and how that ends, for people."""
+        """For people: the path of its log and the last lines."""
         ...
 
     async def stop(self, grace_s: float) -> None:
-        """Ask its server to end, and kill it after `grace_s`. Harmless where there is none."""
+        """Ask its server to end, and kill it after `grace_s`. Harmless if there is none."""
         ...
 
     def kill(self) -> None:
-        """Kill its server and do not wait for it. Never raises."""
+        """Kill its server without waiting. Never raises."""
         ...
 
 
 class MemberProcess:
-    """The member itself, to be made on its node."""
+    """The member itself. It is made on its node."""
 
     def __init__(self, engine: EnginePlan, member: EngineMember, launch: Launch, logs: Path) -> None:
         self.name = f"engine-{engine.index}-node-{member.rank}"
@@ -74,7 +74,7 @@ class MemberProcess:
         self._changing = asyncio.Lock()
 
     async def start(self) -> int:
-        """Start its server; returns the process. Raises `ConfigError` where a planned port cannot be had, and what
+        """Start its server; returns the process id. Raises `ConfigError` if a planned port is taken, and whatever
         `member_command` and `ServerProcess.started` raise."""
         async with self._changing:
             await self._hold_ports()
@@ -92,7 +92,7 @@ class MemberProcess:
         return await self._started.last_words()
 
     async def stop(self, grace_s: float) -> None:
-        """Behind a start that is under way."""
+        """Waits for a running start first."""
         async with self._changing:
             if self._process is not None:
                 await self._process.stop(grace_s=grace_s)
@@ -102,7 +102,7 @@ class MemberProcess:
             self._process.kill()
 
     def close(self) -> None:
-        """Let its ports go. Harmless when repeated."""
+        """Release its ports. Calling it again is harmless."""
         ports, self._ports = self._ports, None
         if ports is not None:
             ports.close()
@@ -113,7 +113,7 @@ class MemberProcess:
         return self._process
 
     async def _hold_ports(self) -> None:
-        """Hold the ports of the plan. Those of a member that was lost are had as soon as its guard has killed it."""
+        """Hold the planned ports. After a member was lost, its ports become free as soon as its guard has killed it."""
         if self._ports is not None:
             return
         ports, loop = Ports(self._member.address.host), asyncio.get_running_loop()

@@ -1,8 +1,8 @@
-"""Members: the command and environment of each process of a planned engine. Values in, values out: nothing is run.
+"""Members: the command and environment of each process of a planned engine. Nothing is run here.
 
-Owns the flags by which an engine is spread over cards and nodes, which cannot be set again among `engine.server`'s
-arguments. Each process sees its own cards and no others, so that the first is number 0 to it whatever the node calls
-it. Flags as vLLM 0.32 and SGLang 0.5.23 have them.
+Owns the flags that spread an engine over cards and nodes. `engine.server`'s arguments may not repeat them. Each process
+sees only its own cards, so its first card is number 0 to it, whatever the node calls it. Flags as in vLLM 0.32 and
+SGLang 0.5.23.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ ACTOR_ENVIRONMENT: Final[Mapping[str, str]] = dict.fromkeys(
     ),
     "1",
 )
-"""Of an actor that starts a member: Ray is to leave the visible cards alone, since an actor asks for a share of one
-card and its engine has several (ray-project/ray: python/ray/_private/accelerators)."""
+"""Environment of an actor that starts a member. It stops Ray from setting the visible cards: an actor asks for a share
+of one card, but its engine has several (ray-project/ray: python/ray/_private/accelerators)."""
 PLANNED: Final[Mapping[Kind, frozenset[str]]] = {
     "vllm": frozenset(
         "--tensor-parallel-size -tp --data-parallel-size -dp --data-parallel-rpc-port --nnodes -n --node-rank -r "
@@ -44,26 +44,29 @@ PLANNED: Final[Mapping[Kind, frozenset[str]]] = {
         "--nccl-init-addr --base-gpu-id --gpu-id-step".split()
     ),
 }
-"""Flags that a plan sets."""
+"""Flags that only a plan may set."""
 SERVER: Final = ("-m", "vllm.entrypoints.openai.api_server")
 WORKER: Final = ("-m", "vllm.entrypoints.cli.main", "serve")
-"""vLLM's other nodes answer nobody; the server's own module knows no such thing (vllm: entrypoints/cli/serve.py)."""
+"""vLLM's nodes other than the head serve no requests; only `serve` can start them, not the server's own module (vllm:
+entrypoints/cli/serve.py)."""
 RENDEZVOUS: Final = 1
-"""Port of the block where the nodes of an engine meet. SGLang has six behind it for its parts, and the thirteenth for
-their handshake (sglang: srt/server_args.py); the first of the block is its --nccl-port."""
+"""Offset in the block of the port where the nodes of an engine meet. SGLang uses the six ports after it for its parts,
+and the thirteenth after it for their handshake (sglang: srt/server_args.py). The first port of the block is its
+--nccl-port."""
 VLLM_RENDEZVOUS: Final = BLOCK - 2
-"""Behind those that vLLM takes from VLLM_PORT on."""
+"""Offset above the ports that vLLM takes from VLLM_PORT on."""
 VLLM_PARTS: Final = BLOCK - 1
-"""Port by which vLLM's replicas in one engine are told what to do."""
+"""Offset of the port that controls vLLM's replicas inside one engine."""
 
 
 def member_command(
     engine: EnginePlan, member: EngineMember, launch: Launch, *, ours: Mapping[str, str], at: Address | None = None
 ) -> Command:
-    """How one process of `engine` is started; `ours` is the environment of whoever starts it, on the member's node.
+    """The command that starts one process of `engine`. `ours` is the environment of the process that starts it, on the
+    member's node.
 
-    `at` = where it is to listen in place of the address that was planned. Raises `ConfigError` where the arguments set
-    what the plan sets, or the kind of engine cannot be spread so.
+    `at` = where it listens instead of the planned address. Raises `ConfigError` if the arguments set what the plan
+    sets, or if this kind of engine cannot be spread this way.
     """
     _refuse_planned(launch)
     _refuse_spread(engine, launch.kind)
@@ -105,14 +108,15 @@ def _sglang(engine: EnginePlan, member: EngineMember, head: Address) -> tuple[st
         *("--tp-size", str(max(1, engine.num_gpus))),
         *(("--attn-dp-size", str(parts)) if parts > 1 else ()),
         *_nodes(engine, member),
-        # Without it the ports of the parts lie 233 behind the server's, where others may be.
+        # Without this flag the ports of the parts lie 233 above the server's, where other servers may listen.
         *(("--dist-init-addr", f"{host}:{head.block + RENDEZVOUS}") if meets else ()),
     )
 
 
 def _environment(engine: EnginePlan, member: EngineMember, address: Address) -> dict[str, str]:
     visible = {VISIBLE: ",".join(map(str, member.gpus))} if member.gpus else {}
-    # The address that vLLM's parts on other nodes are told; of several it would take that of the way out.
+    # The address that vLLM gives to its parts on other nodes. On a machine with several addresses it would choose the
+    # one of the outgoing route.
     return visible | ({"VLLM_HOST_IP": address.host} if len(engine.members) > 1 else {})
 
 
@@ -122,7 +126,7 @@ def _nodes(engine: EnginePlan, member: EngineMember) -> tuple[str, ...]:
 
 
 def _worker(server: Command) -> Command:
-    """vLLM on a node that is not the head's, from the command of one that is."""
+    """The command for a vLLM node that is not the head, made from the command of a head."""
     python, *rest = server.argv
     assert tuple(rest[: len(SERVER)]) == SERVER, "the launch of vLLM has changed"
     return Command((python, *WORKER, *rest[len(SERVER) :], "--headless"), server.environment)

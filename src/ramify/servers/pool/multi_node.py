@@ -1,8 +1,8 @@
-"""Multi-node: an engine whose members are processes on several nodes, as one server of a pool.
+"""Multi-node: an engine whose members run on several nodes, as one server of a pool.
 
-Owns that they live and die together: the engine has ended when any of its members has, and the others are stopped then,
-since what they would wait for in a collective never comes. Whether it is ready, and when it is started again, is for
-the pool to say, which asks the head and nobody else. An engine is started again with the ports and cards of the plan.
+The members live and die together: when one member ends, the engine has ended and the others are stopped, since they
+would wait forever in a collective. The pool decides whether the engine is ready and when to restart it; it asks only
+the head. A restarted engine gets the ports and cards of the plan.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from ramify.servers.process import GUARD_S
 
 
 class Spread:
-    """The engines of a plan as servers of a pool, called engine-INDEX. `member` makes each of their members; `close`
-    is called when the pool has stopped."""
+    """The engines of a plan as servers of a pool, called engine-INDEX. `member` makes each of their members. `close` is
+    called when the pool has stopped."""
 
     def __init__(
         self, plan: PoolPlan, member: Callable[[EnginePlan, EngineMember], RemoteMember], *, close: Callable[[], None]
@@ -37,7 +37,7 @@ class Spread:
 
 
 class SpreadPlace:
-    """Where one engine is: at the address of its head."""
+    """The place of one engine: the address of its head."""
 
     def __init__(self, engine: EnginePlan, members: Sequence[RemoteMember]) -> None:
         self.name = f"engine-{engine.index}"
@@ -52,12 +52,12 @@ class SpreadPlace:
         return await SpreadServer.started(self._members)
 
     def move(self) -> bool:
-        """The other members are told the address of the plan."""
+        """Never: the other members know the address of the plan."""
         return False
 
 
 class SpreadServer:
-    """The members of one engine, which were started together. Made by `started`."""
+    """The members of one engine, started together. Made by `started`."""
 
     def __init__(self, members: Sequence[RemoteMember], *, pid: int) -> None:
         self.pid = pid
@@ -68,8 +68,8 @@ class SpreadServer:
 
     @classmethod
     async def started(cls, members: Sequence[RemoteMember]) -> "SpreadServer":
-        """Start all members together, since they wait for each other; the head is the first. Raises as each does, and
-        `EngineError` where one is lost; the others are stopped then."""
+        """Start all members together, since they wait for each other; the head is the first. Raises what a member
+        raises, and `EngineError` if one is lost; the others are stopped then."""
         starts = [asyncio.create_task(_start(member)) for member in members]
         try:
             pids = await asyncio.gather(*starts)
@@ -84,18 +84,19 @@ class SpreadServer:
         return not self._ended.done()
 
     async def listens(self, port: int) -> bool:
-        """Of the head, which has no other port than the engine's."""
+        """Asks the head, which has no port but the engine's."""
         try:
             return await self._members[0].listens()
         except MemberLost:
             return False
 
     async def last_words(self) -> str:
-        """Of the member that ended first; of all while none has."""
+        """The words of the member that ended first; of all members while none has ended."""
         return self._words or "; ".join(await asyncio.gather(*map(_words, self._members)))
 
     async def wait(self) -> int:
-        """The exit code of the member that ended first, once nothing is left of any; that of SIGKILL for a lost one."""
+        """Wait until nothing of any member is left; returns the exit code of the member that ended first (for a lost
+        one, that of SIGKILL)."""
         return await asyncio.shield(self._ended)
 
     async def stop(self, *, grace_s: float) -> int:
@@ -113,7 +114,7 @@ class SpreadServer:
             member.kill()
 
     async def _end(self) -> int:
-        """Wait until one has ended, and then until all have. Cancelled, it kills them."""
+        """Wait until one member has ended, and then until all have. If cancelled, it kills them."""
         waits = {asyncio.create_task(_exit_code(member)): member for member in self._members}
         try:
             ended, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -152,8 +153,8 @@ async def _words(member: RemoteMember) -> str:
 
 
 async def _stopped(members: Iterable[RemoteMember], *, grace_s: float) -> None:
-    """Stop all, to the end whatever one of them raises; then raise the first error. One that is lost has been killed
-    by its guard, as far as its node is there."""
+    """Stop all to the end, whatever one of them raises; then raise the first error. The guard of a lost member has
+    killed it, if its node still runs."""
     results = await asyncio.gather(*(member.stop(grace_s) for member in members), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, MemberLost):

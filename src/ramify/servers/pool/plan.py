@@ -1,9 +1,8 @@
-"""Plan: how the engines of a pool are started: cards, nodes, ports, and whom requests go to.
+"""Plan: the cards, nodes and ports of a pool's engines, and the addresses that get requests.
 
-Values in, values out. No socket is opened and no cluster asked: which ports are free and where the bundles of a
-placement group came to lie is handed in, so that the same inputs give the same plan. Carrying one out is for
-`engines.py` on one machine, and for `cluster.py` on several. Invariant: no two members of a plan share a card or a port
-of a node, the ports of a member's process groups included.
+Opens no socket and asks no cluster: the free ports and the placement of the bundles are passed in, so the same inputs
+give the same plan. `engines.py` carries out a plan on one machine, `cluster.py` on several. Invariant: no two members
+of a plan share a card, or a port of one node, including the ports for a member's process groups.
 """
 
 import ipaddress
@@ -18,25 +17,25 @@ from ramify.servers.pool.config import PoolConfig
 from ramify.servers.ports import BLOCK, Address
 
 STRATEGY: Final = "PACK"
-"""Of a placement group: as few nodes as possible (THUDM/slime: slime/ray/placement_group.py)."""
+"""Strategy of a placement group: as few nodes as possible (THUDM/slime: slime/ray/placement_group.py)."""
 CPUS_PER_BUNDLE: Final = 1
 
 Free = Callable[[str, int, int], int]
-"""(host, from, count) -> the first of so many ports beside each other, `from` or above, that are free on that host."""
+"""(host, from, count) -> the first of `count` consecutive ports, `from` or above, that are free on that host."""
 Landed = tuple[str, int]
-"""(node, card) that one bundle of a placement group came to lie on."""
+"""(node, card) of one bundle of a placement group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolNode:
-    """One machine, and what of it engines may have."""
+    """One machine, and the cards that engines may use there."""
 
     host: str
-    """Address that other nodes reach it by."""
+    """Address at which other nodes reach it."""
     gpus: tuple[int, ...] = ()
-    """Its cards, by the system's numbers."""
+    """Its cards, by system number."""
     bundles: tuple[int, ...] = ()
-    """The bundle that each of `gpus` is; () = there is no placement group."""
+    """The bundle of each of `gpus`; () = there is no placement group."""
 
     def __post_init__(self) -> None:
         if self.host in ("", "0.0.0.0", "::"):
@@ -48,21 +47,21 @@ class PoolNode:
 
 
 Node = PoolNode
-"""The old name, for one version."""
+"""The old name; kept for one version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMember:
-    """One process of an engine: all of it, or what is on one of its nodes."""
+    """One process of an engine: the whole engine, or its part on one node."""
 
     engine: int
     rank: int
-    """Of its node in the engine. 0 is the head, the only one that requests are sent to."""
+    """Rank of its node in the engine. Rank 0 is the head, the only one that gets requests."""
     gpus: tuple[int, ...]
     address: Address
-    """Where it listens, with the block of ports for its process groups."""
+    """Where it listens, and the block of ports for its process groups."""
     bundle: int | None
-    """The bundle that its actor is put in; None = there is no placement group."""
+    """The bundle that its actor runs in; None = there is no placement group."""
 
     @property
     def is_head(self) -> bool:
@@ -99,12 +98,13 @@ class PoolPlan:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Where requests go: node 0 of each engine."""
+        """The addresses that get requests: node 0 of each engine."""
         return tuple(engine.head.address.url for engine in self.engines)
 
 
 def bundles(config: PoolConfig) -> tuple[Mapping[str, float], ...]:
-    """What a placement group is asked for: a card each, the trainer's first; the strategy is `STRATEGY`."""
+    """The bundles to ask for in a placement group: one card each, the trainer's first. The strategy is `STRATEGY`.
+    Engines without cards get one CPU each."""
     if config.num_cpu_engines:
         return ({"CPU": CPUS_PER_BUNDLE},) * config.num_cpu_engines
     num_cards = max(config.num_trainer_gpus, config.engine_offset + config.num_gpus)
@@ -112,15 +112,15 @@ def bundles(config: PoolConfig) -> tuple[Mapping[str, float], ...]:
 
 
 def actor_resources(config: PoolConfig) -> Mapping[str, float]:
-    """What Ray is asked for by the actor of one member."""
+    """The resources that the actor of one member asks Ray for."""
     if config.num_cpu_engines:
         return {"num_cpus": CPUS_PER_BUNDLE, "num_gpus": 0}
     return {"num_cpus": config.gpu_fraction, "num_gpus": config.gpu_fraction}
 
 
 def bundle_order(landed: Sequence[Landed]) -> tuple[int, ...]:
-    """The bundles by (node, card), so that neighbours are on one node; `landed` has them in the group's order. The
-    first `num_trainer_gpus` of these are the trainer's."""
+    """The bundles sorted by (node, card), so that neighbours are on one node. `landed` is in the group's order. The
+    first `num_trainer_gpus` of the result are the trainer's."""
     if len(set(landed)) < len(landed):
         twice = next(place for place in landed if landed.count(place) > 1)
         raise ConfigError(f"two bundles lie on card {twice[1]} of {twice[0]}: ask for a whole GPU a bundle")
@@ -128,7 +128,7 @@ def bundle_order(landed: Sequence[Landed]) -> tuple[int, ...]:
 
 
 def nodes_of(landed: Sequence[Landed], *, first: int = 0) -> tuple[PoolNode, ...]:
-    """The nodes with those bundles that come at `first` or behind it in `bundle_order`: `config.engine_offset`."""
+    """The nodes with the bundles from position `first` on in `bundle_order`; `first` is `config.engine_offset`."""
     by_host: dict[str, list[int]] = defaultdict(list)
     for bundle in bundle_order(landed)[first:]:
         by_host[landed[bundle][0]].append(bundle)
@@ -139,12 +139,12 @@ def nodes_of(landed: Sequence[Landed], *, first: int = 0) -> tuple[PoolNode, ...
 
 
 def anything(host: str, first: int, count: int) -> int:
-    """Ports as if all were free."""
+    """Treat every port as free."""
     return first
 
 
 def plan(config: PoolConfig, nodes: Sequence[PoolNode], *, free: Free = anything) -> PoolPlan:
-    """Where each engine is and what it is given. Raises `ConfigError` where `nodes` or their ports do not suffice."""
+    """Place each engine and give it cards and ports. Raises `ConfigError` if `nodes` or their ports do not suffice."""
     _check_nodes(config, nodes)
     ports = _Ports(config, free)
     slots = list(_cpu_slots(config, nodes) if config.num_cpu_engines else _slots(config, nodes))
@@ -174,7 +174,7 @@ _Slot = tuple[str, tuple[int, ...], int | None]
 
 
 class _Ports:
-    """Hands out ports of every node, in order and none twice."""
+    """Hands out the ports of every node, in order, none twice."""
 
     def __init__(self, config: PoolConfig, free: Free) -> None:
         self._config = config
@@ -182,7 +182,7 @@ class _Ports:
         self._next: dict[str, int] = {}
 
     def take(self, host: str, count: int = 1) -> int:
-        """The first of `count` ports beside each other. Raises `ConfigError` where there are none left."""
+        """The first of `count` consecutive ports. Raises `ConfigError` if none are left."""
         start = self._next.get(host, self._config.first_port)
         first = self._free(host, start, count)
         if first < start:
@@ -209,7 +209,7 @@ def _check_nodes(config: PoolConfig, nodes: Sequence[PoolNode]) -> None:
 
 
 def _slots(config: PoolConfig, nodes: Sequence[PoolNode]) -> Iterator[_Slot]:
-    """Cards beside each other on one node, as many as a member has."""
+    """Groups of neighbouring cards on one node, one group per member."""
     size = config.gpus_per_member
     for node in nodes:
         for first in range(0, len(node.gpus) - size + 1, size):
@@ -217,7 +217,7 @@ def _slots(config: PoolConfig, nodes: Sequence[PoolNode]) -> Iterator[_Slot]:
 
 
 def _cpu_slots(config: PoolConfig, nodes: Sequence[PoolNode]) -> Iterator[_Slot]:
-    """Engines without cards: in their bundles where there are any, else on the nodes by turns."""
+    """Engines without cards: in their bundles if there are any, else round robin over the nodes."""
     if any(node.bundles for node in nodes):
         yield from ((node.host, (), bundle) for node in nodes for bundle in node.bundles)
     else:
@@ -232,7 +232,7 @@ def _member(config: PoolConfig, ports: _Ports, slot: _Slot, *, engine: int, rank
 
 
 def _place(host: str) -> tuple[int, tuple[tuple[int, int | str], ...]]:
-    """What nodes are ordered by: addresses by their numbers, and names behind them with numbers in them as such."""
+    """Sort key of a node: IP addresses by value, then names, with the numbers in a name compared as numbers."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
