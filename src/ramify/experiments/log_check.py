@@ -50,7 +50,7 @@ class EngineLog:
         self._num_unheld = 0
         for entry in entries:
             if not entry.sampled:
-                continue  # cut off before its first token: no run has a turn of it
+                continue  # It ended before its first token, so no run has this turn.
             self._made.setdefault(entry.request_id, []).append((token_array(entry.fed), token_array(entry.sampled)))
             self._num_unheld += 1
 

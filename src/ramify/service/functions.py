@@ -74,7 +74,7 @@ def load(setting: str, name: str | None, *takes: str, threads: DaemonThreads, **
     except TypeError as error:
         wanted = ", ".join([*takes, *(f"{key}={value!r}" for key, value in keywords.items())])
         raise ConfigError(f"{setting} = {name!r} must take ({wanted}): {error}") from None
-    except ValueError:  # a function of C that does not say what it takes
+    except ValueError:  # A C function without a signature.
         pass
     return Function(setting, name, function, threads)
 

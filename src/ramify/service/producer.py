@@ -1,11 +1,13 @@
 """Producer: grows trees ahead of the trainer, as far as staleness allows, and makes batches of the finished trees.
 
-Admission: d is the number of batches that the trainer waits for (0 or 1). The buffer may hold as many trees as (d +
-max_staleness) batches need. If that is more than none, it may hold `over_sampling` more. A dropped tree makes room for
-another. So with `max_staleness` 0 no tree begins between two batches, and the gate pauses the trees that over-sampling
-left unfinished. Without over-sampling, a batch has the trees that began first. With it, a batch has the finished trees,
-as soon as there are enough. Invariants: a tree is in at most one batch; asking for a batch again returns the same
-batch; the journal records what happens to a tree before anybody is told.
+Admission: d is the number of batches that the trainer waits for (0 or 1). The buffer may hold as many trees as d +
+max_staleness batches need. It may hold `over_sampling` more, unless d + max_staleness is 0. A dropped tree makes room
+for another. So with `max_staleness` 0 no tree begins between two batches, and the gate pauses the trees that
+over-sampling left unfinished.
+
+Without over-sampling, a batch has the trees that began first. With it, a batch is made as soon as enough trees are
+finished. Invariants: a tree is in at most one batch; asking for a batch again returns the same batch; the journal
+records what happens to a tree before anybody is told.
 """
 
 import asyncio

@@ -200,7 +200,7 @@ class ShardedRun:
             async with asyncio.timeout(self._restarts.stop_s):
                 await worker.stop()
         except (WorkerDied, TimeoutError):
-            pass  # Its journal is as sound as after any kill, and its process is ended next.
+            pass  # The caller ends the process; the journal survives that as it survives any kill.
 
     async def _look(self) -> None:
         """Show the progress of the run every `look_s`."""

@@ -53,4 +53,4 @@ def _is_relative_file(path: Path) -> bool:
     try:
         return not path.is_absolute() and path.exists()
     except OSError:
-        return False  # No name that a file could have.
+        return False  # Not a valid file name.

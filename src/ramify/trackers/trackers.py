@@ -18,7 +18,7 @@ def tracker_of(config: TrackerConfig) -> Tracker:
         return _opened(config)
     except ConfigError:
         raise
-    except Exception as error:  # the boundary: nothing has started yet, and each library raises what it likes
+    except Exception as error:  # the boundary: nothing has started yet, and a library may raise anything
         raise ConfigError(f"tracker {config.kind} cannot be opened: {_said(error)}") from error
 
 

@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-# trackio is no part of the development set-up.
+# trackio is not in the development environment.
 """trackio tracker: writes metrics to trackio's local database, which `trackio show` draws. Needs trackio, an extra.
 
 It calls trackio's storage directly, one row per log. It does not call trackio's `init`: that asks over the network who

@@ -58,7 +58,7 @@ def convert_samples_to_train_data(args: Any, samples: Sequence[Any]) -> dict[str
     batch = plain_samples(samples)
     reward_key = said_of(args, "reward_key")
     data = train_data(batch, reward_key=reward_key)
-    data.pop("metadata", None)  # Slime drops it on its way to the trainer, and it is as large as `rewards`.
+    data.pop("metadata", None)  # Slime drops it before training, and it is as large as `rewards`.
     if not data["rewards"] or not isinstance(data["rewards"][0], list):
         return {**data, "rewards": _scalar_rewards(args, batch)}
     if trainer() == "miles":
