@@ -1,4 +1,4 @@
-"""Experiments: what compares runs: `compare`, `eval`, `noise`, the pilot of a plan, and the check with an engine log.
+"""Experiments that compare runs: `compare`, `eval`, `noise`, the pilot of a plan, and the check against an engine log.
 
 May import the pure rooms, the edges, `config`, `store` and `runner`. Read `compare.py` first.
 """

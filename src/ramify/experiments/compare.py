@@ -1,9 +1,9 @@
-"""Compare: several configurations on the same problems, each with chains that sampled equally many tokens.
+"""Compare: runs several configurations on the same problems, each against chains that sampled equally many tokens.
 
-Contenders keep their own shapes, so their costs differ. A pool of independent chains for each problem makes them
-comparable: it gives the exact expectation of any number of chains (as pass@k does), also of a fractional one. So each
+Contenders have different shapes, so their costs differ. A pool of independent chains for each problem makes them
+comparable: it gives the exact expectation for any number of chains (as pass@k does), also a fractional one. So each
 contender is compared with chains of its own mean number of decode tokens. Differences are paired by problem, and their
-intervals are over problems. Numbers only: running and printing is done elsewhere.
+intervals are over problems. This file only computes: running and printing are done elsewhere.
 """
 
 import math
@@ -29,11 +29,11 @@ class TreeFigures:
 
     solved: float
     reward: float
-    """Mean over its judged leaves; 0 if none was judged."""
+    """Mean over the judged leaves; 0 if none was judged."""
     mixed: float
-    """1 if leaves differ in reward: then the tree has a training signal."""
+    """1 if leaves differ in reward, which gives the tree a training signal; else 0."""
     answers: float
-    """Number of different answers among its leaves."""
+    """Number of different answers among the leaves."""
     spent: Spend
     is_oracle: bool = False
 
@@ -96,12 +96,12 @@ class ChainPool:
 
     @property
     def tokens_a_chain(self) -> float:
-        """Mean over problems of their chains' mean decode tokens."""
+        """The mean decode tokens of a problem's chains, averaged over problems."""
         return fmean(fmean(chain.num_tokens for chain in chains) for chains in self.chains.values())
 
     @property
     def size(self) -> int:
-        """Number of chains of the problem with the fewest."""
+        """Number of chains of the problem that has the fewest."""
         return min((len(chains) for chains in self.chains.values()), default=0)
 
     def num_chains(self, num_tokens: float) -> float:
@@ -109,20 +109,21 @@ class ChainPool:
         return min(max(num_tokens / self.tokens_a_chain, 1.0), float(self.size))
 
     def expected(self, num_tokens: float) -> Mapping[str, Mapping[str, float]]:
-        """Problem -> the means of solved, mixed and answers over all draws of chains worth `num_tokens`."""
+        """Problem -> the means of solved, mixed and answers over all draws of as many chains as `num_tokens` pay
+        for."""
         k = self.num_chains(num_tokens)
         return {uid: _expected(chains, self.classes[uid], k) for uid, chains in self.chains.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class CompareLine:
-    """One contender's row of the report. Figures of trees are means over problems and seeds."""
+    """One contender's row of the report. Tree figures are means over problems and seeds."""
 
     name: str
     num_trees: int
     leaves: float
     tokens: float
-    """Decode tokens per tree; the chains that it is compared with have as many."""
+    """Decode tokens per tree. The chains in the comparison have equally many."""
     solved: float
     reward: float
     mixed: float
@@ -130,7 +131,7 @@ class CompareLine:
     less_chains: Mapping[str, Interval]
     """`solved`, `mixed` and `answers` minus those of chains of equally many tokens, paired by problem."""
     is_covered: bool
-    """Whether the pool has as many chains as these tokens pay for; if not, the comparison is with the whole pool."""
+    """Whether the pool has as many chains as these tokens pay for. If not, the comparison is with the whole pool."""
     prefill_uncached: float
     prefill_cached: float
     tool_calls: float
@@ -179,7 +180,7 @@ def vars_of(tree: TreeFigures) -> Mapping[str, float]:
 
 
 def _expected(chains: Sequence[Chain], classes: Sequence[int], k: float) -> Mapping[str, float]:
-    """Means over all ways to draw k of these chains; linear between whole numbers."""
+    """Means over all ways to draw k of these chains, interpolated linearly between whole numbers."""
     low, share = int(k), k - int(k)
     at_low = _expected_of(chains, classes, low)
     if not share:
@@ -192,7 +193,7 @@ def _expected_of(chains: Sequence[Chain], classes: Sequence[int], k: int) -> dic
     size = len(chains)
 
     def none_of(number: int) -> float:
-        """Probability that k chains hold none of `number` of them."""
+        """Probability that k drawn chains contain none of `number` given ones."""
         return math.comb(size - number, k) / math.comb(size, k)
 
     rewards = Counter(chain.reward for chain in chains)

@@ -1,9 +1,9 @@
-"""Evaluation: searches on the same problems within the same budget: is the answer right, and what did it cost.
+"""Evaluation: runs searches on the same problems within the same budget, and reports correctness and cost.
 
 Grading begins after a search has ended, so no grade can steer it. `pass@1` grades the answer that a search returns.
-Coverage, another number, asks if any of its candidates is right. Every vote is graded too, not only the one that the
-search uses. The denominator is fixed in advance: a tree that failed or gave no answer is wrong. The cost counts
-everything that was started, of every role, also what failed.
+Coverage is a different number: whether any candidate is right. Every vote is graded, not only the one that the search
+uses. The denominator is fixed in advance: a tree that failed or gave no answer is wrong. The cost includes everything
+that was started, by every role, also failures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,23 +27,23 @@ from ramify.runner.run import Run
 from ramify.strategies.parts.steering import REWARD
 
 RIGHT = 1.0
-"""The least reward of a right answer."""
+"""The lowest reward of a right answer."""
 VOTES: tuple[Vote, ...] = get_args(Vote)
 
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """One tree, graded: 1.0 is right."""
+    """One graded tree: 1.0 is right, 0.0 wrong."""
 
     returned: float
     covered: float
     by_vote: Mapping[Vote, float]
     num_candidates: int
     spent: Spend
-    """Of every role."""
+    """The sum over all roles."""
     decode_by_role: Mapping[str, int]
     is_steered_by_oracle: bool
-    """Whether the search declares a judge that saw the gold answer."""
+    """Whether the search declares that it uses a judge that saw the gold answer."""
     is_picked_by_metric: bool
     """Whether the judge that picks among the answers also grades them."""
     is_priced: bool = False
@@ -53,7 +53,7 @@ class Graded:
 
 @dataclass(frozen=True, slots=True)
 class EvalLine:
-    """One search at one budget: a row of the report. Figures are means over problems, each a mean over its seeds."""
+    """One search at one budget: a row of the report. Figures are means over problems, each averaged over its seeds."""
 
     name: str
     budget: float | None
@@ -61,7 +61,7 @@ class EvalLine:
     num_seeds: int
     returned: float
     interval: tuple[float, float]
-    """Wilson's, of the first seed's answers."""
+    """Wilson's interval, for the first seed's answers."""
     covered: float
     by_vote: Mapping[Vote, float]
     candidates: float
@@ -75,11 +75,11 @@ class EvalLine:
     tool_calls: float
     judge_calls: float
     unspent: float | None
-    """Share of the budget that was left; None = no budget."""
+    """Share of the budget that was not used; None = no budget."""
     seconds: float
-    """Of CPU, all problems and seeds."""
+    """CPU seconds, for all problems and seeds."""
     less_first: Interval | None
-    """`returned` minus that of the first search at this budget, paired by problem; None = this is the first."""
+    """`returned` minus that of the first search at this budget, paired by problem; None = this is the first search."""
     is_steered_by_oracle: bool
     is_picked_by_metric: bool
     num_failed: int
@@ -128,7 +128,8 @@ async def graded(run: Run, problem: Problem, closed: TreeClosed) -> Graded:
 
 
 async def _rewards(run: Run, problem: Problem, tree: Tree, answers: Answers) -> dict[int, float | None]:
-    """Node of every candidate with an answer -> its reward: the one it got as a leaf, or else one judged now."""
+    """Node of every candidate with an answer -> its reward. Uses the score that it got as a leaf, or else judges it
+    now."""
     if not run.prepared.judging.leaf:
         return {}
     judge = run.prepared.judging.leaf[-1]
@@ -163,9 +164,9 @@ def eval_line(
     budget: float | None,
     seconds: float,
 ) -> EvalLine:
-    """One search's line. `seeds`: problem -> its tree, one mapping per seed; `first`: the search it is compared with.
+    """One search's line. `seeds`: problem -> its tree, one mapping per seed; `first`: the search to compare with.
 
-    `budget` is of the amount that `limit` names.
+    `budget` is in the unit that `limit` names.
     """
     uids = sorted(seeds[0])
     every = [seed[uid] for seed in seeds for uid in uids]

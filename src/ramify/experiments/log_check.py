@@ -1,12 +1,12 @@
-"""Log check: compares a run with the log that its engine kept: every id fed and every id sampled, turn by turn.
+"""Log check: compares a run with the log of its engine: every id fed and every id sampled, turn by turn.
 
 A turn is one generation of the log. Each sampled token of the run names the request that made it (tree and seed). Forks
-and versions divide generations, so the parts of a turn are joined first. Then one generation of the log must equal the
-turn from its first id to its last: the ids fed are those of the path before it, the ids sampled are on the tree once
-and in order, and nothing lies between them.
+and changes of version divide generations, so the parts of a turn are joined first. Then one generation of the log must
+equal the turn from its first id to its last: the fed ids are those of the path before it, and the sampled ids are on
+the tree once and in order, with nothing between them.
 
-What only the log holds is no difference: a kill loses turns, and the log holds every retry. Steps of commands without
-an outcome are on no tree and are not compared.
+Generations that only the log holds are not differences: a kill loses turns, and the log holds every retry. Steps of
+commands without an outcome are on no tree and are not compared.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,14 +43,14 @@ class TurnPart(NamedTuple):
 
 
 class EngineLog:
-    """The generations of a log, by request."""
+    """The generations of a log, by request id."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._made: dict[str, list[tuple[Ids_T, Ids_T]]] = {}
         self._num_unheld = 0
         for entry in entries:
             if not entry.sampled:
-                continue  # cut off before its first token: no run has a turn of it
+                continue  # It ended before its first token, so no run has this turn.
             self._made.setdefault(entry.request_id, []).append((token_array(entry.fed), token_array(entry.sampled)))
             self._num_unheld += 1
 
@@ -69,7 +69,7 @@ class EngineLog:
                 found.differences.append(f"tree {index}, node {parts[0].node}, request {seed:016x}: {fault}")
 
     def finish(self, found: LogComparison) -> LogComparison:
-        """Count what only the log has. Mutates and returns `found`."""
+        """Count the generations that only the log has. Mutates and returns `found`."""
         found.only_in_log = self._num_unheld
         return found
 

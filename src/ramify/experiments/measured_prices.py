@@ -1,8 +1,8 @@
-"""Measured prices: how many seconds an engine's tokens take here, measured by requests.
+"""Measured prices: measures how many seconds an engine's tokens take on this machine.
 
 Contexts are made of the task's questions. Each is sent three times: new, again while the engine's cache may hold it,
 and for a longer continuation. A least-squares fit of the seconds to the token counts that the engine reports gives the
-seconds per token. One request runs at a time: an engine that batches many requests decodes cheaper than this.
+seconds per token. One request runs at a time, so an engine that batches many requests decodes at a lower price.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ TimedGeneration = tuple[Generation, float]
 
 
 def measured_prices(config: RunConfig) -> Prices:
-    """Seconds a million tokens, in place of dollars. Raises `ConfigError` for an engine that does not count tokens."""
+    """Prices in seconds per million tokens instead of dollars. Raises `ConfigError` if the engine does not count
+    tokens."""
     return loop.run(_measured(config))
 
 
@@ -50,7 +51,7 @@ async def _measured(config: RunConfig) -> Prices:
 
 
 def prices_of(timed: Sequence[TimedGeneration]) -> Prices:
-    """The fit. No price is below 0."""
+    """Prices from a least-squares fit; none is below 0. Raises `ConfigError` if no sampled token is counted."""
     counts = np.array([[g.num_prefilled, g.num_cached, g.num_billed] for g, _ in timed], np.float64)
     if not counts[:, 2].any():
         raise ConfigError("the engine does not report how many tokens it sampled, so its prices cannot be measured")
@@ -61,7 +62,7 @@ def prices_of(timed: Sequence[TimedGeneration]) -> Prices:
 
 
 def _contexts(codec: Codec, text: str) -> list[list[int]]:
-    """Contexts that begin differently, so that none is the prefix of another."""
+    """Contexts with different beginnings, so that none is the prefix of another."""
     ids = list(codec.encode(text))
     while len(ids) < CONTEXT_TOKENS + NUM_CONTEXTS:
         ids += ids

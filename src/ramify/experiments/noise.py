@@ -1,10 +1,10 @@
 """Noise: the cost of a policy gradient, |g|^2 times sampled tokens, for several presets on the same problems.
 
-A budget of tokens pays for a number of trees. The mean of their gradients has the error E|g|^2 over that number (less
-the square of the true gradient, which all exact presets share). So the error at equal tokens is E|g|^2 times the tokens
-of a tree. Norms are heavy-tailed: a few problems dominate a plain mean. So each problem counts for at most a cap, the
-same for all presets, and presets are compared by ratios paired by problem. Intervals are percentile bootstraps of
-problems with the cap held fixed. Numbers only: gradients are made elsewhere.
+A budget of tokens pays for a number of trees. The mean of their gradients has the error E|g|^2 over that number (minus
+the square of the true gradient, which is the same for all exact presets). So the error at equal tokens is E|g|^2 times
+the tokens of a tree. Norms are heavy-tailed: a few problems dominate a plain mean. So each problem's value is capped,
+with the same cap for all presets, and presets are compared by ratios paired by problem. Intervals are percentile
+bootstraps over problems with a fixed cap. This file only computes: gradients are made elsewhere.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +29,8 @@ class GradientSample:
     second_moment: float
     """Mean of |g|^2."""
     variance: float | None
-    """Of g, summed over its coordinates: the second moment less the mean product of two different trees' gradients,
-    which has the mean of the true one's square. None = a single tree."""
+    """Variance of g, summed over its coordinates: the second moment minus the mean product of two different trees'
+    gradients. That product is an unbiased estimate of the square of the true gradient. None = a single tree."""
     tokens: float
     """Mean decode tokens of a tree."""
     zero: float
@@ -39,20 +39,20 @@ class GradientSample:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A mean over problems, times the mean tokens of a tree."""
+    """A mean over problems, multiplied by the mean tokens of a tree."""
 
     raw: float
-    """Of the uncapped values. Do not compare presets by it."""
+    """From the uncapped values. Do not compare presets by it."""
     capped: Interval
-    """Of the values, each at most `cap`."""
+    """From the values capped at `cap`."""
     cap: float
     """The same for all presets."""
     ratio: Interval | None
-    """`capped` over the first preset's, paired by problem. None = it is the first, or the first's is 0."""
+    """`capped` divided by the first preset's, paired by problem. None = this is the first, or the first's is 0."""
 
     @property
     def word(self) -> str:
-        """`more` or `less` than the first preset; `equal` if the ratio's interval holds 1."""
+        """`more` or `less` than the first preset; `equal` if the ratio's interval contains 1 or there is no ratio."""
         return "equal" if self.ratio is None else ("equal", "more", "less")[self.ratio.sign(1)]
 
 
@@ -62,7 +62,7 @@ class NoiseLine:
 
     name: str
     tokens: float
-    """Mean decode tokens a tree."""
+    """Mean decode tokens per tree."""
     zero: float
     """Share of trees whose gradient is 0."""
     second_moment: Figure
@@ -86,8 +86,8 @@ def sample(gradients: Sequence[npt.NDArray[np.floating[Any]]], tokens: Sequence[
 def lines(samples: Mapping[str, Sequence[GradientSample]], *, quantile: float) -> list[NoiseLine]:
     """One line per preset, in order, each compared with the first.
 
-    `samples`: preset -> samples of the same problems in one order, one problem at least. `quantile`: the cap is this
-    quantile of the values that are not 0; 1 caps nothing.
+    `samples`: preset -> samples of the same problems in the same order, at least one. `quantile`: the cap is this
+    quantile of the values above 0; with 1 nothing is capped.
     """
     tokens = {name: np.array([each.tokens for each in of]) for name, of in samples.items()}
     second = {name: np.array([each.second_moment for each in of]) for name, of in samples.items()}
@@ -108,7 +108,7 @@ def lines(samples: Mapping[str, Sequence[GradientSample]], *, quantile: float) -
 
 
 def cap_of(values: Iterable[float], quantile: float) -> float:
-    """The quantile of the values above 0; 0 where there is none."""
+    """The quantile of the values above 0; 0 if there are none."""
     above = [value for value in values if value > 0]
     return float(np.quantile(above, quantile)) if above else 0.0
 
@@ -146,7 +146,7 @@ def _ratio(one: tuple[Doubles_P, Doubles_P], other: tuple[Doubles_P, Doubles_P])
 
 
 def _resampled(values: Doubles_P, tokens: Doubles_P) -> Doubles_P:
-    """(num_resamples,) products of the means of both, over the same problems drawn."""
+    """(num_resamples,) products of the two means, both over the same resampled problems."""
     picks = resamples(len(values))
     return values[picks].mean(axis=1) * tokens[picks].mean(axis=1)
 

@@ -1,7 +1,7 @@
 """Paired: the difference of two strategies on the same problems, with an interval over problems.
 
-The interval is a percentile bootstrap of problems. It says how far the figure would move with other problems of the
-same kind. It says nothing about other models, seeds or tasks.
+The interval is a percentile bootstrap of problems. It says how much the difference would vary with other problems of
+the same kind. It says nothing about other models, seeds or tasks.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ NUM_RESAMPLES: Final = 4000
 
 
 def resamples(num_problems: int) -> npt.NDArray[np.int64]:
-    """(NUM_RESAMPLES, num_problems) problems drawn with replacement. Deterministic: they have a seed of their own."""
+    """(NUM_RESAMPLES, num_problems) indices of problems, drawn with replacement. Deterministic: the seed is fixed."""
     return np.random.default_rng(0).integers(num_problems, size=(NUM_RESAMPLES, num_problems))
 
 
 def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Interval:
-    """`values` less `baseline`, problem by problem. Deterministic."""
+    """`values` minus `baseline`, paired by problem. Deterministic."""
     differences = np.asarray(values, np.float64) - np.asarray(baseline, np.float64)
     if not len(differences):
         return Interval(0.0, 0.0, 0.0)
@@ -32,5 +32,5 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Int
 
 
 def difference_dict(difference: Interval) -> dict[str, float]:
-    """A difference as the JSON of reports has it."""
+    """A difference in the JSON form of reports."""
     return {"mean": difference.value, "low": difference.low, "high": difference.high}

@@ -1,7 +1,8 @@
-"""Pilot: grows a few problems as trees with forks at every depth; a plan is computed from them.
+"""Pilot: grows a few problems as trees with forks at every depth. A plan is computed from these trees.
 
-First a few chains show how many steps paths have. Then the strategy `planned`, whose forks are decided beforehand,
-grows the pilot's trees. The pilot has other seeds than the run: trees that decide a shape may not be trained with it.
+First a few chains show how many steps paths have. Then the strategy `planned`, whose forks are decided in advance,
+grows the pilot's trees. The pilot uses other seeds than the run, because trees that decide a shape may not be trained
+with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,21 +28,22 @@ from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.tools import tools_of
 
 DECODE: Final = Prices(prompt=0.0, output=1.0)
-"""Costs are decode tokens: a sampled token costs 1, a context token nothing."""
+"""Costs are decode tokens: a sampled token costs 1, a context token 0."""
 CHAINS: Final = StrategyConfig(name="chains", options={"n": 2})
 STEMS: Final = 4
 CHILDREN: Final = 2.0
 MAX_WIDENING: Final = 8.0
-"""Most paths per stem of the pilot. Deep pilots fork at random, into fewer than two children on average."""
+"""Most paths per stem (root branch) of the pilot. In deep pilots the number of children is random, below two on
+average."""
 MAX_DEPTHS: Final = 8
 REACHED: Final = 0.25
-"""The pilot forks at a depth if at least this share of paths goes on behind it."""
+"""The pilot forks at a depth if at least this share of paths continues after it."""
 FIRST_CHAINS: Final = 8
-"""Number of problems of the first chains."""
+"""Number of problems for the first chains."""
 SEED: Final = 7_919
 """Added to the run's seed."""
 NUM_PROBLEMS: Final = 60
-"""Default for a pilot whose run has no stated size: about half a minute of the built-in model."""
+"""Default number of problems if the run has no stated size: about half a minute with the built-in model."""
 SHARE: Final = 0.05
 """Share of a run's decode tokens that its pilot takes, if the run's size is stated."""
 MAX_PROBLEMS: Final = 400
@@ -55,21 +57,21 @@ class PilotRun:
 
     pilot: Pilot
     children: tuple[float, ...]
-    """Of its trees, as the strategy `planned` takes them."""
+    """Children per fork of its trees, as the strategy `planned` takes them."""
     decode: int
     """Sampled tokens, first chains included."""
     cost_a_token: float
-    """Cost of a chain per decode token, its context included; 1 if only decode tokens cost."""
+    """Cost of a chain per decode token, including its context; 1 if only decode tokens cost."""
     caveats: tuple[str, ...]
-    """What the pilot could not measure, in sentences."""
+    """Sentences about what the pilot could not measure."""
 
 
 def grow_pilot(
     config: RunConfig, *, num_problems: int | None = None, run_tokens: int | None = None, prices: Prices, watch: Watch
 ) -> PilotRun:
-    """Grow the pilot of a run: of `num_problems`, or as many as `SHARE` of the run's decode tokens pays for.
+    """Grow the pilot of a run with `num_problems`, or with as many as `SHARE` of the run's decode tokens pays for.
 
-    Raises `ConfigError` where fewer than two problems gave a tree with two rewarded stems.
+    Raises `ConfigError` if fewer than two problems gave a tree with two rewarded stems.
     """
     task = build.build_task(config)
     with watch("first chains", FIRST_CHAINS) as observe:
@@ -108,7 +110,8 @@ def grow_pilot(
 
 @dataclass(frozen=True, slots=True)
 class _PathProfile:
-    """What a few chains show of a task: decode tokens of a path in each level, down to the deepest level to fork at."""
+    """The decode tokens of a path in each level, from a few chains of the task. The last level has all tokens after the
+    deepest fork."""
 
     tokens: tuple[float, ...]
 
@@ -117,7 +120,7 @@ class _PathProfile:
 
     @property
     def children(self) -> tuple[float, ...]:
-        """Of the pilot's trees, at the prompt and behind each step."""
+        """Children per fork of the pilot's trees, at the prompt and after each step."""
         num_depths = len(self.tokens) - 1
         behind = min(CHILDREN, MAX_WIDENING ** (1 / num_depths)) if num_depths else 1.0
         return (float(STEMS), *[round(behind, 2)] * num_depths)
@@ -146,7 +149,7 @@ def _profile_of(trees: Sequence[Tree]) -> _PathProfile:
 
 
 def pilot_tree(tree: Tree, prices: Prices, *, num_levels: int) -> PilotTree | None:
-    """What a plan reads of a tree; None where fewer than two stems ended with a reward."""
+    """The part of a tree that a plan reads; None = fewer than two stems ended with a reward."""
     forest = forest_of(tree, unjudged="drop")
     if len(forest.stems) < 2:
         return None
@@ -170,8 +173,9 @@ def _cost(tree: Tree, node: int, prices: Prices) -> float:
 def _grown(
     config: RunConfig, strategy: StrategyConfig, problems: Sequence[Problem], observe: Observer
 ) -> tuple[list[Tree], int]:
-    """Trees of the run's own model, task and growth, without what a plan is to decide; and the tokens they took. Where
-    the prune rule fires, the run's or else the task's, paths go on and nodes are noted."""
+    """Grow trees with the run's own model, task and growth, without the settings that a plan decides. Returns the trees
+    and their decode tokens. If the prune rule of the run (or else of the task) fires, the path continues and its node
+    is marked."""
     growth, seed = replace(config.growth, prune=config.growth.prune or TASK_PRUNE, keep=1.0), config.seed + SEED
     own = replace(config, preset=None, strategy=strategy, growth=growth, credit="auto", seed=seed)
     trees: dict[int, Tree] = {}

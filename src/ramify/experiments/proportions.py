@@ -1,6 +1,6 @@
 """Proportions: pass@k and the interval of a share of solved problems, by textbook formulas over counts.
 
-`pass_at_k` is for exchangeable samples only. Leaves of one tree share prefixes and are not exchangeable: for a tree,
+Use `pass_at_k` for exchangeable samples only. Leaves of one tree share prefixes and are not exchangeable: for a tree,
 report the coverage at its cost.
 """
 
@@ -9,9 +9,9 @@ from statistics import NormalDist
 
 
 def pass_at_k(num_samples: int, num_right: int, k: int) -> float:
-    """Probability that k of n samples, drawn without replacement, hold a right one: 1 - C(n - c, k) / C(n, k).
+    """Probability that k of n samples, drawn without replacement, include a right one: 1 - C(n - c, k) / C(n, k).
 
-    Unbiased where the samples are independent (arXiv 2107.03374). Raises `ValueError` where 1 <= k <= n does not hold.
+    Unbiased if the samples are independent (arXiv 2107.03374). Raises `ValueError` unless 1 <= k <= n and 0 <= c <= n.
     """
     if not (0 <= num_right <= num_samples and 1 <= k <= num_samples):
         raise ValueError(
@@ -21,7 +21,7 @@ def pass_at_k(num_samples: int, num_right: int, k: int) -> float:
 
 
 def wilson(num_successes: int, num_trials: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a proportion. Without trials: (0, 1)."""
+    """Wilson's score interval of a proportion. (0, 1) without trials."""
     if not num_trials:
         return 0.0, 1.0
     z = NormalDist().inv_cdf((1 + confidence) / 2)

@@ -10,7 +10,7 @@ N = TypeVar("N", int, float)
 
 
 def bounds(config: RunConfig) -> dict[str, float | None]:
-    """The most trees, leaves, decode tokens and tool calls of a run, and dollars if it limits them."""
+    """The maximum trees, leaves, decode tokens and tool calls of a run, and dollars if it limits them."""
     trees, a_tree, a_run = config.prompts, config.limits, config.run_limits
     leaves = least(times(least(a_tree.leaves, _preset_leaves(config)), trees), a_run.leaves)
     decode = least(times(a_tree.decode, trees), a_run.decode, times(leaves, config.growth.max_response_tokens))
@@ -21,7 +21,7 @@ def bounds(config: RunConfig) -> dict[str, float | None]:
 
 
 def least(*values: N | None) -> N | None:
-    """The least of the values that are not None; None if there is none."""
+    """The smallest value that is not None; None if all are."""
     return min((value for value in values if value is not None), default=None)
 
 
@@ -30,7 +30,7 @@ def times(value: N | None, factor: int) -> N | None:
 
 
 def _preset_leaves(config: RunConfig) -> int | None:
-    """Leaves per tree that the preset states, if its strategy is unchanged."""
+    """Leaves per tree that the preset states; None if there is no preset or its strategy was changed."""
     if config.preset is None or resolve(preset=config.preset).config.strategy != config.strategy:
         return None
     return preset(config.preset).leaves

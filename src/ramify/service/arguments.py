@@ -1,4 +1,4 @@
-"""Arguments: what functions of slime's signatures are handed as `args`: the settings, under the names they know."""
+"""Arguments: the `args` that functions with slime's signatures receive: our settings under slime's names."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,9 +7,9 @@ from ramify.config.run_config import RunConfig
 
 
 def arguments(config: RunConfig) -> SimpleNamespace:
-    """Attributes by slime's names, and three of ours: `config`, the whole configuration; `engine`, which samples with
-    the weights of the time and is held while they change; `run`, whose format, codec and task it is. The last two are
-    the manager's to set; functions may add their own."""
+    """Settings as attributes under slime's names, and three of our own. `config` is the whole configuration. `engine`
+    samples with the current weights and is paused while they change. `run` has the format, the codec and the task. The
+    manager sets `engine` and `run`. User functions may add attributes."""
     service = config.service
     assert service is not None
     policy = config.actions["policy"].sampling
@@ -36,7 +36,7 @@ def arguments(config: RunConfig) -> SimpleNamespace:
 
 
 def group_size(config: RunConfig) -> int | None:
-    """Samples of every group; None = a group has as many as its tree has leaves."""
+    """Samples in every group; None = each group has as many as its tree has leaves."""
     assert config.service is not None
     is_chains = config.strategy.name == "chains" and config.strategy.options.get("repeat", "none") == "none"
     return config.service.rows_per_group or (config.strategy.options.get("n") if is_chains else None)

@@ -1,8 +1,8 @@
 """Buffer: the trees between the source and a batch, each in exactly one state.
 
-`growing` -> `checking` (its rows are made, a filter is asked) -> `ready` -> handed over, or dropped for a reason, which
-is counted. Nothing leaves in any other way. `recovery.py` builds the same buffer from the journal's records. No
-asyncio, no files.
+`growing` -> `checking` (its rows are made, a filter is asked) -> `ready` -> handed over. A tree can be dropped from any
+of these states; drops are counted by reason. There is no other way out. `recovery.py` builds the same buffer from the
+journal's records. No asyncio, no files.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ class ReadyGroup:
     index: int
     tree: Tree
     samples: list[Sample]
-    """Numbered when they are handed over."""
+    """Numbered when the group is handed over."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,18 +31,18 @@ class Buffer:
     """Mutable."""
 
     num_drawn: int = 0
-    """Trees begun or about to begin; this is the next one's number."""
+    """Trees that have begun or are about to; also the number of the next tree."""
     growing: dict[int, Tree | None] = field(default_factory=dict)
     """None = it has no root yet."""
     checking: dict[int, Tree] = field(default_factory=dict)
     ready: dict[int, ReadyGroup] = field(default_factory=dict)
     batches: dict[int, Handed] = field(default_factory=dict)
-    """Batches that were handed over, by their number."""
+    """Batches that were handed over, by `rollout_id`."""
     num_samples: int = 0
     """Samples handed over so far."""
     num_handed: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    """Reason -> trees."""
+    """Reason -> number of trees."""
 
     def __len__(self) -> int:
         """Trees that may still be in a batch."""
@@ -50,7 +50,7 @@ class Buffer:
 
     @property
     def numbers(self) -> frozenset[int]:
-        """Of the trees that may still be in a batch."""
+        """Numbers of the trees that may still be in a batch."""
         return frozenset([*self.growing, *self.checking, *self.ready])
 
     def draw(self) -> int:
@@ -76,7 +76,7 @@ class Buffer:
         self.ready[group.index] = group
 
     def drop(self, index: int, reason: str) -> None:
-        """A tree will be in no batch. `reason`: a word, or `word: what happened`."""
+        """A tree will be in no batch. `reason`: a word, or `word: details`. Counted by the word."""
         for state in (self.growing, self.checking, self.ready):
             state.pop(index, None)
         self.dropped[reason.partition(":")[0]] += 1
@@ -91,8 +91,8 @@ class Buffer:
         self.num_handed += len(batch.trees)
 
     def next(self, num_groups: int, *, in_order: bool) -> list[ReadyGroup] | None:
-        """The groups of the next batch; None = they are not there yet. `in_order`: the first that were begun, whatever
-        takes longest; else the first begun of those that are ready."""
+        """The groups of the next batch; None = not ready yet. With `in_order`, they are the trees that began first,
+        even if others are finished sooner. Otherwise they are those of the ready trees that began first."""
         if in_order:
             first = sorted([*self.growing, *self.checking, *self.ready])[:num_groups]
         else:
@@ -102,17 +102,17 @@ class Buffer:
         return [self.ready[index] for index in first]
 
     def live(self) -> Iterator[tuple[int, Tree]]:
-        """Number and tree of all that have a root."""
+        """Number and tree of every tree that has a root."""
         yield from ((index, tree) for index, tree in self.growing.items() if tree is not None)
         yield from self.checking.items()
         yield from ((index, group.tree) for index, group in self.ready.items())
 
     def behind(self, floor: int) -> list[int]:
-        """Trees with tokens of weights older than version `floor`."""
+        """Trees that have tokens of weights older than version `floor`."""
         return sorted(index for index, tree in self.live() if min(versions_of(tree), default=floor) < floor)
 
     def counts(self) -> dict[str, int]:
-        """How many trees are in each state."""
+        """How many trees are in each state, and how many were dropped for each reason."""
         return {
             "growing": len(self.growing),
             "checking": len(self.checking),
@@ -123,7 +123,7 @@ class Buffer:
 
 
 def versions_of(tree: Tree) -> set[int]:
-    """Versions of the weights that sampled the trainable tokens; empty = no token has a version."""
+    """Versions of the weights that sampled the policy's tokens; empty = no token has a version."""
     return {
         segment.version
         for node in tree.subtree()
@@ -134,7 +134,7 @@ def versions_of(tree: Tree) -> set[int]:
 
 
 def chosen(buffer: Buffer, picked: Any, num_groups: int, *, fault: Callable[[str], ContractError]) -> list[ReadyGroup]:
-    """The groups that a buffer filter picked, by their `group_index`. Raises `fault` for anything else."""
+    """The groups that a buffer filter picked, by their `group_index`. Raises `fault` for an invalid result."""
     is_nested = isinstance(picked, Sequence) and all(isinstance(group, Sequence) and len(group) for group in picked)
     if not is_nested:
         raise fault(f"returned {picked!r:.200}; it must return groups of samples")

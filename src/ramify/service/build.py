@@ -1,6 +1,6 @@
-"""Build: what a service needs before it starts: its configuration, its problems, its engines and the run that grows.
+"""Build: makes what a service needs before it starts: its configuration, its problems, its engines and its run.
 
-Decides and makes; connects and starts nothing.
+It only decides and constructs; it connects and starts nothing.
 """
 
 import os
@@ -31,8 +31,8 @@ from ramify.telemetry.telemetry import Telemetry
 
 
 def settled(config: RunConfig | None, journal: ServiceJournal) -> RunConfig:
-    """The configuration of a service. Raises `ConfigError` where there is none, another one is written already, or it
-    limits what a service has no end of."""
+    """The configuration of a service. Raises `ConfigError` if there is none, if the folder records another one, or if
+    it sets a limit that an endless service cannot have."""
     recorded = journal.config()
     if config is None:
         config = recorded
@@ -60,9 +60,9 @@ def assembled(
     telemetry: Telemetry | None,
     console: Console,
 ) -> tuple[Run, Gate]:
-    """The run of a service, and the gate in front of the engine of its policy.
+    """The run of a service, and the gate in front of its policy's engine.
 
-    `engine` and `task` None = those of the configuration. `rewarded` may change who judges. `console` shows the bad
+    `engine` and `task` None = those of the configuration. `rewarded` may replace the judge. `console` shows the bad
     rows of a data file. Raises `ConfigError`.
     """
     service = config.service
@@ -87,8 +87,8 @@ def assembled(
 
 
 def pooled(config: EngineConfig, pool: PoolConfig) -> Engine:
-    """The engines of a pool as one engine: on this machine, or on a Ray cluster, which is joined when it connects.
-    Raises `ConfigError` where they do not fit on this machine and where the configuration names servers already."""
+    """The engines of a pool as one engine, on this machine or on a Ray cluster; it joins the cluster when it connects.
+    Raises `ConfigError` if the engines do not fit on this machine, or if the configuration already names servers."""
     if config.replicas or config.base_url is not None:
         raise ConfigError(
             f"service.pool starts the engines, and engine.replicas = {config.replicas!r}, engine.base_url = "
@@ -105,7 +105,8 @@ def pooled(config: EngineConfig, pool: PoolConfig) -> Engine:
 
 
 def _problems(config: RunConfig, task: Task) -> tuple[Sequence[Problem], Sequence[RowFault]]:
-    """All problems of a data file and the bad rows that were skipped, or as many of the task's own as are asked for."""
+    """All problems of a data file and the bad rows that were skipped, or as many of the task's own problems as were
+    asked for."""
     if config.data.path is not None or config.data.questions:
         return read_problems(config.data)
     return task.problems(config.task.split, config.prompts, config.seed), ()

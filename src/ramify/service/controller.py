@@ -1,7 +1,7 @@
-"""Controller: makes the batches of a service: from trees, by a user's function, or from files.
+"""Controller: makes the batches of a service, from trees, by a user's function, or from files.
 
-Owns the data source, the user's functions and the conversion to training data. Knows nothing of engines but what it
-hands on. One call at a time.
+It owns the data source, the user's functions and the conversion to training data. It does not use the engines itself.
+One call at a time.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,19 +21,19 @@ from ramify.service.source import SampleSource, flat
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """What a trainer trains on next; handed over as it is, not copied."""
+    """What the trainer trains on next. It is passed on without a copy."""
 
     rollout_id: int
     samples: list[Sample]
-    """In groups, one behind the other: those with one `group_index`."""
+    """Ordered by group: samples with the same `group_index` are adjacent."""
     train_data: Mapping[str, Any] | None
-    """Key -> a value for each sample, as slime's converter makes them; None under `debug = "rollout_only"`."""
+    """Key -> one value per sample, as slime's converter makes them; None under `debug = "rollout_only"`."""
     metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class RolloutController:
-    """Mutable. `producer` grows the trees; None where a function or files are in their place. `answer` has the policy
-    answer one data set."""
+    """Mutable. `producer` grows the trees; None = a function or files replace it. `answer` samples the policy's answers
+    to one data set."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class RolloutController:
         self._args = args
 
     async def generate(self, rollout_id: int) -> Batch:
-        """The batch of this number; asked for again, the same one, as long as trees make it.
+        """The batch of this number. If trees make it, asking again returns the same batch.
 
-        Raises `ContractError` where a function fails: nothing is lost then, and the batch can be asked for again; what
-        ended the growing; `StoreError`.
+        Raises `ContractError` if a function fails; nothing is lost, and the batch can be asked for again. Also raises
+        `StoreError`, and the error that ended the growing.
         """
         metrics: Mapping[str, Any] = {}
         if self._service.load_debug is not None:
@@ -70,8 +70,8 @@ class RolloutController:
         return Batch(rollout_id, samples, data, metrics)
 
     async def evaluate(self, rollout_id: int) -> tuple[list[EvalResult], Mapping[str, float]]:
-        """What the answers to each data set come to, in order, and what else a user's function has to say. Raises
-        `ContractError` where that fails."""
+        """The result of each data set, in order, and the extra metrics of a user's eval function. Raises
+        `ContractError` if that function fails."""
         results, others = await self._results(rollout_id)
         if self._service.save_debug is not None:
             samples = [sample for result in results for sample in result.samples or ()]
@@ -90,7 +90,7 @@ class RolloutController:
         return results, {}
 
     async def _groups(self, rollout_id: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Groups of samples, and what their function said of them."""
+        """Groups of samples, and the metrics that the rollout function returned with them."""
         if self._functions.rollout is not None:
             said = await self._functions.rollout(self._args, rollout_id, self.data_source, evaluation=False)
             return _output(said, self._functions.rollout)
@@ -102,7 +102,7 @@ class RolloutController:
         return groups, {}
 
     def _samples(self, groups: Sequence[Any]) -> list[Sample]:
-        """The samples of all groups, each checked. Raises `ContractError` for what is none."""
+        """The samples of all groups, each checked. Raises `ContractError` if there are none."""
         found = [sample_of(each) for each in flat(groups)]
         if not found:
             raise ContractError("the batch has no sample: there is nothing to train")
@@ -119,7 +119,7 @@ class RolloutController:
 
 
 def _output(said: Any, function: Function) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """What a rollout function returned: groups, or an object with `samples` and `metrics` (slime:
+    """The result of a rollout function: groups, or an object with `samples` and `metrics` (slime:
     RolloutFnTrainOutput)."""
     groups, metrics = getattr(said, "samples", said), getattr(said, "metrics", None) or {}
     if not isinstance(groups, list | tuple):

@@ -1,6 +1,6 @@
-"""Debug: batches as files, to look at and to train on again (requirement S3.5).
+"""Debug files: batches saved as files, to inspect and to train on again (requirement S3.5).
 
-A file is JSON lines, one sample each, as `rows.sample.Sample.to_dict` says: it is read without running any code.
+A file is JSON lines, one sample each, as `rows.sample.Sample.to_dict` writes it. Reading one runs no code.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from ramify.rows.files import write_lines
 from ramify.rows.sample import Sample
 
 EVAL = "eval_"
-"""Stands before the number of an evaluation's file."""
+"""Precedes the number in the file name of an evaluation."""
 
 
 def path_of(template: str, rollout_id: int, *, is_evaluation: bool = False) -> Path:
@@ -21,7 +21,7 @@ def path_of(template: str, rollout_id: int, *, is_evaluation: bool = False) -> P
 
 
 def save(samples: Sequence[Sample], path: Path) -> None:
-    """Write a batch; its folder is made. Raises `StoreError` where it cannot be written."""
+    """Write a batch; creates the folder. Raises `StoreError` if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_lines((sample.to_dict() for sample in samples), path)
@@ -30,7 +30,8 @@ def save(samples: Sequence[Sample], path: Path) -> None:
 
 
 def load(path: Path) -> list[Sample]:
-    """The samples that `save` wrote. Raises `ConfigError` if there is no such file, `ExportError` if it is another."""
+    """The samples that `save` wrote. Raises `ConfigError` if there is no such file, `ExportError` if it has another
+    format."""
     if not path.is_file():
         raise ConfigError(f"there is no batch to load at {path}")
     return slime.read(path)

@@ -1,6 +1,6 @@
 """Eval results: the results of each data set, from samples or from a user's function, whose result is checked here.
 
-A missing reward is None, never 0. A sample's uid, or its group, says which problem it answers; its position never does.
+A missing reward is None, never 0. A sample's uid, or its group, says which problem it answers; its position does not.
 """
 
 import math
@@ -23,10 +23,10 @@ class EvalResult:
     rewards: tuple[float | None, ...]
     """None = not judged."""
     problems: tuple[str, ...] | None = None
-    """Which problem each sample answers; None = nothing says so, and there is no pass@k and no standard error."""
+    """The problem that each sample answers; None = unknown, so there is no pass@k and no standard error."""
     is_truncated: tuple[bool, ...] | None = None
     response_lengths: tuple[int, ...] | None = None
-    """Tokens, observations among them."""
+    """Tokens, including observations."""
     samples: tuple[Sample, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -53,19 +53,19 @@ class EvalResult:
 
     @property
     def judged(self) -> list[float]:
-        """The rewards that are there."""
+        """The rewards that are not None."""
         return [reward for reward in self.rewards if reward is not None]
 
     @property
     def by_problem(self) -> dict[str, list[float]]:
-        """Problem -> its rewards, of those that have any. Empty where nothing says which sample is whose."""
+        """Problem -> its rewards, for problems that have any. Empty if the problems are unknown."""
         return grouped(self.problems, self.rewards)
 
 
 def eval_result(name: str, samples: Sequence[Sample], *, reward_key: str | None = None) -> EvalResult:
-    """What the samples of one data set come to, in any order, the repeats of a problem among them.
+    """The result of one data set from its samples, in any order, with several samples per problem.
 
-    Raises `ContractError` for none, `ExportError` for a reward that has parts and none under that key.
+    Raises `ContractError` for no samples, `ExportError` for a reward that has parts but none called `reward_key`.
     """
     return EvalResult(
         name=name,
@@ -78,9 +78,10 @@ def eval_result(name: str, samples: Sequence[Sample], *, reward_key: str | None 
 
 
 def eval_results(data: Any, *, function: str) -> list[EvalResult]:
-    """What a user's function returned for its data sets: name -> `rewards`, and maybe `truncated` and `samples`.
+    """Check what a user's function returned for its data sets: name -> `rewards`, and optionally `truncated` and
+    `samples`.
 
-    `function` is what messages call it. Raises `ContractError` that names it and the key at fault.
+    `function` is its name in messages. Raises `ContractError` that names the function and the faulty key.
     """
     if not isinstance(data, Mapping) or not data:
         raise ContractError(f"{function} gave {data!r:.200}; it must give a mapping of data sets to their rewards")
@@ -88,33 +89,33 @@ def eval_results(data: Any, *, function: str) -> list[EvalResult]:
 
 
 def numbers(metrics: Any, *, function: str) -> dict[str, float]:
-    """Figures of a user's own, checked: names and numbers, of which some may not be finite. Raises `ContractError`."""
+    """The user's own metrics, checked: names and numbers. A number may be infinite or NaN. Raises `ContractError`."""
     if not isinstance(metrics, Mapping) or not all(isinstance(name, str) and name for name in metrics):
         raise ContractError(f"{function} gave the metrics {metrics!r:.200}; it must give a mapping of names to numbers")
     return {name: number(value, f"{function} gave metrics[{name!r}]") for name, value in metrics.items()}
 
 
 def number(value: Any, what: str) -> float:
-    """`value` as a number. Raises `ContractError` that begins with `what` for anything else."""
+    """`value` as a number. Raises `ContractError`, with a message that begins with `what`, for anything else."""
     if not isinstance(value, Real | np.bool_):
         raise ContractError(f"{what} = {value!r:.200}; it must be a number")
     return float(value)
 
 
 def reward_of(sample: Sample, reward_key: str | None) -> float | None:
-    """A sample's reward; None = not judged. Raises `ExportError` where it has parts and none of that key."""
+    """A sample's reward; None = not judged. Raises `ExportError` if it has parts but none called `reward_key`."""
     parts = sample.reward
     is_missing = isinstance(parts, Mapping) and parts.get(reward_key or "", parts) is None
     return None if parts is None or is_missing else sample.reward_value(reward_key)
 
 
 def groups_of(samples: Sequence[Sample]) -> tuple[str, ...] | None:
-    """Each sample's group; None = no sample says so. Raises `ContractError` where only some do."""
+    """Each sample's group; None = no sample has one. Raises `ContractError` if only some samples have one."""
     return _of_all("group_index", [None if s.group_index is None else str(s.group_index) for s in samples])
 
 
 def grouped(keys: Sequence[str] | None, rewards: Sequence[float | None]) -> dict[str, list[float]]:
-    """Key -> the rewards of its samples that were judged; keys without any are left out."""
+    """Key -> the rewards of its judged samples; keys without any are left out."""
     groups: dict[str, list[float]] = {}
     for key, reward in zip(keys or (), rewards if keys else (), strict=True):
         if reward is not None:
@@ -123,7 +124,7 @@ def grouped(keys: Sequence[str] | None, rewards: Sequence[float | None]) -> dict
 
 
 def _problems(samples: Sequence[Sample]) -> tuple[str, ...] | None:
-    """The problem of each sample: its uid, or where samples have none the number of its group."""
+    """The problem of each sample: its uid, or the number of its group if samples have no uid."""
     return _of_all("uid", [_uid(sample) for sample in samples]) or groups_of(samples)
 
 
@@ -143,7 +144,7 @@ def _of_all(what: str, keys: Sequence[str | None]) -> tuple[str, ...] | None:
 
 
 def _given(name: Any, entry: Any, what: str) -> EvalResult:
-    """One data set as a user's function gave it."""
+    """One data set as a user's function returned it."""
     if not isinstance(name, str) or not isinstance(entry, Mapping) or "rewards" not in entry:
         raise ContractError(f"{what} = {entry!r:.200}; it needs a name and 'rewards', one per sample")
     rewards = _listed(entry, "rewards", what)

@@ -1,6 +1,6 @@
-"""Eval samples: the answers of the policy to one data set, as chains in memory.
+"""Eval samples: samples the policy's answers to one data set, as chains in memory.
 
-None of them reaches a journal, a buffer or a batch.
+They never reach a journal, a buffer or a batch.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,10 +23,10 @@ from ramify.tasks.data import read_problems
 async def eval_samples(
     config: RunConfig, dataset: EvalConfig, engine: Engine, *, rewarded: Callable[[Task], Task] = lambda task: task
 ) -> list[Sample]:
-    """`dataset.repeats` answers to each problem, sampled from `engine` by the run's own actions and limits of growth.
+    """`dataset.repeats` answers to each problem, sampled from `engine` with the run's own actions and growth limits.
 
-    `rewarded` may change who judges. A chain that no judge could score has no reward. A chain that failed is left out,
-    and its problem has fewer answers. Raises `ConfigError`.
+    `rewarded` may replace the judge. A chain that no judge could score has no reward. A chain that failed is left out,
+    so its problem has fewer answers. Raises `ConfigError`.
     """
     settings = _settings(config, dataset)
     task = rewarded(build.build_task(settings))
@@ -40,7 +40,7 @@ def _has_data(dataset: EvalConfig) -> bool:
 
 
 def _settings(config: RunConfig, dataset: EvalConfig) -> RunConfig:
-    """The run that answers the data set."""
+    """The configuration of the run that answers the data set."""
     own: Mapping[str, Any] = config.task.options if dataset.task in (None, config.task.name) else {}
     name = dataset.task or ("data" if _has_data(dataset) else config.task.name)
     return replace(
@@ -59,7 +59,7 @@ def _settings(config: RunConfig, dataset: EvalConfig) -> RunConfig:
 
 
 def _samples(tree: Tree, group: int, repeats: int) -> list[Sample]:
-    """One sample a leaf of a tree of chains."""
+    """One sample per leaf of a tree of chains."""
     made: list[Sample] = []
     for place, leaf in enumerate(tree.leaves()):
         sample = sample_of_branch(tree.branch(leaf), tree.problem)

@@ -1,8 +1,8 @@
-"""Evaluate: what data sets and training batches come to, in figures under the names that slime gives them.
+"""Evaluate: computes the metrics of data sets and training batches, under the names that slime gives them.
 
-Owns arithmetic, no files and no trackers. A reward that is not there is counted apart: no mean holds it. `pass@k` goes
-by problem, so that any order of samples gives the same figures. What is not known has no figure.
-Source of the names and of the step: THUDM/slime slime/observability/rollout_metrics.py.
+It uses no files and no trackers. Missing rewards are counted separately and are in no mean. `pass@k` is computed
+per problem, so the order of samples does not matter. A metric that is not known is left out. Source of the names and of
+the step: THUDM/slime slime/observability/rollout_metrics.py.
 """
 
 import math
@@ -28,15 +28,15 @@ ROLLOUT_STEP: Final = "rollout/step"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRule:
-    """Where figures stand on the axis: at their rollout, or at the train step that it begins (slime:
-    wandb_always_use_train_step). The numbers are those of samples a rollout and of samples a train step."""
+    """The step that metrics are logged at: the number of the rollout, or the number of the train step that it begins
+    (slime: wandb_always_use_train_step). The sizes say how many samples a rollout and a train step have."""
 
     always_train_step: bool = False
     rollout_batch_size: int | None = None
-    """Groups of a training batch."""
+    """Groups in a training batch."""
     n_samples_per_prompt: int | None = None
     global_batch_size: int | None = None
-    """Samples of a train step."""
+    """Samples in a train step."""
 
     def __post_init__(self) -> None:
         sizes = {
@@ -58,9 +58,9 @@ class StepRule:
 
 
 def eval_metrics(results: Sequence[EvalResult], *, right: float = RIGHT) -> dict[str, float]:
-    """Name -> figure, of all data sets. What is not known has no name: none is made up.
+    """Name -> value, for all data sets. A metric that is not known is left out.
 
-    `right`: the least reward of a right answer. Raises `ContractError` for two data sets of one name.
+    `right`: the lowest reward of a right answer. Raises `ContractError` if two data sets have the same name.
     """
     if twice := [name for name, count in Counter(result.name for result in results).items() if count > 1]:
         raise ContractError(f"two data sets are called {twice[0]!r}: give each a name of its own")
@@ -70,11 +70,11 @@ def eval_metrics(results: Sequence[EvalResult], *, right: float = RIGHT) -> dict
 def rollout_metrics(
     samples: Sequence[Sample], *, version: int | None = None, reward_key: str | None = None
 ) -> dict[str, float]:
-    """Name -> figure of a training batch, under `rollout/`. `version`: of the weights that are trained.
+    """Name -> value for a training batch, under `rollout/`. `version`: that of the weights that the batch trains.
 
-    A reward that a sample's metadata call `raw_reward` is counted in place of the one that is trained. A path that a
-    coin ended has no reward, and is not unjudged either. Raises `ContractError` where only some samples say which group
-    they belong to.
+    If a sample's metadata have a `raw_reward`, it is counted instead of the trained reward. A path that ended by random
+    termination (the coin) has no reward, and does not count as unjudged. Raises `ContractError` if only some samples
+    say which group they belong to.
     """
     if not samples:
         return {}
@@ -102,7 +102,7 @@ def _reward_figures(samples: Sequence[Sample], reward_key: str | None) -> dict[s
 
 
 def table(results: Sequence[EvalResult], *, step: int | None = None, right: float = RIGHT) -> Table:
-    """The same for the console, a row a data set. A dash = not known."""
+    """The same metrics as a table for the console, one row per data set. A dash = not known."""
     title = "evaluation" if step is None else f"evaluation at step {step}"
     made = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
     made.add_column("data set")
@@ -114,9 +114,11 @@ def table(results: Sequence[EvalResult], *, step: int | None = None, right: floa
 
 
 def standard_error(groups: Sequence[Sequence[float]]) -> float | None:
-    """Of the mean of all values, where groups are independent and the values within one are not; None = one group.
+    """Standard error of the mean of all values, for independent groups with dependent values inside; None = fewer than
+    two groups.
 
-    The cluster-robust formula; with groups of one size it is that of the mean of their means.
+    The cluster-robust formula. If all groups have one size, it equals the standard error of the mean of the group
+    means.
     """
     if len(groups) < 2:
         return None
@@ -126,7 +128,7 @@ def standard_error(groups: Sequence[Sequence[float]]) -> float | None:
 
 
 def _figures(result: EvalResult, right: float) -> dict[str, float]:
-    """What follows the data set's name -> figure."""
+    """Suffix after the data set's name -> value."""
     judged, groups = result.judged, list(result.by_problem.values())
     figures = {"": fmean(judged)} if judged else {}
     if result.is_truncated is not None:
@@ -153,7 +155,7 @@ def _spread(name: str, values: Sequence[int] | Sequence[float]) -> dict[str, flo
 
 
 def _without_signal(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Share of groups whose rewards are all the same, and how many there are at each reward, to a tenth."""
+    """Share of groups whose rewards are all equal, and the number of such groups per reward, rounded to a tenth."""
     if not groups:
         return {}
     same = [group[0] for group in groups.values() if len(set(group)) == 1]
@@ -162,14 +164,14 @@ def _without_signal(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def _staleness(samples: Sequence[Sample], version: int) -> dict[str, float]:
-    """How many updates the oldest token of each sample lies behind, of samples whose versions are numbers."""
+    """How many versions the oldest token of each sample is behind, for samples whose versions are all numbers."""
     oldest = [min(map(int, words)) for sample in samples if (words := _versions(sample))]
     behind = _spread("staleness", [version - old for old in oldest])
     return {**behind, "staleness/unknown_ratio": (len(samples) - len(oldest)) / len(samples)}
 
 
 def _versions(sample: Sample) -> list[str]:
-    """Empty where one of them is no number."""
+    """The versions of a sample; empty if one of them is not a number."""
     words = [str(version) for version in sample.weight_versions]
     return words if all(word.isascii() and word.isdigit() for word in words) else []
 

@@ -1,8 +1,8 @@
 """Functions: the user's functions, named by a dotted path, checked before the start and called safely.
 
-A coroutine function runs in the event loop. Any other runs in a thread, so a slow one delays nobody. An exception, a
-wrong result or a timeout becomes a `ContractError` that names the function. A thread cannot be killed: one that hangs
-is abandoned at its deadline, as a daemon thread that does not keep the process alive.
+A coroutine function runs in the event loop. Any other function runs in a thread, so that a slow one blocks nobody. An
+exception, a wrong result or a timeout becomes a `ContractError` that names the function. A thread cannot be killed: one
+that hangs is abandoned at its deadline. It is a daemon thread and does not keep the process alive.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ MAX_THREADS: Final = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
-    """One of the user's functions. `setting` and `name` are how the configuration calls it."""
+    """One of the user's functions. `setting` and `name` are its key and value in the configuration."""
 
     setting: str
     name: str
@@ -32,7 +32,8 @@ class Function:
     threads: DaemonThreads
 
     async def __call__(self, *args: Any, deadline_s: float | None = None, **keywords: Any) -> Any:
-        """What it returns. Raises `ContractError`, also after `deadline_s`."""
+        """Call it and return its result. Raises `ContractError` if it fails or takes longer than `deadline_s`; other
+        `RamifyError`s of the function pass through."""
         limit = asyncio.timeout(deadline_s)
         try:
             async with limit:
@@ -46,11 +47,11 @@ class Function:
 
     @property
     def called(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"{self.setting} = {self.name!r}"
 
     def fault(self, what: str) -> ContractError:
-        """What is wrong with it."""
+        """An error that says what is wrong with it."""
         return ContractError(f"{self.called} {what}")
 
     async def _said(self, *args: Any, **keywords: Any) -> Any:
@@ -58,9 +59,10 @@ class Function:
 
 
 def load(setting: str, name: str | None, *takes: str, threads: DaemonThreads, **keywords: Any) -> Function | None:
-    """The function called `name`, which must take so many arguments and these keywords; None = there is none.
+    """The function called `name`; None = no name given. It must accept the positional arguments `takes` and these
+    keywords.
 
-    Raises `ConfigError` where there is no such function, or its signature is another.
+    Raises `ConfigError` if there is no such function, or if it has another signature.
     """
     if name is None:
         return None
@@ -72,25 +74,25 @@ def load(setting: str, name: str | None, *takes: str, threads: DaemonThreads, **
     except TypeError as error:
         wanted = ", ".join([*takes, *(f"{key}={value!r}" for key, value in keywords.items())])
         raise ConfigError(f"{setting} = {name!r} must take ({wanted}): {error}") from None
-    except ValueError:  # a function of C that does not say what it takes
+    except ValueError:  # A C function without a signature.
         pass
     return Function(setting, name, function, threads)
 
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """All of a service's functions, checked; None = ours."""
+    """All of a service's functions, checked; None = the built-in one."""
 
     rollout: Function | None
     eval: Function | None
     reward: Function | None
     convert: Function | None
     filters: Mapping[str, Function]
-    """By the names of their settings."""
+    """By the name of their setting."""
 
     @classmethod
     def of(cls, service: ServiceConfig) -> "Functions":
-        """Find and check what a configuration names. Raises `ConfigError` with every fault."""
+        """Find and check the functions that a configuration names. Raises one `ConfigError` with all faults."""
         threads = DaemonThreads(MAX_THREADS)
         faults: list[str] = []
 

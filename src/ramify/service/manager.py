@@ -1,10 +1,10 @@
-"""Manager: the rollout service of a trainer, from its start to its end (requirement S3.1).
+"""Manager: the rollout service of a trainer, from start to end (requirement S3.1).
 
-Owns the run folder, the engines and who may change them, and the controller that makes batches. The same class serves
-in one process and as a Ray actor (`remote.py`). Everything that must outlive it is in the journal of its folder: a
-manager that is opened there again goes on where the last one stood, whether that was closed or killed, and a folder has
-one manager at a time. Invariants: engines change under one lock, with nothing on its way that samples for training; a
-version of weights is acknowledged when it is written down, and never an older one than before.
+It owns the run folder, the engines and the lock around changes to them, and the controller that makes batches. The same
+class serves in one process and as a Ray actor (`remote.py`). The journal in the folder holds everything that must
+survive the manager. A manager that is opened on the same folder continues where the last one ended, closed or killed. A
+folder has one manager at a time. Invariants: engines change under one lock, while no training request is in flight; new
+weights are acknowledged once their version is in the journal; an update never brings an older version.
 """
 
 import asyncio
@@ -44,16 +44,17 @@ from ramify.telemetry.telemetry import Telemetry
 
 UPDATE: Final = "update"
 OFFLOADED: Final = "offloaded"
-"""Who holds the gate."""
+"""Names of who holds the gate."""
 CACHE_TAGS: Final = frozenset({"kv_cache"})
-"""Memory without which engines sample nothing: they are back when it is."""
+"""Engines cannot sample without this memory; they can again once it is back."""
 
 
 class RolloutManager:
-    """A rollout service in the folder `path`. Mutable; to be started before anything else, and closed.
+    """A rollout service in the folder `path`. Mutable. Start it before any other call, and close it.
 
-    `path` None = in memory; `config` None = that of the folder; `engine` and `task` win over what it names, and an
-    engine handed in stays open. Raises `ConfigError` for what can be known to be wrong before the start.
+    `path` None = in memory. `config` None = read it from the folder. `engine` and `task` replace those that the
+    configuration names; an engine that is passed in stays open after `close`. Raises `ConfigError` for every fault that
+    can be found before the start.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class RolloutManager:
         console: Console | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
-        """`console`: where evaluations and warnings are shown; `telemetry` stays open."""
+        """`console` shows evaluations and warnings. `telemetry` stays open after `close`."""
         self._journal = ServiceJournal(path)
         self.config = config = settled(config, self._journal)
         assert config.service is not None
@@ -89,13 +90,13 @@ class RolloutManager:
         self._generating = asyncio.Lock()
         self._controller: RolloutController | None = None
         self._loaded = 0
-        """Version of the weights that the engines are known to have."""
+        """Version of the weights that the engines certainly have."""
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> "RolloutManager":
-        """Open the folder, go on with what is in it, and begin to grow. Raises `StoreError` where another manager has
-        it, `ConfigError` or `EngineError` where engines do not answer."""
+        """Open the folder, continue from what is in it, and begin to grow trees. Raises `StoreError` if another manager
+        uses the folder, `ConfigError` or `EngineError` if the engines do not answer."""
         try:
             if self.service.debug != "train_only":
                 await self.run.connect()
@@ -113,7 +114,7 @@ class RolloutManager:
         await self.close()
 
     async def close(self) -> None:
-        """Stop growing, close the engines that are ours and the journal. Harmless when repeated."""
+        """Stop growing, and close the journal and our own engines. Can be called again."""
         if self._controller is not None and self._controller.producer is not None:
             await self._controller.producer.close()
         self._controller = None
@@ -124,16 +125,16 @@ class RolloutManager:
             self._journal.close()
 
     async def save(self, rollout_id: int) -> None:
-        """Make all that was done durable, and a place to come back to: `load(rollout_id)`. Raises `StoreError` where it
-        cannot be written; the places of before stay."""
+        """Make all work so far durable, and mark this point for `load(rollout_id)`. Raises `StoreError` if it cannot be
+        written; earlier marks stay."""
         async with self._generating:
             controller = self._opened
             await self._journal.mark(rollout_id, controller.data_source.state() if controller.producer is None else {})
 
     async def load(self, rollout_id: int) -> None:
-        """Go back to where `save(rollout_id)` was called: batches handed over since are grown anew, as the trainer's
-        weights are those of that time again. The journal of before is kept beside. Raises `StoreError` where nothing
-        was saved under this number."""
+        """Go back to the point where `save(rollout_id)` was called. Later batches are grown again, because the trainer
+        has its old weights again. In a folder, the old journal is kept. Raises `StoreError` if nothing was saved under
+        this number."""
         async with self._generating, self._engines:
             controller = self._opened
             self._journal.check_mark(rollout_id)
@@ -148,7 +149,7 @@ class RolloutManager:
     # -- batches ------------------------------------------------------------------------------------------------------
 
     async def generate(self, rollout_id: int) -> Batch:
-        """The batch of this number: see `RolloutController.generate`. Asked for again, it is the same one."""
+        """The batch of this number, see `RolloutController.generate`. Asking again returns the same batch."""
         async with self._generating:
             controller = self._opened
             if controller.producer is not None and rollout_id not in controller.producer.buffer.batches:
@@ -161,10 +162,10 @@ class RolloutManager:
         return replace(batch, metrics=metrics)
 
     async def eval(self, rollout_id: int) -> Mapping[str, float]:
-        """Answer every data set of `service.eval` with the weights of the time, and log what came of it.
+        """Answer every data set of `service.eval` with the current weights, and log the results.
 
-        Waits for an update that is under way, and updates wait for it. Empty under `debug = "train_only"`. Raises
-        `ConfigError` while the engines are offloaded, `ContractError` where a user's function fails.
+        It waits for an update in progress, and updates wait for it. The result is empty under `debug = "train_only"`.
+        Raises `ConfigError` while the engines are offloaded, `ContractError` if a user's function fails.
         """
         controller = self._opened
         if self.service.debug == "train_only":
@@ -176,7 +177,7 @@ class RolloutManager:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many trees are in each state, and what was dropped for which reason."""
+        """How many trees are in each state, and how many were dropped for each reason."""
         producer = self._opened.producer
         return {} if producer is None else producer.buffer.counts()
 
@@ -190,28 +191,30 @@ class RolloutManager:
 
     @property
     def version(self) -> int:
-        """Of the weights that sample now."""
+        """Version of the weights that sample now."""
         return self.gate.version
 
     @asynccontextmanager
     async def lock(self) -> AsyncIterator[None]:
-        """While this is held nobody else changes the engines: no update, no offload, no evaluation. Not re-entrant."""
+        """Nobody else can change the engines inside this context: no update, no offload, no evaluation. Not
+        re-entrant."""
         async with self._engines:
             yield
 
     async def update_weights(self, version: int, source: str) -> None:
-        """Load weights from where `source` says into all engines. Turns on their way fare as `on_update` says.
+        """Load the weights at `source` into all engines. `on_update` says what happens to turns in flight.
 
-        Raises `ConfigError` for an older version than there is; what the engines raise where none of them has the
-        weights then, and the old ones stay.
+        Raises `ConfigError` for a version older than the current one. If no engine has loaded the weights, it raises
+        the engines' error and the old weights stay.
         """
         async with self.updating(version, source):
             await self.run.prepared.engine.update_weights(source, version)
 
     @asynccontextmanager
     async def updating(self, version: int, source: str = "") -> AsyncIterator[None]:
-        """While this is held a trainer may push weights to the engines itself; they are acknowledged when it ends well.
-        Without a `source` nobody but the trainer has them: a service that is resumed waits for them."""
+        """Inside this context a trainer may push weights to the engines itself. They are acknowledged if it ends
+        without an error. Without a `source` only the trainer has the weights, so a resumed service waits for it to push
+        them again."""
         controller, store = self._opened, self._journal.store
         async with self._engines:
             if version < self.version:
@@ -227,13 +230,14 @@ class RolloutManager:
                 self.gate.release(by=UPDATE)
 
     async def offload(self, tags: Sequence[str] = ()) -> None:
-        """Free the engines' memory for the trainer; turns on their way fare as `on_update` says."""
+        """Free the engines' memory for the trainer. `on_update` says what happens to turns in flight."""
         async with self._engines:
             await self.gate.hold(self.service.on_update, by=OFFLOADED)
             await self.run.prepared.engine.offload(tuple(tags))
 
     async def onload(self, tags: Sequence[str] = ()) -> None:
-        """Take the memory back: all, or what these tags say; growing goes on when keys and values have theirs."""
+        """Take the memory back: all of it, or what these tags name. Growing continues once the KV cache has its
+        memory."""
         async with self._engines:
             await self.run.prepared.engine.onload(tuple(tags))
             if not tags or CACHE_TAGS & set(tags):
@@ -257,7 +261,7 @@ class RolloutManager:
             )
 
     def _rewarded(self, task: Task) -> Task:
-        """The task, judged by the user's reward function where there is one."""
+        """The task, judged by the user's reward function if there is one."""
         return rewarded(task, self._functions.reward, self._args, self.service)
 
     async def _answered(self, dataset: EvalConfig) -> list[Sample]:
@@ -268,7 +272,7 @@ class RolloutManager:
         return [] if self._telemetry is None else [self._telemetry.observer()]
 
     async def _open(self) -> None:
-        """Open the journal and go on from it."""
+        """Open the journal and continue from it."""
         recovered = Recovered(self.run.prepared.codec, self.run.prepared.rules)
         with collecting_rarely():
             self._journal.open(folder.header_of(self.run.prepared), self.config, recovered)
@@ -291,7 +295,7 @@ class RolloutManager:
         return samples
 
     async def _producer(self, recovered: Recovered) -> Producer | None:
-        """What grows trees; None where batches come from elsewhere."""
+        """The producer that grows trees; None = batches come from a function or from files."""
         if self._functions.rollout is not None or self.service.load_debug is not None:
             return None
         producer = Producer(
@@ -309,7 +313,7 @@ class RolloutManager:
         return producer
 
     async def _restore_weights(self, recovered: Recovered) -> None:
-        """Bring engines that began anew to the weights that were acknowledged last."""
+        """Load the last acknowledged weights into engines that do not have them, if their source is known."""
         self.gate.version = recovered.version
         if recovered.weights and recovered.version != self._loaded and self.service.debug != "train_only":
             await self.run.prepared.engine.update_weights(recovered.weights, recovered.version)

@@ -1,4 +1,5 @@
-"""Metric log: sends the metrics of batches and evaluations to the console and to trackers, all at one kind of step."""
+"""Metric log: sends the metrics of batches and evaluations to the console and to trackers, all by the same step
+rule."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,10 +13,10 @@ from ramify.trackers.trackers import Trackers, trackers_of
 
 
 class MetricLog:
-    """Mutable. Raises `ConfigError` where a tracker cannot be opened; later faults of trackers are warnings."""
+    """Mutable. Raises `ConfigError` if a tracker cannot be opened; later faults of trackers are warnings."""
 
     def __init__(self, service: ServiceConfig, *, group_size: int | None, console: Console) -> None:
-        """`group_size`: samples of every group, for the step rule; None = groups have what their trees have."""
+        """`group_size`: samples in every group, for the step rule; None = groups differ in size."""
         self._console = console
         self._reward_key = service.reward_key
         self._steps = StepRule(
@@ -29,7 +30,7 @@ class MetricLog:
     def batch(
         self, rollout_id: int, samples: Sequence[Sample], *, version: int, others: Mapping[str, float]
     ) -> Mapping[str, float]:
-        """Log a training batch: `version` is that of the weights it trains, `others` are further figures of it."""
+        """Log a training batch. `version`: that of the weights it trains. `others`: further metrics of the batch."""
         metrics = {**rollout_metrics(samples, version=version, reward_key=self._reward_key), **others}
         self._trackers.log(metrics, step_key=ROLLOUT_STEP, step=self._steps.step(rollout_id))
         return metrics
@@ -37,7 +38,7 @@ class MetricLog:
     def evaluation(
         self, rollout_id: int, results: Sequence[EvalResult], others: Mapping[str, float]
     ) -> Mapping[str, float]:
-        """Log an evaluation, with a table on the console."""
+        """Log an evaluation, and print a table on the console."""
         metrics, step = {**eval_metrics(results), **others}, self._steps.step(rollout_id)
         if results:
             self._console.print(table(results, step=step))
@@ -45,7 +46,7 @@ class MetricLog:
         return {**metrics, EVAL_STEP: step}
 
     def close(self) -> None:
-        """Harmless when repeated."""
+        """Can be called again."""
         self._trackers.close()
 
     def _warn(self, what: str) -> None:

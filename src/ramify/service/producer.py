@@ -1,11 +1,13 @@
-"""Producer: grows trees ahead of the trainer, as far as staleness allows, and makes batches of those that are done.
+"""Producer: grows trees ahead of the trainer, as far as staleness allows, and makes batches of the finished trees.
 
-Admission: while the trainer has asked for d batches that it has not been handed (d is 0 or 1), as many trees may be in
-the buffer as (d + max_staleness) batches need, and `over_sampling` more; a tree that is dropped makes room for another.
-So with `max_staleness` 0 nothing is begun between two batches, and what over-sampling left over is held at the gate. A
-batch is made of the first trees begun or, with over-sampling, of the first that are done. Invariants: a tree is in one
-batch at most; a batch asked for again is the same one; everything that becomes of a tree is in the journal before
-anybody is told.
+Admission: d is the number of batches that the trainer waits for (0 or 1). The buffer may hold as many trees as d +
+max_staleness batches need. It may hold `over_sampling` more, unless d + max_staleness is 0. A dropped tree makes room
+for another. So with `max_staleness` 0 no tree begins between two batches, and the gate pauses the trees that
+over-sampling left unfinished.
+
+Without over-sampling, a batch has the trees that began first. With it, a batch is made as soon as enough trees are
+finished. Invariants: a tree is in at most one batch; asking for a batch again returns the same batch; the journal
+records what happens to a tree before anybody is told.
 """
 
 import asyncio
@@ -31,11 +33,11 @@ from ramify.store.replay import Replayed
 from ramify.store.store import Store
 
 IDLE: Final = "idle"
-"""Who holds the gate while no batch is asked for and none may be grown ahead."""
+"""This name holds the gate while no batch is asked for and `max_staleness` is 0."""
 
 
 class Producer:
-    """Mutable. `observers` see every event of the trees, behind those that write them down."""
+    """Mutable. `observers` see every event of the trees, after the observers that record them."""
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class Producer:
         again: Callable[[Sequence[int]], Sequence[Tree]],
         observers: Iterable[Observer],
     ) -> None:
-        """`again` reads trees that were handed over before."""
+        """`again` reads the trees of earlier batches."""
         assert run.prepared.config.service is not None
         self._run = run
         self._config: RunConfig = run.prepared.config
@@ -70,7 +72,8 @@ class Producer:
         self._fault: Exception | None = None
 
     async def start(self, known: Mapping[int, Replayed]) -> None:
-        """Begin to grow, if something may be; `known` are the trees of a killed service that were in no batch."""
+        """Begin to grow trees, if the buffer has room. `known` are trees of a killed service that are in no batch
+        yet."""
         if not self._service.max_staleness:
             await self._gate.hold("finish", by=IDLE)
         open_trees = {index: tree for index, tree in known.items() if not tree.is_closed}
@@ -80,7 +83,7 @@ class Producer:
         self._growing = asyncio.create_task(self._grow(open_trees), name="ramify grows trees")
 
     async def close(self) -> None:
-        """Stop growing; what is in flight is given up, and the journal has what was complete."""
+        """Stop growing. Commands in flight are cancelled; the journal keeps everything that was complete."""
         tasks = [task for task in (self._growing, *self._checks) if task is not None]
         for task in tasks:
             task.cancel()
@@ -89,8 +92,8 @@ class Producer:
     # -- batches ------------------------------------------------------------------------------------------------------
 
     async def batch(self, rollout_id: int) -> list[ReadyGroup]:
-        """The groups of the next batch, when they are done, or of the one that was handed over under this number; their
-        samples are numbered. Raises what ended the growing, and then the service can be resumed."""
+        """Wait for the groups of the next batch and return them, or return a batch that was handed over before under
+        this number. Numbers the samples. Raises the error that ended the growing; the service can then be resumed."""
         if (record := self.buffer.batches.get(rollout_id)) is not None:
             return await asyncio.to_thread(self._repeated, record)
         self._num_asked = 1
@@ -112,7 +115,7 @@ class Producer:
                 num_samples=num,
             )
             number = self._store.append(record)
-            # At once, before anything is waited for: whoever is cancelled asks again, and is given the same batch.
+            # Before the next await: a caller that is cancelled there asks again and gets the same batch.
             self.buffer.handed(record)
             self._num_asked = 0
             await self._store.synced(number)
@@ -124,7 +127,7 @@ class Producer:
         return groups
 
     def _repeated(self, record: Handed) -> list[ReadyGroup]:
-        """A batch that was handed over before."""
+        """Rebuild a batch that was handed over before."""
         floor = record.version - self._service.max_staleness
         trees = zip(record.trees, self._again(record.trees), strict=True)
         groups = [ReadyGroup(index, tree, group_samples(index, tree, self._run, floor=floor)) for index, tree in trees]
@@ -132,7 +135,8 @@ class Producer:
         return groups
 
     def lapse(self) -> None:
-        """Weights were loaded: drop what is too far behind, if that is the rule. Trees that grow are stopped."""
+        """Call this after new weights were loaded. Under `on_stale = "drop"` it drops trees with tokens that are too
+        old, and stops those that are still growing."""
         if self._service.on_stale != "drop":
             return
         for index in self.buffer.behind(self._floor):
@@ -142,25 +146,25 @@ class Producer:
 
     @property
     def _floor(self) -> int:
-        """The oldest weights that tokens may be of."""
+        """The oldest version of weights whose tokens may be trained."""
         return self._gate.version - self._service.max_staleness
 
     def _next(self) -> list[ReadyGroup] | None:
         return self.buffer.next(self._service.batch_size, in_order=not self._service.over_sampling)
 
     def _masked(self, group: ReadyGroup) -> ReadyGroup:
-        """The group without what has become stale since it was finished."""
+        """The group, with the tokens masked that became stale after it was finished."""
         return replace(group, samples=group_samples(group.index, group.tree, self._run, floor=self._floor))
 
     async def _picked(self, rollout_id: int) -> list[ReadyGroup]:
-        """What a buffer filter makes the batch of."""
+        """The groups that the user's buffer filter picks for the batch."""
         pick, size = self._filters["buffer_filter"], self._service.batch_size
         ready = [self.buffer.ready[index].samples for index in sorted(self.buffer.ready)]
         picked = await pick(self._args, rollout_id, ready, size, deadline_s=self._service.function_deadline_s)
         return chosen(self.buffer, picked, size, fault=pick.fault)
 
     async def _when(self, look: Callable[[], list[ReadyGroup] | None]) -> list[ReadyGroup]:
-        """What `look` finds, as soon as it finds something. Raises what ended the growing."""
+        """Wait until `look` finds something, and return it. Raises the error that ended the growing."""
         while (found := look()) is None:
             self._refuse_dead()
             self._changed.clear()
@@ -174,13 +178,13 @@ class Producer:
             raise ContractError("the service is closed and grows no trees")
 
     def _note(self) -> None:
-        """Something changed that somebody may wait for."""
+        """Wake whoever waits for a change."""
         self._changed.set()
 
     # -- growing ------------------------------------------------------------------------------------------------------
 
     async def _grow(self, known: Mapping[int, Replayed]) -> None:
-        """Boundary: whatever ends the growing is what the next batch raises."""
+        """Grow trees until the service is closed. Boundary: an error is stored here, and the next batch raises it."""
         observers = [*self._observers, self._observe]
         try:
             await self._run.grow_each(self._seedlings(known), observers, keep_up=self._store.room)
@@ -222,7 +226,7 @@ class Producer:
         check.add_done_callback(self._checks.discard)
 
     async def _check(self, index: int, tree: Tree, reason: str) -> None:
-        """Let a finished tree through, or drop it. Boundary: what goes wrong here is what the next batch raises."""
+        """Pass a finished tree on, or drop it. Boundary: an error is stored here, and the next batch raises it."""
         try:
             why = await self._why_not(index, tree, reason)
             if why is not None and index in self.buffer.checking:
@@ -233,8 +237,8 @@ class Producer:
             self._note()
 
     async def _why_not(self, index: int, tree: Tree, reason: str) -> str | None:
-        """Why a tree is in no batch; None = it may be, and is ready now, unless an update has dropped it meanwhile.
-        Faults are reasons, and are counted."""
+        """Why a tree is dropped. None = it is not: it is ready now, unless an update dropped it in the meantime. A
+        failure is also a reason, and is counted."""
         if reason != "done":
             return f"failed: {reason}"
         versions = versions_of(tree)
@@ -251,7 +255,7 @@ class Producer:
         return why
 
     async def _filtered(self, samples: list[Sample]) -> str | None:
-        """Why the group filter does not let a group through."""
+        """Why the group filter rejects a group; None = it accepts it."""
         if self._service.group_filter == MIXED:
             return None if rewards_differ(samples, self._service.reward_key) else MIXED
         if "group_filter" not in self._filters:
@@ -273,7 +277,8 @@ class Producer:
         self._refuse_too_many(reason)
 
     def _refuse_too_many(self, reason: str) -> None:
-        """Stop where more trees fail than may: what is wrong would only be met again and again."""
+        """Raise `TooManyFailures` if a larger share of trees failed than the configuration allows: the cause would only
+        repeat."""
         dropped = self.buffer.dropped
         num_failed = dropped["failed"] + dropped["filter_failed"] + dropped["no_rows"]
         num = self.buffer.num_handed + dropped.total()

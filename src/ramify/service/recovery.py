@@ -1,6 +1,6 @@
-"""Recovery: the state of a killed service, from its journal alone.
+"""Recovery: rebuilds the state of a killed service from its journal alone.
 
-Only trees that are in no batch are kept in memory.
+It keeps only the trees in memory that are in no batch.
 """
 
 from collections.abc import Collection, Iterable
@@ -24,19 +24,19 @@ class Recovered:
     rules: GrowthRules
     buffer: Buffer = field(default_factory=Buffer)
     trees: dict[int, Replayed] = field(default_factory=dict)
-    """Those that are in the buffer."""
+    """The trees in the buffer."""
     version: int = 0
     weights: str = ""
-    """Where they were loaded from; empty = the engine's first weights, or weights that the trainer pushed."""
+    """Where the weights were loaded from; empty = the engine's first weights, or weights that the trainer pushed."""
     source: dict[str, Any] | None = None
-    """State of the source of samples when it was saved last."""
+    """State of the sample source at the last save; None = no save."""
     marks: list[int] = field(default_factory=list)
-    """Batches behind which the trainer saved, in order."""
+    """Rollout ids after which the trainer saved, in order."""
     _given_up: set[int] = field(default_factory=set)
     """Trees that were dropped while they grew; their later records are skipped."""
 
     def read(self, record: RunRecord) -> None:
-        """Take the next record in. Raises `StoreError` for one that does not follow from those before it."""
+        """Apply the next record. Raises `StoreError` for a record that does not follow from those before it."""
         match record:
             case Handed():
                 self.buffer.handed(record)
@@ -67,7 +67,8 @@ class Recovered:
 
 
 def trees_again(records: Iterable[RunRecord], wanted: Collection[int], codec: Codec, rules: GrowthRules) -> list[Tree]:
-    """Finished trees by their numbers, in the order of `wanted`. Raises `StoreError` if one is not there."""
+    """Finished trees by their numbers, in the order of `wanted`. Raises `StoreError` if one is not complete in the
+    records."""
     trees: dict[int, Replayed] = {}
     for record in records:
         if not isinstance(record, ServiceRecord) and record.tree in wanted:

@@ -1,8 +1,8 @@
-"""Remote: the manager as a Ray actor. Places and forwards; what is done is done by `manager.py`, which knows no Ray.
+"""Remote: the manager as a Ray actor. This file places the actor; `manager.py` does the work and does not import Ray.
 
-Every method of `RolloutManager` is called as `manager.generate.remote(3)`. Ray hands what it returns over by reference:
-the batch stays where it was made until somebody asks for it, and goes straight to whoever trains on it. Ray restarts no
-manager: one that died is placed again on its folder, and goes on from its journal.
+Call every method of `RolloutManager` as `manager.generate.remote(3)`. Ray returns references: a batch stays where it
+was made until somebody asks for it, and goes directly to the trainer that asks. Ray does not restart a manager that
+died. Place a new one on its folder, and it continues from the journal.
 """
 
 from contextlib import AsyncExitStack
@@ -15,14 +15,14 @@ from ramify.service.manager import RolloutManager
 
 
 class RemoteManager(RolloutManager):
-    """A manager whose locks are held from one call to another, as no caller elsewhere can hold a context open."""
+    """A manager whose locks are held between calls, because a remote caller cannot hold a context open."""
 
     def __init__(self, config: RunConfig | None, path: Path | None, **options: Any) -> None:
         super().__init__(config, path, **options)
         self._held: AsyncExitStack | None = None
 
     async def start(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """As of the manager; itself it cannot be returned."""
+        """The same as `RolloutManager.start`, but returns nothing: an actor cannot return itself."""
         await super().start()
 
     async def acquire(self) -> None:
@@ -32,29 +32,29 @@ class RemoteManager(RolloutManager):
         self._held = held
 
     async def begin_update(self, version: int, source: str = "") -> None:
-        """Hold the engines still until `release`, for a trainer that pushes weights itself; see `updating`."""
+        """Pause the engines until `release`, for a trainer that pushes weights itself; see `updating`."""
         held = AsyncExitStack()
         await held.enter_async_context(self.updating(version, source))
         self._held = held
 
     async def release(self) -> None:
-        """End what `acquire` or `begin_update` began; the weights are acknowledged then. Raises `ConfigError` where
-        nothing was begun."""
+        """End what `acquire` or `begin_update` began; an update is acknowledged now. Raises `ConfigError` if nothing is
+        held."""
         if self._held is None:
             raise ConfigError("nothing is held: call `acquire` or `begin_update` before `release`")
         held, self._held = self._held, None
         await held.aclose()
 
     async def counted(self) -> dict[str, int]:
-        """`counts`, as a call."""
+        """`counts` as a method, because an actor's properties cannot be read."""
         return dict(self.counts)
 
 
 def placed(config: RunConfig | None, path: Path, **placement: Any) -> Any:
-    """An actor with a manager on the folder `path`, which every node that it may be placed on must see. `placement` are
-    Ray's options, such as `num_cpus` or `scheduling_strategy`. Raises `ConfigError` where Ray is missing.
+    """Place an actor with a manager on the folder `path`. Every node that may run it must see the folder. `placement`
+    are Ray's options, such as `num_cpus` or `scheduling_strategy`. Raises `ConfigError` if Ray is missing.
 
-    What its constructor raises comes with the first call.
+    The first call raises what the constructor raised.
     """
     try:
         import ray  # pyright: ignore[reportMissingImports]

@@ -1,6 +1,6 @@
-"""Reward: a user's function of a sample as a judge, so that its rewards are on the tree before credit is computed.
+"""Reward: makes a judge of the user's reward function, so that rewards are on the tree before credit is computed.
 
-What it says is recorded with the leaf, and a resumed service does not ask again.
+Its verdict is recorded with the leaf, so a resumed service does not ask again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ from ramify.service.functions import Function
 
 
 class RewardFunction:
-    """The judge `reward`: `function` takes (args, sample) and returns a number, or named parts of which `reward_key`
-    is the one that counts. It sees the gold answer, as the sample's label, only where `label_key` names its column."""
+    """The judge `reward`. `function` takes (args, sample) and returns a number, or named parts of which `reward_key`
+    names the reward. The sample has the gold answer as its label only if `label_key` names its column."""
 
     def __init__(
         self, function: Function, args: Any, *, deadline_s: float, reward_key: str | None, label_key: str | None
@@ -38,7 +38,7 @@ class RewardFunction:
         self._label_key = label_key
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
-        """One call a branch, side by side. Raises `JudgeError`."""
+        """Calls the function once per branch, concurrently. Raises `JudgeError`."""
         return await side_by_side(self._verdict(branch, problem) for branch in branches)
 
     async def _verdict(self, branch: Branch, problem: Problem) -> Verdict:
@@ -63,7 +63,7 @@ class RewardFunction:
 
 
 def rewarded(task: Task, function: Function | None, args: Any, service: ServiceConfig) -> Task:
-    """The task, judged by the user's reward function where there is one."""
+    """The task, judged by the user's reward function if there is one."""
     if function is None:
         return task
     judge = RewardFunction(
@@ -77,7 +77,7 @@ def rewarded(task: Task, function: Function | None, args: Any, service: ServiceC
 
 
 class WithReward:
-    """A task, the same but for who judges its leaves."""
+    """The same task with another judge of its leaves."""
 
     def __init__(self, task: Task, judge: BranchJudge) -> None:
         self._task = task
@@ -106,7 +106,7 @@ class WithReward:
 
 
 def sample_of_branch(branch: Branch, problem: Problem, *, label: Any = None) -> Sample:
-    """A path as a sample: its tokens and texts, with the problem's public columns. Its reward is nobody's yet."""
+    """A path as a sample: its tokens and texts, with the problem's public columns. It has no reward yet."""
     ids, mask = branch.ids, branch.is_sampled
     start = int(np.argmax(mask)) if mask.any() else len(ids)
     return Sample(

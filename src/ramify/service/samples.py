@@ -1,4 +1,4 @@
-"""Samples of trees: what a finished tree hands to a trainer, and how the samples of a batch are numbered."""
+"""Samples of trees: the samples that a finished tree gives a trainer, and how the samples of a batch are numbered."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -17,9 +17,10 @@ STALE = "tokens of weights too far behind are not trained"
 
 
 def group_samples(index: int, tree: Tree, run: Run, *, floor: int) -> list[Sample]:
-    """One sample a row of the tree that was begun as `index`, not numbered yet. Raises `ExportError` for one without.
+    """One sample per row of the tree with the number `index`, not numbered yet. Raises `ExportError` if the tree has no
+    row.
 
-    Where stale tokens are masked, those of weights older than version `floor` are not trained.
+    Under `on_stale = "mask"`, tokens of weights older than version `floor` are not trained.
     """
     config, service = run.prepared.config, run.prepared.config.service
     assert service is not None
@@ -37,7 +38,7 @@ def group_samples(index: int, tree: Tree, run: Run, *, floor: int) -> list[Sampl
 
 
 def without_stale(row: Row, floor: int) -> Row:
-    """The row without weight on tokens of versions older than `floor`."""
+    """The row with weight 0 on tokens of versions older than `floor`."""
     is_stale = (row.versions >= 0) & (row.versions < floor) & (row.weights > 0)
     if not is_stale.any():
         return row
@@ -45,11 +46,12 @@ def without_stale(row: Row, floor: int) -> Row:
 
 
 def numbered(groups: Iterable[Sequence[Sample]], first: int) -> None:
-    """Number the samples of a batch from `first` on, each a rollout of its own. Mutates them."""
+    """Number the samples of a batch from `first` on, each as a rollout of its own. Mutates them."""
     for number, sample in enumerate((sample for group in groups for sample in group), first):
         sample.index = sample.rollout_id = number
 
 
 def rewards_differ(group: Sequence[Sample], reward_key: str | None) -> bool:
-    """Whether the group's rewards say anything about which of its samples is better; a coin's ends have none."""
+    """Whether the group's rewards differ, so that it has a training signal. Paths that ended by random termination (the
+    coin) have no reward and are left out."""
     return len({sample.reward_value(reward_key) for sample in group if not was_ended_by_coin(sample)}) > 1

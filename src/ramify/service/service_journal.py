@@ -1,6 +1,6 @@
-"""Service journal: where a service writes down what it does, and reads it again: a run folder, or memory.
+"""Service journal: where a service records what it does and reads it again: a run folder, or memory.
 
-In memory everything is kept until the process ends, so that is for tests and simulations.
+The memory version keeps everything until the process ends. Use it for tests and simulations.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ class ServiceJournal:
         self._log: RunLog | None = None
         self._memory: MemoryStore | None = None
         self.marks: set[int] = set()
-        """Batches behind which the trainer saved."""
+        """Rollout ids after which the trainer saved."""
 
     @property
     def is_begun(self) -> bool:
@@ -49,19 +49,19 @@ class ServiceJournal:
 
     @property
     def observers(self) -> list[Observer]:
-        """Those that write trees down."""
+        """The observers that record trees."""
         log = [] if self._log is None else [self._log.observe]
         return [Recorder(self.store).observe, *log]
 
     def config(self) -> RunConfig | None:
-        """The configuration that was written; None = there is none."""
+        """The recorded configuration; None = there is none."""
         if self.path is None or not self.is_begun:
             return None
         return from_toml(header_and_config(self.path)[1])
 
     def open(self, header: Header, config: RunConfig, recovered: Recovered) -> None:
-        """Create the journal, or open it: then `recovered` reads every record. Raises `StoreError` if another process
-        writes it, if it was begun with other weights, or if it is damaged."""
+        """Create the journal, or open it and let `recovered` read every record. Raises `StoreError` if another process
+        writes to it, if it was begun with other weights, or if it is damaged."""
         if self.path is None:
             self._store = self._memory = self._memory or MemoryStore(header)
             for record in self._memory.records:
@@ -72,26 +72,26 @@ class ServiceJournal:
         self.marks = set(recovered.marks)
 
     async def mark(self, rollout_id: int, source: dict[str, object]) -> None:
-        """Make all that was written durable, and a place to come back to."""
+        """Make everything written so far durable, and mark this point for `rewind`."""
         await self.store.synced(self.store.append(Marked(rollout_id=rollout_id, source=source)))
         self.marks.add(rollout_id)
 
     def records(self) -> Iterable[RunRecord]:
-        """All that was written, from the beginning."""
+        """All records, from the beginning."""
         self.store.sync()
         if self.path is None:
             return list(self._memory.records) if self._memory else []
         return stream(self.path)
 
     def check_mark(self, rollout_id: int) -> None:
-        """Raise `StoreError` unless it can go back there."""
+        """Raise `StoreError` if there is no mark of this number."""
         if rollout_id not in self.marks:
             raise StoreError(
                 f"{self.path} has no save of rollout {rollout_id}; the last saves are {sorted(self.marks)[-8:]}"
             )
 
     def rewind(self, rollout_id: int) -> None:
-        """Go back to the mark of this number; to be closed before, and opened again."""
+        """Go back to the mark of this number. Close the journal before, and open it again after."""
 
         def is_mark(record: RunRecord) -> bool:
             return isinstance(record, Marked) and record.rollout_id == rollout_id
@@ -103,7 +103,7 @@ class ServiceJournal:
             del records[max(number for number, record in enumerate(records) if is_mark(record)) + 1 :]
 
     def close(self) -> None:
-        """Harmless when repeated. Raises `StoreError` where something was not saved."""
+        """Can be called again. Raises `StoreError` if something was not saved."""
         log, self._log = self._log, None
         store, self._store = self._store, None
         try:

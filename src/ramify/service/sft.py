@@ -1,8 +1,8 @@
-"""SFT: a rollout function that samples nothing: written answers as training data, by the same path (requirement S3.9).
+"""SFT: a rollout function that samples nothing. It makes training data of written answers (requirement S3.9).
 
-`service.rollout_function = "ramify.service.sft.generate_rollout"`. What is trained is what the assistant wrote: the
-label (`service.label_key` names its column), or the turns of the column `messages`. Nothing of the prompt is, and no
-observation. A demonstration becomes a tree with `written` segments, of which examples are made as of any other.
+Set `service.rollout_function = "ramify.service.sft.generate_rollout"`. It trains what the assistant wrote: the label
+(`service.label_key` names its column), or the assistant's turns in the column `messages`. It trains no prompt and no
+observation. A demonstration becomes a tree with `written` segments; its examples are made like those of any tree.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,14 @@ from ramify.runner.work import prompt_segments
 from ramify.service.source import Groups, SampleSource
 
 MESSAGES = "messages"
-"""The public column of turns: `{"role": ..., "content": ...}` each, behind the question."""
+"""The public column of turns after the question, each `{"role": ..., "content": ...}`."""
 WRITTEN = "assistant"
 """The role whose turns are trained."""
 
 
 def generate_rollout(args: Any, rollout_id: int, data_source: SampleSource, evaluation: bool = False) -> Groups:
-    """A batch of written samples, one a group. Raises `ConfigError` for a row that has none, and for an evaluation."""
+    """A batch of written samples, one per group. Raises `ConfigError` for a row without a written answer, and for an
+    evaluation."""
     if evaluation:
         raise ConfigError("written samples cannot be evaluated: set service.eval_function, or leave service.eval out")
     groups = data_source.get_samples(args.rollout_batch_size)
@@ -36,8 +37,8 @@ def generate_rollout(args: Any, rollout_id: int, data_source: SampleSource, eval
 
 
 def demonstration(problem: Problem, turns: Sequence[tuple[str, str]], codec: Codec, format: Any) -> Tree:
-    """A tree of one path: (role, text) of each turn behind the question; what the assistant says is written, the rest
-    given. The last turn ends the sequence, where the tokenizer has an end."""
+    """A tree of one path. `turns` are (role, text) after the question: the assistant's turns are written, the others
+    given. If the tokenizer has an end token, it follows the last turn."""
     tree = Tree(problem, codec, prompt_segments(codec, format.open(problem.for_agents())), seed=0)
     segments = [
         Segment("written" if role == WRITTEN else "given", token_array(codec.encode(text))) for role, text in turns
@@ -52,7 +53,7 @@ def demonstration(problem: Problem, turns: Sequence[tuple[str, str]], codec: Cod
 
 
 def _filled(sample: Sample, codec: Codec, format: Any) -> Sample:
-    """The written sample, with the numbers of the one that was drawn."""
+    """The written sample, with the numbers of the sample that was drawn."""
     problem = Problem(str(sample.metadata["uid"]), str(sample.prompt), public=sample.metadata)
     tree = demonstration(problem, _turns(sample), codec, format)
     (made,) = sft_samples(examples(tree, leaves="written"))
@@ -62,7 +63,7 @@ def _filled(sample: Sample, codec: Codec, format: Any) -> Sample:
 
 
 def _turns(sample: Sample) -> list[tuple[str, str]]:
-    """(role, text) of what was written for a sample."""
+    """(role, text) of each turn that was written for a sample."""
     messages = sample.metadata.get(MESSAGES)
     if messages is None and sample.label is not None:
         return [(WRITTEN, sample.label)]

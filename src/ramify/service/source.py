@@ -1,8 +1,8 @@
-"""Problem source: which problem comes when, in shuffled epochs, and the samples of it that functions get.
+"""Problem source: which problem comes when, in shuffled epochs, and its samples for rollout functions.
 
-The n-th problem is a pure function of the problems, the seed and n: epochs follow each other, each in its own order. So
-a position is one number, and a source goes on exactly from it. In a later epoch a problem has another uid, `uid@1`,
-`uid@2`, …: it is another group with other seeds.
+The n-th problem depends only on the problems, the seed and n. Each epoch has its own order. So one number is the whole
+position, and a source continues exactly from it. In a later epoch a problem has another uid, `uid@1`, `uid@2`, …: it is
+another group with other seeds.
 """
 
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
@@ -21,7 +21,7 @@ Groups = list[list[Sample]]
 
 
 class ProblemSource:
-    """Problems without an end. Immutable."""
+    """An endless sequence of problems. Immutable."""
 
     def __init__(self, problems: Sequence[Problem], *, seed: int, shuffle: bool) -> None:
         if not problems:
@@ -32,15 +32,15 @@ class ProblemSource:
         self._order = lru_cache(maxsize=4)(self._order_of)
 
     def __len__(self) -> int:
-        """Problems of an epoch."""
+        """Problems in an epoch."""
         return len(self.problems)
 
     def epoch(self, number: int) -> int:
-        """The epoch that the problem drawn as `number` belongs to."""
+        """The epoch of the problem with this number."""
         return number // len(self.problems)
 
     def problem(self, number: int) -> Problem:
-        """The problem drawn as `number`, from 0."""
+        """The problem with this number, from 0."""
         epoch, place = divmod(number, len(self.problems))
         problem = self.problems[self._order(epoch)[place]]
         return problem if not epoch else replace(problem, uid=f"{problem.uid}@{epoch}")
@@ -53,11 +53,11 @@ class ProblemSource:
 
 
 class SampleSource:
-    """Groups of samples for rollout functions, those that were given back first (THUDM/slime
-    slime/rollout/data_source.py: RolloutDataSourceWithBuffer). Mutable; `state` is all of it.
+    """Groups of samples for rollout functions; groups that were given back come first (THUDM/slime
+    slime/rollout/data_source.py: RolloutDataSourceWithBuffer). Mutable; `state` returns its whole state.
 
-    A group is `group_size` samples of one problem. `label_key` is the column of the secret that becomes their label;
-    None = they have none.
+    A group is `group_size` samples of one problem. `label_key` names the secret column that becomes their label; None =
+    they have no label.
     """
 
     def __init__(self, source: ProblemSource, *, group_size: int, label_key: str | None = None) -> None:
@@ -67,19 +67,20 @@ class SampleSource:
         self.num_drawn = 0
         """Groups drawn so far."""
         self.buffer: Groups = []
-        """Given back and not taken since, in the order they came."""
+        """Groups that were given back and not taken since, oldest first."""
 
     def __len__(self) -> int:
         return len(self._source)
 
     def get_samples(self, num_samples: int) -> Groups:
-        """So many groups: those of the buffer first. They are the caller's to change."""
+        """`num_samples` groups, those of the buffer first. The caller may change them."""
         taken = self.buffer[:num_samples]
         del self.buffer[:num_samples]
         return [*taken, *(self._draw() for _ in range(num_samples - len(taken)))]
 
     def add_samples(self, samples: Iterable[Sequence[Sample]]) -> None:
-        """Give groups back, partial ones too, to be taken before new ones. Raises `ContractError` for what is none."""
+        """Give groups back, also partial ones; they are taken before new ones. Raises `ContractError` for anything but
+        non-empty groups of samples."""
         groups = [list(group) for group in samples]
         for group in groups:
             if not group or not all(isinstance(sample, Sample) for sample in group):
@@ -87,12 +88,12 @@ class SampleSource:
         self.buffer.extend(groups)
 
     def state(self) -> dict[str, Any]:
-        """All there is to know, as plain data; gold answers are left out, and are read from the data again."""
+        """The whole state as plain data, without gold answers; `load` reads those from the data again."""
         buffer = [[{**sample.to_dict(), "label": None} for sample in group] for group in self.buffer]
         return {"num_drawn": self.num_drawn, "buffer": buffer}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Continue from a `state`."""
         self.num_drawn = state["num_drawn"]
         self.buffer = [[self._labelled(Sample.from_dict(sample)) for sample in group] for group in state["buffer"]]
 
@@ -113,7 +114,7 @@ class SampleSource:
         ]
 
     def _labelled(self, sample: Sample) -> Sample:
-        """The sample with the label of its group's problem; one without a number keeps none."""
+        """The sample with the label of its group's problem. A sample without a group number is unchanged."""
         if sample.group_index is not None:
             sample.label = self._label_of(self._source.problem(sample.group_index))
         return sample
@@ -130,7 +131,7 @@ class SampleSource:
 
 
 def flat(nested: Sequence[Any]) -> list[Any]:
-    """The elements of lists in lists, however deep: prompts, rollouts, samples."""
+    """The elements of nested lists of any depth: prompts, rollouts, samples."""
     found: MutableSequence[Any] = []
     for each in nested:
         found.extend(flat(each) if isinstance(each, list | tuple) else [each])

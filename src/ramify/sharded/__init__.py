@@ -1,4 +1,4 @@
-"""One run on many processes: its shards, the workers that grow them, and workers on Ray.
+"""One run in many processes: its shards, the workers that grow them, and workers on Ray.
 
 May import the pure rooms, the edges, `config`, `store` and `runner`. Read `run.py` first.
 """

@@ -1,8 +1,8 @@
-"""Ray: a divided run whose workers are Ray actors, on a cluster begun here or joined.
+"""Ray: a sharded run whose workers are Ray actors, on a cluster that is started here or joined.
 
-Places and forwards; what is done is done by `workers` and `shards`, which know no Ray. Ray restarts no actor: the one
-that follows a dead one is another actor, which reads the journal. What this process began on the cluster ends with it,
-and nothing else does.
+This file only places actors and forwards calls; `workers` and `run` do the work and do not import Ray. Ray does not
+restart an actor: a dead one is replaced by a new actor, which reads the journal. What this process started on the
+cluster ends with it, and nothing else does.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ def rollout(
     say: Say = lambda text: None,
     restarts: RestartPolicy = RESTARTS,
 ) -> RunReport:
-    """Grow a run into the new folder `out` by Ray actors, one a shard.
+    """Grow a run into the new folder `out` with Ray actors, one per shard.
 
-    `address` is a running cluster's; None = one is begun here, and ended. `num_workers` is the number of its CPUs where
-    it is None. Raises `ConfigError` before anything starts, and what `ShardedRun.grow` raises.
+    `address` of a running cluster; None = start one here, and stop it at the end. `num_workers` None = the cluster's
+    number of CPUs. Raises `ConfigError` before anything starts, and what `ShardedRun.grow` raises.
     """
     out = out.absolute()
     check_shareable(config)
@@ -71,7 +71,7 @@ def resume(
     say: Say = lambda text: None,
     restarts: RestartPolicy = RESTARTS,
 ) -> RunReport:
-    """Go on with a divided run by Ray actors, `num_workers` shards at a time. Arguments as in `rollout`."""
+    """Continue a sharded run with Ray actors, `num_workers` shards at a time. Arguments as in `rollout`."""
     library()
     with closing(ShardedFolder.open(path.absolute())) as folder, joined(address, num_workers):
         problems = problems_of(from_toml(folder.config))
@@ -86,9 +86,9 @@ def resume(
 
 @contextmanager
 def reserved(number: int) -> Iterator["RayLauncher"]:
-    """Room for so many workers, of a CPU each, spread over the machines of the cluster.
+    """Reserve room for `number` workers of one CPU each, spread over the machines of the cluster.
 
-    Raises `ConfigError` if the cluster has not that much, or others hold it.
+    Raises `ConfigError` if the cluster has too few CPUs, or if others use them.
     """
     ray = library()
     from ray.util import placement_group, remove_placement_group  # pyright: ignore[reportMissingImports]
@@ -131,7 +131,7 @@ class RayLauncher:
 
 
 class RayWorker:
-    """A `ShardWorker` that is an actor."""
+    """A `ShardWorker` in a Ray actor."""
 
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray = ray
@@ -153,7 +153,7 @@ class RayWorker:
         self._ray.kill(self._actor, no_restart=True)
 
     async def _answered(self, answer: Awaitable[T]) -> T:
-        """What the actor answers. Whatever Ray says of an actor that is gone or cannot be reached is its death."""
+        """The actor's answer. Raises `WorkerDied` if Ray reports that the actor is gone or cannot be reached."""
         errors = self._ray.exceptions
         gone = (errors.RayActorError, errors.RaySystemError, errors.NodeDiedError, errors.ObjectLostError)
         try:

@@ -1,9 +1,9 @@
-"""ShardedRun: a divided run, grown by workers that may die.
+"""ShardedRun: a sharded run, grown by workers that may die.
 
-Owns which shard has a worker, what happens when a worker dies, and the merged report. A `WorkerLauncher` decides where
-workers run: on Ray (`ramify.sharded.ray`) or elsewhere. All state is in the journals: when a worker dies, the next one
-goes on from its shard's journal, and no finished node and no budget is lost. Invariant: a shard has at most one worker
-here, and the lock of its journal keeps any other process from writing.
+It decides which shard has a worker and what happens when a worker dies, and merges the report. A `WorkerLauncher`
+decides where workers run: on Ray (`ramify.sharded.ray`) or elsewhere. All state is in the journals: when a worker dies,
+the next one continues from its shard's journal, and no finished node and no budget is lost. Invariant: a shard has at
+most one worker here, and the lock of its journal keeps other processes from writing.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ class RestartPolicy:
     """When a worker counts as dead, and how often a run replaces it."""
 
     max_deaths: int = 3
-    """Deaths in a row without a new byte in the shard's journal; one more ends the run."""
+    """Deaths in a row without a new byte in the shard's journal; one more stops the run."""
     pause_s: float = 1.0
     """Pause before a dead worker is replaced; each further death in a row doubles it."""
     start_s: float = 180.0
-    """Longest start of a worker: a machine may have to load libraries over the network first."""
+    """Longest time that a worker may take to start: its machine may have to load libraries over the network."""
     busy_s: float = 60.0
-    """Longest time that the journal of a dead worker stays locked."""
+    """Longest time that the journal of a dead worker may stay locked."""
     stop_s: float = 20.0
-    """Longest time that a worker takes to stop."""
+    """Longest time that a worker may take to stop."""
     look_s: float = 0.5
     """Time between two progress reports."""
 
@@ -52,10 +52,10 @@ RESTARTS = RestartPolicy()
 
 @dataclass(slots=True)
 class Deaths:
-    """Deaths of a shard's workers in a row, while its journal did not grow."""
+    """Deaths in a row of a shard's workers without growth of its journal."""
 
     num_bytes: int
-    """The longest the journal has been."""
+    """The largest size that the journal has had."""
     number: int = 0
 
     def count(self, num_bytes: int) -> None:
@@ -65,9 +65,9 @@ class Deaths:
 
 
 class ShardedRun:
-    """Has every shard of `folder` grown, at most `num_workers` at a time, with its part of the run's `problems`, which
-    are made once, here: in every worker that may cost as much as growing. `show` is told how far the run has come and
-    `say` what happened to workers."""
+    """Grows every shard of `folder`, at most `num_workers` at a time. The run's `problems` are made once, here, and
+    each worker gets its part, because making them in every worker may cost as much as growing. `show` is called with
+    the progress of the run and `say` with messages about workers."""
 
     def __init__(
         self,
@@ -95,8 +95,9 @@ class ShardedRun:
         self._reports: dict[Shard, RunReport] = {}
 
     async def grow(self) -> RunReport:
-        """Grow the run to its end. The first fault of a shard stops the others, and is raised when all have stopped;
-        `WorkersDown` when the workers of one keep dying. Cancelling this stops the workers; the run can be resumed."""
+        """Grow the run to its end. The first error of a shard stops the other shards, and is raised when all have
+        stopped. Raises `WorkersDown` if the workers of a shard keep dying. Cancelling this stops the workers; the run
+        can be resumed."""
         began = time.monotonic()
         token = self._folder.path / SHARDS / self._token
         with store_errors("write to", token.parent):
@@ -129,7 +130,7 @@ class ShardedRun:
                 group.create_task(one(shard))
 
     async def _grow(self, shard: Shard, slot: int) -> RunReport:
-        """Grow one shard, by as many workers as it takes."""
+        """Grow one shard, and replace its worker whenever it dies."""
         deaths = Deaths(self._journal_bytes(shard))
         while True:
             try:
@@ -170,7 +171,7 @@ class ShardedRun:
             raise WorkerDied(f"it did not start within {self._restarts.start_s:g} s") from None
 
     def _check(self, info: WorkerInfo, shard: Shard) -> None:
-        """Refuse a worker that cannot do the work."""
+        """Raise an error if the worker does not see the folder, or has another version of ramify."""
         if not info.sees_folder:
             raise StoreError(
                 f"the worker of shard {shard.index}, on {info.host}, does not see {self._folder.path}: the run folder "
@@ -182,7 +183,8 @@ class ShardedRun:
             )
 
     async def _ended(self, worker: Worker) -> RunReport:
-        """Have a worker grow. A process that was taken for dead may hold its journal a little longer."""
+        """Let a worker grow its shard. Retries while the journal is locked: a process that seemed dead may hold it a
+        little longer."""
         end = asyncio.get_running_loop().time() + self._restarts.busy_s
         while True:
             ended = await worker.grow()
@@ -198,10 +200,10 @@ class ShardedRun:
             async with asyncio.timeout(self._restarts.stop_s):
                 await worker.stop()
         except (WorkerDied, TimeoutError):
-            pass  # Its journal is as sound as after any kill, and its process is ended next.
+            pass  # The caller ends the process; the journal survives that as it survives any kill.
 
     async def _look(self) -> None:
-        """Show how far the run has come, now and then."""
+        """Show the progress of the run every `look_s`."""
         while True:
             await asyncio.sleep(self._restarts.look_s)
             workers = dict(self._workers)
@@ -219,6 +221,6 @@ class ShardedRun:
 
 
 def _first(faults: ExceptionGroup[Exception]) -> Exception:
-    """The first fault of a group, however deep."""
+    """The first error of a nested exception group."""
     first = faults.exceptions[0]
     return _first(first) if isinstance(first, ExceptionGroup) else first

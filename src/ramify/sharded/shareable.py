@@ -1,4 +1,4 @@
-"""Shareable: refuses, before any process starts, a configuration that several processes cannot run side by side."""
+"""Shareable: checks, before any process starts, that several processes can run a configuration side by side."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,13 +9,13 @@ from ramify.engines.shipped import MODELS
 
 
 def check_shareable(config: RunConfig) -> None:
-    """Raise `ConfigError` with all that several processes could not share."""
+    """Raise one `ConfigError` with everything that several processes cannot share."""
     if found := list(faults(config)):
         raise ConfigError("several processes cannot share this run: " + "; ".join(found))
 
 
 def faults(config: RunConfig) -> Iterator[str]:
-    """What each of several processes would have of its own, or would not find."""
+    """Settings that each process would have separately, or would not find."""
     for name, engine in {"engine": config.engine, **{f"engines.{n}": e for n, e in config.engines.items()}}.items():
         yield from _engine_faults(name, engine)
         model = None if engine.model in MODELS else engine.model
@@ -42,7 +42,7 @@ def _named(path: str, options: Mapping[str, object]) -> dict[str, object]:
 
 
 def _relative(settings: Mapping[str, object]) -> Iterator[str]:
-    """Files that are named from the current folder, which is another one elsewhere."""
+    """Files with a relative path; another process has another current folder."""
     for path, value in settings.items():
         if isinstance(value, str) and value and "\0" not in value and _is_relative_file(Path(value)):
             whole = str(Path(value).resolve())
@@ -53,4 +53,4 @@ def _is_relative_file(path: Path) -> bool:
     try:
         return not path.is_absolute() and path.exists()
     except OSError:
-        return False  # No name that a file could have.
+        return False  # Not a valid file name.

@@ -1,7 +1,7 @@
 """Workers: a worker grows one shard of a run in its own process.
 
-`ShardWorker` does the work; a `Worker` is anything that forwards its four calls, over any connection. All arguments and
-results can be pickled, and every call may be repeated: growing goes on from the journal.
+`ShardWorker` does the work. A `Worker` is anything that forwards its four calls, over any connection. All arguments and
+results can be pickled. Every call may be repeated, because growing continues from the journal.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from ramify.version import __version__
 
 
 class WorkerDied(Exception):
-    """The process of a worker is gone, or cannot be reached. For `ShardedRun` alone."""
+    """The process of a worker is gone, or cannot be reached. Only `ShardedRun` handles it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """Where a worker runs, and what it sees there."""
+    """Where a worker runs, and whether it sees the run folder."""
 
     host: str
     pid: int
@@ -39,15 +39,15 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class ShardEnd:
-    """How a worker's growing ended: with a report, with a fault, or, with neither, because it was told to stop."""
+    """How a worker's growing ended: with a report, or with a fault. Neither = it was told to stop."""
 
     report: RunReport | None = None
     fault: RamifyError | None = None
     errno: int | None = None
-    """Of the operating system's error behind the fault, which is lost where the fault is pickled."""
+    """The `errno` of the OS error that caused the fault. Pickling a fault loses its cause."""
 
     def error(self) -> RamifyError | None:
-        """The fault as it was raised."""
+        """The fault, with its OS error as the cause."""
         if self.fault is not None and self.errno is not None:
             self.fault.__cause__ = OSError(self.errno, os.strerror(self.errno))
         return self.fault
@@ -57,7 +57,7 @@ class Worker(Protocol):
     """Grows one shard, somewhere. Every method raises `WorkerDied` if it is gone."""
 
     async def meet(self, token: str) -> WorkerInfo:
-        """Say where it is, and whether it sees the file of that name in the run's folder of shards."""
+        """Tell where the worker runs, and whether it sees the file `token` in the run's folder of shards."""
         ...
 
     async def grow(self) -> ShardEnd:
@@ -65,29 +65,29 @@ class Worker(Protocol):
         ...
 
     async def tally(self) -> Tally:
-        """How far it has come."""
+        """The progress of the shard."""
         ...
 
     async def stop(self) -> None:
-        """Have `grow` end, and return when it has."""
+        """Stop `grow`, and return when it has ended."""
         ...
 
 
 class WorkerLauncher(Protocol):
-    """Starts workers and ends them."""
+    """Starts and ends workers."""
 
     async def start(self, path: Path, portion: Portion, *, slot: int, num_at_once: int) -> Worker:
-        """A worker for a shard of the run at `path`, the only one in its slot of `num_at_once`. May raise
-        `WorkerDied`."""
+        """Start a worker for a shard of the run at `path`. It is the only one in its slot, of `num_at_once` slots. May
+        raise `WorkerDied`."""
         ...
 
     def end(self, worker: Worker) -> None:
-        """Let go of a worker, whatever it is doing; its process ends. Never raises."""
+        """Release a worker in any state; its process ends. Never raises."""
         ...
 
 
 class ShardWorker:
-    """The worker itself, to be made where the work is done."""
+    """The worker itself. Create it in the process that does the work."""
 
     def __init__(self, path: str, portion: Portion, num_at_once: int) -> None:
         self._path = Path(path)

@@ -1,9 +1,9 @@
-"""Meters: the numbers behind the table of metrics, told to OpenTelemetry and to whoever looks.
+"""Meters: the values of the metrics in the table, exported to OpenTelemetry and readable here.
 
-There is one of them a meter provider, as there is one registry a process elsewhere: what several parts of a process
-count through one provider is summed, and exported once. Sums and last values are read by the provider when it exports,
-so that counting is an addition; values of histograms are handed over one by one, since nothing else keeps their spread.
-A series is there from its first value on: what nobody counted is not shown as 0. Safe to call from several threads.
+Each meter provider has one `Meters`. Parts of a process that share a provider add to the same sums, which are exported
+once. The provider reads sums and gauges when it exports, so counting is only an addition. Histogram values are passed
+on one by one, because their distribution needs every value. A series exists from its first value on; a metric that
+nobody counted is not shown as 0. Safe to call from several threads.
 """
 
 import math
@@ -24,26 +24,26 @@ COUNTED: tuple[Kind, ...] = ("counter", "up_down")
 
 
 class Series:
-    """A metric with one set of attributes. Mutated by `add`, `set` and `record`, each for its kinds of metrics."""
+    """A metric with one set of attributes. Mutated by `add`, `set` and `record`, each for its own kind of metric."""
 
     __slots__ = ("_exported", "_lock", "_name", "attributes", "counts", "labels", "metric", "value")
 
     def __init__(self, name: str, metric: Metric, attributes: dict[str, str], exported: Any) -> None:
-        """`exported`: what the values of a histogram are handed on to."""
+        """`exported` receives the values of a histogram."""
         self._name = name
         self._exported = exported
         self._lock = threading.Lock()
         self.metric = metric
         self.labels = tuple(_valid(attributes.get(key, "")) for key in metric.attributes)
-        """A value for every attribute of the metric; empty = it does not apply."""
+        """One value per attribute of the metric; empty = it does not apply."""
         self.attributes = {ATTRIBUTES[k]: v for k, v in zip(metric.attributes, self.labels, strict=True) if v}
         self.value: float = 0
-        """Of a histogram, the sum."""
+        """For a histogram, the sum of its values."""
         self.counts = [0] * (len(metric.buckets) + 1) if metric.buckets else []
-        """Of a histogram, the number of values up to each bound and above the one before; the last: above all."""
+        """For a histogram, the number of values in each bucket; the last bucket has the values above all bounds."""
 
     def add(self, amount: float) -> None:
-        """Add to a sum. Raises `ContractError` if it is a counter and would fall."""
+        """Add to a sum. Raises `ContractError` if the amount is not finite, or would lower a counter."""
         if not math.isfinite(amount) or (amount < 0 and self.metric.kind == "counter"):
             raise ContractError(
                 f"{self._name!r} cannot grow by {amount!r}: a counter takes finite numbers of 0 or more"
@@ -52,7 +52,7 @@ class Series:
             self.value += amount
 
     def set(self, value: float) -> None:
-        """Say what a gauge is now."""
+        """Set a gauge."""
         self.value = self._finite(value)
 
     def record(self, value: float) -> None:
@@ -70,12 +70,12 @@ class Series:
 
 
 def _valid(value: object) -> str:
-    """Text that can be written as UTF-8: one value that cannot would cost everybody the page."""
+    """The value as valid UTF-8. A single invalid value would break the whole page."""
     return str(value).encode("utf-8", "replace").decode()
 
 
 class Meters:
-    """Takes numbers by name. Raises `ContractError` for a name, a kind or an attribute that is not in the table."""
+    """Records numbers by name. Raises `ContractError` for a name, a kind or an attribute that is not in the table."""
 
     def __init__(self, provider: "MeterProvider") -> None:
         self._meter = provider.get_meter(SCOPE, __version__)
@@ -89,7 +89,7 @@ class Meters:
         self._of(name, COUNTED, attributes).add(amount)
 
     def gauge(self, name: str, value: float, /, **attributes: str) -> None:
-        """Say what a value is now."""
+        """Set a gauge."""
         self._of(name, ("gauge",), attributes).set(value)
 
     def record(self, name: str, value: float, /, **attributes: str) -> None:
@@ -97,11 +97,11 @@ class Meters:
         self._of(name, ("histogram",), attributes).record(value)
 
     def counter(self, name: str, /, **attributes: str) -> Series:
-        """The sum of these attributes, for whoever adds to it often."""
+        """The series of these attributes, for code that adds to it often."""
         return self._of(name, COUNTED, attributes)
 
     def each(self) -> Iterator[tuple[str, list[Series]]]:
-        """Every metric that has a value, with its series, in the order in which they came."""
+        """Every metric that has a value, with its series, in order of first use."""
         with self._making:
             found = [(name, list(series.values())) for name, series in self._by_name.items()]
         yield from found
@@ -123,7 +123,7 @@ class Meters:
         return series
 
     def _export(self, name: str, metric: Metric) -> None:
-        """Tell the provider of a metric."""
+        """Register a metric with the provider."""
 
         def values(options: "CallbackOptions") -> "Iterator[Observation]":
             return self._observations(name)
@@ -153,8 +153,8 @@ _LOOKING = threading.Lock()
 
 
 def meters_of(provider: "MeterProvider | None" = None) -> Meters:
-    """The meters of a provider; None = of the process's, which does nothing with them where none was set. Raises
-    `ConfigError` where the library is missing."""
+    """The meters of a provider. None = the process's provider, which discards them if none was set. Raises
+    `ConfigError` if the library is missing."""
     try:
         from opentelemetry import metrics
     except ImportError as error:

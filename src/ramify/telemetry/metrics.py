@@ -1,9 +1,9 @@
-"""Metrics: every number that telemetry may show: name -> kind, unit, description, attributes. One table for all.
+"""Metrics: the one table of every number that telemetry may export: name -> kind, unit, description, attributes.
 
-Names, units, buckets and attributes beginning `gen_ai.` are those of OpenTelemetry's semantic conventions 1.41.0, and,
-for the two durations that these lack, of open-telemetry/semantic-conventions-genai:docs/gen-ai/gen-ai-metrics.md; the
-status of both is "development". What they have no name for begins `ramify.`. Values of attributes come from small
-closed sets or from the configuration: never a prompt, a text, or a name that a model made up.
+Names, units, buckets and attributes that begin with `gen_ai.` follow OpenTelemetry's semantic conventions 1.41.0. Two
+durations are missing there and follow open-telemetry/semantic-conventions-genai:docs/gen-ai/gen-ai-metrics.md. Both
+documents have the status "development". Names of our own begin with `ramify.`. Attribute values come from small closed
+sets or from the configuration. They are never a prompt, a text, or a name that a model made up.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Final, Literal
 from ramify.core.errors import ConfigError, ContractError, nearest
 
 Kind = Literal["counter", "up_down", "gauge", "histogram"]
-"""counter: a sum that only rises; up_down: a sum; gauge: the last value; histogram: how values are spread."""
+"""counter: a sum that only rises; up_down: a sum; gauge: the last value; histogram: the distribution of values."""
 
 SCOPE: Final = "ramify"
 INSTALL: Final = "pip install 'ramify[metrics]'"
@@ -34,7 +34,7 @@ ATTRIBUTES: Final = {
     "status": "ramify.tool.status",
     "judge": "ramify.judge",
 }
-"""What an attribute is called in calls -> its name in what is exported."""
+"""Name of an attribute in our calls -> its exported name."""
 
 TOKENS: Final = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
 REQUEST_S: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -45,16 +45,16 @@ SMALL: Final = (0, 1, 2, 3, 4, 6, 8, 12, 16, 32)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What is known of a metric before it has a value."""
+    """What is fixed about a metric before it has a value."""
 
     kind: Kind
     unit: str
-    """By UCUM, as OpenTelemetry writes it: `s`, `1`, `{token}`."""
+    """In UCUM, as OpenTelemetry writes it: `s`, `1`, `{token}`."""
     description: str
     attributes: tuple[str, ...] = ()
-    """Keys of `ATTRIBUTES`; one that does not apply is left out."""
+    """Keys of `ATTRIBUTES`. A call leaves out those that do not apply."""
     buckets: tuple[float, ...] = ()
-    """Upper bounds, of a histogram."""
+    """Upper bounds of a histogram."""
 
     def __post_init__(self) -> None:
         if bool(self.buckets) != (self.kind == "histogram"):
@@ -128,7 +128,7 @@ METRICS: Final[dict[str, Metric]] = {
 
 
 def metric_of(name: str, kinds: tuple[Kind, ...], attributes: tuple[str, ...]) -> Metric:
-    """The metric called `name`. Raises `ContractError` if there is none, or it is of another kind or has no such
+    """The metric called `name`. Raises `ContractError` if there is none, if its kind differs, or if it lacks an
     attribute."""
     metric = METRICS.get(name)
     if metric is None:
@@ -143,7 +143,7 @@ def metric_of(name: str, kinds: tuple[Kind, ...], attributes: tuple[str, ...]) -
 
 
 def prometheus_name(name: str) -> str:
-    """What a metric is called in Prometheus' text, without the `_total` of counters (OpenTelemetry specification,
+    """The name of a metric in Prometheus' text, without the `_total` of counters (OpenTelemetry specification,
     compatibility/prometheus_and_openmetrics.md)."""
     metric = METRICS[name]
     unit = {"s": "_seconds", "By": "_bytes"}.get(metric.unit, "")
@@ -151,5 +151,5 @@ def prometheus_name(name: str) -> str:
 
 
 def label(attribute: str) -> str:
-    """What an attribute is called in Prometheus' text."""
+    """The name of an attribute in Prometheus' text."""
     return ATTRIBUTES[attribute].replace(".", "_")

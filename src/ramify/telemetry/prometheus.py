@@ -1,7 +1,7 @@
 """MetricsServer: one page in Prometheus' text format, served by a thread of its own.
 
-Owns a port and a thread until it is closed, and nothing else. Each request reads the meters anew. There is no access
-control, so by default it listens on this machine only.
+It owns only a port and a thread, until it is closed. Each request reads the current values. There is no access control,
+so by default it listens on this machine only.
 """
 
 from collections.abc import Iterator
@@ -19,10 +19,10 @@ MAX_PORT = 65535
 
 
 class MetricsServer:
-    """Serves what `meters` hold at `address` until it is closed."""
+    """Serves the values of `meters` at `address` until it is closed."""
 
     def __init__(self, meters: Meters, port: int = 0, host: str = "127.0.0.1") -> None:
-        """Port 0 = any that is free. Raises `ConfigError` where it cannot listen, or the library is missing."""
+        """Port 0 = any free port. Raises `ConfigError` if it cannot listen, or if the library is missing."""
         try:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError as error:
@@ -43,20 +43,20 @@ class MetricsServer:
         self.address = f"http://{shown}:{self.port}/metrics"
 
     def close(self) -> None:
-        """Stop serving and give the port back. Harmless when repeated."""
+        """Stop serving and free the port. Can be called again."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 class _Page:
-    """Meters as prometheus_client collects them."""
+    """The meters as a collector for prometheus_client."""
 
     def __init__(self, meters: Meters) -> None:
         self._meters = meters
 
     def collect(self) -> "Iterator[Family]":
-        """Every metric that has a value, as it is now."""
+        """The current values of every metric that has one."""
         for name, every in self._meters.each():
             yield _family(name, every)
 

@@ -1,8 +1,8 @@
-"""RunMeter: one run's events as metrics and spans. `observe` is an observer.
+"""RunMeter: turns the events of one run into metrics and spans. `observe` is an observer.
 
-Owns what is known of the trees that are growing, by their index, which is why every run has a meter of its own. It
-counts what this process did: of a resumed run, what was grown before is no part of it, but for the leaves and the shape
-of a tree, which are those of the whole tree; of a tree that broke off, what was grown and never delivered is.
+It tracks the growing trees by their index, so every run needs its own meter. It counts what this process did. For a
+resumed run, work done before the resume is not counted, but the leaves and the shape of a tree are those of the whole
+tree. If a tree breaks off, its undelivered steps are counted.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from ramify.telemetry.spans import OpenTree, Spans, error_of_call, error_type
 from ramify.telemetry.tree_shape import TreeShape, leaves_by_stop, shape_of
 
 UNSAID: Final = ""
-"""The phase of a tree before its first."""
+"""The phase of a tree before its first phase begins."""
 
 
 @dataclass(slots=True)
 class Faults:
-    """Commands that ended, and those of them that failed."""
+    """Number of commands that ended, and how many of them failed."""
 
     num_outcomes: int = 0
     num_failed: int = 0
@@ -49,7 +49,7 @@ class GrowingTree:
 
     tree: Tree
     began: float
-    """By the loop's clock."""
+    """On the event loop's clock, in seconds."""
     span: OpenTree | None
     phase: str = UNSAID
     num_in_flight: int = 0
@@ -66,7 +66,7 @@ class StepCosts:
     calls: Series
 
     def bill(self, step: Step) -> None:
-        """Add a step."""
+        """Count a step."""
         self.steps.add(1)
         for segment in step.segments:
             usage = segment.usage
@@ -90,7 +90,7 @@ class RunMeter:
         """By phase and role."""
 
     def observe(self, event: Event) -> None:
-        """Take one event, in the task that it is told in."""
+        """Take one event. Call it in the task that emits the event."""
         match event:
             case TreeOpened(index, tree, is_resumed):
                 self._opened(index, tree, is_resumed=is_resumed)
@@ -113,7 +113,7 @@ class RunMeter:
                 pass
 
     def close(self) -> None:
-        """Let go of trees that nobody closed: their run was cancelled."""
+        """End the trees that are still open: their run was cancelled."""
         for growing in self._growing.values():
             self._gone(growing)
             if growing.span is not None:
@@ -125,7 +125,7 @@ class RunMeter:
 
     def _opened(self, index: int, tree: Tree, *, is_resumed: bool) -> None:
         if index in self._growing:
-            # The run that it was of has been cancelled, and another begun.
+            # Its run was cancelled and another one began.
             self.close()
         span = None if self._spans is None else self._spans.open_tree(index, tree, is_resumed=is_resumed)
         self._growing[index] = GrowingTree(tree, _now(), span)
@@ -137,7 +137,7 @@ class RunMeter:
         return self._growing[index]
 
     def _closed(self, growing: GrowingTree | None, closed: TreeClosed) -> None:
-        """A tree has ended; one whose record could not be followed was never opened."""
+        """A tree has ended. `growing` is None if its record could not be followed, so that it was never opened."""
         tree, meters = closed.tree, self._meters
         error = "" if closed.is_whole else error_type(closed.reason)
         meters.count("ramify.trees.closed", reason=error or "done")
@@ -158,7 +158,7 @@ class RunMeter:
             self._spans.close_tree(growing.span, _attributes(closed, shape), duration_s, error)
 
     def _gone(self, growing: GrowingTree) -> None:
-        """A tree is no longer open."""
+        """A tree is not open any more."""
         self._meters.count("ramify.trees.open", -1)
         self._set_in_flight(growing, 0)
         if growing.phase != UNSAID:
@@ -167,7 +167,7 @@ class RunMeter:
     # -- what is going on ---------------------------------------------------------------------------------------------
 
     def _moved(self, growing: GrowingTree, phase: str) -> None:
-        """A tree is in another phase, or another round of one, and its commands in flight with it."""
+        """A tree enters a phase or another round of it. Its commands in flight move with it."""
         if phase == growing.phase:
             return
         number = growing.num_in_flight
@@ -182,7 +182,7 @@ class RunMeter:
         self._set_in_flight(growing, len(growing.tree.pending))
 
     def _set_in_flight(self, growing: GrowingTree, number: int) -> None:
-        """So many commands of the tree are in flight."""
+        """The tree has `number` commands in flight."""
         if number != growing.num_in_flight:
             self._meters.count("ramify.commands.in_flight", number - growing.num_in_flight, phase=growing.phase)
             growing.num_in_flight = number
@@ -230,7 +230,7 @@ class RunMeter:
 
     def _called(self, call: ToolCall, phase: str) -> None:
         if not call.is_executed:
-            # What the model called may be no tool at all, and its name anything.
+            # The model may have called a tool that does not exist, under any name.
             self._meters.count("ramify.tool_calls", tool="", status=call.status, phase=phase)
             return
         self._meters.count("ramify.tool_calls", tool=call.tool, status=call.status, phase=phase)
@@ -246,7 +246,7 @@ class RunMeter:
 
 
 def _attributes(closed: TreeClosed, shape: TreeShape) -> dict[str, int]:
-    """What a tree's span says of how it ended."""
+    """The attributes that a tree's span gets at its end."""
     total = Spend()
     for spend in closed.spent.values():
         total.add(spend)

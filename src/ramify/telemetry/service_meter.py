@@ -1,4 +1,4 @@
-"""ServiceMeter: the service's own numbers, told behind every batch (`metrics.py` has their names)."""
+"""ServiceMeter: the service's own metrics, updated after every batch (`metrics.py` has their names)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from ramify.rows.sample import Sample
 from ramify.telemetry.telemetry import Telemetry
 
 DROPPED = "dropped/"
-"""How the counts of a buffer name those that were dropped, by reason."""
+"""Prefix of the counts of dropped groups; the reason follows."""
 
 
 class ServiceMeter:
@@ -18,7 +18,7 @@ class ServiceMeter:
         self._dropped: Counter[str] = Counter()
 
     def batch(self, samples: Sequence[Sample], *, version: int, counts: Mapping[str, int]) -> None:
-        """A batch was handed over: `counts` are those of the buffer behind it, `version` that of the weights."""
+        """A batch was handed over. `counts` are the buffer's counts after it, `version` is that of the weights."""
         told = self._telemetry
         told.count("ramify.batches")
         told.gauge("ramify.weight_version", version)

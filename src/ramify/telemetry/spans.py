@@ -1,10 +1,11 @@
-"""Spans: what a run did, as OpenTelemetry traces: `invoke_agent` for a tree, in it its generations and tool calls.
+"""Spans: what a run did, as OpenTelemetry traces: one `invoke_agent` per tree, with its generations and tool calls
+inside.
 
-Names, kinds and attributes are those of the GenAI semantic conventions (see `metrics.py`). A tree's span is current in
-the tree's tasks, so that what tools and HTTP clients trace by themselves is found inside it, and its own parent is
-whatever is current where the run was started. A span begins by the wall clock and lasts as long as the metric beside it
-says; the calls of a step are known when it is complete, and stand at its end. What models, tools and users wrote is
-left out unless content is asked for.
+Names, kinds and attributes follow the GenAI semantic conventions (see `metrics.py`). A tree's span is current in the
+tree's tasks, so spans of tools and HTTP clients appear inside it. Its parent is the span that was current where the run
+started. A span begins on the wall clock and lasts as long as the metric says. The tool calls of a step are known only
+when it is complete, so their spans are placed at its end. Texts of models, tools and users are left out unless
+`has_content` is set.
 """
 
 import json
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
 
 Operation = Literal["chat", "text_completion"]
 FAILED_CALLS: Final = frozenset({"error", "timeout", "crashed"})
-"""Statuses of tool calls that are errors; an empty result is none."""
+"""Statuses of tool calls that are errors. An empty result is not an error."""
 OTHER: Final = "_OTHER"
-"""The conventions' word for an error without a name."""
+"""The conventions' value for an error without a name."""
 _WORD: Final = re.compile(r"[A-Za-z_][\w.-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLabels:
-    """An engine as spans and metrics name it."""
+    """The names of an engine in spans and metrics."""
 
     operation: Operation
     provider: str
@@ -49,12 +50,12 @@ class OpenSpan:
     began_ns: int
 
     def end(self, duration_s: float, error: str) -> None:
-        """End it so long after it began, with the name of an error where there was one."""
+        """End it `duration_s` after it began. `error` is the name of an error, or empty."""
         self.fail(error)
         self.span.end(self.began_ns + int(duration_s * 1e9))
 
     def fail(self, error: str) -> None:
-        """Say what went wrong; empty = nothing did."""
+        """Mark the span as failed with this error; empty = no error."""
         if error:
             from opentelemetry.trace import StatusCode
 
@@ -64,7 +65,7 @@ class OpenSpan:
 
 @dataclass(frozen=True, slots=True)
 class OpenTree(OpenSpan):
-    """A tree's span, and what makes it the current one of the tree's tasks."""
+    """A tree's span, with the token that makes it current in the tree's tasks."""
 
     token: Any
 
@@ -80,7 +81,7 @@ class Spans:
     # -- trees --------------------------------------------------------------------------------------------------------
 
     def open_tree(self, index: int, tree: Tree, *, is_resumed: bool) -> OpenTree:
-        """A tree begins. To be called in the tree's own task."""
+        """A tree begins. Call it in the tree's own task."""
         from opentelemetry import context, trace
 
         began = time.time_ns()
@@ -96,12 +97,13 @@ class Spans:
         return OpenTree(span, began, context.attach(trace.set_span_in_context(span)))
 
     def phase(self, tree: OpenTree, name: str, number: int, num_active: int) -> None:
-        """A tree's strategy enters a phase or a round of it."""
+        """A tree's strategy enters a phase, or a round of it."""
         attributes = {"ramify.phase": name, "ramify.round": number, "ramify.num_active": num_active}
         tree.span.add_event("ramify.phase", attributes)
 
     def tools(self, tree: OpenTree, calls: Iterable[tuple[str, ToolCall]]) -> None:
-        """Calls of one step that has just been completed, with their ids: one behind the other, the last one now."""
+        """Add the calls (id, call) of a step that has just been completed, one after the other; the last one ends
+        now."""
         from opentelemetry import trace
 
         within = trace.set_span_in_context(tree.span)
@@ -114,7 +116,7 @@ class Spans:
             end = start
 
     def close_tree(self, tree: OpenTree, attributes: Mapping[str, Any], duration_s: float, error: str) -> None:
-        """A tree has ended. To be called where it was opened."""
+        """A tree has ended. Call it in the task that opened it."""
         from opentelemetry import context
 
         tree.span.set_attributes(attributes)
@@ -152,13 +154,13 @@ class Spans:
         return OpenSpan(span, began)
 
     def current(self, span: OpenSpan) -> AbstractContextManager[Any]:
-        """What is traced inside is inside the span."""
+        """A context in which this span is the parent of new spans."""
         from opentelemetry import trace
 
         return trace.use_span(span.span, record_exception=False, set_status_on_exception=False)
 
     def generated(self, span: OpenSpan, generation: Generation, codec: Codec) -> None:
-        """Say what a try came to."""
+        """Add the result of a try to its span."""
         attributes: dict[str, Any] = {
             "gen_ai.response.finish_reasons": [_reason(generation)],
             "gen_ai.usage.output_tokens": generation.num_billed,
@@ -185,19 +187,19 @@ class Spans:
 
 
 def error_type(reason: str) -> str:
-    """The name of an error from its reason or message: the word before the first colon. A message that begins with no
-    such word might say anything."""
+    """The name of an error, from its reason or message: the word before the first colon. A message without such a word
+    becomes `OTHER`, because it might contain any text."""
     word = reason.partition(":")[0]
     return word if _WORD.fullmatch(word) else OTHER
 
 
 def error_of_call(call: ToolCall) -> str:
-    """Why a tool call failed; empty = it did not."""
+    """Why a tool call failed; empty = it did not fail."""
     return call.status if call.status in FAILED_CALLS else ""
 
 
 def _input(request: Request, codec: Codec) -> str:
-    """The context, as `gen_ai.input.messages` has it; one without messages is one text."""
+    """The context as `gen_ai.input.messages`. A context without messages becomes one text."""
     if not request.messages:
         return json.dumps([_message("user", codec.decode(request.ids))])
     return json.dumps([_message(str(said.get("role")), _text(said.get("content"))) for said in request.messages])
@@ -210,7 +212,7 @@ def _output(generation: Generation, codec: Codec) -> str:
 
 
 def _reason(generation: Generation) -> str:
-    """How it ended, in the conventions' words where they have one; `abort` is ours."""
+    """The finish reason, in the conventions' words where there is one; `abort` is our own."""
     kind = generation.finish.kind
     return "stop" if kind == "end_of_sequence" else kind
 
@@ -220,5 +222,5 @@ def _message(role: str, text: str) -> dict[str, Any]:
 
 
 def _text(content: object) -> str:
-    """What a message says; anything but text, such as images, as JSON."""
+    """The content of a message as text; other content, such as images, as JSON."""
     return content if isinstance(content, str) else json.dumps(content)

@@ -1,8 +1,8 @@
 """Telemetry: the metrics and spans of a process's runs, and the page that Prometheus reads.
 
-Owns the metrics of `metrics.py`, which are all there are, a server while one is wanted, and a provider of spans where
-the process has none and a file for them is named. Observing waits for nothing: exporters work in their own
-threads. It exports no prompt and no text unless `has_content` says so.
+It owns the metrics of `metrics.py`; there are no others. It also owns the metrics servers that were started, and a span
+provider if the configuration names a file for spans. Observing never blocks: exporters work in their own threads. It
+exports no prompt and no text unless `has_content` is set.
 """
 
 from dataclasses import dataclass
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TelemetryConfig:
-    """What is shown, and where."""
+    """What is exported, and where to."""
 
     agent: str = ""
-    """Name of what is run, such as a preset: `gen_ai.agent.name`; empty = it has none."""
+    """Name of what runs, such as a preset: `gen_ai.agent.name`; empty = no name."""
     spans: Path | None = None
-    """A file that spans are written to, one JSON object a line; None = they go where the process's provider sends
-    them, and where it has none there are no spans."""
+    """A file for spans, one JSON object per line. None = spans go to the process's provider; without one there are no
+    spans."""
     has_content: bool = False
-    """Whether spans hold what users, models and tools wrote, and the uids of problems."""
+    """Whether spans contain what users, models and tools wrote, and the uids of problems."""
 
     def __post_init__(self) -> None:
         if self.spans is not None and not self.spans.parent.is_dir():
@@ -44,10 +44,10 @@ class TelemetryConfig:
 
 
 class Telemetry:
-    """Metrics and spans of any number of runs; to be closed.
+    """Metrics and spans of any number of runs. Close it at the end.
 
-    `observe` is the observer of one run at a time; runs that go on side by side take an `observer()` each. What is
-    counted through one meter provider is counted together, by however many of these.
+    `observe` is an observer for one run at a time; concurrent runs need one `observer()` each. All instances with the
+    same meter provider add to the same sums.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Telemetry:
         tracer_provider: "TracerProvider | None" = None,
         meter_provider: "MeterProvider | None" = None,
     ) -> None:
-        """Providers that are not given are the process's. Raises `ConfigError` where the library is missing."""
+        """A provider that is not given is the process's. Raises `ConfigError` if the library is missing."""
         self._config = config
         self._meters = meters_of(meter_provider)
         self._own, self._file = (None, None) if config.spans is None else _own_provider(config.spans, tracer_provider)
@@ -68,43 +68,43 @@ class Telemetry:
         self._observe = self.observer()
 
     def observe(self, event: Event) -> None:
-        """Take one event of a run, in the task that it is told in."""
+        """Take one event of a run. Call it in the task that emits the event."""
         self._observe(event)
 
     def observer(self) -> Observer:
-        """An observer of one run, whatever others are observed at the same time."""
+        """A new observer for one run. Other runs may be observed at the same time."""
         meter = RunMeter(self._meters, self._spans, self._faults, agent=self._config.agent)
         self._run_meters.append(meter)
         return meter.observe
 
     def in_front_of(self, engine: Engine, model: str = "") -> Engine:
-        """`engine`, each try of a request measured. `model` = what its server calls the model, where that is known."""
+        """`engine`, with every try of a request measured. `model` = the server's name of the model, if known."""
         return TimedEngine(engine, model, self._meters, self._spans)
 
     def count(self, name: str, amount: float = 1, /, **attributes: str) -> None:
-        """Add to a counter. Raises `ContractError` for what is not in the table of metrics."""
+        """Add to a counter. Raises `ContractError` for a name that is not in the table of metrics."""
         self._meters.count(name, amount, **attributes)
 
     def gauge(self, name: str, value: float, /, **attributes: str) -> None:
-        """Say what a gauge is now. Raises `ContractError` for what is not in the table of metrics."""
+        """Set a gauge. Raises `ContractError` for a name that is not in the table of metrics."""
         self._meters.gauge(name, value, **attributes)
 
     def record(self, name: str, value: float, /, **attributes: str) -> None:
-        """Add a value to a histogram. Raises `ContractError` for what is not in the table of metrics."""
+        """Add a value to a histogram. Raises `ContractError` for a name that is not in the table of metrics."""
         self._meters.record(name, value, **attributes)
 
     def serve_metrics(self, port: int = 0, host: str = "127.0.0.1") -> str:
-        """Serve the metrics in Prometheus' format until `close`, and return the address. Port 0 = any that is free.
+        """Serve the metrics in Prometheus' format until `close`, and return the address. Port 0 = any free port.
 
-        Whoever reaches the port reads them. Raises `ConfigError` where nothing can listen there.
+        Anybody who can reach the port can read them. Raises `ConfigError` if it cannot listen there.
         """
         server = MetricsServer(self._meters, port, host)
         self._servers.append(server)
         return server.address
 
     def close(self) -> None:
-        """Stop serving, end the spans of trees that nobody closed, and write out what this owns. Harmless when
-        repeated."""
+        """Stop serving, end the spans of trees that are still open, and write out our own spans. Can be called
+        again."""
         for meter in self._run_meters:
             meter.close()
         while self._servers:
@@ -116,7 +116,7 @@ class Telemetry:
 
 
 def _spans(config: TelemetryConfig, provider: "TracerProvider | None") -> Spans | None:
-    """What makes spans; None where nobody would get them."""
+    """The maker of spans; None = nobody would receive them."""
     from opentelemetry import trace
 
     provider = provider or trace.get_tracer_provider()
@@ -126,7 +126,7 @@ def _spans(config: TelemetryConfig, provider: "TracerProvider | None") -> Spans 
 
 
 def _own_provider(path: Path, given: "TracerProvider | None") -> "tuple[OwnProvider, TextIO]":
-    """A provider whose spans go to a file, written by a thread of its own. Raises `ConfigError`."""
+    """A provider that writes spans to a file in its own thread. Raises `ConfigError`."""
     from opentelemetry import trace
 
     try:

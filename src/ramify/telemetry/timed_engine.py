@@ -1,7 +1,7 @@
 """TimedEngine: wraps an engine and measures every try of a request.
 
-Retries happen in front of it, so a failed try has its own duration and its own error. Generations are checked in front
-of it too. It changes no request and no generation.
+The retries wrap this engine, so a failed try has its own duration and its own error. The check of generations wraps it
+too. It changes no request and no generation.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from ramify.telemetry.spans import EngineLabels, Spans, error_type
 
 
 class TimedEngine(InFront):
-    """Records durations and tokens in `meters`, and a span in `spans` if there are any."""
+    """Records durations and tokens in `meters`, and a span in `spans` unless that is None."""
 
     def __init__(self, engine: Engine, model: str, meters: Meters, spans: Spans | None) -> None:
         super().__init__(engine)
@@ -53,7 +53,7 @@ class TimedEngine(InFront):
                 span.end(duration_s, error)
 
     def _engine_labels(self) -> EngineLabels:
-        """The engine as it is now: a server's name may be known only after connecting."""
+        """The engine's current labels. A server's name may be known only after connecting."""
         capabilities = self.capabilities
         if self._known is None or self._known[0] is not capabilities:
             provider, _, named = capabilities.name.partition(":")

@@ -1,4 +1,4 @@
-"""TreeShape: how deep and how wide a finished tree is, and how its paths ended. Pure: it only looks."""
+"""TreeShape: how deep and how wide a finished tree is, and how its paths ended. Pure: it changes nothing."""
 
 from dataclasses import dataclass
 
@@ -8,17 +8,17 @@ from ramify.core.tree import ROOT, Tree
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """Of a finished tree."""
+    """The shape of a finished tree."""
 
     num_nodes: int
     depth: int | None
-    """Edges from the root to its deepest leaf; None = it has no leaf."""
+    """Edges from the root to the deepest leaf; None = there is no leaf."""
     branch_factor: float | None
-    """Mean number of children of its inner nodes; None = it has but its root."""
+    """Mean number of children of the inner nodes; None = the tree has only its root."""
 
 
 def leaves_by_stop(tree: Tree) -> dict[str, int]:
-    """Ended paths by their stop word: the leaves, and the failed paths, which are none."""
+    """Ended paths by their stop word: the leaves and the failed paths, which are not leaves."""
     counts: dict[str, int] = {}
     for node in tree.subtree():
         word = tree.stop(node)
@@ -28,7 +28,7 @@ def leaves_by_stop(tree: Tree) -> dict[str, int]:
 
 
 def shape_of(tree: Tree) -> TreeShape:
-    """Work a finished tree's shape out, each node once."""
+    """Compute a finished tree's shape, visiting each node once."""
     depths: dict[int, int] = {ROOT: 0}
     inner: set[int] = set()
     deepest: int | None = None

@@ -1,7 +1,8 @@
-"""JSONL tracker: figures as lines of JSON in `metrics.jsonl`, which is only ever added to.
+"""JSONL tracker: appends metrics as lines of JSON to `metrics.jsonl`.
 
 A line is `time` (seconds since 1970), `run_id`, `step_key`, `step` and `metrics`. Several processes may write one file.
-A line is written whole or not at all, but for one that the end of its process cut: that one stays, alone on its line.
+A line is written completely or not at all, unless its process dies in the middle of the write. Then the partial line
+stays, and the next line begins after it.
 """
 
 import fcntl
@@ -19,10 +20,10 @@ FILE: Final = "metrics.jsonl"
 
 
 class JsonlTracker:
-    """Opens the file for each log, so that one that was moved or emptied meanwhile is no fault."""
+    """Opens the file for each log, so a file that was moved or emptied in between causes no error."""
 
     def __init__(self, config: TrackerConfig) -> None:
-        """Make the folder and the file. Raises `OSError`."""
+        """Create the folder and the file. Raises `OSError`."""
         assert config.folder is not None
         self.path = Path(config.folder, FILE)
         self._run_id = config.run_id
@@ -30,7 +31,7 @@ class JsonlTracker:
         os.close(self._opened())
 
     def log(self, metrics: Mapping[str, float], *, step_key: str, step: int) -> None:
-        """Add a line. Raises `OSError`; the file is then as it was."""
+        """Add a line. If it raises `OSError`, the file is unchanged."""
         run = {} if self._run_id is None else {"run_id": self._run_id}
         line = {"time": time.time(), **run, "step_key": step_key, "step": step, "metrics": in_json(metrics)}
         text = json.dumps(line, allow_nan=False) + "\n"
@@ -51,7 +52,7 @@ class JsonlTracker:
 
 
 def _write(file: int, data: bytes, size: int) -> None:
-    """Add all of `data` to a file of `size` bytes, or nothing."""
+    """Append all of `data` to a file of `size` bytes, or nothing."""
     written = 0
     try:
         while written < len(data):

@@ -1,7 +1,7 @@
-"""TensorBoard tracker: figures as an event file in a folder. Needs tensorboardX, an extra.
+"""TensorBoard tracker: writes metrics to an event file in a folder. Needs tensorboardX, an extra.
 
-Each tracker adds a file of its own, and TensorBoard draws all files of a folder as one run: so a run is joined by its
-folder. Events are written as they are logged: tensorboardX's own writer has a thread in which faults are lost.
+Each tracker adds its own file, and TensorBoard shows all files of a folder as one run. So to join a run, use its
+folder. Each log is written at once. tensorboardX's own writer uses a thread in which errors are lost.
 """
 
 import os
@@ -18,10 +18,10 @@ INSTALL: Final = "pip install 'ramify[tensorboard]'"
 
 
 class TensorboardTracker:
-    """The axis of all figures is their step."""
+    """Every metric is drawn over the step it was logged with."""
 
     def __init__(self, config: TrackerConfig) -> None:
-        """Begin a file. Raises `ConfigError` where the extra is missing, `OSError`."""
+        """Begin a file. Raises `ConfigError` if the extra is missing, and `OSError`."""
         assert config.folder is not None
         try:
             from tensorboardX.event_file_writer import EventsWriter
@@ -35,7 +35,7 @@ class TensorboardTracker:
         self._proto: Any = event_pb2
 
     def log(self, metrics: Mapping[str, float], *, step_key: str, step: int) -> None:
-        """Write an event. Raises `OSError`; what could not be written then is written before the next."""
+        """Write an event. Raises `OSError`; what could not be written is then written before the next event."""
         values = [{"tag": name, "simple_value": value} for name, value in metrics.items()]
         self._writer.write_event(self._proto.Event(wall_time=time.time(), step=step, summary={"value": values}))
         self._writer.flush()

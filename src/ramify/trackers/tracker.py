@@ -10,19 +10,20 @@ from typing import Protocol
 
 
 class Tracker(Protocol):
-    """Keeps figures. Both methods may raise anything; `Trackers` deals with that."""
+    """Stores metrics. Both methods may raise anything; `Trackers` handles it."""
 
     def log(self, metrics: Mapping[str, float], *, step_key: str, step: int) -> None:
-        """Keep `metrics` at `step` of the axis `step_key`, such as `eval/step`."""
+        """Store `metrics` at `step` of the axis `step_key`, such as `eval/step`."""
         ...
 
     def close(self) -> None:
-        """Write what is still to be written. Nothing is logged afterwards."""
+        """Write what is not written yet. Nothing is logged afterwards."""
         ...
 
 
 def in_json(metrics: Mapping[str, float]) -> dict[str, float | str]:
-    """`metrics` as JSON has them: numbers that are not finite are words. Raises `TypeError` for what is no number."""
+    """`metrics` for JSON: numbers that are not finite become words. Raises `TypeError` for a value that is not a
+    number."""
     return {name: float(value) if math.isfinite(value) else _word(value) for name, value in metrics.items()}
 
 

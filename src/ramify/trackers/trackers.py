@@ -1,8 +1,7 @@
-"""Trackers: where the figures of a service are kept: a file of JSON lines, W&B, TensorBoard or trackio.
+"""Trackers: store the metrics of a service in a file of JSON lines, W&B, TensorBoard or trackio.
 
-Owns how trackers are opened, and that a tracker that fails does not stop training. Steps may go back, as after a
-resume: whatever is logged is added in order and replaces nothing. Nothing here touches the network unless
-`mode = "online"` says so.
+Opens trackers, and keeps a failing tracker from stopping the training. Steps may go back, for example after a resume:
+every log is appended and replaces nothing. Nothing here uses the network unless `mode = "online"` is set.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,17 +13,17 @@ from ramify.trackers.tracker import Tracker
 
 
 def tracker_of(config: TrackerConfig) -> Tracker:
-    """Open a tracker. Raises `ConfigError` where its extra is missing or it cannot be opened."""
+    """Open a tracker. Raises `ConfigError` if its extra is missing or it cannot be opened."""
     try:
         return _opened(config)
     except ConfigError:
         raise
-    except Exception as error:  # the boundary: nothing has started yet, and each library raises what it likes
+    except Exception as error:  # the boundary: nothing has started yet, and a library may raise anything
         raise ConfigError(f"tracker {config.kind} cannot be opened: {_said(error)}") from error
 
 
 def trackers_of(configs: Mapping[str, TrackerConfig], *, warn: Callable[[str], None]) -> "Trackers":
-    """Open all of them, by their names. Raises `ConfigError`; those opened before are closed then."""
+    """Open all of them, by their names. If one raises `ConfigError`, those already open are closed."""
     trackers = Trackers({}, warn=warn)
     try:
         for name, config in configs.items():
@@ -57,20 +56,20 @@ def _opened(config: TrackerConfig) -> Tracker:
 
 @dataclass(slots=True)
 class _Kept:
-    """A tracker, and how it has done."""
+    """A tracker and its failures."""
 
     tracker: Tracker
     num_failed: int = 0
-    """Logs that it did not take."""
+    """Logs that it failed to store."""
     num_failed_now: int = 0
-    """Of these, the last ones, since it worked."""
+    """Failed logs since it last worked."""
 
 
 class Trackers:
     """Several trackers as one. Mutable.
 
-    One that fails stops neither the others nor the caller: `warn` is told once when it begins to fail and once when it
-    works again, and every log it did not take is counted. It is tried again at the next log.
+    A failing tracker stops neither the others nor the caller. `warn` is called once when it begins to fail and once
+    when it works again; every failed log is counted. The next log tries it again.
     """
 
     def __init__(self, trackers: Mapping[str, Tracker], *, warn: Callable[[str], None]) -> None:
@@ -80,16 +79,16 @@ class Trackers:
             self.add(name, tracker)
 
     def add(self, name: str, tracker: Tracker) -> None:
-        """One more. `name` is what warnings call it."""
+        """Add a tracker. `name` is its name in warnings."""
         self._kept[name] = _Kept(tracker)
 
     @property
     def num_failed(self) -> dict[str, int]:
-        """Tracker -> logs that it did not take."""
+        """Tracker -> logs that it failed to store."""
         return {name: kept.num_failed for name, kept in self._kept.items()}
 
     def log(self, metrics: Mapping[str, float], *, step_key: str, step: int) -> None:
-        """Hand `metrics` to every tracker. Raises nothing that a tracker raises."""
+        """Pass `metrics` to every tracker. Catches every exception of a tracker."""
         for name, kept in self._kept.items():
             try:
                 kept.tracker.log(metrics, step_key=step_key, step=step)
@@ -99,7 +98,7 @@ class Trackers:
                 self._worked(name, kept)
 
     def close(self) -> None:
-        """Close every tracker, and forget them. Raises nothing that a tracker raises."""
+        """Close every tracker and forget it. Catches every exception of a tracker."""
         for name, kept in self._kept.items():
             try:
                 kept.tracker.close()

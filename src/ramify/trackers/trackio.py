@@ -1,9 +1,10 @@
 # pyright: reportMissingImports=false
-# trackio is no part of the development set-up.
-"""trackio tracker: figures as rows of trackio's local database, which `trackio show` draws. Needs trackio, an extra.
+# trackio is not in the development environment.
+"""trackio tracker: writes metrics to trackio's local database, which `trackio show` draws. Needs trackio, an extra.
 
-Rows are written by trackio's storage, each as it is logged. Its `init` asks over the network who is logged in, ends the
-run that its process has, and writes in a thread in which faults are lost. `trackio sync` publishes a project.
+It calls trackio's storage directly, one row per log. It does not call trackio's `init`: that asks over the network who
+is logged in, ends the run that the process has, and writes in a thread in which errors are lost. `trackio sync`
+publishes a project.
 """
 
 import uuid
@@ -18,10 +19,10 @@ INSTALL: Final = "pip install 'ramify[trackio]'"
 
 
 class TrackioTracker:
-    """A run is joined by its name, as by trackio itself."""
+    """Joins a run by its name, as trackio itself does."""
 
     def __init__(self, config: TrackerConfig) -> None:
-        """Join or begin a run. Raises `ConfigError` where the extra is missing, and what trackio raises."""
+        """Join or begin a run. Raises `ConfigError` if the extra is missing, and what trackio raises."""
         try:
             from trackio.sqlite_storage import SQLiteStorage
         except ImportError as error:
@@ -48,4 +49,4 @@ class TrackioTracker:
         self._about = None
 
     def close(self) -> None:
-        """Nothing is open that is not trackio's."""
+        """Does nothing: only trackio holds resources."""

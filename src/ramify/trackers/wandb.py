@@ -1,8 +1,9 @@
-"""W&B tracker: figures of a run of wandb, the trainer's or one of our own. Needs wandb, an extra.
+"""W&B tracker: logs metrics to a run of wandb, the trainer's or one of our own. Needs wandb, an extra.
 
-A run that this process has, or a process that started it, is used as it is and left open. One of another process is
-joined by its id: online as a further writer of it (shared mode), offline as a folder of its own, which `wandb sync`
-sends as part of that run. Keys come from wandb's own settings and environment, never from ours.
+If this process or a parent process has the run open, the tracker uses it and leaves it open. A run of another process
+is joined by its id. Online, the tracker is one more writer of that run (shared mode). Offline, it writes a folder of
+its own, which `wandb sync` uploads as part of that run. API keys come from wandb's own settings and environment, never
+from our configuration.
 """
 
 import os
@@ -17,10 +18,10 @@ INSTALL: Final = "pip install 'ramify[wandb]'"
 
 
 class WandbTracker:
-    """Every figure is drawn over the step it was logged with, as wandb's own counter knows nothing of rollouts."""
+    """Every metric is drawn over the step it was logged with, because wandb's own counter does not count rollouts."""
 
     def __init__(self, config: TrackerConfig) -> None:
-        """Join or begin a run. Raises `ConfigError` where the extra is missing, and what wandb raises."""
+        """Join or begin a run. Raises `ConfigError` if the extra is missing, and what wandb raises."""
         try:
             import wandb
         except ImportError as error:
@@ -34,18 +35,18 @@ class WandbTracker:
 
     @property
     def run_id(self) -> str:
-        """What others join the run by."""
+        """The id by which others join the run."""
         return self._run.id
 
     def log(self, metrics: Mapping[str, float], *, step_key: str, step: int) -> None:
-        """Hand a row to wandb, which writes and sends it by itself."""
+        """Pass a row to wandb, which writes and uploads it by itself."""
         for family in sorted({step_key, *(_family(name) for name in metrics)} - self._defined):
             self._run.define_metric(family, **({} if family == step_key else {"step_metric": step_key}))
             self._defined.add(family)
         self._run.log({**metrics, step_key: step})
 
     def close(self) -> None:
-        """End the run if it is ours alone. Online, what is still to be sent is waited for."""
+        """Finish the run if this tracker opened it. Online, it waits until everything is uploaded."""
         if self._is_ours:
             self._run.finish()
 
@@ -75,7 +76,8 @@ def options(config: TrackerConfig) -> dict[str, Any]:
 
 
 def _active(wandb: Any, run_id: str) -> Any:
-    """The run of this id that wandb's own process, which child processes inherit, has open; None = it has none."""
+    """The run of this id, if this process or the wandb service that child processes inherit has it open; None =
+    neither."""
     if wandb.run is not None and wandb.run.id == run_id:
         return wandb.run
     try:
@@ -85,6 +87,6 @@ def _active(wandb: Any, run_id: str) -> Any:
 
 
 def _family(name: str) -> str:
-    """`eval/*` of `eval/name`: what has one axis."""
+    """`eval/*` for `eval/name`: the metrics that share one axis."""
     first, slash, _ = name.partition("/")
     return f"{first}/*" if slash else name

@@ -1,4 +1,4 @@
-"""Gradients of the policy that sampled a tree, for measurements of their noise. Needs the extra `hf`.
+"""Gradients of the policy that sampled a tree, to measure their noise. Needs the extra `hf`.
 
 May import the pure rooms and the edges; only `cli` imports it. Read `policy_gradient.py` first.
 """

@@ -1,11 +1,12 @@
 # pyright: reportMissingImports=false
-# torch and transformers are no part of the development set-up; `engines.local` says how to get them.
-"""Policy gradient: of a tree's rows, on the Hugging Face policy that sampled them. Needs the extra `hf`.
+# torch and transformers are not in the development environment; `engines.local` says how to get them.
+"""Policy gradient: the gradient of a tree's rows, on the Hugging Face policy that sampled them. Needs the extra `hf`.
 
-g = sum over rows and tokens of coefficient * grad log pi(token), pi being the law that the token was drawn from, each
-sampled token once by its row's weights. Computed in float32 without dropout. Invariant: the model gives every trained
-token the logprob that was recorded when it was sampled; rows of other weights are refused, since their gradient would
-be wrong and look right. So are laws that were cut (top-p, top-k) and greedy ones: those are not the model's.
+g = sum over rows and tokens of coefficient * grad log pi(token). pi is the distribution that the token was drawn from.
+The rows' weights make each sampled token count once. Computed in float32 without dropout.
+Invariant: the model gives every trained token the logprob that was recorded when it was sampled. Rows of other weights
+raise an error, since their gradient would be wrong and look right. So do tokens of a truncated distribution (top-p,
+top-k) or greedy ones, because they were not drawn from the model's distribution.
 """
 
 import re
@@ -24,23 +25,24 @@ from ramify.rows.row import Row, RowSpan
 from ramify.train.sketch import Sketch
 
 Layers = Literal["all", "last"]
-"""all: every parameter; last: those that the model lists from its last layer on, with the final norm and an output
-matrix of its own."""
+"""all: every parameter; last: the parameters that the model lists from its last layer on, with the final norm and an
+output matrix that is not shared."""
 Floats_D = npt.NDArray[np.float32]
 
 MAX_GAP: Final = 0.01
-"""Nats that a logprob may lie from the recorded one. Two float32 implementations of one model differ by 1e-4."""
+"""Largest allowed difference from the recorded logprob, in nats. Two float32 implementations of a model differ by
+1e-4."""
 MAX_TOKENS: Final = 4096
-"""Tokens of one forward pass, padding included; one row may have more."""
+"""Tokens in one forward pass, padding included; a single row may have more."""
 
 _LAYER = re.compile(r".*?\.\d+\.")
 
 
 class PolicyGradient:
-    """The policy of a folder. Mutates nothing; on a CPU the same rows give the same bits.
+    """The policy in a folder. Mutates nothing; on a CPU the same rows give the same bits.
 
-    `sketch`: None = gradients are whole. `device`: None = a GPU if there is one. Raises `ConfigError` for a folder that
-    has no model.
+    `sketch`: None = full gradients. `device`: None = a GPU if there is one. Raises `ConfigError` if the folder has no
+    model.
     """
 
     def __init__(
@@ -55,13 +57,13 @@ class PolicyGradient:
 
     @property
     def num_parameters(self) -> int:
-        """Of the slice that gradients are of."""
+        """Number of parameters that gradients are taken of."""
         return sum(parameter.numel() for parameter in self._parameters)
 
     def of(self, rows: Sequence[Row]) -> Floats_D:
-        """(D,) the gradient of a tree's rows, in the chosen parameters or their sketch; 0 for no rows.
+        """(D,) the gradient of a tree's rows, in the chosen parameters or as their sketch; 0 for no rows.
 
-        Rows whose coefficients are all 0 cost nothing and are not looked at. Raises `ConfigError`.
+        Rows whose coefficients are all 0 are skipped, without a check. Raises `ConfigError`.
         """
         total = np.zeros(self.num_parameters if self._sketch is None else self._sketch.size, np.float32)
         for batch in _batches([row for row in rows if row.coefficients.any()]):
@@ -75,7 +77,7 @@ class PolicyGradient:
         return torch.cat([gradient.reshape(-1) for gradient in gradients])
 
     def _objective(self, rows: Sequence[Row]) -> Any:
-        """Sum of coefficient * log pi over the tokens that the rows train."""
+        """Sum of coefficient * log pi over the trained tokens of the rows."""
         trained = [np.flatnonzero(row.weights > 0) for row in rows]
         logits = self._logits(rows, trained)
         ids = self._joined([row.ids for row in rows], trained).long()[:, None]
@@ -88,7 +90,8 @@ class PolicyGradient:
         return (self._joined([row.coefficients for row in rows], trained).float() * logprobs).sum()
 
     def _logits(self, rows: Sequence[Row], trained: Sequence[npt.NDArray[np.intp]]) -> Any:
-        """(N, V) logits that the rows' N trained tokens were drawn from. Rows are padded behind, where none looks."""
+        """(N, V) logits that the N trained tokens of the rows were drawn from. Rows are padded at their end, which no
+        trained token reads."""
         ids = np.zeros((len(rows), max(len(row) for row in rows)), np.int64)
         for number, row in enumerate(rows):
             ids[number, : len(row)] = row.ids
@@ -98,13 +101,13 @@ class PolicyGradient:
         return logits[torch.from_numpy(numbers), torch.from_numpy(before)].float()
 
     def _joined(self, values: Sequence[npt.NDArray[Any]], trained: Sequence[npt.NDArray[np.intp]]) -> Any:
-        """(N,) the rows' values at their trained tokens."""
+        """(N,) the values of the rows at their trained tokens."""
         joined = np.concatenate([of_row[places] for of_row, places in zip(values, trained, strict=True)])
         return torch.from_numpy(joined).to(self._device)
 
 
 def _chosen(network: Any, layers: Layers) -> list[Any]:
-    """Parameters in the model's order, tied ones once."""
+    """Parameters in the model's order, shared ones once."""
     named = list(network.named_parameters())
     found = [match.group() for name, _ in named if (match := _LAYER.match(name))]
     if layers == "all":
@@ -116,7 +119,7 @@ def _chosen(network: Any, layers: Layers) -> list[Any]:
 
 
 def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Rows in parts of at most `MAX_TOKENS` tokens with padding, the longest first."""
+    """Rows in batches of at most `MAX_TOKENS` tokens with padding, the longest rows first."""
     batch: list[Row] = []
     for row in sorted(rows, key=len, reverse=True):
         if batch and len(batch[0]) * (len(batch) + 1) > MAX_TOKENS:
@@ -128,7 +131,7 @@ def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 def _by_span(row: Row, value: Callable[[RowSpan], float]) -> npt.NDArray[Any]:
-    """(T,) what `value` says of each token's span."""
+    """(T,) `value` of each token's span."""
     return np.repeat([value(span) for span in row.spans], [span.num_tokens for span in row.spans])
 
 
@@ -137,7 +140,7 @@ def _has_raw_logprobs(span: RowSpan) -> bool:
 
 
 def _temperature(span: RowSpan) -> float:
-    """Raises `ConfigError` for a law that is not the model's at some temperature."""
+    """Raises `ConfigError` if the tokens were not drawn from the model's full distribution at a temperature above 0."""
     law = Sampling() if span.source is None else span.source.sampling
     if law.temperature == 0 or law != Sampling(law.temperature):
         raise ConfigError(
@@ -148,7 +151,7 @@ def _temperature(span: RowSpan) -> float:
 
 
 def _refuse_other_model(found: Any, recorded: Any) -> None:
-    """Raises `ConfigError` where recomputed logprobs are not the recorded ones, or none are."""
+    """Raises `ConfigError` if recomputed logprobs differ from the recorded ones, or if none were recorded."""
     gap = float((found - recorded).abs().max())
     if not gap <= MAX_GAP:
         said = "rows have no logprobs" if np.isnan(gap) else f"a logprob is {gap:.3g} nats from the one recorded"

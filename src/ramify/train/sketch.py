@@ -1,10 +1,10 @@
 # pyright: reportMissingImports=false
-# torch is no part of the development set-up; `engines.local` says how to get it.
-"""Sketch: a random projection of vectors too long to keep, which keeps squared norms and products in the mean.
+# torch is not in the development environment; `engines.local` says how to get it.
+"""Sketch: a random projection of long vectors, which keeps squared norms and inner products on average.
 
-A count sketch (Charikar, Chen and Farach-Colton 2002): a coordinate is added with a random sign to one of K buckets.
-Over seeds E<Px, Py> = <x, y>, and |Px|^2 has a standard deviation of at most sqrt(2 / K) |x|^2. Nothing is stored of
-the projection but its seed.
+A count sketch (Charikar, Chen and Farach-Colton 2002): each coordinate is added with a random sign to one of K buckets.
+Over seeds E<Px, Py> = <x, y>, and |Px|^2 has a standard deviation of at most sqrt(2 / K) |x|^2. Only the seed of the
+projection is stored.
 """
 
 from collections.abc import Iterable
@@ -13,19 +13,19 @@ from typing import Any
 import torch
 
 PART = 1 << 22
-"""Coordinates that are drawn for at once."""
+"""Coordinates that one draw of random numbers covers."""
 
 
 class Sketch:
-    """A linear map to K = `size` numbers, the same for all vectors that come in tensors of the same sizes. Sums are
-    float32; on a GPU their last bits differ from call to call."""
+    """A linear map to K = `size` numbers. It is the same map for all vectors whose tensors have the same sizes. Sums
+    are float32; on a GPU their last bits differ from call to call."""
 
     def __init__(self, size: int, *, seed: int = 0) -> None:
         self.size = size
         self._seed = seed
 
     def of(self, tensors: Iterable[Any]) -> Any:
-        """(K,) of the vector that the tensors are, flattened, one behind the other; they are on one device."""
+        """(K,) the sketch of the concatenated, flattened tensors. They must be on one device."""
         buckets, generator = None, None
         for tensor in tensors:
             if buckets is None or generator is None:

@@ -1,6 +1,6 @@
-"""What slime (THUDM/slime) loads by dotted path to train on trees: docs/slime.md.
+"""The functions that slime (THUDM/slime) loads by dotted path to train on trees: docs/slime.md.
 
-May import what `integrations` may; slime itself only where a trainer has loaded it. Read `functions.py` first.
+May import what `integrations` may, and slime itself only where a trainer has loaded it. Read `functions.py` first.
 """
 
 from ramify.integrations.slime.functions import (

@@ -17,10 +17,11 @@ from ramify.integrations.slime.background_loop import trainer
 from ramify.rows.slime import Rollouts
 
 Mean = Literal["tokens", "rollouts"]
-"""What the loss is averaged over. tokens: all trained tokens of a batch alike, so that its gradient is the credit's;
-rollouts: the tokens of each rollout first, as the trainer does by itself, which gives short rows heavier tokens."""
+"""What the loss is averaged over. tokens: every trained token of a batch has the same weight, so the gradient is that
+of the credit; rollouts: the mean over each rollout's tokens first, the trainer's default, which gives tokens of short
+rows more weight."""
 CONFIG_VARIABLE: Final = "RAMIFY_CONFIG"
-"""Environment variable with the path of the TOML file, where the arguments name none."""
+"""Environment variable with the path of the TOML file, used if the arguments name none."""
 
 REFUSED: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
     ("apply_chat_template", (False, None), "the format of the TOML renders questions; leave it out"),
@@ -39,29 +40,29 @@ REFUSED: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
     ("use_rollout_routing_replay", (False, None), "the experts of a token are not recorded"),
     ("use_critic", (False, None), "trees give per-token advantages, which a critic would read as rewards"),
 )
-"""Argument, its allowed values, and why others are refused."""
+"""Argument, its allowed values, and why other values are not supported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlimeArgs:
-    """What rollouts need of a trainer's arguments. None = they do not say."""
+    """The trainer's arguments that rollouts use. None = not set."""
 
     config: Path
     """The run's TOML file."""
     num_samples: int | None = None
-    """Of a group."""
+    """Samples in a group."""
     num_groups: int | None = None
-    """Of a batch."""
+    """Groups in a batch."""
     num_drawn: int | None = None
-    """Groups drawn at a time; the surplus goes back."""
+    """Groups drawn at a time; surplus groups go back to the data source."""
     rollouts: Rollouts = "leaf"
     mean: Mean = "tokens"
     reward_key: str | None = None
     eval_reward_key: str | None = None
     rm_path: str | None = None
-    """Function that rewards a sample in place of the TOML's judges."""
+    """Function that rewards a sample instead of the TOML's judges."""
     rm_type: str | None = None
-    """Its built-in kind."""
+    """The trainer's built-in kind of reward."""
     filter_path: str | None = None
     """Function that keeps or drops a whole group."""
     sample_filter_path: str | None = None
@@ -115,12 +116,12 @@ class SlimeArgs:
 
     @property
     def has_rm(self) -> bool:
-        """Whether the trainer's own reward takes the place of the TOML's judges."""
+        """Whether the trainer's own reward replaces the TOML's judges."""
         return self.rm_path is not None or self.rm_type is not None
 
 
 def said_of(args: Any, name: str) -> Any:
-    """An argument, None where there is none of that name."""
+    """The argument of this name; None = there is none."""
     return getattr(args, name, None)
 
 
@@ -159,7 +160,7 @@ def _refuse(args: Any) -> None:
 
 
 def _refuse_few_rollouts(args: Any, said: SlimeArgs) -> None:
-    """Refuse a tree as one rollout where the trainer would fail on it: behind the batch, or for its rewards."""
+    """Refuse to make a tree one rollout if the trainer would fail later: for lack of rollouts, or on its rewards."""
     if said.rollouts == "tree" and trainer() == "miles":
         raise ConfigError("ramify_rollouts = 'tree': miles takes one reward per rollout: use 'leaf'")
     step = said_of(args, "global_batch_size")
@@ -171,7 +172,7 @@ def _refuse_few_rollouts(args: Any, said: SlimeArgs) -> None:
 
 
 def checked_size(groups: Sequence[Sequence[Any]], num_samples: int | None) -> int:
-    """The one size of all groups. Raises `ConfigError` where they differ, or differ from `num_samples`."""
+    """The common size of all groups. Raises `ConfigError` if sizes differ, or differ from `num_samples`."""
     sizes = {len(group) for group in groups} | ({num_samples} if num_samples is not None else set())
     if len(sizes) != 1 or 0 in sizes:
         raise ConfigError(f"the data source gave groups of {sorted(sizes)} samples; each needs n_samples_per_prompt")

@@ -23,7 +23,7 @@ TRAINERS: Final = ("slime", "miles")
 
 def trainer() -> str | None:
     """The trainer that runs this process; None = none. PyPI has another package named `slime`, so a trainer counts only
-    if it has imported its own `rollout.base_types`."""
+    if the process has imported its `rollout.base_types`."""
     return next((name for name in TRAINERS if f"{name}.rollout.base_types" in sys.modules), None)
 
 
@@ -36,7 +36,7 @@ def background_loop() -> asyncio.AbstractEventLoop:
 
 
 def run_in_background(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on the loop and return or raise its result. An interrupt of the caller cancels it."""
+    """Run `main` on the loop, and return its result or raise its error. An interrupt of the caller cancels it."""
     loop = background_loop()
     if _running() is loop:
         main.close()

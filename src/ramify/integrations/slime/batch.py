@@ -1,10 +1,10 @@
-"""Slime batch: trees grown for groups of a data source until a batch of them is full.
+"""Slime batch: grows trees for groups of a data source until a batch of them is full.
 
-Groups are drawn a few more at a time than are wanted, as the trainer's own loop does; each becomes exactly as many rows
-as it has samples. A group whose tree broke or came out short, and all that still grows when the batch is full, goes
-back to the source as it came, when everything has ended, so that it is not drawn again at once; what a filter dropped
-does not. Invariant: an exception leaves nothing in flight, and every group that was drawn is kept, dropped or returned,
-but for those of a draw that is refused.
+Groups are drawn in parts that may exceed the need, as in the trainer's own loop. Each group becomes exactly as many
+rows as it has samples. Two kinds of groups go back to the data source unchanged: those whose tree failed or had too few
+rows, and those that are still growing when the batch is full. They go back after everything has ended, so that they are
+not drawn again at once. Groups that a filter dropped do not go back. Invariant: after an exception nothing is in
+flight, and every drawn group is kept, dropped or returned, except those of a draw whose group sizes are wrong.
 
 Source of the rules of drawing: THUDM/slime slime/rollout/sglang_rollout.py `generate_rollout_async`.
 """
@@ -34,11 +34,12 @@ FEWEST_FAULTS: Final = 4
 
 
 class GroupsFailed(RamifyError):
-    """More groups failed than a batch has. They were returned to the data source."""
+    """Too many groups of a batch failed, or no question of an evaluation set was answered. The batch's groups were
+    returned to the data source."""
 
 
 Filter = Callable[[Any, list[Any]], Any]
-"""The trainer's: (args, samples of a group) -> whether it is kept, as a bool or an object with `keep`."""
+"""The trainer's filter: (args, samples of a group) -> whether it is kept, as a bool or an object with `keep`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,28 +48,28 @@ class SlimeBatch:
 
     kept: list[SlimeGroup] = field(default_factory=list[SlimeGroup])
     dropped: list[SlimeGroup] = field(default_factory=list[SlimeGroup])
-    """By the filter; their samples are filled."""
+    """Groups that the filter dropped; their samples are filled."""
     returned: list[SlimeGroup] = field(default_factory=list[SlimeGroup])
-    """As they came."""
+    """Groups to give back to the data source."""
     reasons: Counter[str] = field(default_factory=Counter[str])
     """Why groups were dropped."""
     faults: list[str] = field(default_factory=list[str])
     """Why groups failed."""
     rows: list[Row] = field(default_factory=list[Row])
-    """Of the kept groups."""
+    """Rows of the kept groups."""
     report: RunReport = field(default_factory=RunReport)
-    """Of all trees that closed."""
+    """Report over all trees that closed."""
     seconds: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class Filling:
-    """A batch in the making: `run` grows the trees of what `draw` gives."""
+    """A batch that is being filled: `run` grows a tree for each group that `draw` gives."""
 
     run: Run
     args: SlimeArgs
     given_args: Any
-    """The trainer's own, for its functions."""
+    """The trainer's own arguments, for its functions."""
     rollout_id: int
     draw: Callable[[int], list[list[Any]]]
     keeps: Filter | None = None
@@ -76,12 +77,12 @@ class Filling:
     _growing: dict[int, SlimeGroup] = field(default_factory=dict[int, SlimeGroup])
     _seedlings: asyncio.Queue[Seedling | None] = field(default_factory=asyncio.Queue)
     _closed: asyncio.Queue[TreeClosed | None] = field(default_factory=asyncio.Queue)
-    """None = no tree grows any more."""
+    """None = no tree is growing any more."""
     _num_drawn: int = 0
 
     async def full(self, num_groups: int) -> SlimeBatch:
-        """The batch, `num_groups` kept, in the order of their samples. What did not get into it is in `returned`: all
-        that was drawn and not dropped, where this raises."""
+        """Fill the batch with `num_groups` kept groups, in the order of their samples. Other groups that were not
+        dropped are in `returned`. If this raises, all groups that were not dropped are in `returned`."""
         began = asyncio.get_running_loop().time()
         growing = asyncio.create_task(self.run.grow_each(self._named(), [self._observe]))
         growing.add_done_callback(lambda _: self._closed.put_nowait(None))
@@ -144,7 +145,7 @@ class Filling:
         )
 
     def _settle(self, event: TreeClosed, num_groups: int) -> None:
-        """Decide what becomes of a group whose tree has closed."""
+        """Keep, drop or return a group whose tree has closed."""
         batch, group = self.batch, self._growing.pop(event.index)
         batch.report.observe(event)
         try:
@@ -164,8 +165,8 @@ class Filling:
             raise GroupsFailed(f"{len(self.batch.faults)} groups failed; the last: {fault}")
 
     def _is_kept(self, group: SlimeGroup, num_groups: int) -> bool:
-        """What the trainer's filter says; notes a dropped group. A group that it would keep only where there are too
-        few is kept if dropping it would have more drawn."""
+        """Whether the trainer's filter keeps a group; records a dropped one. A filter may set `keep_when_insufficient`:
+        then the group is kept if dropping it would make more draws necessary."""
         if self.keeps is None:
             return True
         said = self.keeps(self.given_args, group.samples)
@@ -178,7 +179,7 @@ class Filling:
         return False
 
     async def _end(self, growing: asyncio.Task[None]) -> None:
-        """Stop what still grows; its groups, and those that closed unnoticed, go back."""
+        """Stop the trees that still grow. Their groups, and those whose end was not handled, are returned."""
         growing.cancel()
         try:
             await finished(_ended(growing))
@@ -188,8 +189,8 @@ class Filling:
 
 
 async def drawn_batch(args: Any, rollout_id: int, source: Any) -> tuple[SlimeBatch, int]:
-    """A full batch of a trainer's arguments, and how many groups the source did not take back. Raises `ConfigError`
-    before anything is drawn; behind that, with all that was drawn back in the source."""
+    """A full batch for a trainer's arguments, and how many groups the source did not take back. Raises `ConfigError`
+    before anything is drawn. On a later error, all drawn groups that were not dropped go back to the source."""
     said = SlimeArgs.of(args)
     config = training_config(said)
     keeps = None if said.filter_path is None else loaded(said.filter_path)
@@ -204,7 +205,8 @@ async def drawn_batch(args: Any, rollout_id: int, source: Any) -> tuple[SlimeBat
 
 
 def rows_for(run: Run, event: TreeClosed, num_rows: int) -> list[Row]:
-    """Exactly `num_rows` rows of a tree that closed. Raises `ExportError` that says why there are not so many."""
+    """Exactly `num_rows` rows of a closed tree. Raises `ExportError`, with the reason, if it does not have that
+    many."""
     if not event.is_whole:
         raise ExportError(f"tree {event.tree.problem.uid!r} failed: {event.reason}")
     try:
@@ -223,8 +225,8 @@ def rows_for(run: Run, event: TreeClosed, num_rows: int) -> list[Row]:
 
 
 def give_back(source: Any, groups: list[SlimeGroup]) -> int:
-    """Hand groups back to a data source that takes any, in the order they were drawn; returns how many it did not take.
-    A source that only reads has no `add_samples`, or one that raises (THUDM/slime slime/rollout/data_source.py)."""
+    """Give groups back to the data source, in the order they were drawn. Returns how many it did not take. A read-only
+    source has no `add_samples`, or one that raises (THUDM/slime slime/rollout/data_source.py)."""
     if not groups:
         return 0
     given = [group.samples for group in sorted(groups, key=lambda group: group.number)]
@@ -236,16 +238,16 @@ def give_back(source: Any, groups: list[SlimeGroup]) -> int:
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
-    """Return when the task has ended, however it did."""
+    """Wait until the task has ended, with or without an error."""
     await asyncio.gather(task, return_exceptions=True)
 
 
 def _judges_fault(tree: Tree) -> str | None:
-    """What a judge of its leaves raised first."""
+    """The first error that a judge raised on a leaf of the tree."""
     return next((str(note) for leaf in tree.leaves() if (note := tree.notes(leaf).get("judge")) is not None), None)
 
 
 def _order(group: SlimeGroup) -> tuple[bool, int]:
-    """By the index of its samples; those without any come last, as they were drawn."""
+    """Sort key: the index of the group's samples; groups without one come last, in the order of drawing."""
     index = group.samples[0].index
     return index is None, group.number if index is None else index

@@ -1,7 +1,8 @@
-"""Slime config: the run that a TOML file and a trainer's arguments describe together.
+"""Slime config: combines a TOML file and a trainer's arguments into one run.
 
-The TOML wins; the arguments fill in what it leaves open: the engines behind the trainer's router, the temperature, the
-length of a response. Refused is a TOML whose temperature is not the one that the trainer computes logprobs at.
+The TOML wins. The arguments set what it leaves open: the engines behind the trainer's router, the temperature, the
+length of a response. A TOML temperature that differs from the trainer's raises an error, because the trainer computes
+logprobs at its own.
 """
 
 import tomllib
@@ -21,7 +22,7 @@ MAX_RESPONSE: Final = "growth.max_response_tokens"
 
 
 def training_config(args: SlimeArgs) -> RunConfig:
-    """The run of training batches. Raises `ConfigError`."""
+    """The configuration of the run that makes training batches. Raises `ConfigError`."""
     said = _read(args)
     _refuse_other_temperature(said, args)
     flags = {path: value for path, value in _filled(said, args) if _at(said, path) is None}
@@ -37,10 +38,10 @@ def training_config(args: SlimeArgs) -> RunConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSampling:
-    """How an evaluation set is sampled. None = as training is."""
+    """How an evaluation set is sampled. None = the same as for training."""
 
     num_samples: int
-    """Of each question."""
+    """Samples per question."""
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -60,7 +61,7 @@ class EvalSampling:
 
 
 def evaluation_config(config: RunConfig, asked: EvalSampling) -> RunConfig:
-    """The run of an evaluation set: independent chains, since leaves of a tree share what they began with."""
+    """The configuration for an evaluation set: independent chains, because leaves of a tree share their beginnings."""
     policy = config.actions["policy"]
     given = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": asked.top_k}
     sampling = replace(policy.sampling, **{name: value for name, value in given.items() if value is not None})
@@ -77,7 +78,7 @@ def evaluation_config(config: RunConfig, asked: EvalSampling) -> RunConfig:
 
 
 def _read(args: SlimeArgs) -> Mapping[str, Any]:
-    """What the file says. Raises `ConfigError` if it cannot be read."""
+    """The parsed file. Raises `ConfigError` if it cannot be read."""
     try:
         return tomllib.loads(args.config.read_text("utf-8-sig"))
     except OSError as error:
@@ -87,7 +88,7 @@ def _read(args: SlimeArgs) -> Mapping[str, Any]:
 
 
 def _filled(said: Mapping[str, Any], args: SlimeArgs) -> Iterator[tuple[str, Any]]:
-    """(dotted path, value) of what the arguments know."""
+    """(dotted path, value) of what the arguments set."""
     yield "task.name", "data"
     yield from _engine(said, args)
     if args.temperature is not None:
@@ -126,7 +127,7 @@ def _refuse_other_temperature(said: Mapping[str, Any], args: SlimeArgs) -> None:
 
 
 def _at(said: Mapping[str, Any], path: str) -> Any:
-    """What a dotted path of the file says; None = nothing."""
+    """The value at a dotted path of the file; None = not set."""
     value: Any = said
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None

@@ -1,7 +1,7 @@
-"""Slime eval: a trainer's evaluation sets, each question answered by as many independent chains as the set says.
+"""Slime eval: a trainer's evaluation sets; each question is answered by as many independent chains as the set says.
 
-Rewards of a question stand beside each other, so a trainer can count them by position. A question whose chains failed
-is left out of its set and counted: a failure is not a reward of 0.
+Rewards of one question are adjacent, so a trainer can group them by position. If the chains of a question failed, it is
+left out of its set and counted: a failure is not a reward of 0.
 """
 
 import copy
@@ -25,7 +25,7 @@ from ramify.runner.run import Run, Seedling
 from ramify.tasks.data import DataConfig, read_problems
 
 OF_SOURCE = "data_source"
-"""Name of the set of questions that a data source gives, where the arguments know of no sets."""
+"""Name of the set of questions from the data source, used if the arguments have no evaluation sets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ class SlimeEvalResult:
 
 
 async def evaluated(given_args: Any, rollout_id: int, source: Any) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """(set -> rewards, truncated and samples, metrics). Raises `GroupsFailed` where a set has no answer at all."""
+    """(set -> rewards, truncated and samples; metrics). Raises `GroupsFailed` if no question of a set was answered."""
     args = SlimeArgs.of(given_args)
     config = training_config(args)
     data: dict[str, dict[str, Any]] = {}
@@ -60,7 +60,8 @@ async def evaluated(given_args: Any, rollout_id: int, source: Any) -> tuple[dict
 
 
 def eval_sets(given_args: Any, args: SlimeArgs, source: Any, num_prompts: int) -> list[EvalSet]:
-    """The sets that the arguments name; where they know of none, what the data source gives next."""
+    """The sets that the arguments name. If the trainer has no such argument, one set of the data source's next
+    groups."""
     named = said_of(given_args, "eval_datasets")
     if named is None and not hasattr(given_args, "eval_datasets"):
         groups = source.get_samples(args.num_groups or num_prompts)
@@ -69,7 +70,7 @@ def eval_sets(given_args: Any, args: SlimeArgs, source: Any, num_prompts: int) -
 
 
 def _named(dataset: Any, given_args: Any, args: SlimeArgs) -> EvalSet:
-    """A set that the arguments describe, with what it says of its rewards."""
+    """A set that the arguments describe, with its own reward settings."""
     num_samples = said_of(dataset, "n_samples_per_eval_prompt") or 1
     judged = replace(
         args,
@@ -84,7 +85,7 @@ def _named(dataset: Any, given_args: Any, args: SlimeArgs) -> EvalSet:
 
 
 def _questions(dataset: Any, given_args: Any) -> list[Any]:
-    """One sample a question: read by the trainer where there is one, else a file of ours with the same columns."""
+    """One sample per question, read by the trainer if there is one, otherwise by our reader with the same columns."""
     package = trainer()
     if package is None:
         data = DataConfig(path=dataset.path, question=_column(dataset, "input_key", "text"), answer=dataset.label_key)
@@ -113,7 +114,7 @@ def _column(dataset: Any, name: str, otherwise: str) -> str:
 
 
 async def _answered(dataset: EvalSet, config: RunConfig, given_args: Any, rollout_id: int) -> SlimeEvalResult:
-    """Grow a tree of chains for every question. Raises `GroupsFailed` where all of them broke."""
+    """Grow a tree of chains for every question. Raises `GroupsFailed` if all of them failed."""
     closed: list[TreeClosed] = []
 
     def keep(event: Event) -> None:
@@ -159,7 +160,7 @@ def _filled(dataset: EvalSet, run: Run, groups: Sequence[SlimeGroup], closed: Se
 
 
 def _columns(samples: list[Any], reward_key: str | None) -> dict[str, Any]:
-    """What the trainer logs of a set."""
+    """The columns of a set that the trainer logs."""
     return {
         "rewards": [s.reward if reward_key is None else s.reward[reward_key] for s in samples],
         "truncated": [s.status == type(s).Status("truncated") for s in samples],

@@ -1,8 +1,7 @@
 """Slime: functions that slime (THUDM/slime) loads by their dotted paths, so that it trains on trees. See docs/slime.md.
 
-Their names, parameters and results are slime's. They hold no state but the runs that stand ready between calls
-(`runs.py`); what they refuse of slime's arguments is listed in `args.py`. torch is needed on the train side
-only, by `advantages`.
+Their names, parameters and results are slime's. Their only state is the runs that are kept between calls (`runs.py`).
+`args.py` lists the slime arguments that raise an error. torch is needed on the train side only, by `advantages`.
 """
 
 import sys
@@ -22,16 +21,16 @@ from ramify.rows.sample import Sample
 from ramify.rows.slime import normalised, train_data
 
 NORMALISING = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
-"""Estimators of slime whose rewards are compared within a group."""
+"""Slime's advantage estimators that compare rewards within a group."""
 
 
 def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
-    """`--rollout-function-path`, `--eval-function-path`: groups of filled samples, one tree a group; or what evaluation
-    sets came to.
+    """`--rollout-function-path`, `--eval-function-path`: groups of filled samples, one tree per group; or the results
+    of the evaluation sets.
 
-    Fills the data source's own samples. Slime's output with metrics where slime runs, the bare groups or sets
-    otherwise. Raises `ConfigError` before anything is drawn; `GroupsFailed`, `EnginesDown`, `TooManyFailures` where too
-    much broke, with all that was drawn back in the data source.
+    Fills the data source's own samples. Returns slime's output with metrics if slime runs, otherwise the bare groups or
+    sets. Raises `ConfigError` before anything is drawn. Raises `GroupsFailed`, `EnginesDown` or `TooManyFailures` if
+    too much failed; all groups that were drawn are then back in the data source.
     """
     if evaluation:
         data, metrics = run_in_background(evaluated(args, rollout_id, data_source))
@@ -50,15 +49,16 @@ def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: b
 def convert_samples_to_train_data(args: Any, samples: Sequence[Any]) -> dict[str, list[Any]]:
     """`--custom-convert-samples-to-train-data-path`: the keys of slime's default converter.
 
-    `rewards` holds each row's per-token advantages where all samples have them, R numbers each, for `advantages` to
-    read; otherwise rewards normalised by `group_index`. `rollout_mask_sums`, by which slime divides a rollout's loss,
-    is then the mean number of trained tokens of a rollout, so that every token weighs the same; slime's own sums with
-    `ramify_mean: rollouts`. Raises `ExportError`.
+    If all samples have per-token advantages, `rewards` holds those, R numbers per row, for `advantages` to read.
+    Otherwise it holds rewards normalised by `group_index`. Slime divides a rollout's loss by `rollout_mask_sums`. With
+    per-token advantages it is the mean number of trained tokens per rollout, so that every token has the same weight.
+    With `ramify_mean: rollouts` it is slime's own sums. Raises `ExportError`, and `ConfigError` for per-token
+    advantages under miles.
     """
     batch = plain_samples(samples)
     reward_key = said_of(args, "reward_key")
     data = train_data(batch, reward_key=reward_key)
-    data.pop("metadata", None)  # Slime drops it on its way to the trainer, and it is as large as `rewards`.
+    data.pop("metadata", None)  # Slime drops it before training, and it is as large as `rewards`.
     if not data["rewards"] or not isinstance(data["rewards"][0], list):
         return {**data, "rewards": _scalar_rewards(args, batch)}
     if trainer() == "miles":
@@ -72,10 +72,10 @@ def convert_samples_to_train_data(args: Any, samples: Sequence[Any]) -> dict[str
 
 def advantages(args: Any, rollout_data: dict[str, Any]) -> None:
     """`--custom-advantage-function-path`: sets `advantages` and `returns`, lists of float32 tensors, from the per-token
-    numbers in `rewards`, and puts one reward a row in their place, which slime's log sums.
+    numbers in `rewards`. Then replaces `rewards` by one reward per row, because slime's log sums them.
 
-    Under context parallelism each tensor is this rank's slice, by slime's own function. Raises `ExportError` where
-    `rewards` holds no per-token numbers, or not R of a row.
+    Under context parallelism each tensor is this rank's slice, cut by slime's own function. Raises `ExportError` if
+    `rewards` holds no per-token numbers, or not R for a row.
     """
     import torch  # pyright: ignore[reportMissingImports] - the trainer has it
 
@@ -94,9 +94,9 @@ def advantages(args: Any, rollout_data: dict[str, Any]) -> None:
 
 def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
     """`--custom-reward-post-process-path`: (raw rewards, rewards normalised within their groups), for plain GRPO on the
-    leaves of trees. Groups go by `group_index`, whatever their sizes; where no sample has one, by position.
+    leaves of trees. Groups go by `group_index`, of any size; if no sample has one, by position.
 
-    Raises `ExportError` where some samples have none.
+    Raises `ExportError` if only some samples have one.
     """
     batch = _grouped(plain_samples(samples), said_of(args, "n_samples_per_prompt"))
     has_std = said_of(args, "grpo_std_normalization") is not False
@@ -106,7 +106,7 @@ def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float]
 
 
 def _output(kind: str, **fields: Any) -> Any:
-    """The trainer's own output; without a trainer what it would be made of, without the metrics."""
+    """The trainer's own output type. Without a trainer, the first field alone, without the metrics."""
     package = trainer()
     if package is None:
         return next(iter(fields.values()))
@@ -122,14 +122,15 @@ def _scalar_rewards(args: Any, batch: Sequence[Sample]) -> list[float]:
 
 
 def _even_sums(data: dict[str, list[Any]]) -> list[float]:
-    """The mean number of trained tokens of a rollout, for every row."""
+    """The mean number of trained tokens per rollout, repeated for every row."""
     num_tokens = sum(map(sum, data["loss_masks"]))
     mean = num_tokens / len(set(data["rollout_ids"]))
     return [mean] * len(data["rollout_ids"])
 
 
 def _grouped(batch: list[Sample], num_samples: int | None) -> list[Sample]:
-    """The batch, its groups told apart by position where no sample says its own; one group without a size."""
+    """The batch with group numbers. If no sample has one, they go by position; without a valid group size, the batch is
+    one group."""
     if any(sample.group_index is not None for sample in batch):
         return batch
     size = num_samples if num_samples and len(batch) % num_samples == 0 else len(batch)
@@ -137,7 +138,7 @@ def _grouped(batch: list[Sample], num_samples: int | None) -> list[Sample]:
 
 
 def _context_slice() -> Callable[[Any, int, int], Any]:
-    """What this rank has of R numbers: slime's own rule, which is all of them without context parallelism."""
+    """This rank's slice of R numbers, by slime's own rule; without context parallelism that is all of them."""
     found = sys.modules.get("slime.backends.megatron_utils.cp_utils")
     return (lambda values, total, length: values) if found is None else found.slice_log_prob_with_cp
 
@@ -152,7 +153,8 @@ def _refuse_other_lengths(rewards: Sequence[Any], lengths: Sequence[int]) -> Non
 
 
 def _refuse_other_slices(made: Sequence[Any], like: Sequence[Any]) -> None:
-    """Refuse advantages of other tokens than the logprobs': under context parallelism that slime's rule is not."""
+    """Raise `ExportError` if a row has another number of advantages than of logprobs: then context parallelism was cut
+    by another rule than slime's."""
     for row, (values, other) in enumerate(zip(made, like, strict=True)):
         if len(values) != len(other):
             raise ExportError(f"row {row} has {len(values)} advantages here, and {len(other)} logprobs")

@@ -1,4 +1,4 @@
-"""Slime metrics: what a batch of trees came to, under names that the trainer logs beside its own (`rollout/…`)."""
+"""Slime metrics: the metrics of a batch of trees, under names that the trainer logs beside its own (`rollout/…`)."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ DROPPED: Final = "rollout/dynamic_filter/drop_"
 
 
 def batch_metrics(batch: SlimeBatch, *, num_lost: int) -> dict[str, float]:
-    """Numbers by name; what could not be computed is left out. `num_lost`: groups that the data source did not take
+    """Name -> value; what could not be computed is left out. `num_lost`: groups that the data source did not take
     back."""
     report = batch.report.finish(seconds=batch.seconds, tools={}, engines={})
     prefilled = report.prefill_cached + report.prefill_uncached

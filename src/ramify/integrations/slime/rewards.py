@@ -1,8 +1,8 @@
-"""Slime rewards: a trainer's own reward function as the judge of a run's leaves, so that trees are credited by it.
+"""Slime rewards: uses a trainer's own reward function as the judge of a run's leaves, so that credit uses its rewards.
 
 It is `async (args, sample) -> number or mapping of parts`; a mapping needs a reward key. The sample is a copy of the
-group's first with the leaf filled in; changes to it are lost. An exception is a fault of that leaf, never a reward of
-0.
+group's first sample with the leaf filled in; changes to it are lost. An exception is a fault of that leaf, never a
+reward of 0.
 """
 
 import asyncio
@@ -35,17 +35,17 @@ class RewardRequest:
     """The inputs of a reward function for one problem, and the mappings that it returned."""
 
     args: Any
-    """The trainer's own."""
+    """The trainer's arguments."""
     sample: Any
-    """The group's first."""
+    """The group's first sample."""
     reward_key: str | None
     said: dict[tuple[bytes, float], Mapping[str, Any]] = field(default_factory=dict)
-    """(ids of a leaf, its reward) -> all that was said of it."""
+    """(ids of a leaf, its reward) -> the whole mapping that was returned for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerReward:
-    """An oracle: samples hold labels. It keeps its own deadline, long enough for a server that is asked again."""
+    """An oracle, because samples hold labels. It has its own deadline, long enough for retries to a reward server."""
 
     function: RewardFunction
     name: str = "trainer_reward"
@@ -53,7 +53,7 @@ class TrainerReward:
     deadline_s: float = 600.0
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
-        """One verdict a branch. Raises `JudgeError`, or whatever the function does."""
+        """One verdict per branch. Raises `JudgeError`, or what the function raises."""
         asked = problem.secret[ASKED]
         async with asyncio.timeout(self.deadline_s):
             return await side_by_side(self._verdict(branch, asked) for branch in branches)
@@ -73,12 +73,12 @@ class TrainerReward:
 
 
 def rewarded(task: Task, args: SlimeArgs) -> Task:
-    """`task`, judged by the trainer's reward where its arguments name one. Raises `ConfigError`."""
+    """`task`, judged by the trainer's reward if its arguments name one. Raises `ConfigError`."""
     return WithReward(task, TrainerReward(_function(args))) if args.has_rm else task
 
 
 def _function(args: SlimeArgs) -> RewardFunction:
-    """The trainer's own way to its rewards, or the function itself where there is no trainer."""
+    """The trainer's own entry to its rewards; without a trainer, the function itself."""
     package = trainer()
     if package is not None:
         return import_module(f"{package}.rollout.rm_hub").async_rm
@@ -88,7 +88,7 @@ def _function(args: SlimeArgs) -> RewardFunction:
 
 
 def _with_leaf(sample: Any, branch: Branch) -> Any:
-    """A copy of the sample that says what a leaf says."""
+    """A copy of the sample, filled with a leaf."""
     filled = copy.copy(sample)
     filled.tokens = branch.ids.tolist()
     filled.response = branch.response_text

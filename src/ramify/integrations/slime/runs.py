@@ -1,7 +1,7 @@
-"""Slime runs: the runs of a process that outlive the calls of a trainer, with their engines' connections.
+"""Slime runs: the runs of a process that stay open between a trainer's calls, with their engines' connections.
 
-One for every configuration, found again by its text; what a call changes (its groups, its batch) is never part of it.
-Used on one event loop only, and by one call at a time.
+There is one run per configuration text and reward setting. What changes from call to call (groups, batch) is not part
+of a run. Used on one event loop only, and by one call at a time.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from ramify.runner.run import Run
 from ramify.tasks.data import DataFile
 
 LABEL: Final = "label"
-"""What the trainer calls the gold answer."""
+"""The trainer's name for the gold answer."""
 CLOSE_S: Final = 5.0
-"""Longest time that the end of the process waits for connections to close."""
+"""At exit, the process waits at most this long for connections to close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Standing:
 
 _STANDING: dict[tuple[str, str | None, str | None], Standing] = {}
 _ENGINES: dict[str, Engine] = {}
-"""By what their configurations say: runs of one model share it."""
+"""By the text of their configuration: runs with the same model share an engine."""
 
 
 @asynccontextmanager
 async def standing_run(config: RunConfig, args: SlimeArgs) -> AsyncIterator[Run]:
-    """The run of `config`, whose leaves are judged as `args` say; others wait for it. Raises `ConfigError`."""
+    """The run of `config`, judged as `args` say, for one caller at a time. Raises `ConfigError`."""
     key = to_toml(config), args.rm_path, args.rm_type
     if key not in _STANDING:
         _STANDING[key] = Standing(_made(config, args))
@@ -54,7 +54,7 @@ async def standing_run(config: RunConfig, args: SlimeArgs) -> AsyncIterator[Run]
 
 
 async def close_runs() -> None:
-    """Close all of them; the next call makes new ones."""
+    """Close all runs and engines; the next call makes new ones."""
     engines, runs = list(_ENGINES.values()), [standing.run for standing in _STANDING.values()]
     _STANDING.clear()
     _ENGINES.clear()
@@ -72,7 +72,7 @@ def _engine(config: EngineConfig) -> Engine:
 
 
 def _task(config: RunConfig) -> Task:
-    """The task of the TOML. Questions are the data source's, so that of a data file needs none."""
+    """The task of the TOML. The data source gives the questions, so a task of a data file needs no file."""
     if config.task.name != "data":
         return build_task(config)
     data = replace(config.data, path=None, questions=("of the data source",), answer=config.data.answer or LABEL)
@@ -81,7 +81,7 @@ def _task(config: RunConfig) -> Task:
 
 @atexit.register
 def _close_at_exit() -> None:
-    """The loop of a daemon thread ends with the process, so its runs are closed before."""
+    """Close the runs before the daemon thread of their loop ends with the process."""
     if _STANDING:
         with suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(close_runs(), background_loop()).result(CLOSE_S)

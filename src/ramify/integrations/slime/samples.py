@@ -1,7 +1,7 @@
-"""Slime samples: a group of a trainer's samples as a problem, and a tree's rows filled back into them.
+"""Slime samples: turns a group of a trainer's samples into a problem, and fills a tree's rows back into the samples.
 
-Samples are of whatever class the data source makes: they are read and filled by attributes, `Status` by its words.
-Invariant: index, group_index, prompt and label of a sample stay as they came.
+Samples may be of any class that the data source makes: they are read and filled by attribute names, `Status` by its
+values. Invariant: a sample's index, group_index, prompt and label do not change.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,17 +20,17 @@ from ramify.rows.slime import Rollouts, samples, was_ended_by_coin
 FILLED: Final = (
     "tokens", "response", "response_length", "loss_mask", "rollout_log_probs", "weight_versions", "train_metadata"
 )  # fmt: skip
-"""What a row says of a sample as it is."""
+"""Attributes that are copied from a row's sample unchanged."""
 UNREPLAYED: Final = ("rollout_routed_experts", "rollout_top_p_token_ids", "multimodal_train_inputs")
-"""What a sample of another rollout function may carry and ours never does."""
+"""Attributes that samples of other rollout functions may carry, and ours never do."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlimeGroup:
-    """The samples of one prompt, which stand for the leaves of one tree."""
+    """The samples of one prompt; each will hold one leaf of one tree."""
 
     number: int
-    """Place in the draws of a call."""
+    """Position in the draws of a call."""
     samples: list[Any]
     problem: Problem
 
@@ -43,9 +43,9 @@ def group_of(
     given: Sequence[Any], number: int, *, rollout_id: int | str, system: str | None = None, args: Any = None,
     reward_key: str | None = None,
 ) -> SlimeGroup:  # fmt: skip
-    """A group as a problem: its uid names the group and the batch, so that a prompt drawn again grows another tree.
+    """A group as a problem. Its uid names the group and the batch, so a prompt that is drawn again grows another tree.
 
-    `system`: what the run's format says before every question; messages may repeat it. Raises `ConfigError`.
+    `system`: the text that the run's format puts before every question; messages may repeat it. Raises `ConfigError`.
     """
     first = given[0]
     metadata = dict(first.metadata or {})
@@ -60,7 +60,7 @@ def group_of(
 
 
 def question_of(prompt: str | Sequence[Mapping[str, Any]], system: str | None = None) -> str:
-    """The question of a prompt: its text, or that of its one message of the user. Raises `ConfigError`."""
+    """The question of a prompt: its text, or the text of its only user message. Raises `ConfigError`."""
     if isinstance(prompt, str):
         return prompt
     others = [message for message in prompt if message.get("role") != "user"]
@@ -76,11 +76,11 @@ def question_of(prompt: str | Sequence[Mapping[str, Any]], system: str | None = 
 
 
 def fill(group: SlimeGroup, rows: Sequence[Row], *, codec: Codec, rollouts: Rollouts, reward_key: str | None) -> None:
-    """Fill the group's samples by the rows of its tree, one each, in order. Mutates the samples."""
+    """Fill the group's samples with the rows of its tree, one row per sample, in order. Mutates the samples."""
     _refuse_shared_rollout(group, rollouts)
-    # Where the trainer's reward has said parts, they are handed back as it said them; of a coin's end it said nothing.
+    # Parts that the trainer's reward returned are passed on unchanged. Random termination of a path gives no parts.
     key = None if group.asked.said else reward_key
-    # The columns of its problem are the sample's own metadata already, of whatever type they are there.
+    # The problem's columns are already in the sample's metadata, with their own types.
     made = samples([replace(row, public={}) for row in rows], group_by="tree", reward_key=key, codec=codec)
     first = group.samples[0]
     for sample, row, leaf in zip(group.samples, rows, made, strict=True):
@@ -94,12 +94,12 @@ def fill(group: SlimeGroup, rows: Sequence[Row], *, codec: Codec, rollouts: Roll
 
 
 def _reward(leaf: Sample, reward_key: str | None) -> Any:
-    """The reward of a leaf that the trainer's function did not speak of, in the form that the trainer reads."""
+    """The reward of a leaf for which the trainer's function returned no mapping, in the form that the trainer reads."""
     return {reward_key: 0.0} if reward_key is not None and was_ended_by_coin(leaf) else leaf.reward
 
 
 def plain_samples(batch: Sequence[Any]) -> list[Sample]:
-    """A trainer's samples as ours. Raises `ExportError` for what they carry and cannot be converted."""
+    """A trainer's samples as ours. Raises `ExportError` if they carry data that cannot be converted."""
     made: list[Sample] = []
     for sample in batch:
         if isinstance(sample, Sample):
@@ -116,13 +116,13 @@ def plain_samples(batch: Sequence[Any]) -> list[Sample]:
 
 
 def _name(sample: Any, number: int) -> str:
-    """What a group is called: by its problem's own id and its number among all groups, as far as there are any."""
+    """A name for the group: from its `group_index`, else from the index of the sample, else from its draw number."""
     if sample.group_index is not None:
         return f"group-{sample.group_index}"
     return f"draw-{number}" if sample.index is None else f"sample-{sample.index}"
 
 
 def _refuse_shared_rollout(group: SlimeGroup, rollouts: Rollouts) -> None:
-    """Refuse a tree as one rollout where nothing says which."""
+    """Refuse to make a tree one rollout if the samples have no index to name it."""
     if rollouts == "tree" and len(group.samples) > 1 and group.samples[0].index is None:
         raise ConfigError("ramify_rollouts = 'tree' needs samples with an index: the data source must set it")
