@@ -64,7 +64,7 @@ class _Place:
 
 
 class Planned:
-    """Grow the shape that was drawn."""
+    """Draw the shape of the tree, then grow it."""
 
     Config = PlannedConfig
     measures: frozenset[str] = frozenset()

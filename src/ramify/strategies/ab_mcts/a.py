@@ -3,13 +3,14 @@ already.
 
 Each node of the search has several posteriors: of the scores of new answers derived here (GEN), of the scores of
 answers further down (CONT), and of each answer derived here. A walk begins at the bare prompt. It draws from GEN and
-CONT. If GEN is larger, a new answer is derived here; otherwise the walk enters the answer with the largest draw. All
+CONT. If CONT is larger, the walk enters the answer with the largest draw; otherwise a new answer is derived here. All
 choices that led to an answer learn its score.
 
 With several ways of answering (models or prompts), a bandit over all scores of the tree chooses the way. With `stack`,
 each node draws its way first and has separate choices for each way. In flight (`pessimistic`), each choice counts every
 answer in flight below it as one more score equal to its mean. No choice may have more than the square root of
-`max_in_flight` in flight. The published code ignores answers in flight; there only randomness spreads them.
+`max_in_flight` (rounded up) in flight. The published code ignores answers in flight; there only randomness spreads
+them.
 
 Draws at ask, for every node of a walk: the ways (`stack`), GEN, CONT, then each answer derived here in the order
 scored; then the ways where the walk stops (bandit, if there are several). A Gaussian draw is a gamma and a normal.

@@ -5,8 +5,8 @@ At every node of a walk, each answer derived there is a group; the members of a 
 of everything below it. A hierarchy is fitted to the groups (`hierarchy.py`: the published model, summed over a grid
 instead of sampled). For each group the walk draws the next score; for deriving another answer here it draws the score
 of a new group. The largest draw wins. If there is no answer below yet, one is derived. An answer below which most
-scores are equal is not entered any more; the next best answer is entered instead. Another answer is derived here only
-if all answers are like this or full.
+scores are equal is not entered any more; the next best answer is entered instead. If all answers are like this or full,
+another answer is derived here.
 
 With several ways of answering, the way is chosen by a hierarchy over all scores of the tree with the ways as groups, or
 by an upper bound. With `stack` there is one model for each way at each node, fitted to the scores of that way only.

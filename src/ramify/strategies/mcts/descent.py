@@ -116,7 +116,7 @@ class Descent:
         """Scores of the children when some of them have no value."""
         instead = self._first_q(node)
         return [
-            q  # no bonus: that of a child without visits may be infinite
+            q  # no bonus: the bonus of a child without visits may be infinite
             if q == CLOSED
             else (q if child.visits or self._has_lost(child) else instead) + (factor * share if factor else 0.0)
             for child, q, share in zip(node.children, node.qs, node.shares, strict=True)

@@ -107,7 +107,7 @@ class MCTSNode:
             self.children, self.qs, self.shares = [child], [q], [share]
 
     def path(self) -> Iterator["MCTSNode"]:
-        """From here up to the root."""
+        """From this node up to the root."""
         node: MCTSNode | None = self
         while node is not None:
             yield node
@@ -217,7 +217,7 @@ class Counting:
             if self.pending != "counted":
                 self._refresh(above)
             elif parent is not None and not above.is_closed:
-                # What was in flight is a visit now: its count, and so its share, stay.
+                # The request in flight becomes a visit: the count, and so the share, stay the same.
                 parent.qs[above.place] = above.q
             above = parent
 

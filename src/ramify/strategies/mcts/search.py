@@ -226,7 +226,7 @@ class MCTS:
             visit.evidence = mean_logprob(tree, grown.nodes)
         if self.config.duplicates == "merge" and self._twins.take(tree, tip, parent, visit.evidence):
             self._drop(visit)
-            parent.num_coming += 1  # a sample that came, though no child of its own
+            parent.num_coming += 1  # a twin counts as a child that arrived
         elif (stop := tree.stop(tip)) is not None and not STOP_WORDS[stop].is_trainable:
             self._drop(visit)
         else:

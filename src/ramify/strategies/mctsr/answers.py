@@ -303,7 +303,7 @@ class AnswerTree:
         )
 
     def _path(self, answer: MCTSrAnswer) -> Iterator[MCTSrAnswer]:
-        """From here up to the root."""
+        """From this answer up to its root."""
         current = answer
         while current.parent != NONE:
             yield current

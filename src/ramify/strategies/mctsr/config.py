@@ -35,7 +35,7 @@ class MCTSrPublished:
     with other scores). `no_bonus`: it has no bonus (MathBlackBox)."""
     q_memory: QMemory = "own_q"
     """`own_q`: q follows from an answer's own samples and its best child, and is updated upward after every change.
-    `assigned`: a judgement assigns q, and every rollout below the answer halves the distance to its best child again
+    `assigned`: a judgement assigns q, and every rollout from it or below it halves the distance to its best child again
     (published). `leaves`: MathBlackBox's scores, which reach the parent of a leaf and usually no further."""
     expanded: Literal["either", "both"] = "either"
     """When an answer counts as fully expanded. `either`: it has the maximum number of children, or a better child.

@@ -13,10 +13,10 @@ from itertools import pairwise
 from typing import Literal, assert_never
 
 Penalty = Literal["excess", "clip95", "fifty"]
-"""What happens to a judgement above the limit. `excess`: a constant is subtracted, so 96 ends below 95 (mcts-llm).
+"""What happens to a judgement beyond the limit. `excess`: a constant is subtracted, so 96 ends below 95 (mcts-llm).
 `clip95`: it is cut to the limit. `fifty`: at or above the limit it becomes 50 (MathBlackBox)."""
 LogForm = Literal["code", "paper"]
-"""ln(N + 1) as in both codes, or ln N + 1 as the paper prints it."""
+"""ln(N + 1) as in both codes, or ln N + 1 as in the paper."""
 Negative = Literal["kept", "clipped"]
 """Whether scores below 0 keep negative weights, so that there may be no distribution, or weigh 0."""
 

@@ -5,9 +5,9 @@ the rewrite, and backs up. Any number of rollouts may be in flight. The chosen a
 whose children and reservations reach `max_children` is not a candidate. If there is no candidate, the search waits for
 the rollouts in flight.
 
-A rollout whose critique, rewrite or judgement failed is over and counts as one. An answer that was never judged is
-neither refined nor returned. If the budget refuses a command, nothing more is grown; answers already grown are still
-judged. One draw for each rollout, at ask; none if greedy. Ties are broken breadth first.
+A rollout whose critique, rewrite or judgement failed is over and counts as one. By default an answer that was never
+judged is neither refined nor returned. If the budget refuses a command, nothing more is grown; answers already grown
+are still judged. One draw for each rollout, at ask; none if greedy. Ties are broken breadth first.
 
 The run defines the actions: `policy` (or `dummy`), `critique` and `rewrite`; the last two quote. The switches are in
 `config.py`. Source: arXiv 2406.07394; BrendanGraham14/mcts-llm src/mcts_llm/mctsr.py.

@@ -171,6 +171,6 @@ def judged_values(tree: Tree, node: int, judge: str, *, oracle: Oracle) -> list[
 
 
 def finite_value(tree: Tree, node: int, judge: str, *, oracle: Oracle) -> float | None:
-    """The last value that `judge` gave `node`; None = it gave none that is finite."""
+    """The last value that `judge` gave `node`; None = it gave none, or the value is not finite."""
     value = steering_value(tree, node, judge, oracle=oracle)
     return value if value is not None and math.isfinite(value) else None

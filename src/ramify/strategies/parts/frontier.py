@@ -79,7 +79,7 @@ class FrontierSegment:
         return (self.path_surprisal - above) / max(1, self.path_tokens - num_above)
 
     def path(self) -> Iterator["FrontierSegment"]:
-        """From here up to the root."""
+        """From this segment up to the root."""
         segment: FrontierSegment | None = self
         while segment is not None:
             yield segment

@@ -264,4 +264,4 @@ class LevelSearch(ABC):
 
 
 Levels = LevelSearch
-"""The older name, for one version."""
+"""The old name; it stays for one version."""

@@ -55,6 +55,6 @@ def answers(paths: Sequence[LevelPath]) -> list[Candidate]:
 
 
 def shown(paths: Sequence[LevelPath]) -> tuple[Option, ...]:
-    """The candidates that the viewer is shown, best first."""
+    """The candidates shown in the viewer, best first."""
     ranked = sorted(paths, key=lambda path: -path.score)[:SHOWN]
     return tuple(Option(path.tip, path.score) for path in ranked)

@@ -72,7 +72,7 @@ class GaussianPrior:
         return GaussianPrior(mean, self.kappa, self.nu, self.tau_square)
 
     def posterior(self) -> "Gaussian":
-        """A posterior that has seen nothing."""
+        """A posterior without any scores yet."""
         return Gaussian(self)
 
 
@@ -92,7 +92,7 @@ class BetaPrior:
         return BetaPrior(mean, 1 - mean)
 
     def posterior(self) -> "Beta":
-        """A posterior that has seen nothing."""
+        """A posterior without any scores yet."""
         return Beta(self.a, self.b)
 
 

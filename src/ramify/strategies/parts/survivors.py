@@ -18,7 +18,7 @@ Ties = Literal["first", "later"]
 
 
 def ranked(paths: Sequence[LevelPath], ties: Ties = "first") -> list[LevelPath]:
-    """Best first."""
+    """`paths`, best first."""
     if ties == "later":
         return sorted(paths, key=lambda path: path.score)[::-1]
     return sorted(paths, key=lambda path: -path.score)

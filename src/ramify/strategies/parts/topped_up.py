@@ -36,7 +36,7 @@ class ToppedUp:
 
     def ask(self, tree: Tree) -> Sequence[Command]:
         commands: Sequence[Command] = [] if self.strategy.is_done(tree) else self.strategy.ask(tree)
-        # A strategy may find out that it is done by being asked.
+        # A strategy may find out only in `ask` that it is done.
         if not commands and not self._num_in_flight and self.strategy.is_done(tree):
             commands = self._top_up(tree)
         self._num_in_flight += len(commands)
