@@ -1,4 +1,5 @@
-"""The list of methods: a file each, a folder for a family, and the arithmetic they share in `parts/`.
+"""The search methods: one file each, a folder for a family. Their shared parts are in `parts/`.
 
-Pure: numpy and `ramify.core` alone; no clock, no files, no event loop. Read `chains.py` first, then `offline.py`.
+Pure: this folder imports only numpy and `ramify.core`, and uses no clock, files or event loop. Read `chains.py` first,
+then `offline.py`.
 """

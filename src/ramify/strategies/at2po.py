@@ -1,9 +1,9 @@
-"""AT2PO: chains, then rounds that sample the most uncertain turns anew.
+"""AT2PO: grow chains, then resample the most uncertain turns in rounds.
 
-Every round scores all steps once, by mean surprisal less a penalty for the branches beside them, and grows one new
-sibling of each of the best to its end (`strategies/resample.py`). `offline` with `choose = "at2po"` grows the default.
-The final answers of paths are leaves and by default no candidates. Which is to be resampled is decided by the tokens
-drawn there, so no exact credit takes these trees.
+Every round scores all steps once: the mean surprisal minus a penalty for the branches beside them. It then grows one
+new sibling of each of the best steps to its end (`strategies/parts/resample.py`). `offline` with `choose = "at2po"`
+grows like the default of this strategy. The final answers of paths are leaves, and are not candidates by default. The
+tokens of a step decide whether it is resampled, so no exact credit accepts these trees.
 
 Draws nothing. Sources: arXiv 2601.04767; zzfoutofspace/ATPO ATPO/scripts/ATPO_qwen3_4B.sh.
 """
@@ -28,14 +28,14 @@ class AT2POConfig:
     initial_rollouts: int = 10
     expansion_iterations: int = 2
     expansion_nodes: int = 6
-    """Steps resampled a round, one new sibling each."""
+    """Steps resampled in each round. Each gets one new sibling."""
     penalty: float = 0.05
-    """Taken off a step's score for every branch that leaves its parent beside the first."""
+    """Subtracted from a step's score for every branch at its parent after the first."""
     penalty_excludes_initial: bool = False
-    """Whether the initial chains cost nothing: else ten of them take .45 off every first turn, which is then
-    practically never resampled."""
+    """Whether the initial chains cause no penalty. Otherwise ten initial chains subtract .45 from every first turn,
+    which is then almost never resampled."""
     candidates: Literal["inner", "all"] = "inner"
-    """all: the last steps of paths, too."""
+    """all: the last steps of paths are candidates too."""
     too_few: TooFew = "once"
 
     def __post_init__(self) -> None:

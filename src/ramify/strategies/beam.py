@@ -1,13 +1,13 @@
-"""Beam search over scored steps: `width` paths survive a level, each grown on `samples` times.
+"""Beam search over scored steps: `width` paths survive each level, and each grows `samples` next steps.
 
-One search, three published forms of it: search-and-learn's (finished paths leave the beam), its_hub's (they stay in it
-and are copied like live ones) and rStar's step beam (they take their place for good). What is corrected by default: a
-level is as wide as there are answers still to be found, a path that a limit cut off is no answer, equal paths are one,
-the best answers are kept, and of equal scores the first wins.
+It covers three published forms: search-and-learn's (finished paths leave the beam), its_hub's (finished paths stay in
+the beam and are copied like live ones) and rStar's step beam (finished paths keep their place for good). Corrected by
+default: a level is only as wide as the number of answers still to find, a path that a limit cut off is not an answer,
+equal paths count once, the best answers are kept, and the first of equal scores wins.
 
-rStar's published beam has four consequences. Finished and dead paths hold places, so that a live one may never be
-grown; what was asked for one path may be put below another (`join`); more answers than places count from the end; and
-`has_expanded` looks at the first node only, which nothing shows when a beam is run once.
+rStar's published beam has four consequences. Finished and dead paths hold places, so a live path may never grow. A step
+sampled for one path may be attached to another (`join`). If there are more answers than places, the slice counts from
+the end. `has_expanded` looks at the first node only, which has no effect when a beam runs once.
 
 Sources: huggingface/search-and-learn sal/search/beam_search.py; Red-Hat-AI-Innovation-Team/its_hub
 its_hub/algorithms/beam_search.py; microsoft/rStar branch rStar-math, rstar_deepthink/agents/beam_search.py (arXiv
@@ -34,16 +34,18 @@ class BeamPublished:
     """Switches that only reproduce the published code; the defaults are the corrected behaviour."""
 
     room: Literal["shrinks", "full"] = "shrinks"
-    """Where ended paths leave: a level has one path less for each answer found, or always as many (published)."""
+    """Used where ended paths leave the beam. A level has one path less for each answer found, or always the same number
+    of paths (published)."""
     ties: Ties = "first"
     repeats: Literal["dropped", "kept"] = "dropped"
-    """Whether live paths that say the same are one (search-and-learn's `filter_duplicates`), and where places are taken
-    for good, ended ones too."""
+    """Whether live paths with equal text count once (search-and-learn's `filter_duplicates`). Where places are taken
+    for good, this includes ended paths."""
     keep_completed: Literal["best", "first"] = "best"
-    """Which `width` times `samples` answers are kept when more were found: published are the first."""
+    """Which `width` times `samples` answers are kept if more were found: the best, or the first (published)."""
     join: Literal["path", "position"] = "path"
-    """What grew belongs to the path it was asked for, or to the one that has its position among those that hold a
-    place, live or not (rStar, published): so the search believes; the tree has it where its tokens are."""
+    """Which path a new step belongs to: the path it was sampled for, or the path at the same position among those that
+    hold a place, live or not (rStar, published). This changes what the search believes; the tree stores the step where
+    its tokens are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +55,19 @@ class BeamConfig(LevelsConfig):
     width: int = 1
     """Paths that survive a level: n / m in search-and-learn, `beam_width` in the others."""
     samples: int = 4
-    """Steps grown on from each: m in search-and-learn, budget / width in its_hub, `n_generate_sample` in rStar."""
+    """Next steps grown from each path: m in search-and-learn, budget / width in its_hub, `n_generate_sample` in
+    rStar."""
     first_level: Literal["full", "samples"] = "full"
-    """Paths that begin: `width` times `samples`, or `samples` (its_hub, and rStar, whose root is one node)."""
+    """Number of first steps: `width` times `samples`, or `samples` (its_hub, and rStar, whose root is one node)."""
     ended: Ended = "leave"
-    """Ended paths leave the beam (search-and-learn), stay in it and are copied (its_hub), take a place for good if they
-    are among the best `width` (rStar, corrected), or take one whatever their rank while the best paths, ended or not,
-    hold the others (rStar, published)."""
+    """What happens to ended paths. `leave`: they leave the beam (search-and-learn). `stay`: they stay and are copied
+    (its_hub). `place_if_best`: they take a place for good if they are among the best `width` (rStar, corrected).
+    `place_always`: they take a place for good at any rank, and the best paths, ended or not, hold the other places
+    (rStar, published)."""
     fill: Literal["level", "path"] = "level"
-    """Few survivors are copied until the level is full, or `samples` times each."""
+    """If few paths survive, they are copied until the level is full, or each is copied `samples` times."""
     order: Literal["asked", "score"] = "asked"
-    """In which order survivors are grown on."""
+    """The order in which surviving paths grow."""
     published: BeamPublished = BeamPublished()
     """Switches that reproduce the published code."""
 
@@ -118,7 +122,7 @@ RSTAR_AS_PUBLISHED: Final = BeamConfig(
 
 
 class Beam(LevelSearch):
-    """Grow a level, keep its best paths, grow those on."""
+    """Grow a level, keep its best paths, grow from those."""
 
     Config = BeamConfig
     config: BeamConfig
@@ -128,11 +132,11 @@ class Beam(LevelSearch):
         self._n = config.width * config.samples
         super().__init__(config, num_first=self._n if config.first_level == "full" else config.samples)
         self.completed: list[LevelPath] = []
-        """Answers in the order in which they were found."""
+        """Answers in the order found."""
         self.holders: list[LevelPath] = []
-        """Paths that hold a place, those that can grow and those that cannot."""
+        """Paths that hold a place, both those that can still grow and those that cannot."""
         self._places = config.width
-        """Places that no answer took for good."""
+        """Places that no answer has taken for good."""
 
     def select(self, tree: Tree, level: Level) -> list[LevelPath]:
         paths = level.paths() if self.config.published.repeats == "kept" else self._without_repeats(tree, level.paths())
@@ -154,7 +158,7 @@ class Beam(LevelSearch):
         return answers([path for path in self.completed if path in kept])
 
     def kept(self) -> list[LevelPath]:
-        """At most `width` times `samples` answers, best or first in the order found."""
+        """At most `width` times `samples` answers: the best, or the first found."""
         found = ranked(self.completed) if self.config.published.keep_completed == "best" else self.completed
         return found[: self._n]
 
@@ -163,20 +167,21 @@ class Beam(LevelSearch):
         return self.holders[place // self.config.samples] if by_position else level.beams[place]
 
     def _without_repeats(self, tree: Tree, paths: Sequence[LevelPath]) -> list[LevelPath]:
-        """Answers that leave the beam, or stay in it, may repeat each other: they have been paid for, and vote."""
+        """Drop paths that repeat an earlier one. Answers that leave the beam, or stay in it, may repeat each other:
+        their tokens are already spent, and each has a vote."""
         has_places = self.config.ended in ("place_if_best", "place_always")
         compared = [path for path in paths if has_places or not path.is_ended]
         repeats = set(compared).difference(distinct(tree, compared))
         return [path for path in dict.fromkeys(paths) if path not in repeats]
 
     def _leave(self, paths: Sequence[LevelPath]) -> None:
-        """What has ended leaves; live ones compete for the places."""
+        """Ended paths leave; live paths compete for the places."""
         self.completed += [path for path in paths if path.is_finished]
         places = min(self.config.width, -(-self._room // self.config.samples))
         self.holders = ranked([path for path in paths if not path.is_ended], self.config.published.ties)[:places]
 
     def _take_places(self, paths: Sequence[LevelPath]) -> None:
-        """Answers take places for good, the best paths hold those left."""
+        """Answers take places for good; the best paths hold the remaining places."""
         choose = best_with_places if self.config.ended == "place_if_best" else all_with_places
         finished, self.holders = choose(ranked(paths, self.config.published.ties), self._places)
         self.completed += finished
@@ -191,5 +196,5 @@ class Beam(LevelSearch):
 
     @property
     def _room(self) -> int:
-        """Paths of the next level where ended ones leave."""
+        """Number of paths of the next level, where ended paths leave."""
         return max(0, self._n - len(self.completed)) if self.config.published.room == "shrinks" else self._n

@@ -1,10 +1,11 @@
-"""Best-first: derive several answers from the best one that nothing was derived from, again and again.
+"""Best-first: repeatedly derive several answers from the best answer that has no descendants yet.
 
-Begins with the bare prompt. Answers wait on a heap by score, depth and number: the highest score first, of equal ones
-the shallower, then the one asked for first. The next is taken as soon as fewer than `pops` are at work, so that with k
-at work they are the k best of those known then; as published one is, and all derived from it are scored before the
-next. An answer that failed, or was given no score, never waits; where none waits and nothing is on its way the search
-begins anew. Draws nothing. The tree does not depend on the order of outcomes while one is at work at a time.
+The search starts at the bare prompt. Answers wait on a heap, ordered by score, then depth, then number: the highest
+score first, then the shallower, then the one asked for first. The next answer is taken as soon as fewer than `pops` are
+at work, so with k at work they are the k best known at that time. As published, one is at work, and all answers derived
+from it are scored before the next one is taken. An answer that failed or got no score is never put on the heap. If the
+heap is empty and nothing is in flight, the search starts again from the bare prompt. Draws nothing. With one answer at
+work at a time, the tree does not depend on the order of outcomes.
 
 Source: SakanaAI/treequest src/treequest/algos/best_first_search.py.
 """
@@ -22,7 +23,7 @@ from ramify.strategies.parts.drafts import START, Draft, Drafts, DraftsConfig
 from ramify.strategies.parts.draws import Draws
 
 SHOWN: Final = 3
-"""Candidates of a decision that the viewer is told: so many of a heap are among its first 7."""
+"""Number of candidates of a decision shown in the viewer. The best 3 of a heap are among its first 7 entries."""
 Waiting = tuple[float, int, int]
 """Minus the score, the depth and the number of an answer."""
 
@@ -32,9 +33,9 @@ class BestFirstConfig(DraftsConfig):
     """Defaults are treequest's."""
 
     num_samples: int = 2
-    """Answers derived from one by each way of answering, those from the bare prompt too."""
+    """Answers derived from one answer by each way of answering; the same number from the bare prompt."""
     pops: int = 1
-    """Answers at work: from which others are being derived."""
+    """Answers at work at once: answers from which others are currently being derived."""
 
     def __post_init__(self) -> None:
         DraftsConfig.__post_init__(self)
@@ -46,7 +47,7 @@ AS_PUBLISHED: Final = BestFirstConfig()
 
 
 class BestFirst:
-    """Take the best answer that waits, derive others from it, let those that are scored wait."""
+    """Take the best waiting answer, derive others from it, and put the scored ones on the heap."""
 
     Config = BestFirstConfig
     measures: frozenset[str] = frozenset()
@@ -59,9 +60,9 @@ class BestFirst:
         self._drafts: Drafts[Draft] = Drafts(config)
         self._waiting: list[Waiting] = []
         self._depths = {START: 0}
-        """Of every answer that was scored, by number."""
+        """Depth of every scored answer, by number."""
         self._at_work: dict[int, int] = {}
-        """Number of an answer -> answers on their way that are derived from it."""
+        """Number of an answer -> answers in flight that are derived from it."""
 
     def ask(self, tree: Tree) -> Sequence[Command]:
         drafts: list[Draft] = []
@@ -100,7 +101,7 @@ class BestFirst:
         return self._drafts.candidates()
 
     def _derived(self, number: int) -> list[Draft]:
-        """Drafts from one answer, way by way; fewer where that is all there is left to ask for."""
+        """Drafts from one answer, way by way; fewer if fewer answers may still be asked for."""
         ways = range(len(self.config.first_actions))
         drafts = [Draft(number, way) for way in ways for _ in range(self.config.num_samples)]
         drafts = drafts[: self._drafts.num_left]
@@ -108,7 +109,7 @@ class BestFirst:
         return drafts
 
     def _pop(self) -> int | None:
-        """The best answer that waits; the bare prompt where none ever will; None = wait."""
+        """The best waiting answer; the bare prompt if nothing waits and nothing is in flight; None = wait."""
         if self._waiting:
             return heappop(self._waiting)[-1]
         return None if self._at_work else START

@@ -1,8 +1,8 @@
-"""Best of n: whole answers sampled independently, each judged when it ends, and a vote.
+"""Best of n: sample whole answers independently, judge each when it ends, then vote.
 
-`vote` says how they become one answer: `best` is best-of-n, `majority` self-consistency (arXiv 2203.11171), `weighted`
-a vote whose ballots weigh what the judge said, `first` one chain and the others for nothing but coverage. An answer
-whose judgement failed has no ballot in a vote that needs one. Draws nothing.
+`vote` combines them into one answer: `best` is best-of-n, `majority` is self-consistency (arXiv 2203.11171), `weighted`
+weighs each vote by the judge's score, `first` returns the first chain and uses the others only for coverage. An answer
+whose judgement failed has no vote where votes need scores. Draws nothing.
 
 Source: huggingface/search-and-learn sal/search/best_of_n.py, sal/utils/math.py.
 """
@@ -21,12 +21,12 @@ from ramify.strategies.parts.steering import REWARD, Oracle, steering_value
 
 @dataclass(frozen=True, slots=True)
 class BestOfNConfig:
-    """How many answers, who judges them and how they vote."""
+    """How many answers, which judge scores them and how they vote."""
 
     n: int = 16
     """As in search-and-learn's recipes."""
     judge: str = REWARD
-    """Name of the run's judge whose scores vote."""
+    """Name of the run's judge whose scores are used in the vote."""
     vote: Vote = "best"
     oracle: Oracle = "refused"
 
@@ -36,7 +36,7 @@ class BestOfNConfig:
 
 
 class BestOfN:
-    """Grow `n` answers, judge those that nobody judged when they ended."""
+    """Grow `n` answers, then judge those that were not judged when they ended."""
 
     Config = BestOfNConfig
     measures: frozenset[str] = frozenset()
@@ -47,7 +47,7 @@ class BestOfN:
         self.config = config
         self.vote: Vote = config.vote
         self._in_flight: InFlight[int] = InFlight()
-        """Number of the answer that each command is about."""
+        """Number of the answer that each command belongs to."""
         self._tips: dict[int, int] = {}
         """Number of an answer -> its last node."""
         self._unjudged: list[int] = []
@@ -77,7 +77,8 @@ class BestOfN:
         return Phase("collection" if self.is_done(tree) else "initial chains")
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
-        """Every answer in order of request; without a score only where the vote needs none."""
+        """Every answer in the order asked. An answer without a score is included only where the vote needs no
+        scores."""
         found: list[Candidate] = []
         for number in sorted(self._tips):
             value = self._value(tree, self._tips[number])

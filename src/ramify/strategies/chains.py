@@ -1,8 +1,8 @@
-"""Chains: independent rollouts from the bare prompt; plain GRPO's sampling, and the baseline every tree is held to.
+"""Chains: independent rollouts from the bare prompt. Plain GRPO samples this way, and every tree is compared with it.
 
-`repeat` goes on with a fresh chain whenever one has ended: `closed` replaces chains that a prune rule gave up (restart
-at a dead end), `budget` replaces every chain until the tree's ledger has no room. With either, how many chains there
-are depends on tokens, so the tree marks the later ones post-hoc.
+With `repeat`, a new chain starts whenever one has ended. `closed` replaces only the chains that a prune rule stopped
+(restart at a dead end). `budget` replaces every chain until the budget of the tree is used up. In both cases the number
+of chains depends on sampled tokens, so the tree marks the later chains as post-hoc.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,17 +19,17 @@ from ramify.strategies.parts.repeats import repeats
 
 @dataclass(frozen=True, slots=True)
 class ChainsConfig:
-    """How many chains, and whether to go on."""
+    """How many chains to grow, and whether ended chains are replaced."""
 
     n: int = 8
-    """Chains in flight at once; without `repeat`, all there are."""
+    """Chains in flight at once. Without `repeat` this is the total number of chains."""
     repeat: Literal["none", "closed", "budget"] = "none"
     max_chains: int = 10_000
-    """Bound on the chains of a tree that repeats and meets no limit."""
+    """Maximum number of chains of a tree with `repeat` that meets no other limit."""
 
     @classmethod
     def read(cls, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
-        """The `n_agent` x `n` of Search-R1 as one number of chains."""
+        """Read Search-R1's `n_agent` x `n` as one number of chains."""
         if "n_agent" not in options:
             return options, None
         found = repeats(options)
@@ -75,7 +75,7 @@ class Chains:
         return Phase("collection" if self.is_done(tree) else "initial chains")
 
     def _is_to_repeat(self, tree: Tree, outcome: Outcome) -> bool:
-        """Whether a chain that ended so is followed by another; one that failed never is."""
+        """Whether a new chain follows the one that ended. A failed chain is never replaced."""
         if not isinstance(outcome, Grown):
             return False
         match self.config.repeat:

@@ -1,13 +1,14 @@
-"""DeepSearch: a tree search over token segments that ends when n finished paths are backed up.
+"""DeepSearch: a tree search over token segments that ends after n finished paths are backed up.
 
-One expansion at a time: a segment grows `width` children at once, and what is next is chosen when all have ended. Of
-those that finished one alone is backed up. If none did, the search goes down to the child of highest UCT score, else on
-to the best segment anywhere that is not expanded yet. Children of the last level grow to their end, so that a path of
-`max_depth` segments is a leaf with a reward. Two expansions at once would change the order of backups, on which what is
-stored depends; other trees fill the engine meanwhile. A child that failed is dropped.
+One expansion runs at a time: a segment grows `width` children at once, and the search chooses the next segment when all
+have ended. Only one of the finished children is backed up. If none finished, the search descends to the child with the
+highest UCT score; otherwise it takes the best segment anywhere that is not expanded yet. Children of the last level
+grow to their end, so a path of `max_depth` segments is a leaf with a reward. Two expansions at once would change the
+order of backups, and the stored values depend on this order. Other trees keep the engine busy meanwhile. A failed child
+is dropped.
 
-Draws nothing; the tree does not depend on the order of outcomes. Rewards steer it, in training those of a judge that
-knows the answer: `oracle` declares that. Source: smiles724/DeepSearch deepsearch/utils/mcts.py, round0.sh.
+Draws nothing; the tree does not depend on the order of outcomes. Rewards steer the search. In training they come from a
+judge that knows the answer; `oracle` declares this. Source: smiles724/DeepSearch deepsearch/utils/mcts.py, round0.sh.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ class DeepSearchConfig:
     """Defaults are the corrected ones; numbers are those of round0.sh and of the code's defaults."""
 
     n: int = 8
-    """Finished paths to back up; of an expansion whose paths have no value, one counts all the same."""
+    """Finished paths to back up. An expansion whose finished paths have no value also counts as one."""
     width: int = 8
     """Children of an expansion."""
     segment_tokens: int = 256
@@ -53,7 +54,7 @@ AS_PUBLISHED: Final = DeepSearchConfig(divisor="all", oracle="declared")
 
 
 class DeepSearch:
-    """Expand, back one finished child up, choose what to expand next."""
+    """Expand a segment, back up one finished child, choose what to expand next."""
 
     Config = DeepSearchConfig
     measures: frozenset[str] = frozenset({LOGPROBS})
@@ -64,14 +65,14 @@ class DeepSearch:
         self.config = config
         self.root = FrontierSegment(ROOT)
         self._current = self.root
-        """What is expanded next, or is being expanded."""
+        """The segment that is being expanded, or is expanded next."""
         self._fork = Fork(config.width, "root")
         self._why: tuple[Option, ...] = ()
         self._in_flight: InFlight[int] = InFlight()
-        """Place of each growth among its siblings."""
+        """Index of each growth among its siblings."""
         self._grown: dict[int, FrontierSegment] = {}
         self._num_finished = 0
-        """Expansions of which a path finished."""
+        """Expansions in which at least one path finished."""
         self._round = 0
         self._is_over = False
 
@@ -105,7 +106,7 @@ class DeepSearch:
         return Phase("expansion", self._round) if self._round else Phase("build")
 
     def _segment(self, tree: Tree, grown: Grown) -> FrontierSegment:
-        """What a growth added to the current segment."""
+        """The segment that a growth added below the current one."""
         above = self._current
         segment = FrontierSegment(
             grown.tip,
@@ -123,14 +124,14 @@ class DeepSearch:
         return segment
 
     def _value(self, tree: Tree, leaf: int) -> float | None:
-        """Value of a finished path; None where it says nothing: cut from outside, or not judged."""
+        """Value of a finished path; None if it was cut from outside or not judged."""
         if not STOP_WORDS[tree.stop(leaf) or ""].is_trainable:
             return None
         reward = steering_value(tree, leaf, REWARD, oracle=self.config.oracle)
         return None if reward is None else final_value(reward)
 
     def _back_up(self) -> None:
-        """Visit the open children, then all segments on the way to the one finished child that is chosen."""
+        """Count a visit for the open children, then back up the chosen finished child along its path."""
         self._num_finished += not all(child.is_open for child in self._current.children)
         for child in self._current.children:
             child.visits += child.is_open
@@ -145,7 +146,8 @@ class DeepSearch:
             segment.num_valued += value != 0
 
     def _choose(self) -> None:
-        """What is expanded next; the search is over where nothing is. Of equal scores the first, depth first."""
+        """Choose what to expand next; the search is over if nothing is left. Equal scores: the first in depth-first
+        order."""
         children = self._current.children
         has_finished = any(child.value is not None for child in children)
         below = [] if has_finished else [child for child in children if child.is_open]
@@ -178,13 +180,14 @@ class DeepSearch:
         return segment.parent.q(self.config.divisor) if segment.parent else 0.0
 
     def _terms(self, segment: FrontierSegment) -> tuple[tuple[str, float], ...]:
-        """What a score was made of, for the viewer."""
+        """The parts of a score, for the viewer."""
         q = segment.q(self.config.divisor)
         return ("parent_q", self._parent_q(segment)), ("q", q), ("depth", float(segment.depth))
 
 
 def _surprisal(tree: Tree, node: int) -> float:
-    """Minus the sum of the logprobs of a node's sampled tokens, as the credit has it: their mean times their number."""
+    """Minus the sum of the logprobs of a node's sampled tokens. It is computed as the credit does it: mean times
+    number."""
     logprobs = tree.sampled_logprobs(node)
     if logprobs is None:
         raise ContractError(

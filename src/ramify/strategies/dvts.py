@@ -1,6 +1,7 @@
-"""DVTS: diverse verifier tree search; `width` independent paths, each the best of `samples` steps, level by level.
+"""DVTS: diverse verifier tree search. It grows `width` independent paths; at each level each path keeps the best of
+`samples` steps.
 
-The parts do not wait for each other. One ends when the best of its steps has ended. Draws nothing.
+The parts do not wait for each other. A part ends when its best step has ended. Draws nothing.
 
 Source: huggingface/search-and-learn sal/search/diverse_verifier_tree_search.py.
 """
@@ -23,11 +24,12 @@ class DVTSConfig(LevelsConfig):
     """Defaults are the corrected ones; numbers are search-and-learn's."""
 
     width: int = 1
-    """Independent parts: n / m."""
+    """Independent parts: n / m in search-and-learn."""
     samples: int = 4
-    """Steps a part grows a level, of which one is kept: m."""
+    """Steps that a part grows at each level; it keeps one of them. m in search-and-learn."""
     returned: Literal["finished", "last"] = "finished"
-    """Every answer that was found, or each part's last level, finished or not (published)."""
+    """Which candidates are returned: every answer found, or the last level of each part, finished or not
+    (published)."""
 
     def __post_init__(self) -> None:
         LevelsConfig.__post_init__(self)
@@ -39,7 +41,7 @@ AS_PUBLISHED: Final = DVTSConfig(finished="any_end", returned="last")
 
 
 class DVTS(LevelSearch):
-    """Each part goes on with the best of its steps."""
+    """Each part continues with the best of its steps."""
 
     Config = DVTSConfig
     config: DVTSConfig
@@ -48,7 +50,7 @@ class DVTS(LevelSearch):
     def __init__(self, config: DVTSConfig, rng: Draws) -> None:
         super().__init__(config, num_first=config.samples, num_parts=config.width)
         self.chosen: dict[Level, LevelPath] = {}
-        """The path of each part."""
+        """The current path of each part."""
         self._finished: dict[Level, list[LevelPath]] = {part: [] for part in self.parts}
 
     def select(self, tree: Tree, level: Level) -> list[LevelPath]:

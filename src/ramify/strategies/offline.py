@@ -1,13 +1,14 @@
-"""Offline: chains first, then rounds of expansion from nodes of the tree (the source plan, made right).
+"""Offline: grow chains first, then expand nodes of the tree in rounds (the source plan, corrected).
 
-`commit="after"`: each round waits for the tree's previous one, takes all expandable nodes in canonical order, chooses
-some and grows new continuations there. What was already sampled decides where, so these forks are post-hoc.
-`commit="before"`: the depths of all forks are drawn before the chains are grown; when a chain arrives at such a depth
-one decision is made there, and none if it ended earlier. These forks are predictable: exact credits take them.
+`commit="after"`: a round starts when the previous round of the tree has ended. It takes all expandable nodes in
+canonical order, chooses some and grows new continuations from them. Sampled tokens decide where, so these forks are
+post-hoc. `commit="before"`: the strategy draws the depths of all forks before the chains grow. A chain forks when it
+reaches such a depth, and does not fork there if it ended earlier. These forks are predictable, so exact credits accept
+the tree.
 
-Draws. after: those of the rule, a round at a time. before: for each fork an initial chain, then a depth. The tree does
-not depend on the order of outcomes. Source: `docs/rollouts.md`; OFFLINE_TREE_SEARCH_REFACTOR_PLAN.md of
-zzfoutofspace/ATPO, whose plan run as written forks at no inner node: every leaf grows from the bare prompt.
+Draws. after: the draws of the rule, one round at a time. before: for each fork an initial chain, then a depth. The tree
+does not depend on the order of outcomes. Source: `docs/rollouts.md`; OFFLINE_TREE_SEARCH_REFACTOR_PLAN.md of
+zzfoutofspace/ATPO. That plan, run as written, never forks at an inner node: every leaf grows from the bare prompt.
 """
 
 from collections import Counter
@@ -33,9 +34,9 @@ class OfflinePublished:
     """Switches that only reproduce the published code; the defaults are the corrected behaviour."""
 
     candidates: Literal["steps", "chains"] = "steps"
-    """chains: a whole chain is one node, so that once it has ended only the root is left to expand (published)."""
+    """chains: a whole chain is one node, so after it has ended only the root can be expanded (published)."""
     chosen: Literal["rest", "grow"] = "rest"
-    """grow: a chosen node is generated once more itself and thereby used up (published)."""
+    """grow: a chosen node is itself generated once more, and cannot be chosen again (published)."""
     probes: Probes = "keep"
     rounding: Rounding = "ceil"
 
@@ -49,14 +50,14 @@ class OfflineConfig:
     """Each chosen node gets beam_size - 1 new continuations."""
     expansion_iterations: int = 2
     expansion_nodes: int = 1
-    """Nodes chosen a round."""
+    """Nodes chosen in each round."""
     choose: str = field(default="uniform", metadata={"plugin": "choose"})
     """Name of the rule (`parts/choose.py`), or `path/to/file.py:function`."""
     commit: Literal["after", "before"] = "after"
     max_depth: int = 4
-    """Depths committed to before are drawn from 0 .. max_depth - 1 steps."""
+    """With `commit="before"`, fork depths are drawn from 0 .. max_depth - 1 steps."""
     n: int = 16
-    """Rows wanted: bounds the initial chains, and scales their dynamic number."""
+    """Rows wanted. It limits the number of initial chains, and scales it where that is dynamic."""
     published: OfflinePublished = OfflinePublished()
     """Switches that reproduce the published code."""
 
@@ -77,7 +78,7 @@ AS_PUBLISHED = OfflineConfig(
 
 @dataclass(slots=True)
 class _Walk:
-    """A chain on its way to its end; `commits` are the depths it still has to fork at, each with its new children."""
+    """A growing chain. `commits` lists the depths where it still has to fork, each with its number of new children."""
 
     commits: list[tuple[int, int]]
     tip: int = ROOT
@@ -90,7 +91,7 @@ class Offline:
     Config = OfflineConfig
 
     def __init__(self, config: OfflineConfig, rng: Draws, *, choose: Choose | None = None) -> None:
-        """`choose`: the rule that the configuration names; None = it is a built-in one."""
+        """`choose` is the rule that the configuration names; None = a built-in rule."""
         self.config = config
         is_measured = config.initial_rollouts == "dynamic" or config.choose not in UNMEASURED
         self.measures = frozenset({STEP_ENTROPY} if is_measured else ())
@@ -145,7 +146,7 @@ class Offline:
         return Phase("expansion", self._round) if self._round else Phase("initial chains")
 
     def _start(self, number: int) -> Sequence[Grow]:
-        """The initial chains; forks committed to at depth 0 are simply more of them."""
+        """Grow the initial chains. A fork committed at depth 0 adds more initial chains."""
         commits = self._drawn_commits(number)
         walks = [_Walk(sorted((depth, extra) for depth, extra in c.items() if depth)) for c in commits]
         walks += [_Walk([]) for _ in range(sum(c[0] for c in commits))]
@@ -153,7 +154,7 @@ class Offline:
         return self._grow([(walk, fork) for walk in walks])
 
     def _drawn_commits(self, num_chains: int) -> list[Counter[int]]:
-        """For each chain: depth -> new children there, drawn before anything is grown."""
+        """For each chain: depth -> number of new children there. Drawn before anything is grown."""
         commits: list[Counter[int]] = [Counter() for _ in range(num_chains)]
         num_forks = self.config.expansion_iterations * self.config.expansion_nodes
         for _ in range(num_forks if self.config.commit == "before" and self._num_new else 0):
@@ -162,7 +163,7 @@ class Offline:
         return commits
 
     def _go_on(self) -> Sequence[Grow]:
-        """Chains that arrived take their next step, and fork first where they are committed to."""
+        """Grow the next step of each chain that arrived; fork first where the chain is committed to fork."""
         going: list[tuple[_Walk, Fork | None]] = []
         for walk in self._arrived:
             fork = None
@@ -178,7 +179,7 @@ class Offline:
         return self._in_flight.book(grows, [walk for walk, _ in going])
 
     def _expand(self, tree: Tree) -> Sequence[Grow]:
-        """One round: choose nodes among all that grew so far and continue each anew."""
+        """One round: choose among all nodes grown so far and grow new continuations from them."""
         self._round += 1
         nodes = [ROOT] if self.config.published.candidates == "chains" else tree.expandable()
         candidates = [node for node in nodes if node not in self._used_up]
@@ -192,7 +193,8 @@ class Offline:
         return self._in_flight.book(grows, [_Walk([], grow.node) for grow in grows])
 
     def _continuations(self, tree: Tree, node: int, num_candidates: int) -> Sequence[Grow]:
-        """New children of one chosen node. Its score, for the viewer, is its entropy where the rule reads it."""
+        """New children of one chosen node. Where the rule reads entropy, the score shown in the viewer is the
+        entropy."""
         entropy = tree.measure(node, STEP_ENTROPY) if STEP_ENTROPY in self.measures else None
         score = 1 / num_candidates if entropy is None else entropy
         fork = Fork(self._num_new, self.config.choose)

@@ -1,12 +1,13 @@
-"""Online: ARPO's and AEPO's trees, which fork while they grow.
+"""Online: the trees of ARPO and AEPO, which fork while they grow.
 
-After a step and its tool result, a path forks with a probability that rises with the entropy of the step over the
-path's baseline, while fewer than n paths were made. How many children follow is decided before any of their tokens is
-drawn, so forks are predictable; chains restarted because none survived are not (`restart="none"` makes none).
-`lockstep` decides for all paths when the slowest has made its step: the published order, which no timing can change;
-`free` decides for each as it arrives. A path that failed is dropped and its slot stays used: a refill is post-hoc.
+After a step and its tool result, a path may fork while fewer than n paths exist. The probability rises with the entropy
+of the step minus the baseline of the path. The number of children is decided before any of their tokens is sampled, so
+forks are predictable. If no path survives, fresh chains start; these are not predictable (`restart="none"` disables
+them). `lockstep` decides for all paths once the slowest has finished its step. This is the published order, and timing
+cannot change it. `free` decides for each path as it arrives. A failed path is dropped and its slot stays used, because
+a refill would be post-hoc.
 
-Draws: one uniform an attempt, paths by age; none once n paths were made. Sources: `docs/rollouts.md`.
+Draws: one uniform for each attempt, paths by age; none once n paths exist. Sources: `docs/rollouts.md`.
 """
 
 import math
@@ -31,9 +32,11 @@ class OnlinePublished:
     """Switches that only reproduce the published code; the defaults are the corrected behaviour."""
 
     baseline: Literal["own", "inherited"] = "inherited"
-    """What a branch's entropy is compared with: its own first step's (published), or the baseline of its source."""
+    """What the entropy of a branch is compared with: the entropy of its own first step (published), or the baseline of
+    the path it left."""
     stale_baselines: tuple[tuple[int, float], ...] = ()
-    """(path, baseline) left by earlier problems, as the published code never clears them; they win over own ones."""
+    """(path, baseline) left over from earlier problems, which the published code never clears. They replace the path's
+    own baseline."""
     clipping: Clipping = "probability"
     probes: Probes = "keep"
     rounding: Rounding = "ceil"
@@ -44,22 +47,23 @@ class OnlineConfig:
     """Defaults are the corrected ones; numbers are those of ARPO/scripts/*.sh."""
 
     n: int = 16
-    """Most paths of a tree, initial ones, branches and restarts together."""
+    """Maximum number of paths of a tree: initial chains, branches and restarts together."""
     initial_rollouts: Number = 8
     beam_size: int = 2
-    """Most children of one fork: beam_size - 1 attempts are made after each step."""
+    """Maximum number of children of one fork. After each step there are beam_size - 1 attempts to fork."""
     rule: Literal["arpo", "aepo"] = "arpo"
     branch_probability: float = 0.5
-    """bp; AEPO forks less where it is higher."""
+    """bp. For AEPO a higher value means fewer forks."""
     entropy_weight: float = 0.2
     rounds: Literal["lockstep", "free"] = "lockstep"
     restart: Literal["one", "all", "none"] = "one"
-    """Fresh chains when no path is left: one at a time, all that n leaves room for, or none."""
+    """Fresh chains when no path is left: one at a time, as many as n still allows, or none."""
     counter: Literal["forks", "created", "path"] = "forks"
-    """AEPO's consecutive forks. forks: rounds in a row that forked; created: rounds that made any path, restarts too,
-    which nothing resets within a tree (published); path: steps in a row at which the path itself forked."""
+    """How AEPO counts consecutive forks. forks: consecutive rounds with a fork. created: rounds that created any path,
+    restarts included; it is never reset within a tree (published). path: consecutive steps at which this path
+    forked."""
     order: Literal["age", "shuffle"] = "age"
-    """Which paths come first when slots are scarce."""
+    """Which paths may fork first when slots are scarce."""
     published: OnlinePublished = OnlinePublished()
     """Switches that reproduce the published code."""
 
@@ -79,7 +83,7 @@ AEPO_AS_PUBLISHED = replace(ARPO_AS_PUBLISHED, rule="aepo")
 
 @dataclass(slots=True)
 class _Path:
-    """One rollout: a stem, or a branch that has left its source."""
+    """One rollout: a stem (a root branch), or a branch that has left its source path."""
 
     index: int
     tip: int = ROOT
@@ -88,7 +92,7 @@ class _Path:
 
 
 class Online:
-    """Fork paths while they grow, within n paths."""
+    """Fork paths while they grow, up to n paths."""
 
     Config = OnlineConfig
     measures: frozenset[str] = frozenset({STEP_ENTROPY})
@@ -102,7 +106,7 @@ class Online:
         elif config.initial_rollouts == "dynamic" and config.published.probes == "keep":
             self.post_hoc_reason = "how many chains there are depends on a chain that is kept"
         self.consecutive = 0
-        """AEPO's counter."""
+        """AEPO's counter of consecutive forks."""
         self._rng = rng
         self._initial = InitialRollouts(
             config.initial_rollouts, n=config.n, probes=config.published.probes, rounding=config.published.rounding
@@ -159,7 +163,7 @@ class Online:
         return self._grow([(self._new_path(_Path(0)), fork) for _ in range(number)])
 
     def _go_on(self, tree: Tree) -> Sequence[Grow]:
-        """One round: every path that arrived goes on, and forks if the rule says so."""
+        """One round: every path that arrived continues, and forks if the rule decides so."""
         going: list[tuple[_Path, Fork | None]] = []
         branches: list[tuple[_Path, Fork | None]] = []
         for path in self._in_turn():
@@ -171,13 +175,13 @@ class Online:
         return self._grow(going + branches)
 
     def _in_turn(self) -> list[_Path]:
-        """The paths that arrived, in the order they may fork."""
+        """The paths that arrived, in the order in which they may fork."""
         arrived = sorted(self._arrived, key=lambda path: path.index)
         self._arrived.clear()
         return arrived if self.config.order == "age" else without_replacement(arrived, len(arrived), self._rng)
 
     def _decide(self, tree: Tree, path: _Path) -> Fork | None:
-        """The path's continuation and branches as one decision; None = it goes on alone."""
+        """Decide the path's continuation and branches together; None = the path continues alone."""
         attempts = min(self.config.beam_size - 1, self._slots)
         if not attempts:
             return None
@@ -199,7 +203,7 @@ class Online:
         return replace(source, index=self.config.n - self._slots - 1)
 
     def _count(self, *, num_forks: int, num_created: int) -> None:
-        """Move AEPO's counter on at the end of a round."""
+        """Update AEPO's counter at the end of a round."""
         if self.config.counter == "created":
             self.consecutive += num_created > 0
         else:

@@ -1,12 +1,12 @@
-"""Particle filter over scored steps: `n` paths, drawn anew in proportion to what the judge says of them.
+"""Particle filter over scored steps: `n` paths, resampled in proportion to the judge's scores.
 
-The judge's score of a step is read as a probability; its odds are the potential of the path. Corrected: a path's weight
-is multiplied by what its last step did to its potential, so that stopped paths keep theirs; paths are drawn anew only
-where the effective number of them has fallen below n/2, by systematic resampling, and weigh the same afterwards.
-Published: every path weighs its potential, and `n` are drawn independently after every level. Ended paths are drawn
-like live ones and grow no more.
+The filter reads the judge's score of a step as a probability. The odds of this probability are the potential of the
+path. Corrected: the weight of a path is multiplied by the ratio of its potentials after and before its last step, so
+stopped paths keep their weight. Paths are resampled only when their effective number falls below n/2, by systematic
+resampling, and have equal weights afterwards. Published: the weight of a path is its potential, and `n` paths are drawn
+independently after every level. Ended paths are drawn like live ones but do not grow.
 
-Draws when a level is whole, one number for each place (`multinomial`) or one in all (`systematic`). Source: arXiv
+Draws when a level is complete: one number for each place (`multinomial`) or one in total (`systematic`). Source: arXiv
 2502.01618; Red-Hat-AI-Innovation-Team/its_hub its_hub/algorithms/particle_gibbs.py.
 """
 
@@ -25,7 +25,7 @@ from ramify.strategies.parts.paths import LevelPath, alive, answers
 from ramify.strategies.parts.ucb import inverse_cdf
 
 MARGIN: Final = 1e-7
-"""Least distance of a probability from 0 and 1."""
+"""Minimum distance of a probability from 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,10 @@ class ParticleFilterConfig(LevelsConfig):
     """As in its_hub's benchmark."""
     last_level: Literal["end", "step"] = "step"
     weights: Literal["ratio", "potential"] = "ratio"
-    """A path weighs what its steps since the last resampling did to its potential, or its potential (published)."""
+    """The weight of a path: the ratio of its potentials now and at the last resampling, or its potential
+    (published)."""
     resample: Literal["when_degenerate", "always"] = "when_degenerate"
-    """Draw anew where the effective number of paths is below n/2 and one of them still grows, or after every level."""
+    """Resample when the effective number of paths is below n/2 and at least one still grows, or after every level."""
     scheme: Literal["systematic", "multinomial"] = "systematic"
 
     def __post_init__(self) -> None:
@@ -54,7 +55,7 @@ AS_PUBLISHED: Final = ParticleFilterConfig(
 
 
 class ParticleFilter(LevelSearch):
-    """Grow every particle a step, weigh them, draw."""
+    """Grow every particle by a step, weigh the particles, resample."""
 
     Config = ParticleFilterConfig
     config: ParticleFilterConfig
@@ -64,9 +65,9 @@ class ParticleFilter(LevelSearch):
         super().__init__(config, num_first=config.n)
         self._rng = rng
         self._log_weights = [0.0] * config.n
-        """Of each entry of the level in progress, before its step."""
+        """Log weight of each entry of the current level, before its step."""
         self.particles: list[LevelPath] = []
-        """Paths as they stand after the last level, one each time it was drawn."""
+        """Paths after the last level; a path drawn several times appears several times."""
 
     def select(self, tree: Tree, level: Level) -> list[LevelPath]:
         kept = set(alive(level.paths()))
@@ -81,11 +82,12 @@ class ParticleFilter(LevelSearch):
         return paths
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
-        """Finished particles, each once, with the score of its path: of the largest potential, too, the largest."""
+        """Finished particles, each once, with the score of its path. The particle with the largest potential also has
+        the largest score."""
         return answers(self.particles)
 
     def ancestors(self, weights: Sequence[float]) -> list[int]:
-        """Whom each of n places descends from."""
+        """For each of n places, the index of the path it continues."""
         if self.config.scheme == "systematic":
             return systematic(weights, self.config.n, self._rng.random())
         return [inverse_cdf(weights, self._rng.random()) for _ in range(self.config.n)]
@@ -107,18 +109,19 @@ class ParticleFilter(LevelSearch):
 
 
 def log_odds(probability: float) -> float:
-    """ln(p / (1 - p)), p held away from 0 and 1."""
+    """ln(p / (1 - p)), with p limited to [MARGIN, 1 - MARGIN]."""
     p = min(max(probability, MARGIN), 1 - MARGIN)
     return math.log(p / (1 - p))
 
 
 def effective_number(weights: Sequence[float]) -> float:
-    """1 over the sum of squares of weights that sum to 1."""
+    """1 / sum of squared weights. The weights must sum to 1."""
     return 1 / math.fsum(weight * weight for weight in weights)
 
 
 def systematic(weights: Sequence[float], n: int, u: float) -> list[int]:
-    """n indices in order, each chosen floor(n w) or one more times: the points (u + i) / n on the cumulated weights."""
+    """n indices in ascending order, each chosen floor(n w) or one more times. The points (u + i) / n select them on the
+    cumulative weights."""
     total = math.fsum(weights)
     found: list[int] = []
     index, reached = 0, weights[0]

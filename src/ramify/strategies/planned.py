@@ -1,12 +1,14 @@
-"""Planned: a tree whose shape is drawn before its first token: so many children at the prompt, behind the first step, …
+"""Planned: the shape of the tree is drawn before its first token: the children at the prompt, after the first step, and
+so on.
 
-A number between whole ones is the lower one or, by a coin, the next: 2.3 children are two, and three with probability
-0.3, whose shares are then a third each. Below 1 it is roulette: with 0.4 children a path goes on as one of share 2.5
-with probability 0.4, and ends there otherwise. What was planned below a path that ends early is not grown, and a child
-that failed is not made up for. Nothing depends on tokens, so forks are predictable and exact credits take the tree; nor
-on the order of outcomes. `ramify plan` measures which numbers pay (`docs/when-trees-pay.md`).
+A fractional number is rounded up or down at random: 2.3 children are three with probability 0.3, and then each has a
+share of one third; otherwise they are two. A number below 1 is random termination ("coin" or "roulette" in the code):
+with 0.4 children a path continues as one path of share 2.5 with probability 0.4, and otherwise ends there. If a path
+ends early, its planned children are not grown. A failed child is not replaced. The shape depends neither on tokens nor
+on the order of outcomes, so forks are predictable and exact credits accept the tree. `ramify plan` measures which
+numbers pay off (`docs/when-trees-pay.md`).
 
-Draws, all at the first ask: a number for each place that is not whole, depth first.
+Draws, all at the first ask: one number for each fractional place, depth first.
 """
 
 from collections.abc import Sequence
@@ -23,19 +25,20 @@ from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.flight import InFlight
 
 MAX_LEAVES: Final = 4096
-"""Of a tree: a slip of the keyboard is not grown."""
+"""Maximum number of leaves of a tree. It stops a typing mistake from growing a huge tree."""
 MIN_KEEP: Final = 0.05
-"""A path that goes on counts twenty times at most, a coin: beyond it a few survivors carry the gradient."""
+"""Random termination gives a surviving path a weight of at most 1 / 0.05 = 20. With a higher weight, a few survivors
+would dominate the gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedConfig:
-    """The shape. `ramify plan` makes one."""
+    """The shape of the tree. `ramify plan` creates one."""
 
     children: tuple[float, ...] = (8.0,)
-    """Expected children at the prompt, behind the first step, behind the second, …; then paths grow to their ends."""
+    """Expected children at the prompt, after the first step, after the second, …; then paths grow to their ends."""
     segment_tokens: int | None = None
-    """Sampled tokens from one place to the next; None = a step."""
+    """Sampled tokens between two places of the plan; None = one step."""
 
     def __post_init__(self) -> None:
         if not (self.children[:1] >= (1,) and all(MIN_KEEP <= number <= MAX_LEAVES for number in self.children)):
@@ -52,16 +55,16 @@ class PlannedConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What was drawn for one place."""
+    """What was drawn for one place of the plan."""
 
     fork: Fork | None
-    """None = a coin ends the path here."""
+    """None = random termination ends the path here."""
     children: tuple["_Place | None", ...] = ()
-    """Of each child, what was drawn for its end; None = it grows to its own."""
+    """For each child, what was drawn for the place where it ends; None = the child grows to its end."""
 
 
 class Planned:
-    """Grow the shape that was drawn."""
+    """Draw the shape of the tree, then grow it."""
 
     Config = PlannedConfig
     measures: frozenset[str] = frozenset()
@@ -74,7 +77,7 @@ class Planned:
         self._until: Literal["step"] | Tokens = "step" if tokens is None else Tokens(tokens)
         self._rng = rng
         self._in_flight: InFlight[_Place | None] = InFlight()
-        """What is to grow behind each step."""
+        """The place to continue with after each growth."""
         self._arrived: list[tuple[int, _Place]] = []
         self._has_started = False
 
@@ -115,7 +118,7 @@ class Planned:
         return _Place(fork, tuple(None if is_last else self._drawn(level + 1) for _ in range(number)))
 
     def _decided(self, wanted: float) -> Fork | None:
-        """How many children there are where so many are expected; None = a coin ends the path."""
+        """Draw the number of children, given its expected value; None = random termination ends the path."""
         whole, rest = int(wanted), wanted - int(wanted)
         is_more = bool(rest) and self._rng.random() < rest
         if not whole:

@@ -1,7 +1,7 @@
-"""REBASE: a width that is shared out among live paths in proportion to exp(score / temperature).
+"""REBASE: a width shared among live paths in proportion to exp(score / temperature).
 
-A level's width is that of the search less the paths that have finished. A live path that is allotted nothing is
-dropped. The answers vote. Corrected: shares are rounded by largest remainder, so that they sum to the width and do not
+The width of a level is the width of the search minus the number of finished paths. A live path whose share is 0 is
+dropped. The answers vote. Corrected: shares are rounded by largest remainder, so they sum to the width and do not
 depend on the order. Draws nothing.
 
 Source: arXiv 2408.00724; thu-wyz/rebase rebase.py (`select_softmax`, `select_softmax_with_truncation`).
@@ -25,8 +25,9 @@ from ramify.strategies.parts.paths import LevelPath, answers
 from ramify.strategies.parts.survivors import Ties
 
 Rounding = Literal["largest_remainder", "guarded_ceil", "ceil_float32", "ceil_float64"]
-"""Largest remainder; or largest first, each the ceiling of its share of what is left: guarded against exceeding it and
-against rounding errors, or in the arithmetic of tensors of 32 (published) or 64 bits."""
+"""How shares are rounded. `largest_remainder`; or, from the largest share on, each path gets the ceiling of its share
+of the remaining width. `guarded_ceil` never exceeds the remaining width and tolerates rounding errors. `ceil_float32`
+(published) and `ceil_float64` use the arithmetic of 32 or 64 bit tensors."""
 GUARD: Final = 1e-9
 
 
@@ -40,9 +41,9 @@ class RebaseConfig(LevelsConfig):
     last_level: Literal["end", "step"] = "step"
     rounding: Rounding = "largest_remainder"
     ties: Ties = "first"
-    """Of equal scores the one asked for first is served first, or the last (published)."""
+    """Which of equal scores is served first: the one asked for first, or the last one (published)."""
     truncate: float = 1.0
-    """Share of the live paths, best first, among which the width is shared out."""
+    """Fraction of the live paths, best first, that share the width."""
     vote: Vote = "weighted"
 
     def __post_init__(self) -> None:
@@ -58,7 +59,7 @@ AS_PUBLISHED: Final = RebaseConfig(finished="any_end", rounding="ceil_float32", 
 
 
 class Rebase(LevelSearch):
-    """Share the width out, grow, judge, again."""
+    """Share the width, grow, judge, repeat."""
 
     Config = RebaseConfig
     config: RebaseConfig
@@ -83,7 +84,7 @@ class Rebase(LevelSearch):
         return answers(self._finished)
 
     def allot(self, scores: Sequence[float], width: int) -> list[int]:
-        """How many steps grow on from each live path."""
+        """How many next steps each live path grows."""
         config = self.config
         order = by_score(scores, config.ties)[: math.ceil(len(scores) * config.truncate)]
         best_first = [scores[i] for i in order]
@@ -108,13 +109,14 @@ def by_score(scores: Sequence[float], ties: Ties) -> list[int]:
 
 
 def weights(scores: Sequence[float], temperature: float) -> list[float]:
-    """exp(score / temperature), over that of the largest, so that no score is too large."""
+    """exp((score - largest score) / temperature); subtracting the largest score prevents overflow."""
     largest = max(scores)
     return [math.exp((score - largest) / temperature) for score in scores]
 
 
 def largest_remainders(shares: Sequence[float], width: int) -> list[int]:
-    """Whole numbers that sum to `width`, as near as may be to its division by `shares`; ties to the first."""
+    """Integers that sum to `width`, as close as possible to its proportional division by `shares`; ties go to the
+    first."""
     total = math.fsum(shares)
     exact = [width * share / total for share in shares]
     counts = [math.floor(x) for x in exact]
@@ -125,7 +127,7 @@ def largest_remainders(shares: Sequence[float], width: int) -> list[int]:
 
 
 def guarded_ceilings(shares: Sequence[float], width: int) -> list[int]:
-    """Each in turn the ceiling of its share of what is left, never more than that."""
+    """Each share in turn gets the ceiling of its part of the remaining width, never more than remains."""
     counts: list[int] = []
     rests = list(accumulate(reversed(shares)))[::-1]
     for share, rest in zip(shares, rests, strict=True):
@@ -135,7 +137,8 @@ def guarded_ceilings(shares: Sequence[float], width: int) -> list[int]:
 
 
 def ceilings(scores: Sequence[float], width: int, temperature: float, rounding: Rounding) -> list[int]:
-    """The published loop, errors of rounding included; nothing for those after the sum of weights has run out."""
+    """The published loop with its rounding errors. After the sum of weights has run out, the remaining paths get
+    nothing."""
     number = np.float32 if rounding == "ceil_float32" else np.float64
     counts: list[int] = []
     with np.errstate(over="ignore", invalid="ignore"):

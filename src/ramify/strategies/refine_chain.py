@@ -1,13 +1,13 @@
-"""Refine chain: one answer after the other, each written from feedback on the one before it.
+"""Refine chain: a sequence of answers; each is written from feedback on the previous one.
 
-Self-Refine asks a model for feedback and stops where that approves; Reflexion stops where the answer passes a check,
-and lets an attempt read the last reflections. The judge decides both: an answer or a feedback worth `approve` or more
-is approved. A judgement that failed approves nothing. Where an attempt or its feedback failed, or the budget refused
-something, the chain ends with the answers it has. Draws nothing.
+Self-Refine asks a model for feedback and stops when the feedback approves the answer. Reflexion stops when the answer
+passes a check, and an attempt may read several previous reflections. The judge decides in both: an answer or a feedback
+with a score of `approve` or more is approved. A failed judgement approves nothing. If an attempt or its feedback
+failed, or the budget refused a command, the chain ends with the answers it has. Draws nothing.
 
-The actions are the run's: `policy` for the first attempt, `feedback`, and `rewrite`, which quotes the feedback; with a
-`window` of k, `rewrite_2` … `rewrite_k` are those whose templates cite that many feedbacks. Source: arXiv 2303.17651;
-arXiv 2303.11366, whose code asks hidden tests whether to go on: a judge that needs `oracle = "declared"`.
+The run defines the actions: `policy` for the first attempt, `feedback`, and `rewrite`, which quotes the feedback. With
+a `window` of k, the templates of `rewrite_2` … `rewrite_k` quote that many feedbacks. Source: arXiv 2303.17651; arXiv
+2303.11366, whose code lets hidden tests decide whether to continue: a judge that needs `oracle = "declared"`.
 """
 
 from collections.abc import Sequence
@@ -27,21 +27,21 @@ Stage = Literal["attempt", "feedback", "judge_attempt", "judge_feedback"]
 
 @dataclass(frozen=True, slots=True)
 class RefineChainConfig:
-    """How long a chain goes on, and what stops it."""
+    """How long a chain continues, and what stops it."""
 
     max_attempts: int = 4
-    """Answers, the first one too. Self-Refine's."""
+    """Maximum number of answers, the first included. Self-Refine's."""
     feedback: str = "critique"
     """Action that says what is wrong with an answer."""
     window: int = 1
-    """Feedbacks that a rewrite may cite: 1 in Reflexion's code, 3 in its paper."""
+    """Maximum number of feedbacks that a rewrite may quote: 1 in Reflexion's code, 3 in its paper."""
     stop: Literal["answer", "feedback", "never"] = "answer"
-    """What the judge is asked about: each answer (Reflexion), each feedback (Self-Refine), or nothing."""
+    """What is judged: each answer (Reflexion), each feedback (Self-Refine), or nothing."""
     judge: str = "grade"
-    """Name of the run's judge; '' where nothing is judged."""
+    """Name of the run's judge; '' if nothing is judged."""
     approve: float = 1.0
     approved: Literal["kept", "rewritten"] = "kept"
-    """Whether an answer whose feedback approved it is the last one, or, as published, is rewritten once more."""
+    """If the feedback approves an answer: the answer is kept as the last one, or rewritten once more (published)."""
     oracle: Oracle = "refused"
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ SELF_REFINE: Final = RefineChainConfig(stop="feedback", approved="rewritten")
 
 
 class RefineChain:
-    """Attempt, have it judged, ask what is wrong, attempt again."""
+    """Write an attempt, have it judged, ask for feedback, write the next attempt."""
 
     Config = RefineChainConfig
     measures: frozenset[str] = frozenset()
@@ -75,7 +75,7 @@ class RefineChain:
         self._next: tuple[Command, Stage] | None = (Grow(ROOT), "attempt")
         self._in_flight: InFlight[Stage] = InFlight()
         self._is_last = False
-        """Whether the attempt to come is the last whatever is said of it."""
+        """Whether the next attempt is the last one, whatever its feedback or score."""
 
     def ask(self, tree: Tree) -> Sequence[Command]:
         if self._next is None:
@@ -108,7 +108,7 @@ class RefineChain:
         return Phase(name, len(self._attempts), self.config.max_attempts)
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
-        """Every answer, scored by its place in the chain: the last one is the chain's."""
+        """Every answer, scored by its place in the chain, so the last answer wins."""
         return [Candidate(tip, float(place)) for place, tip in enumerate(self._attempts)]
 
     def _take_attempt(self, tree: Tree, outcome: Outcome) -> None:

@@ -1,11 +1,11 @@
-"""Reject: chains that are given up early, by a rule or by a value, and begun again from the question.
+"""Reject: chains are stopped early, by a rule or by a value, and restarted from the question.
 
-A step judged below `threshold` ends its chain; what a chain was worth then is not spent on its end. The run's prune
-rule (`growth.prune`) ends chains all the same, so that with `judge = "reward"`, which no step has, this is restarting
-at dead ends. A finished answer worth `accept` or more ends the search, other chains at the end of the step they are in;
-without one it goes on to `max_chains` or to the end of the budget. Draws nothing.
+A step with a score below `threshold` ends its chain, so no tokens are spent on the rest of it. The run's prune rule
+(`growth.prune`) also ends chains. With `judge = "reward"`, which no step has, only the prune rule ends them: restart at
+dead ends. A finished answer with a value of `accept` or more ends the search; the other chains stop at the end of their
+current step. Without such an answer the search continues until `max_chains` or the end of the budget. Draws nothing.
 
-No forks: where the first steps decide and cost little, the best place to begin again is the question
+There are no forks: where the first steps decide the outcome and are cheap, the question is the best place to restart
 (`docs/when-trees-pay.md`).
 """
 
@@ -27,19 +27,19 @@ Stage = Literal["grow", "judge", "other"]
 
 @dataclass(frozen=True, slots=True)
 class RejectConfig:
-    """Who rejects what, and when an answer is good enough."""
+    """Which judge rejects steps, and when an answer is good enough."""
 
     judge: str = REWARD
-    """Judge of the steps; a reward is of ended paths alone, so by default only the run's prune rule rejects."""
+    """Judge of the steps. Only ended paths have a reward, so by default only the run's prune rule rejects."""
     threshold: float = 0.05
-    """A step judged below it ends its chain. What "reject by a learned value" in `docs/when-trees-pay.md` had; no other
-    was tried."""
+    """A step with a score below it ends its chain. The default is the value of "reject by a learned value" in
+    `docs/when-trees-pay.md`; no other value was tried."""
     outcome: str = REWARD
     """Judge of the answers."""
     accept: float | None = 1.0
-    """An answer worth as much ends the search; None = none does."""
+    """An answer with this value or more ends the search; None = no answer does."""
     in_flight: int = 1
-    """Chains grown at once. With more, what the last ones cost is spent although an earlier one was accepted."""
+    """Chains grown at once. With more than one, the others still cost tokens after one was accepted."""
     max_chains: int = 64
     oracle: Oracle = "refused"
 
@@ -52,7 +52,7 @@ class RejectConfig:
 
 
 class Reject:
-    """Grow chains a step at a time while their steps are judged worth it."""
+    """Grow chains step by step as long as the judge scores their steps high enough."""
 
     Config = RejectConfig
     measures: frozenset[str] = frozenset()
@@ -63,11 +63,11 @@ class Reject:
     def __init__(self, config: RejectConfig, rng: Draws) -> None:
         self.config = config
         self._in_flight: InFlight[tuple[Stage, int]] = InFlight()
-        """What each command does to which node; of a growth, the node it begins at."""
+        """What each command does, and at which node; for a growth, the node it starts at."""
         self._next: list[Command] = []
         self._num_begun = 0
         self._num_open = 0
-        """Chains that have neither ended nor been given up."""
+        """Chains that have neither ended nor been stopped."""
         self._answers: list[int] = []
         self._is_over = False
 
@@ -104,7 +104,7 @@ class Reject:
         return Phase(name, self._num_begun, self.config.max_chains)
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
-        """The answers that were finished and judged."""
+        """The answers that finished and have a value."""
         values = [(tip, self._value(tree, tip, self.config.outcome)) for tip in self._answers]
         return [Candidate(tip, value) for tip, value in values if value is not None]
 
@@ -113,7 +113,7 @@ class Reject:
         return "end" if self.config.judge == REWARD else "step"
 
     def _weigh(self, tree: Tree, tip: int) -> None:
-        """Have a step judged, or an answer, where that is not done yet."""
+        """Ask the judge for the score of a step or an answer, if it has none yet."""
         judge = self.config.outcome if tree.is_ended(tip) else self.config.judge
         if judge != REWARD and self._value(tree, tip, judge) is None and tree.stop(tip) not in GIVEN_UP:
             self._next.append(Judge((tip,), judge))
@@ -121,7 +121,7 @@ class Reject:
             self._go_on(tree, tip)
 
     def _go_on(self, tree: Tree, tip: int) -> None:
-        """Go on from a step that is worth it; end its chain otherwise, and the search at a good answer."""
+        """Continue from a step whose score is high enough; otherwise end its chain. A good answer ends the search."""
         if tree.is_ended(tip):
             self._finish(tree, tip)
             return

@@ -1,9 +1,9 @@
 """Segments: a full tree of token segments, as SPO-tree and TreeRPO grow it.
 
-Every path forks where its segment ends, into as many children as its level says; those of the last level grow to their
-end. A child that ends early is a leaf and is not expanded. The whole plan is fixed before the first token is drawn, so
-forks are predictable and exact credits take the tree. No level waits for another: a path goes on when it arrives. A
-child that failed is dropped with what would have grown below it; a refill would be post-hoc.
+Every path forks at the end of its segment, into as many children as its level has in the configuration. Children of the
+last level grow to their end. A child that ends early is a leaf and is not expanded. The whole plan is fixed before the
+first token is sampled, so forks are predictable and exact credits accept the tree. No level waits for another: a path
+continues as soon as it arrives. A failed child is dropped, and its subtree is not grown; a refill would be post-hoc.
 
 Draws nothing; the tree does not depend on the order of outcomes. Sources: arXiv 2505.23564, AIFrameResearch/SPO
 hybrid_inference_strategy.py; arXiv 2506.05183.
@@ -27,9 +27,9 @@ class SegmentsConfig:
     """The shape of the tree. Defaults: AIFrameResearch/SPO configs/polIter_rho1bSft2_spo_tree_GSM8K.jsonnet."""
 
     branching: tuple[int, ...] = (6, 6, 6)
-    """Children at the prompt, at the end of the first segment, …: one number a level."""
+    """Children at the prompt, at the end of the first segment, …: one number for each level."""
     segment_tokens: int = 30
-    """Sampled tokens of a segment; those of the last level have no such limit."""
+    """Sampled tokens of a segment. Segments of the last level have no such limit."""
 
     def __post_init__(self) -> None:
         if not self.branching or min(self.branching) < 1 or self.segment_tokens < 1:
@@ -53,7 +53,7 @@ class Segments:
     def __init__(self, config: SegmentsConfig, rng: Draws) -> None:
         self.config = config
         self._in_flight: InFlight[int] = InFlight()
-        """The level that each growth makes, from 1 on."""
+        """The level of the segment that each command grows, starting at 1."""
         self._arrived: list[tuple[int, int]] = [(ROOT, 0)]
         """Nodes to fork at, with their levels."""
         self._level = 0

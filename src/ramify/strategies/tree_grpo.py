@@ -1,11 +1,11 @@
-"""Tree-GRPO: a few trees a prompt; each round grows new paths from nodes drawn in every one of them.
+"""Tree-GRPO: a few trees for each prompt. In each round every tree grows new paths from nodes drawn among its own.
 
-M trees begin with one chain each. In each of L rounds every tree draws N of its nodes uniformly with replacement, from
-the bare prompt and all of its steps that have not ended, and each draw grows one path to its end: M (1 + N L) leaves.
-Trees are stems here (`core/stems.py`): a path drawn from the bare prompt is one more stem of the tree that drew it.
-`offline` draws from all trees together and is another method.
+M trees start with one chain each. In each of L rounds every tree draws N nodes uniformly with replacement, from the
+bare prompt and its steps that have not ended. Each draw grows one path to its end: M (1 + N L) leaves. Trees are stems
+(root branches) of one tree here (`core/stems.py`): a path drawn from the bare prompt is an additional stem of the tree
+that drew it. `offline` draws from all trees together and is another method.
 
-Draws: a round at a time, trees in order, N integers each. Sources: arXiv 2509.21240; AMAP-ML/Tree-GRPO
+Draws, in each round: for each tree in order, N integers. Sources: arXiv 2509.21240; AMAP-ML/Tree-GRPO
 search_r1/llm_agent/{generation_ts,tree_node}.py, `get_expand_node`.
 """
 
@@ -29,7 +29,7 @@ class TreeGRPOConfig:
 
     num_trees: int = 2
     num_nodes: int = 2
-    """Nodes each tree draws a round, with replacement."""
+    """Nodes that each tree draws in a round, with replacement."""
     num_rounds: int = 1
 
     def __post_init__(self) -> None:
@@ -39,19 +39,20 @@ class TreeGRPOConfig:
 
 @dataclass(frozen=True, slots=True)
 class UniformNode:
-    """Tree-GRPO's post-hoc rule: each draw is one fork, at any node of the trunk that goes on, the bare prompt too."""
+    """Tree-GRPO's post-hoc rule: each draw is one fork, at any node of the path that has not ended, or at the bare
+    prompt."""
 
     max_forks: int
-    """Draws of a tree."""
+    """Draws of a tree in a round."""
 
     def forks(self, tree: Tree, leaf: int) -> Mapping[int, float]:
-        """Token position -> draws that fall there, in the mean."""
+        """Token position -> expected number of draws at this position."""
         places = [tree.length(node) for node in tree.path(leaf) if not tree.is_ended(node)]
         return {at: number * self.max_forks / len(places) for at, number in Counter(places).items()}
 
 
 class TreeGRPO(Rounds):
-    """Grow each tree from nodes drawn in it."""
+    """Grow each tree from nodes drawn among its own."""
 
     Config = TreeGRPOConfig
 
@@ -72,7 +73,7 @@ class TreeGRPO(Rounds):
 
 
 def expansion_candidates(tree: Tree, num_trees: int) -> list[list[int]]:
-    """For each tree: the root and its nodes that have not ended, breadth first, siblings in order of request."""
+    """For each tree: the root and its nodes that have not ended, breadth first, siblings in the order asked."""
     found = [[ROOT] for _ in range(num_trees)]
     for node in tree.expandable()[1:]:
         found[tree_number(tree, tree.path(node)[1])].append(node)

@@ -1,15 +1,15 @@
-"""TreePO: paths grow segment by segment and fork at segment ends, as wide as a budget of finished paths allows.
+"""TreePO: paths grow segment by segment and fork at segment ends, as far as a budget of finished paths allows.
 
-After each segment the width still free is shared among the paths that go on: evenly, or by their logprobs. All of it is
+After each segment the free width is shared among the paths that continue: evenly, or by their logprobs. Each share is
 decided before the tokens it concerns, so these forks are predictable. `fallback="random"` then continues finished paths
-from segment ends drawn at random until the width is used: that is post hoc.
-A segment is so many sampled tokens; it goes on through tool calls and may end inside a turn. The last segment of
-`max_depth` runs to the path's end. A round waits for all paths while there is width to share; after that each goes on
-by itself. A path that failed keeps its slot: a refill would be post hoc.
+from randomly drawn segment ends until the width is used; these forks are post-hoc. A segment is a fixed number of
+sampled tokens; it continues through tool calls and may end inside a turn. The last segment of `max_depth` runs to the
+end of the path. A round waits for all paths while there is width to share; after that each path continues by itself. A
+failed path keeps its slot, because a refill would be post-hoc.
 
-Draws, each where there is a choice: the number of stems; at a fallback the order of the finished paths, then a cut for
-each continued. The tree does not depend on the order of outcomes. Source: arXiv 2508.17445;
-multimodal-art-projection/TreePO vllm_rollout_spmd.py, recipe/treepo/run_treepo_train.sh.
+Draws, each only where there is a choice: the number of stems (root branches); at a fallback the order of the finished
+paths, then one cut for each continued path. The tree does not depend on the order of outcomes. Source: arXiv
+2508.17445; multimodal-art-projection/TreePO vllm_rollout_spmd.py, recipe/treepo/run_treepo_train.sh.
 """
 
 import math
@@ -46,20 +46,22 @@ class TreePOConfig:
     """Finished paths of a tree."""
     segment_tokens: int = 512
     max_depth: int = 14
-    """Segments of a path."""
+    """Maximum number of segments of a path."""
     divergence: int = 2
-    """Continuations of a path, while the width lasts."""
+    """Continuations of each path, as long as width is left."""
     first_divergence: tuple[int, int] = (2, 8)
-    """Stems, drawn uniformly from a to b. The script wants 2 to 8 and its code never reads it: always `divergence`."""
+    """Number of stems, drawn uniformly from a to b. The script sets 2 to 8, but its code never reads it and always uses
+    `divergence`."""
     allotment: Literal["even", "sum", "mean", "segment"] = "even"
-    """What the width is shared by: nothing, the sum or mean of a path's logprobs, or their mean in its last segment."""
+    """What decides the shares of the width: nothing (`even`), the sum or mean of a path's logprobs, or the mean in its
+    last segment."""
     favours: Literal["unlikely", "likely"] = "unlikely"
-    """Paths that get more where logprobs count."""
+    """Which paths get more width, if logprobs are used."""
     temperature: float = 1.0
     remainder: Remainder = "first"
     fallback: Literal["random", "none"] = "random"
     fallback_window: int = -1
-    """Tokens between possible cuts; -1 = a segment."""
+    """Tokens between possible cuts; -1 = the length of a segment."""
 
     def __post_init__(self) -> None:
         low, high = self.first_divergence
@@ -74,16 +76,17 @@ AS_PUBLISHED = TreePOConfig(first_divergence=(2, 2), remainder="last")
 
 @dataclass(slots=True)
 class _Path:
-    """One path; `index` numbers them in the order asked, which no timing can change."""
+    """One path. `index` numbers paths in the order asked, which timing cannot change."""
 
     index: int
     tip: int = ROOT
     depth: int = 0
-    """Segments it has made."""
+    """Number of segments it has."""
 
 
 _New = tuple[_Path, int | None, int, str]
-"""A path, the position on its branch to continue it from (None = its tip), by how many, and the rule that says so."""
+"""A path, the position on its branch to continue from (None = its tip), the number of continuations, and the name of
+the deciding rule."""
 
 
 class TreePO:
@@ -100,13 +103,13 @@ class TreePO:
         self._in_flight: InFlight[_Path] = InFlight()
         self._arrived: list[_Path] = []
         self._finished: list[_Path] = []
-        """Those that ended well."""
+        """Paths that ended with an answer."""
         self._number = count()
         self._width = config.width
-        """What failures and a budget leave of it."""
+        """The configured width, less what failures and the budget took."""
         self._num_finished = 0
         self._num_finished_now = 0
-        """In this round."""
+        """Paths finished in this round."""
         self._round = 0
 
     def ask(self, tree: Tree) -> Sequence[Grow]:
@@ -158,7 +161,7 @@ class TreePO:
         return self._grow([(_Path(0), None, number, "initial")])
 
     def _go_on(self, tree: Tree) -> Sequence[Grow]:
-        """Every path that arrived goes on, with its share of the width."""
+        """Every path that arrived continues, with its share of the width."""
         paths = sorted(self._arrived, key=lambda path: path.index)
         spare, finished_now = self._spare, self._num_finished_now
         self._arrived = []
@@ -177,7 +180,7 @@ class TreePO:
         )
 
     def _logprob(self, tree: Tree, path: _Path) -> float:
-        """What the allotment goes by: of the tokens sampled on a path."""
+        """The logprob of a path's sampled tokens that the allotment uses."""
         branch = tree.branch(path.tip)
         logprobs = branch.logprobs[branch.is_sampled].astype(np.float64)
         if np.isnan(logprobs).any():
@@ -187,7 +190,7 @@ class TreePO:
         return float(logprobs[-self.config.segment_tokens if self.config.allotment == "segment" else 0 :].mean())
 
     def _fall_back(self, tree: Tree) -> Sequence[Grow]:
-        """Continue finished paths from where they are cut, or the prompt if none ended well."""
+        """Continue finished paths from their cuts, or from the prompt if none ended with an answer."""
         finished = sorted(self._finished, key=lambda path: path.index)
         spare, going = self._spare, list[_New]()
         for path in without_replacement(finished, len(finished), self._rng) or [_Path(0)]:
@@ -198,7 +201,7 @@ class TreePO:
         return self._grow(going)
 
     def _cut(self, tree: Tree, path: _Path) -> tuple[_Path, int | None]:
-        """A path as long as what is kept of it, and the position where it is cut."""
+        """A path with the length of the kept part, and the position of the cut."""
         if path.tip == ROOT:
             return path, None
         config, branch = self.config, tree.branch(path.tip)
@@ -211,7 +214,7 @@ class TreePO:
         return _Path(0, path.tip, math.ceil(kept / config.segment_tokens)), int(sampled[kept])
 
     def _grow(self, going: Sequence[_New]) -> Sequence[Grow]:
-        """Each path's continuations are one decision; a round begins where nothing is in flight."""
+        """The continuations of each path are one decision. A new round begins when nothing is in flight."""
         self._round += not self._in_flight
         self._num_finished_now = 0
         grows: list[Grow] = []

@@ -1,11 +1,11 @@
-"""TreeRL: chains first, then new continuations from before the tokens they were the least sure of (EPTree).
+"""TreeRL: grow chains first, then grow new continuations before the tokens the model was least sure of (EPTree).
 
-`fork="before"`, as published: once all chains of a round have ended, each tree (a chain and what forked from it) takes
-its `forks` most surprising sampled tokens and grows `continuations` from before each. What was sampled decides where,
-so these forks are post hoc. Never chosen: the first token of a continuation, tokens behind one of the `words`, tokens
-beyond `max_position`. A position that would cut a stop word moves left to where it begins.
-`fork="after"` is the same idea made exact: chains grow token by token, and the first `forks` tokens less likely than
-`threshold` fork behind them. It costs a request a token up to there.
+`fork="before"`, as published: when all chains of a round have ended, each tree (a chain and its forks) takes its
+`forks` most surprising sampled tokens, and grows `continuations` from before each of them. Sampled tokens decide where,
+so these forks are post-hoc. Never chosen: the first token of a continuation, tokens after one of the `words`, tokens
+beyond `max_position`. A position that would cut a stop word moves left to the start of that word. `fork="after"` makes
+the same idea exact: chains grow token by token, and fork after the first `forks` tokens that are less likely than
+`threshold`. Until then it costs one request for each token.
 
 Draws nothing; the tree does not depend on the order of outcomes. Source: arXiv 2506.11902; THUDM/TreeRL
 entropy_chain_local_manager.py; exactness: `docs/credit.md`.
@@ -40,7 +40,8 @@ class TreeRLPublished:
 
     reading: Reading = "text"
     max_position: int | None = None
-    """Tokens of a response behind which no fork stands; None = no bound. Published: 7,144, whatever the run's limit."""
+    """Position in the response from which on no fork is made; None = no limit. Published: 7,144, whatever the limit of
+    the run."""
     shortage: Shortage = "fewer"
     ties: Ties = "earlier"
 
@@ -50,19 +51,19 @@ class TreeRLConfig:
     """Defaults are the corrected ones; numbers are those of THUDM/TreeRL scripts/treerl-qw14b.sh."""
 
     stems: int = 6
-    """m: chains to start with, each the first of a tree of its own."""
+    """m: chains at the start (root branches). Each is the first chain of its own tree."""
     forks: int = 2
-    """n: forks of a tree in a round."""
+    """n: forks of each tree in a round."""
     rounds: int = 1
     """l: rounds of forks."""
     continuations: int = 2
-    """t: new continuations of a fork."""
+    """t: new continuations at each fork."""
     fork: Literal["before", "after"] = "before"
     threshold: float = 0.5
-    """Probability below which a token forks behind it. At 0.5 trees of the built-in model had 28 of 30 leaves, at 0.1
-    8 (means of 12, measured)."""
+    """A token with a lower probability is followed by a fork. With 0.5 trees of the built-in model had 28 of 30 leaves,
+    with 0.1 they had 8 (measured, means of 12 trees)."""
     words: tuple[str, ...] = ("answer", "conclusion")
-    """No fork behind one of these in what a continuation itself sampled."""
+    """No fork after one of these words in the tokens that a continuation itself sampled."""
     published: TreeRLPublished = TreeRLPublished()
     """Switches that reproduce the published code."""
 
@@ -80,30 +81,30 @@ AS_PUBLISHED = TreeRLConfig(
 
 @dataclass(slots=True)
 class _Chain:
-    """One continuation of a tree, from where it left its source to its tip."""
+    """One continuation in a tree, from where it left its source to its tip."""
 
     tree: int
     num_forks: int = 0
     """Forks it may still make while it grows."""
     tip: int = ROOT
-    """The root = nothing has grown."""
+    """The root = nothing has grown yet."""
     start: int = 0
     """Position of its first token."""
     fresh: int = 0
-    """Position of the first token of what was grown last."""
+    """Position of the first token of its latest growth."""
 
 
 _New = tuple[_Chain, int, int | None, Fork | None]
-"""A chain to grow, the node or the position on its branch that it continues, and its fork."""
+"""A chain to grow, the node it grows from, the position on the branch of that node (None = its end), and its fork."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeastLikely:
-    """TreeRL's post-hoc rule: fork before the least likely sampled tokens of a trunk, where a fork may stand."""
+    """TreeRL's post-hoc rule: fork before the least likely sampled tokens of a path, where forks are allowed."""
 
     config: TreeRLConfig
     words: tuple[str, ...] = ()
-    """Stop words that a fork does not cut (`GrowthRules.words`)."""
+    """Stop words that a fork must not cut (`GrowthRules.words`)."""
 
     @property
     def max_forks(self) -> int:
@@ -122,7 +123,8 @@ class LeastLikely:
         return Counter(at if at in starts else settled_at(branch, at, self.words) for _, at in found)
 
     def _surprisals(self, tree: Tree, branch: Branch) -> Surprisals:
-        """(T,) of the tokens before which a fork of the path may stand, were it a chain from the bare prompt."""
+        """(T,) surprisal of the tokens before which a fork is allowed, treating the path as a chain from the bare
+        prompt."""
         config = self.config
         start = tree.length(ROOT)
         return surprisals(
@@ -131,7 +133,7 @@ class LeastLikely:
 
 
 class TreeRL:
-    """Grow chains, then fork them where they were surprised."""
+    """Grow chains, then fork them at surprising tokens."""
 
     Config = TreeRLConfig
     measures: frozenset[str] = frozenset({LOGPROBS})
@@ -143,7 +145,7 @@ class TreeRL:
         self.post_hoc_reason = "forks stand before tokens chosen for having been unlikely" if is_post_hoc else ""
         self._in_flight: InFlight[_Chain] = InFlight()
         self._chains: list[_Chain] = []
-        """In the order asked, which no timing can change."""
+        """In the order asked, which timing cannot change."""
         self._arrived: list[_Chain] = []
         self._round = 0
         self._num_rounds = config.rounds if config.fork == "before" else 0
@@ -210,7 +212,8 @@ class TreeRL:
         return going
 
     def _go_on(self, tree: Tree) -> Sequence[Grow]:
-        """Chains that arrived grow by a token more; a surprised one forks first, one that may fork no more runs on."""
+        """Every chain that arrived grows by one token. If its last token was surprising, it forks first. If it may not
+        fork any more, it grows to its end."""
         going: list[_New] = []
         for chain in self._arrived:
             fresh = self._surprisals(tree, chain)[chain.fresh :]
@@ -225,7 +228,7 @@ class TreeRL:
         return self._grow(going)
 
     def _grow(self, going: Sequence[_New]) -> Sequence[Grow]:
-        """Ask for each chain from a node on, or from a position on its branch."""
+        """Grow each chain from a node, or from a position on its branch."""
         chains = [chain for chain, *_ in going]
         self._chains += [chain for chain in chains if chain.tip == ROOT]
         grows = [
@@ -235,7 +238,7 @@ class TreeRL:
         return self._in_flight.book(grows, chains)
 
     def _surprisals(self, tree: Tree, chain: _Chain) -> Surprisals:
-        """(T,) on the branch of a chain: of its own tokens before which a fork may stand."""
+        """(T,) on the branch of a chain: the surprisal of its own tokens before which a fork is allowed."""
         config = self.config
         branch = tree.branch(chain.tip)
         return surprisals(
@@ -248,10 +251,10 @@ class TreeRL:
 
 
 def _is_observed(tree: Tree, node: int, at: int) -> bool:
-    """Whether an observation stands before `at`; where none does, the tree may move a fork to the bare prompt."""
+    """Whether there is an observation before `at`. If there is none, the tree may move a fork to the bare prompt."""
     return not tree.branch(node).is_sampled[tree.length(ROOT) : at].all()
 
 
 def _why(node: int, fork: Fork | None) -> tuple[Option, ...]:
-    """What the viewer shows of a fork."""
+    """What the viewer shows about a fork."""
     return () if fork is None or fork.score is None else (Option(node, fork.score, (("surprisal", fork.score),)),)

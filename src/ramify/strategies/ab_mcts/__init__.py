@@ -1,4 +1,4 @@
-"""AB-MCTS: search that is free to widen or deepen at every answer; the variants A (`a.py`) and M (`m.py`)."""
+"""AB-MCTS: at each answer the search may widen or deepen. Variant A is in `a.py`, variant M in `m.py`."""
 
 from ramify.strategies.ab_mcts.a import ABMCTS
 

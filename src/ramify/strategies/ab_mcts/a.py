@@ -1,16 +1,19 @@
-"""AB-MCTS-A: at every answer, draw whether to derive another from it or to go on to one derived already.
+"""AB-MCTS-A: at every answer, draws decide whether to derive another answer from it or to descend to one derived
+already.
 
-A node of the search keeps a posterior of what new answers here score (GEN), of what answers further down score (CONT)
-and one for each answer derived here. A walk begins at the bare prompt: the larger of a draw of GEN and one of CONT says
-whether to stop here or to enter the answer of the largest draw. Each score is learnt by all choices that led to it.
+Each node of the search has several posteriors: of the scores of new answers derived here (GEN), of the scores of
+answers further down (CONT), and of each answer derived here. A walk begins at the bare prompt. It draws from GEN and
+CONT. If CONT is larger, the walk enters the answer with the largest draw; otherwise a new answer is derived here. All
+choices that led to an answer learn its score.
 
-Several ways of answering, models or prompts, are a bandit over all scores of the tree, or (`stack`) are drawn first at
-each node, with choices of their own. In flight, each choice counts as many more scores as wait below it, equal to its
-mean, and none may have more than the square root of all that may be in flight; as published nothing is said of what is
-in flight, and randomness alone spreads it.
+With several ways of answering (models or prompts), a bandit over all scores of the tree chooses the way. With `stack`,
+each node draws its way first and has separate choices for each way. In flight (`pessimistic`), each choice counts every
+answer in flight below it as one more score equal to its mean. No choice may have more than the square root of
+`max_in_flight` (rounded up) in flight. The published code ignores answers in flight; there only randomness spreads
+them.
 
-Draws at ask, for every node of a walk: the ways (`stack`), GEN, CONT, then each answer derived here in the order they
-were scored; then the ways where it stops (bandit, if there are several). A Gaussian is a gamma and a normal.
+Draws at ask, for every node of a walk: the ways (`stack`), GEN, CONT, then each answer derived here in the order
+scored; then the ways where the walk stops (bandit, if there are several). A Gaussian draw is a gamma and a normal.
 
 Source: SakanaAI/treequest src/treequest/algos/ab_mcts_a/{algo,prob_state}.py (arXiv 2503.04412).
 """
@@ -38,18 +41,18 @@ from ramify.strategies.parts.posteriors import (
 
 Family = Literal["gaussian", "beta"]
 ModelSelection = Literal["multiarm_bandit_thompson", "multiarm_bandit_ucb", "stack"]
-"""Which way of answering: the largest draw of a posterior of all its scores, the largest upper bound, or drawn first at
-each node from the scores below that node."""
+"""How the way of answering is chosen: by the largest draw from the posterior of all its scores; by the largest upper
+bound; or first at each node, by a draw from the scores below that node (`stack`)."""
 Pending = Literal["none", "pessimistic"]
 DrawAll = Callable[[Sequence[Any], Variates], list[float]]
-"""One draw of each of some posteriors of one family, in order."""
+"""One draw from each of several posteriors of one family, in order."""
 EXPLORATION: Final = math.sqrt(2)
 SHOWN: Final = 4
-"""Answers on the way to a decision that the viewer is told."""
+"""Maximum number of answers on the walk that are shown in the viewer."""
 
 
 def check_adaptive(reward_average_priors: Sequence[float], num_ways: int, *, max_in_flight: int) -> None:
-    """What the options of both variants keep to. Raises `ConfigError`."""
+    """Check the options that both variants share. Raises `ConfigError`."""
     if len(reward_average_priors) not in (0, 1, num_ways):
         raise ConfigError(
             f"reward_average_priors = {reward_average_priors!r}: one for each of the {num_ways} ways of answering, or "
@@ -60,20 +63,21 @@ def check_adaptive(reward_average_priors: Sequence[float], num_ways: int, *, max
 
 
 def sibling_cap(in_flight: Pending, max_in_flight: int) -> float:
-    """The most that may be in flight below one choice."""
+    """Maximum number of answers in flight below one choice."""
     return math.inf if in_flight == "none" else math.ceil(math.sqrt(max_in_flight))
 
 
 @dataclass(frozen=True, slots=True)
 class ABMCTSConfig(DraftsConfig):
-    """Defaults are treequest's but for what is in flight."""
+    """Defaults are treequest's, except for what is in flight."""
 
     family: Family = "gaussian"
     gaussian: GaussianPrior = GaussianPrior()  # noqa: RUF009 - frozen
     beta: BetaPrior = BetaPrior()  # noqa: RUF009 - frozen
     model_selection: ModelSelection = "multiarm_bandit_thompson"
     reward_average_priors: tuple[float, ...] = ()
-    """Prior mean of each way of answering, or one for all, in place of the prior's own; of ways, never of answers."""
+    """Prior mean of each way of answering, or one for all, instead of the prior's own mean. Applies to ways, never to
+    answers."""
     max_in_flight: int = 4
     in_flight: Pending = "pessimistic"
     refill: Refill = "each"
@@ -84,11 +88,11 @@ class ABMCTSConfig(DraftsConfig):
         self.way_posteriors()
 
     def posterior(self) -> Posterior:
-        """A posterior of GEN, CONT or an answer that has seen nothing."""
+        """A new posterior of GEN, CONT or an answer, without scores."""
         return (self.gaussian if self.family == "gaussian" else self.beta).posterior()
 
     def way_posteriors(self) -> list[Posterior]:
-        """One posterior that has seen nothing for each way of answering."""
+        """A new posterior without scores for each way of answering."""
         prior = self.gaussian if self.family == "gaussian" else self.beta
         means = self.reward_average_priors
         means = means * len(self.first_actions) if len(means) == 1 else means
@@ -102,39 +106,39 @@ AS_PUBLISHED: Final = ABMCTSConfig(max_in_flight=1, in_flight="none", refill="al
 
 @dataclass(slots=True, eq=False)
 class _Choices:
-    """The choices at one node: a new answer, going on, and the answers to go on to. Of one way alone in `stack`."""
+    """The choices at one node: a new answer, descending, and the answers to enter. With `stack`, for one way only."""
 
     gen: Posterior
     cont: Posterior
     numbers: list[int] = field(default_factory=list[int])
     posteriors: list[Posterior] = field(default_factory=list[Posterior])
-    """Of the answers of `numbers`."""
+    """Posteriors of the answers in `numbers`."""
 
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """What the search knows at one answer that a walk has come to."""
+    """The state of the search at one answer that a walk has reached."""
 
     options: list[_Choices]
-    """One shared by all ways, or one for each (`stack`)."""
+    """One shared by all ways, or one for each way (`stack`)."""
     ways: list[Posterior]
-    """Of each way below (`stack` only)."""
+    """For each way, the posterior of the scores below this answer (`stack` only)."""
 
 
 @dataclass(slots=True, eq=False)
 class Walk(Draft):
-    """From the bare prompt down to where an answer is derived; `parent` is the answer it has come to."""
+    """A walk from the bare prompt down to where an answer is derived; `parent` is the answer it has reached."""
 
     choices: list[Posterior] = field(default_factory=list[Posterior])
-    """All that led to the new answer, and that will learn its score."""
+    """All choices that led to the new answer. They learn its score."""
     options: _Choices | None = None
-    """Of where it ended: the new answer will be one of them."""
+    """The choices where the walk ended; the new answer will be added to them."""
     drawn: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
-    """Each answer it came to and the draw it was chosen by, the last for what is derived from it."""
+    """Each answer it reached, with the draw that selected it; last, the draw of the new answer."""
 
 
 class ABMCTS:
-    """Walk down by draws, derive one answer where the walk ends, let all choices on the way learn its score."""
+    """Walk down by draws, derive one answer where the walk ends, and let all choices on the walk learn its score."""
 
     Config = ABMCTSConfig
     measures: frozenset[str] = frozenset()
@@ -148,9 +152,9 @@ class ABMCTS:
         self._draw_all: DrawAll = Gaussian.draw_all if config.family == "gaussian" else Beta.draw_all
         self._drafts: Drafts[Walk] = Drafts(config)
         self._places: dict[int, _Place] = {}
-        """By number of the answer; flat, so that a deep search can still be pickled."""
+        """By number of the answer. The dict is flat, so a deep search can still be pickled."""
         self._ways = config.way_posteriors()
-        """Of each way of answering, over the whole tree."""
+        """Posterior of each way of answering, over the whole tree."""
         self._seen = [RunningMean() for _ in self._ways]
         self._is_stack = config.model_selection == "stack"
         self._is_pessimistic = config.in_flight == "pessimistic"
@@ -189,7 +193,7 @@ class ABMCTS:
         return self._drafts.candidates()
 
     def _go(self, walk: Walk) -> bool:
-        """Down from the bare prompt to where an answer is derived; False = too much waits on the way."""
+        """Walk from the bare prompt to where an answer is derived; False = too much is in flight on the way."""
         while True:
             place = self._places.get(walk.parent) or self._opened(walk.parent)
             options = place.options[0]
@@ -207,7 +211,7 @@ class ABMCTS:
             return not is_full
 
     def _end(self, walk: Walk, options: _Choices) -> None:
-        """A new answer is derived where the walk has come to."""
+        """Derive a new answer where the walk is now."""
         walk.options = options
         walk.choices.append(options.gen)
         if not self._is_stack:
@@ -215,7 +219,7 @@ class ABMCTS:
             walk.choices.append(self._ways[walk.way])
 
     def _enter(self, walk: Walk, options: _Choices) -> bool:
-        """Go on to the answer of the largest draw; False = there is none, or too much waits below every one."""
+        """Enter the answer with the largest draw; False = there is none, or too much is in flight below each."""
         if not options.posteriors:
             return False
         drawn = self._draw_all(options.posteriors, self._rng)
@@ -231,12 +235,12 @@ class ABMCTS:
         return True
 
     def _largest(self, posteriors: Sequence[Posterior]) -> int:
-        """Index of the largest draw, the first of equal ones."""
+        """Index of the largest draw; the first of equal ones."""
         drawn = self._draw_all(posteriors, self._rng)
         return drawn.index(max(drawn))
 
     def _best_way(self) -> int:
-        """The way of answering that a bandit over the whole tree tries next; nothing is drawn where there is one."""
+        """The way of answering that the bandit over the whole tree tries next; no draw if there is only one way."""
         if len(self._ways) == 1:
             return 0
         if self.config.model_selection == "multiarm_bandit_thompson":
@@ -247,7 +251,7 @@ class ABMCTS:
         return bounds.index(max(bounds))
 
     def _opened(self, number: int) -> _Place:
-        """The place of an answer that no walk has come to before."""
+        """The place of an answer that no walk has reached before."""
         config = self.config
         num_options = len(self._ways) if self._is_stack else 1
         options = [_Choices(config.posterior(), config.posterior()) for _ in range(num_options)]
@@ -255,13 +259,13 @@ class ABMCTS:
         return place
 
     def _reserve(self, walk: Walk, number: int) -> None:
-        """Count an answer on its way at all that led to it, or (-1) no longer."""
+        """Add an answer in flight to all choices that led to it, or (-1) remove it."""
         if self._is_pessimistic:
             for posterior in walk.choices:
                 posterior.reserve(number)
 
     def _learn(self, walk: Walk, score: float) -> None:
-        """A score came in: all that led to the answer learn it, and the answer may be entered from now on."""
+        """All choices that led to the answer learn its score; from now on the answer may be entered."""
         num_answered = int(self._is_pessimistic)
         for posterior in walk.choices:
             posterior.observe(score, num_answered)

@@ -1,13 +1,13 @@
-"""Hierarchy: scores that come in groups, and what the next score of each group, or of a new one, may be.
+"""Hierarchy: scores in groups, and a prediction of the next score of each group, or of a new group.
 
-The model: a score of group j is Normal(alpha_j, sigma_y), alpha_j = mu + sigma_a z_j with z_j standard normal;
-mu ~ Normal(mean, 0.2), sigma_a ~ HalfNormal(0.2), sigma_y ~ HalfNormal(0.3). Given both sigmas all else is normal, so
-the posterior is summed over a grid of the two instead of sampled: mu and every alpha are integrated exactly, and draws
-are independent of each other, as those of a chain that never ends would be. It depends on the groups through their
-numbers, means and sums of squares alone; its cost grows with how many different sizes the groups have.
+The model: a score of group j is Normal(alpha_j, sigma_y), alpha_j = mu + sigma_a z_j with z_j standard normal; mu ~
+Normal(mean, 0.2), sigma_a ~ HalfNormal(0.2), sigma_y ~ HalfNormal(0.3). Given both sigmas, everything else is normal.
+So the posterior is summed over a grid of the two sigmas instead of sampled: mu and every alpha are integrated exactly.
+Draws are independent of each other, like those of an infinitely long chain. The posterior depends on the groups only
+through their counts, means and sums of squares. Its cost grows with the number of different group sizes.
 
-Scores that are all equal would make sigma_y = 0 infinitely likely; it is at least the error of a score rounded to
-1/100. Pure; draws nothing but in `draw_group`, `draw_new` and `draw_prior`.
+If all scores were equal, sigma_y = 0 would be infinitely likely. Therefore sigma_y is at least the rounding error of a
+score rounded to 1/100. Pure; only `draw_group`, `draw_new` and `draw_prior` draw.
 
 Source: SakanaAI/treequest src/treequest/algos/ab_mcts_m/pymc_interface.py, which samples the same model by NUTS.
 """
@@ -24,31 +24,31 @@ from ramify.strategies.parts.posteriors import RunningMean, Variates
 
 Floats = NDArray[np.float64]
 Span = tuple[float, float]
-"""From one logarithm of a sigma to another."""
+"""Lower and upper end of the logarithm of a sigma."""
 Spans = tuple[Span, Span]
-"""Of sigma_a and of sigma_y."""
+"""Spans of sigma_a and sigma_y."""
 MU_SD: Final = 0.2
 SIGMA_A_SCALE: Final = 0.2
 SIGMA_Y_SCALE: Final = 0.3
 LEAST_SIGMA_A: Final = 1e-4
-"""The prior has 0.04 % below."""
+"""0.04 % of the prior is below it."""
 LEAST_SIGMA_Y: Final = 0.01 / math.sqrt(12)
 FARTHEST: Final = 6.0
-"""Standard deviations of a prior at which its grid ends."""
+"""The grid ends at this many standard deviations of a prior."""
 WHOLE: Final[Spans] = (
     (math.log(LEAST_SIGMA_A), math.log(FARTHEST * SIGMA_A_SCALE)),
     (math.log(LEAST_SIGMA_Y), math.log(FARTHEST * SIGMA_Y_SCALE)),
 )
 NUM_POINTS: Final = 32
-"""Of each axis."""
+"""Grid points on each axis."""
 NUM_ZOOMS: Final = 4
 NEGLIGIBLE: Final = 24.0
-"""What a point's log weight may be below the largest before it is left out (4e-11)."""
+"""A point is left out if its log weight is this far below the largest (a factor of 4e-11)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreGroup:
-    """Scores of one group: how many, their mean, the sum of squares of their deviations from it."""
+    """Scores of one group: their number, their mean, and the sum of their squared deviations from it."""
 
     count: int
     mean: float
@@ -56,13 +56,13 @@ class ScoreGroup:
 
     @classmethod
     def of(cls, seen: RunningMean, *, pending: int = 0) -> "ScoreGroup":
-        """The scores seen, and for each pending request one equal to their mean."""
+        """The scores seen, plus one score equal to their mean for each pending request."""
         return cls(seen.count + pending, seen.mean, seen.squares)
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """The posterior, as weights of pairs of sigmas. Arrays are of one entry a pair."""
+    """The posterior, as weights of pairs of sigmas. Each array has one entry for each pair."""
 
     sigma_a: Floats
     sigma_y: Floats
@@ -70,10 +70,10 @@ class Hierarchy:
     """Mean of mu given the sigmas."""
     mu_variance: Floats
     cumulative: Floats
-    """Sums of the weights up to each pair; the last is 1."""
+    """Cumulative weights of the pairs; the last is 1."""
 
     def draw_group(self, group: ScoreGroup, rng: Variates) -> float:
-        """The next score of a group it was fitted to: one uniform, one normal."""
+        """Draw the next score of a group that was in the fit: one uniform, one normal."""
         i = self._pair(rng)
         sigma_a, sigma_y = float(self.sigma_a[i]), float(self.sigma_y[i])
         own = sigma_y * sigma_y / group.count
@@ -83,7 +83,7 @@ class Hierarchy:
         return mean + math.sqrt(variance) * rng.standard_normal()
 
     def draw_new(self, rng: Variates) -> float:
-        """The first score of a group nothing is known of: one uniform, one normal."""
+        """Draw the first score of an unknown group: one uniform, one normal."""
         i = self._pair(rng)
         variance = float(self.mu_variance[i] + self.sigma_a[i] ** 2 + self.sigma_y[i] ** 2)
         return float(self.mu[i]) + math.sqrt(variance) * rng.standard_normal()
@@ -94,13 +94,13 @@ class Hierarchy:
 
 
 def draw_prior(mean: float, rng: Variates) -> float:
-    """A score when nothing is known at all: three normals."""
+    """Draw a score when no score is known: three normals."""
     sigma_a, sigma_y = SIGMA_A_SCALE * abs(rng.standard_normal()), SIGMA_Y_SCALE * abs(rng.standard_normal())
     return mean + math.sqrt(MU_SD**2 + sigma_a**2 + sigma_y**2) * rng.standard_normal()
 
 
 def fitted(groups: Sequence[ScoreGroup], *, mean: float) -> Hierarchy:
-    """The posterior after the scores of at least one group; `mean` is the prior one of mu."""
+    """The posterior given the scores of at least one group; `mean` is the prior mean of mu."""
     seen = _Seen.of(groups, mean)
     spans = WHOLE
     log_weight, mu, mu_variance = seen.weigh(spans)
@@ -122,13 +122,13 @@ def _pairs(spans: Spans) -> tuple[Floats, Floats]:
 
 
 def _closer(spans: Spans, log_weight: Floats) -> Spans:
-    """The part of the grid that counts; the same spans where that is most of it."""
+    """The part of the grid with non-negligible weight; the same spans if that is most of the grid."""
     a, y = (_heavy(log_weight.max(axis=1 - axis), span) for axis, span in enumerate(spans))
     return (a, y) if min(_length(a) / _length(spans[0]), _length(y) / _length(spans[1])) < 0.5 else spans
 
 
 def _heavy(log_weight: Floats, span: Span) -> Span:
-    """From the first to the last point of an axis that counts, and one more on each side."""
+    """From the first to the last non-negligible point of an axis, plus one point on each side."""
     found = np.flatnonzero(log_weight > log_weight.max() - NEGLIGIBLE)
     step = _length(span) / (NUM_POINTS - 1)
     first, last = max(0, int(found[0]) - 1), min(NUM_POINTS - 1, int(found[-1]) + 1)
@@ -141,7 +141,7 @@ def _length(span: Span) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Groups summed up by their size; sums are of deviations from the prior mean."""
+    """Groups summed by their size; sums are of deviations from the prior mean."""
 
     size: Floats
     number: Floats
@@ -149,9 +149,9 @@ class _Seen:
     squares: Floats
     mean: float
     within: float
-    """Sum of the squares within groups."""
+    """Sum of squared deviations within groups."""
     num_within: int
-    """Scores less groups."""
+    """Number of scores minus number of groups."""
 
     @classmethod
     def of(cls, groups: Sequence[ScoreGroup], mean: float) -> "_Seen":
@@ -169,7 +169,7 @@ class _Seen:
         )
 
     def weigh(self, spans: Spans) -> tuple[Floats, Floats, Floats]:
-        """Of each pair of the grid: its log weight, and the mean and variance of mu."""
+        """For each pair of the grid: its log weight, and the mean and variance of mu."""
         sigma_a, sigma_y = _pairs(spans)
         variance = sigma_a[:, None] ** 2 + sigma_y[:, None] ** 2 / self.size
         precision = 1 / MU_SD**2 + (self.number / variance).sum(axis=1)

@@ -1,18 +1,20 @@
-"""AB-MCTS-M: the walk of AB-MCTS, by one model of all scores below a node in place of a posterior for each choice.
+"""AB-MCTS-M: walks like AB-MCTS-A, but uses one model of all scores below a node instead of one posterior for each
+choice.
 
-At every node of a walk the answers derived there are groups, the scores of all that is below each its members, and a
-hierarchy is fitted to them (`hierarchy.py`: the published model, summed over a grid instead of sampled). A draw of the
-next score of each group stands for its answer, one of a new group for deriving another answer here; the largest wins.
-With nothing below, an answer is derived. An answer below which most scores are the same is not entered any more: the
-next best one is, and only where all are so, or full, another is derived here.
+At every node of a walk, each answer derived there is a group; the members of a group are the scores of this answer and
+of everything below it. A hierarchy is fitted to the groups (`hierarchy.py`: the published model, summed over a grid
+instead of sampled). For each group the walk draws the next score; for deriving another answer here it draws the score
+of a new group. The largest draw wins. If there is no answer below yet, one is derived. An answer below which most
+scores are equal is not entered any more; the next best answer is entered instead. If all answers are like this or full,
+another answer is derived here.
 
-Several ways of answering: a hierarchy over all scores of the tree with ways as groups, an upper bound, or (`stack`) one
-model for each way at each node, of the scores of that way alone. In flight as in `ab_mcts`: a group counts as many more
-scores equal to its mean as wait below it.
+With several ways of answering, the way is chosen by a hierarchy over all scores of the tree with the ways as groups, or
+by an upper bound. With `stack` there is one model for each way at each node, fitted to the scores of that way only.
+Answers in flight count as in `a.py`: a group gets one more score equal to its mean for each answer in flight below it.
 
-Draws at ask, for every node of a walk: a uniform and a normal for each answer in the order they were scored, then for
-a new one (`stack`: so for each way; three normals for a way without scores); then, where several ways compete for a new
-answer, the same for each way, or one integer while the tree has no score.
+Draws at ask, for every node of a walk: a uniform and a normal for each answer in the order scored, then for a new
+answer (with `stack`, this is repeated for each way; three normals for a way without scores). Then, if several ways
+compete for a new answer, the same for each way, or one integer while the tree has no score.
 
 Source: SakanaAI/treequest src/treequest/algos/ab_mcts_m/{algo,pymc_interface}.py (arXiv 2503.04412).
 """
@@ -32,24 +34,24 @@ from ramify.strategies.parts.drafts import START, Draft, Drafts, DraftsConfig, R
 from ramify.strategies.parts.posteriors import RunningMean, Variates, ucb1
 
 Overlap = Literal["largest", "last"]
-"""What stands for an answer that several ways scored below (`stack`): the largest draw, or the last one (published)."""
+"""Which draw an answer gets if several ways have scores below it (`stack`): the largest, or the last (published)."""
 NEUTRAL: Final = 0.5
-"""Prior mean where none is given."""
+"""Prior mean if none is given."""
 GEN: Final = -1
-"""In place of an answer's number: derive another here."""
+"""Used instead of an answer's number: derive another answer here."""
 
 
 @dataclass(frozen=True, slots=True)
 class ABMCTSMConfig(DraftsConfig):
-    """Defaults are treequest's but for what is in flight and for `overlap`."""
+    """Defaults are treequest's, except for what is in flight and for `overlap`."""
 
     model_selection: ModelSelection = "multiarm_bandit_thompson"
     reward_average_priors: tuple[float, ...] = ()
-    """Prior mean of all scores, or of each way's (`stack` only)."""
+    """Prior mean of all scores, or one for each way (`stack` only)."""
     prune_size: int = 4
-    """Scores below an answer from which on it may be left out."""
+    """Number of scores below an answer from which on it may be left out."""
     prune_share: float | None = 0.75
-    """Share of them that is the same after rounding to 1/100; None = no answer is left out."""
+    """An answer is left out if this fraction of its scores is equal after rounding to 1/100; None = never."""
     overlap: Overlap = "largest"
     max_in_flight: int = 4
     in_flight: Pending = "pessimistic"
@@ -67,7 +69,7 @@ class ABMCTSMConfig(DraftsConfig):
             )
 
     def prior_mean(self, model: int) -> float:
-        """Of the scores of one model: of all ways, or of one (`stack`)."""
+        """Prior mean of the scores of one model: of all ways, or of one way (`stack`)."""
         means = self.reward_average_priors
         if len(means) == 1:
             return means[0]
@@ -79,7 +81,7 @@ AS_PUBLISHED: Final = ABMCTSMConfig(overlap="last", max_in_flight=1, in_flight="
 
 @dataclass(slots=True, eq=False)
 class RepeatCounts:
-    """How often each score occurred, rounded to 1/100."""
+    """How often each score, rounded to 1/100, occurred."""
 
     counts: dict[int, int] = field(default_factory=dict[int, int])
     total: int = 0
@@ -92,30 +94,31 @@ class RepeatCounts:
         self.total += 1
 
     def is_prunable(self, min_size: int, share: float) -> bool:
-        """Whether there are enough scores and the commonest makes up that share of them."""
+        """Whether there are enough scores and the most frequent one makes up at least `share` of them."""
         return self.total >= min_size and self.most / self.total >= share
 
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """What the search knows of one answer and of all below it. Lists have one entry a model: one, or one a way."""
+    """The state of the search at one answer and below. The lists have one entry for each model: one in total, or one
+    for each way."""
 
     parent: int
     way: int
     depth: int
     seen: list[RunningMean]
-    """Of its own score and all below."""
+    """Its own score and all scores below it."""
     pending: list[int]
     repeats: RepeatCounts = field(default_factory=RepeatCounts)
     gens: int = 0
-    """Answers in flight that are derived from this one."""
+    """Answers in flight that are derived directly from this one."""
     children: list[int] = field(default_factory=list[int])
     fits: list[Hierarchy | None] = field(default_factory=list[Hierarchy | None])
-    """Of what is below; empty = to be fitted."""
+    """Hierarchies fitted to what is below; empty = to be fitted."""
 
 
 class ABMCTSM:
-    """Walk down by draws of one model a node, derive one answer where the walk ends."""
+    """Walk down by draws from one model at each node; derive one answer where the walk ends."""
 
     Config = ABMCTSMConfig
     measures: frozenset[str] = frozenset()
@@ -167,7 +170,7 @@ class ABMCTSM:
         return self._drafts.candidates()
 
     def _walk(self, why: list[Option]) -> Draft | None:
-        """Down from the bare prompt to where an answer is derived; None = too much waits on the way."""
+        """Walk from the bare prompt to where an answer is derived; None = too much is in flight on the way."""
         number = START
         while True:
             place = self._places[number]
@@ -182,7 +185,7 @@ class ABMCTSM:
             number = best
 
     def _drawn(self, place: _Place) -> dict[tuple[int, int], float]:
-        """A draw of each choice at a node, under its number and way; nothing where a new answer is the only one."""
+        """A draw for each choice at a node, by its number and way; empty if a new answer is the only choice."""
         if not place.children:
             return {}
         groups = self._groups(place, 0)
@@ -191,7 +194,7 @@ class ABMCTSM:
         return drawn | {(GEN, 0): fit.draw_new(self._rng)}
 
     def _stacked(self, place: _Place) -> dict[tuple[int, int], float]:
-        """The same where each way has a model of its own; an answer is there once."""
+        """The same as `_drawn` if each way has its own model; each answer occurs once."""
         drawn: dict[tuple[int, int], float] = {}
         for way in range(self._num_models):
             groups = self._groups(place, way)
@@ -208,7 +211,7 @@ class ABMCTSM:
         return drawn
 
     def _best(self, place: _Place, drawn: dict[tuple[int, int], float]) -> tuple[int | None, int]:
-        """The choice of the largest draw that is allowed, and its way; None = none is."""
+        """The allowed choice with the largest draw, and its way; None = no choice is allowed."""
         is_full = place.gens >= self._cap
         ranked = sorted(drawn, key=drawn.__getitem__, reverse=True)
         if not self._is_stack and ranked and ranked[0][0] != GEN:
@@ -224,7 +227,7 @@ class ABMCTSM:
         return is_pruned or sum(place.pending) >= self._cap
 
     def _best_way(self) -> int:
-        """The way of answering that a bandit over the whole tree tries next; nothing is drawn where there is one."""
+        """The way of answering that the bandit over the whole tree tries next; no draw if there is only one way."""
         counts = [seen.count + pending for seen, pending in zip(self._ways, self._way_pending, strict=True)]
         if len(self._ways) == 1:
             return 0
@@ -240,7 +243,7 @@ class ABMCTSM:
         return _first_largest([fit.draw_group(g, self._rng) if g else fit.draw_new(self._rng) for g in groups])
 
     def _groups(self, place: _Place, model: int) -> dict[int, ScoreGroup]:
-        """The scores below each answer derived here that the model sees, by number."""
+        """The scores below each answer derived here that the model uses, by number."""
         children = ((number, self._places[number]) for number in place.children)
         return {
             number: ScoreGroup.of(child.seen[model], pending=child.pending[model])
@@ -261,7 +264,7 @@ class ABMCTSM:
         return _Place(parent, way, depth, [RunningMean() for _ in models], [0 for _ in models])
 
     def _reserve(self, draft: Draft, number: int) -> None:
-        """Book an answer on its way on everything above it, or (-1) take it back."""
+        """Add an answer in flight to everything above it, or (-1) remove it."""
         if self.config.in_flight == "none":
             return
         self._way_pending[draft.way] += number
@@ -270,7 +273,7 @@ class ABMCTSM:
             place.pending[draft.way if self._is_stack else 0] += number
 
     def _learn(self, draft: Draft, score: float) -> None:
-        """A score came in: every model above learns it, and the answer may be entered from now on."""
+        """Every model above learns the score; from now on the answer may be entered."""
         self._ways[draft.way].observe(score)
         above = self._places[draft.parent]
         own = self._place(draft.parent, draft.way, above.depth + 1)
@@ -282,7 +285,7 @@ class ABMCTSM:
             above.children.append(draft.number)
 
     def _above(self, draft: Draft) -> list[_Place]:
-        """From the parent up to the bare prompt; what was fitted there is out of date from now on."""
+        """The places from the parent up to the bare prompt. Discards their fits, which are now out of date."""
         found: list[_Place] = []
         number = draft.parent
         while True:

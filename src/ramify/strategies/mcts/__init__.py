@@ -1,4 +1,4 @@
-"""MCTS over steps or segments: one search whose parts are chosen by its configuration. Begin with `search.py`."""
+"""MCTS over steps or segments; the configuration selects its parts. Start with `search.py`."""
 
 from ramify.strategies.mcts.search import MCTS
 

@@ -1,4 +1,4 @@
-"""What a tree search may be told: when it widens, what it chooses by, how it values, how much is in flight.
+"""Options of the tree search: when to widen, how to choose, how to value, how much is in flight.
 
 Defaults are the corrected ones; `TREEQUEST` is SakanaAI/treequest's StandardMCTS as it runs.
 """
@@ -15,31 +15,31 @@ from ramify.strategies.parts.steering import REWARD, Oracle
 from ramify.strategies.parts.ucb import max_children
 
 MOST_VISITS: Final = 1 << 60
-"""Beyond it a number of visits is never."""
+"""A threshold above this number of visits counts as unreachable."""
 
 Answer = Literal["visited", "best", "majority", "weighted"]
-"""What is answered: the end of the most visited path, ties by q; or by a vote of all ends with their values."""
+"""How the answer is chosen: the end of the most visited path, ties by q; or a vote of all ends with their values."""
 Order = Literal["by_action", "round_robin"]
 
 
 @dataclass(frozen=True, slots=True)
 class Widening:
-    """When a node that has children is given more."""
+    """When a node that has children gets more."""
 
     kind: Literal["progressive", "once"] = "progressive"
-    """`once`: a node is given `width` children of each action, and never more."""
+    """`once`: a node gets `width` children of each action, and never more."""
     scale: float = 1.0
     exponent: float = 0.5
-    """Most children of a node of N visits: scale N^exponent, rounded up, at least 1."""
+    """Maximum children of a node with N visits: scale N^exponent, rounded up, at least 1."""
     most: int = 1_000
-    """Children that no node has more of."""
+    """Maximum number of children of any node."""
 
     def __post_init__(self) -> None:
         if not (0 < self.scale < math.inf and 0 <= self.exponent < math.inf and self.most >= 1):
             raise ConfigError(f"widening: scale and most must be positive and exponent at least 0, got {self!r}")
 
     def visits_needed(self, num_children: int) -> float:
-        """Fewest visits N for which a node may have more children than so many."""
+        """Fewest visits N at which a node may have more than `num_children` children."""
         if num_children >= self.most or (not self.exponent and self._may_have(0) <= num_children):
             return math.inf
         high = 1
@@ -55,15 +55,17 @@ class Widening:
 
 @dataclass(frozen=True, slots=True)
 class FirstPlay:
-    """What stands for q of a child that has no value yet."""
+    """The replacement for q of a child that has no value yet."""
 
     kind: Literal["parent", "value", "first"] = "parent"
-    """`parent`: its parent's q less reduction sqrt(sum of the priors visited); `first`: it is chosen before others."""
+    """`parent`: the parent's q minus reduction sqrt(sum of the visited priors); `value`: the number `value`; `first`:
+    the child is chosen before all others."""
     value: float = 0.0
     reduction: float = 0.25
     """As in Leela Chess Zero."""
     tie: Literal["prior", "first"] = "prior"
-    """Which of several is chosen that score alike: that of the larger prior, or the first (published forms)."""
+    """Which of several children with equal scores is chosen: the one with the larger prior, or the first (published
+    forms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class MCTSConfig:
     """Defaults are the corrected ones."""
 
     n: int = 64
-    """Segments grown, those included that failed; probes are not."""
+    """Segments grown, including failed ones, without probes."""
     width: int = 1
     """Children sampled at once."""
     segment_tokens: int | None = None
@@ -80,41 +82,44 @@ class MCTSConfig:
     actions: tuple[str, ...] = ("policy",)
     """Kinds of growth; children of a node take turns."""
     order: Order = "round_robin"
-    """Of the children of one expansion that several actions grow."""
+    """Order of the actions among the children of one expansion, if there are several actions."""
     judge: str = "process"
-    """Judge of segments whose path goes on; may be empty with rollouts."""
+    """Judge of segments whose path continues; may be empty if `value = "rollout"`."""
     outcome: str = "process"
-    """Judge of paths that have ended; `reward` = the one whose score is their reward, which probes have none of."""
+    """Judge of ended paths. `reward` = the judge whose score is the reward; probes have no reward."""
     value: Literal["judge", "rollout"] = "judge"
-    """What a segment is worth whose path goes on: what its judge says, or the outcome of a probe grown to its end."""
+    """Value of a segment whose path continues: the score of its judge, or the outcome of a probe grown to its end."""
     rollout_action: str = "rollout"
     """Action of the probes; its role is `probe`."""
     valued: Literal["at_birth", "when_selected"] = "at_birth"
-    """When a segment is given its value: when it was grown, or when it is first gone to (`first_play`)."""
+    """When a segment gets its value: when it has grown, or when it is first selected (`first_play`)."""
     choice: Counting = Counting()  # noqa: RUF009 - frozen
     prior: Prior = Prior()  # noqa: RUF009 - frozen
     widening: Widening = Widening()
     first_play: FirstPlay = FirstPlay()
     value_range: tuple[float, float] | None = (0.0, 1.0)
-    """What values are known to lie in; None = q is normalised by the smallest and largest of the tree (MuZero)."""
+    """The known range of values; None = q is normalised by the smallest and largest q of the tree (MuZero)."""
     endings: Literal["close", "revisit", "grow"] = "close"
-    """A path that ended is never chosen again, or chosen and worth the same again (published forms), or grown from:
-    the last where actions quote."""
+    """A path that ended is never chosen again (`close`); or chosen, with the same value backed up again (`revisit`,
+    published forms); or grown from (`grow`, for actions that quote)."""
     duplicates: Literal["merge", "keep"] = "merge"
-    """A child that says what another said is its twin, whose prior grows; or a child like others."""
+    """`merge`: a child with the text of an earlier child is its twin and adds to the earlier child's prior. `keep`: it
+    is a normal child."""
     in_flight: int = 16
-    """Most segments on their way; the children of one expansion are asked for together all the same."""
+    """Maximum number of segments in flight. The children of one expansion are still asked for together."""
     blocked: Literal["widen", "next_best", "wait"] = "next_best"
-    """Where a choice leads to a place of which all is on its way: the next best place is taken; where there is none,
-    nothing is asked for until something comes back, or a place is given a child more than its visits allow, the best
-    first (`widen`: less waiting, and more spent near the root)."""
+    """What happens if the search reaches a place whose segments are all in flight. `next_best`: take the next best
+    place; if there is none, ask for nothing until an outcome arrives. `wait`: ask for nothing until an outcome arrives.
+    `widen`: as `next_best`, but if there is none, the best possible place gets one child more than its visits allow
+    (less waiting, more samples near the root)."""
     refill: Literal["at_once", "when_empty"] = "at_once"
-    """When the search chooses again: as soon as something came back, or when everything did."""
+    """When the search chooses again: after each outcome, or when nothing is in flight any more."""
     surplus: Literal["none", "discard", "adopt"] = "none"
-    """What is asked for while an expansion is not complete and more may be in flight: another place; or the same again,
-    to be thrown away when the expansion is complete before it came (treequest), or kept."""
+    """What is asked for while an expansion is incomplete and more may be in flight. `none`: another place. `discard`:
+    more children of the same expansion; those that arrive after it is complete are thrown away (treequest). `adopt`:
+    the same, but they are kept."""
     finish: Literal["grow", "leave"] = "grow"
-    """What is done when the samples are used up and no path has ended."""
+    """What happens if the samples are used up and no path has ended: grow one to its end, or leave it."""
     answer: Answer = "visited"
     oracle: Oracle = "refused"
 
@@ -132,11 +137,11 @@ class MCTSConfig:
 
     @property
     def children_at_once(self) -> int:
-        """Children of an expansion where a node is expanded once."""
+        """Children of an expansion, with `widening.kind = "once"`."""
         return self.width * len(self.actions)
 
     def visits_needed(self, num_children: int) -> float:
-        """Fewest visits of a node of so many children, those on their way included, that may be given one more."""
+        """Fewest visits, in flight included, at which a node with this many children may get one more."""
         if self.widening.kind == "once":
             return 0 if num_children < self.children_at_once else math.inf
         return self.widening.visits_needed(num_children)

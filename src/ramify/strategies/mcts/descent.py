@@ -1,8 +1,8 @@
-"""Descent: the way down that a Monte Carlo tree search takes to the place where it goes on.
+"""Descent: how a Monte Carlo tree search goes down from the root to the place where it continues.
 
-It ends at a node of which fewer children have been sampled than its visits allow, and at a child without a value; else
-it goes on to the child of the highest score (`mcts_node.Counting`). Where it leads to a place of which all is on its
-way, that place is barred for the moment and the way begins again (`blocked`).
+It stops at a node that has fewer children than its visits allow, and at a child without a value. Otherwise it goes to
+the child with the highest score (`node.py`, `Counting`). If everything at the place it reaches is in flight, that place
+is temporarily barred and the descent restarts from the root (`blocked`).
 """
 
 import math
@@ -17,7 +17,7 @@ NO_SCORES: Final[list[float]] = []
 
 
 class Descent:
-    """Chooses by what the nodes hold, and closes those below which nothing is left."""
+    """Chooses by the statistics of the nodes, and closes nodes below which nothing is left."""
 
     def __init__(self, config: MCTSConfig, root: MCTSNode) -> None:
         self.config = config
@@ -25,14 +25,14 @@ class Descent:
         self._counting = config.choice
         self._lowest, self._highest = config.value_range or (math.inf, -math.inf)
         self._scale = 1.0 if config.value_range is None else self._highest - self._lowest
-        """Width of the range of q: a bonus is that share of it."""
+        """Width of the range of q. Bonuses are multiplied by it."""
         self._scores: list[float] = []
-        """Of the children that were chosen among last."""
+        """Scores of the children at the last choice."""
         self._visits_needed: list[float] = []
-        """By number of children: visits from which on there may be one more."""
+        """By number of children: the visits at which one more is allowed."""
 
     def place(self) -> MCTSNode | None:
-        """Where to grow, or whose value to ask for; None = nowhere until something comes back."""
+        """Where to grow, or which child to value; None = nowhere until an outcome arrives."""
         node, has_room = self._descended()
         barred: list[MCTSNode] = []
         while not has_room and node is not self.root and self.config.blocked != "wait":
@@ -46,13 +46,13 @@ class Descent:
         return node if has_room else None
 
     def see(self, node: MCTSNode) -> None:
-        """Widen the range of q by what a value changed that was backed up from `node`."""
+        """Update the range of q after a value was backed up from `node`."""
         for above in node.path():
             self._lowest, self._highest = min(self._lowest, above.q), max(self._highest, above.q)
         self._scale = self._highest - self._lowest or 1.0
 
     def why(self, node: MCTSNode) -> tuple[Option, ...]:
-        """The child that was chosen last on the way to `node` and the best beside it, for the viewer."""
+        """The child chosen last on the way to `node`, and the best of its siblings, for the viewer."""
         scores, parent = self._scores, node.parent
         if parent is None or len(scores) != len(parent.children):
             return ()
@@ -65,9 +65,9 @@ class Descent:
         return chosen, Option(other.tip, second, _terms(other))
 
     def _descended(self) -> tuple[MCTSNode, bool]:
-        """Where the choice ends, and whether there is something to ask for there or all of it is on its way.
+        """Where the choice ends, and whether something can be asked for there (False = everything there is in flight).
 
-        It ends at a child without a value, where one more child may be had, and where nothing else is left.
+        It ends at a child without a value, at a node that may get one more child, or where nothing else is left.
         """
         node, table = self.root, self._visits_needed
         is_once = self.config.widening.kind == "once"
@@ -90,13 +90,14 @@ class Descent:
                 node = self.root
 
     def _may_widen(self, node: MCTSNode) -> bool:
-        """Whether a node may be given a child more than its visits allow."""
+        """Whether a node may get one child more than its visits allow."""
         widening, is_open = self.config.widening, not (node.is_ended or node.is_closed)
         is_known = node.value is not None or node.parent is None
         return is_known and is_open and widening.kind == "progressive" and node.num_coming < widening.most
 
     def _best(self, node: MCTSNode) -> int:
-        """Place of the child of the highest score; the first of several."""
+        """Index of the child with the highest score; for equal scores the first, unless `first_play.tie` says
+        otherwise."""
         if len(node.children) == 1:
             self._scores = NO_SCORES
             return 0
@@ -112,10 +113,10 @@ class Descent:
         return scores.index(max(scores))
 
     def _first_scores(self, node: MCTSNode, factor: float) -> list[float]:
-        """Of children of which some have no value."""
+        """Scores of the children when some of them have no value."""
         instead = self._first_q(node)
         return [
-            q  # no bonus: that of a child without visits may be infinite
+            q  # no bonus: the bonus of a child without visits may be infinite
             if q == CLOSED
             else (q if child.visits or self._has_lost(child) else instead) + (factor * share if factor else 0.0)
             for child, q, share in zip(node.children, node.qs, node.shares, strict=True)

@@ -1,8 +1,8 @@
-"""Expansion: how many children a place of a Monte Carlo tree search is given at once, by which actions, and whether
-they have all come.
+"""Expansion: how many children a place of a Monte Carlo tree search gets at once, by which actions, and whether all
+have arrived.
 
-While some of them lack, a search may ask for surplus ones (`MCTSConfig.surplus`): what comes when the expansion is
-complete was not wanted any more.
+While some are missing, a search may ask for surplus children (`MCTSConfig.surplus`). A child that arrives after the
+expansion is complete is a surplus child.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ramify.strategies.mcts.node import MCTSNode
 
 @dataclass(slots=True, eq=False)
 class MCTSExpansion:
-    """Children of one place that are still wanted, by action. Mutated by `take` alone."""
+    """Children still wanted at one place, by action. Only `take` mutates it."""
 
     node: MCTSNode
     missing: dict[str, int]
@@ -25,11 +25,11 @@ class MCTSExpansion:
 
     @property
     def next_action(self) -> str:
-        """The first that lacks a child."""
+        """The first action with a missing child."""
         return next(action for action, number in self.missing.items() if number)
 
     def take(self, action: str) -> bool:
-        """Count a child that came; returns whether it was wanted still."""
+        """Count a child that arrived; returns whether it was still wanted."""
         if not self.missing[action]:
             return False
         self.missing[action] -= 1
@@ -37,14 +37,14 @@ class MCTSExpansion:
 
 
 def num_wanted(config: MCTSConfig, node: MCTSNode, *, left: int) -> int:
-    """Children that an expansion of `node` asks for where so many samples are left."""
+    """Children that an expansion of `node` asks for, when `left` samples remain."""
     if config.widening.kind == "once":
         return min(config.children_at_once - node.num_coming, left)
     return min(config.width, config.widening.most - node.num_coming, left)
 
 
 def actions_of(config: MCTSConfig, node: MCTSNode, number: int) -> Sequence[str]:
-    """Of so many further children of `node`, in order."""
+    """The actions of the next `number` children of `node`, in order."""
     actions = config.actions
     if len(actions) == 1:
         return actions * number

@@ -1,15 +1,15 @@
-"""Node: what a Monte Carlo tree search knows of one segment, and of the choice among the segments below it.
+"""Node: the statistics of one segment in a Monte Carlo tree search, and of the choice among the segments below it.
 
-The score of a child is q + factor x share: q and share are the child's own, the factor is the same for all siblings
-(what is known of their parent). So a choice is one pass over two lists, and a change of one child changes one entry.
+The score of a child is q + factor x share. The child has its own q and share; the factor depends on the parent and is
+the same for all siblings. So a choice is one pass over two lists, and a change of one child changes one entry.
 
     rule    factor                              share
     puct    c sqrt(sum of siblings' counts)     prior / (1 + count)
     muzero  the same with MuZero's growing c    prior / (1 + count)
     uct     c sqrt(ln(parent's count))          prior / sqrt(count)
 
-What counts is the search's way with requests in flight: a count is of visits, or of those and of what is in flight.
-Siblings arrive over time, so a prior is kept as an unnormalised weight, and their sum is part of the factor.
+`pending` decides what a count is: visits only, or visits and requests in flight. Siblings arrive over time, so a prior
+is stored as an unnormalised weight, and the sum of weights is part of the factor.
 
 Sources: AlphaZero (arXiv 1712.01815), MuZero (1911.08265), WU-UCT (1810.11755), treequest standard_mcts.py.
 """
@@ -23,19 +23,21 @@ from ramify.strategies.parts.ucb import growing_exploration, with_virtual_loss
 
 Rule = Literal["puct", "muzero", "uct"]
 Pending = Literal["counted", "virtual_loss", "ignored"]
-"""What a request in flight is to a choice: a visit that leaves q alone (WU-UCT), visits that lost, or nothing."""
+"""How a choice counts a request in flight: as a visit that does not change q (WU-UCT), as visits that lost, or not at
+all."""
 Backup = Literal["mean", "max", "softmax"]
 CLOSED: Final = -math.inf
 """q of a child that is never chosen."""
 EMPTY: Final[list[float]] = []
 NOBODY: Final[list["MCTSNode"]] = []
-"""What is known of the children of a node that has none; never changed."""
+"""Shared lists for a node without children; never changed."""
 
 
 class MCTSNode:
-    """One segment of a search, with what was backed up through it. Mutated by the search alone.
+    """One segment of a search, with the statistics backed up through it. Only the search mutates it.
 
-    Most nodes never have a child, so what is kept of children is empty until one comes, and then replaced.
+    Most nodes never have a child, so the lists about children are shared empty lists until the first child replaces
+    them.
     """
 
     __slots__ = (
@@ -46,56 +48,56 @@ class MCTSNode:
 
     def __init__(self, tip: int, parent: "MCTSNode | None" = None, *, is_ended: bool = False) -> None:
         self.tip = tip
-        """Node of the tree it ends at."""
+        """Node of the tree where it ends."""
         self.parent = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.place = -1
-        """Its number among its siblings; -1 = it is not among them yet."""
+        """Its index among its siblings; -1 = it is not among them yet."""
         self.visits = 0
         self.in_flight = 0
         self.value_sum = 0.0
         self.q = 0.0
-        """What the visits come to: their mean, their largest, or their soft maximum."""
+        """The visits' values combined: their mean, their maximum, or their soft maximum."""
         self.value: float | None = None
-        """Its own, before anything below it was backed up; None = it has none yet."""
+        """Its own value, before anything below it was backed up; None = it has none yet."""
         self.prior = 1.0
-        """Not normalised; what others that said the same had is added."""
+        """Not normalised; includes the priors of twins with the same text."""
         self.weight = 1.0
-        """The prior, with noise where there is any."""
+        """The prior, plus noise if there is any."""
         self.said: bytes | None = None
-        """What the model said in it; None = nobody had to know yet."""
+        """The text the model wrote in it; None = not needed so far."""
         self.is_ended = is_ended
-        """Whether its path has."""
+        """Whether its path has ended."""
         self.is_closed = False
         """Whether it is never chosen again."""
         self.has_answer = False
-        """Whether a whole answer stands at its end or below."""
+        """Whether a whole answer ends here or below."""
         self.num_pending = 0
-        """Children on their way."""
+        """Children in flight."""
         self.num_coming = 0
-        """Children that came, those that said what another had said too, and those on their way."""
+        """Children that arrived, twins included, and children in flight."""
         self.num_live = 0
         """Children that may be chosen."""
         self.num_barred = 0
-        """Of these, those that are passed over for the moment."""
+        """Children among these that are temporarily barred."""
         self.num_unvisited = 0
-        """Children among those without a value."""
+        """Children without a value."""
         self.count: float = 0
-        """Visits as a choice counts them."""
+        """Visits as the choice counts them."""
         self.sum_counts: float = 0
-        """Of the children."""
+        """Sum of the children's counts."""
         self.sum_weights = 1.0
-        """What the children's weights are divided by."""
+        """Divisor of the children's weights."""
         self.top_evidence = -math.inf
-        """Of the children: what their priors are relative to."""
+        """Best evidence of the children; their priors are relative to it."""
         self.children: list[MCTSNode] = NOBODY
         self.qs: list[float] = EMPTY
         self.shares: list[float] = EMPTY
         self.by_length: dict[int, list[MCTSNode]] | None = None
-        """Children by the length of their branch: those that may say the same."""
+        """Children by the length of their branch; only those of equal length can have the same text."""
 
     def adopt(self, child: "MCTSNode", q: float, share: float) -> None:
-        """Put `child` behind the other children."""
+        """Append `child` to the children."""
         child.place = len(self.children)
         if child.place:
             self.children.append(child)
@@ -105,28 +107,28 @@ class MCTSNode:
             self.children, self.qs, self.shares = [child], [q], [share]
 
     def path(self) -> Iterator["MCTSNode"]:
-        """From here up to the root."""
+        """From this node up to the root."""
         node: MCTSNode | None = self
         while node is not None:
             yield node
             node = node.parent
 
     def below(self) -> Iterator["MCTSNode"]:
-        """Breadth first; itself left out."""
+        """All nodes below this one, breadth first."""
         nodes = list(self.children)
         for node in nodes:
             yield node
             nodes += node.children
 
     def most_visited(self, allowed: Callable[["MCTSNode"], bool]) -> "MCTSNode":
-        """The end of the way down to the most visited child each time, of those allowed; ties by q."""
+        """Go down to the most visited allowed child each time, ties by q; returns the node where this ends."""
         node = self
         while children := [child for child in node.children if allowed(child)]:
             node = max(children, key=lambda child: (child.visits, child.q))
         return node
 
     def mark_answer(self) -> None:
-        """A whole answer stands at its end: so it does below those above."""
+        """Record a whole answer at its end, for it and all nodes above."""
         for above in self.path():
             if above.has_answer:
                 return
@@ -135,21 +137,21 @@ class MCTSNode:
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """How visits, values and requests in flight become what a choice goes by."""
+    """How visits, values and requests in flight give the numbers that a choice uses."""
 
     rule: Rule = "puct"
     exploration: float = 1.25
     pending: Pending = "counted"
     loss: float = 1.0
-    """What each request in flight takes off the sum of values (`virtual_loss`)."""
+    """Subtracted from the sum of values for each request in flight (`virtual_loss`)."""
     loss_visits: int = 1
-    """Visits that each request in flight is worth meanwhile (`virtual_loss`)."""
+    """Visits counted for each request in flight (`virtual_loss`)."""
     backup: Backup = "mean"
     softness: float = 0.1
-    """Temperature of `softmax`: the mean as it grows, the largest as it falls to 0."""
+    """Temperature of `softmax`: a high one gives the mean, one near 0 the maximum."""
 
     def add(self, parent: MCTSNode, child: MCTSNode) -> None:
-        """Put `child`, whose weight has been set, below `parent`."""
+        """Add `child` below `parent`; its weight must be set already."""
         parent.adopt(child, CLOSED if child.is_closed else child.q, self.share(child))
         parent.sum_counts += child.count
         parent.num_live += not child.is_closed
@@ -176,11 +178,11 @@ class Counting:
             self._refresh(node)
 
     def reweigh(self, parent: MCTSNode) -> None:
-        """The weights of all children have changed."""
+        """Recompute the shares after the weights of all children changed."""
         parent.shares = [self.share(child) for child in parent.children]
 
     def reserve(self, node: MCTSNode) -> None:
-        """A request below `node` is in flight."""
+        """Count a request in flight below `node`."""
         above: MCTSNode | None = node
         while above is not None:
             above.in_flight += 1
@@ -189,7 +191,7 @@ class Counting:
             above = above.parent
 
     def release(self, node: MCTSNode) -> None:
-        """A request below `node` is no longer in flight, and brought nothing."""
+        """Stop counting a request in flight below `node` that gave nothing."""
         above: MCTSNode | None = node
         while above is not None:
             above.in_flight -= 1
@@ -206,7 +208,7 @@ class Counting:
             above = above.parent
 
     def arrive(self, node: MCTSNode, value: float) -> None:
-        """Back `value` up from `node` to the root, where a request was in flight that no longer is."""
+        """Back `value` up from `node` to the root, and stop counting its request in flight."""
         above: MCTSNode | None = node
         while above is not None:
             above.in_flight -= 1
@@ -215,12 +217,12 @@ class Counting:
             if self.pending != "counted":
                 self._refresh(above)
             elif parent is not None and not above.is_closed:
-                # What was in flight is a visit now: its count, and so its share, stay.
+                # The request in flight becomes a visit: the count, and so the share, stay the same.
                 parent.qs[above.place] = above.q
             above = parent
 
     def factor(self, parent: MCTSNode) -> float:
-        """What multiplies the shares of the children of `parent`."""
+        """The factor for the shares of the children of `parent`."""
         if self.rule == "uct":
             count = parent.visits + (parent.in_flight if self.pending == "counted" else 0)
             return self.exploration * math.sqrt(math.log(count)) / parent.sum_weights if count > 1 else 0.0
@@ -229,7 +231,7 @@ class Counting:
         return c * math.sqrt(total) / parent.sum_weights
 
     def share(self, node: MCTSNode) -> float:
-        """Of the factor; brings the node's count up to date."""
+        """The share of `node`; also updates the node's count."""
         count = node.visits
         if self.pending == "counted":
             count += node.in_flight
@@ -241,7 +243,7 @@ class Counting:
         return node.weight / (1 + count)
 
     def _refresh(self, node: MCTSNode) -> None:
-        """Bring what the parent keeps of `node` up to date."""
+        """Update what the parent stores about `node`."""
         parent = node.parent
         if parent is None or node.place < 0:
             return
@@ -260,7 +262,7 @@ class Counting:
         return total / count
 
     def _take(self, node: MCTSNode, value: float) -> None:
-        """One more visit of `node` alone."""
+        """Record one more visit of `node` alone."""
         node.visits += 1
         node.value_sum += value
         if self.backup == "mean":
@@ -274,7 +276,7 @@ class Counting:
 
 
 def soft_maximum(q: float, visits: int, value: float, *, softness: float) -> float:
-    """softness ln(mean of exp(value / softness)) over the `visits` values that came to `q` and one more."""
+    """softness ln(mean of exp(value / softness)), over the `visits` values combined in `q` and one more."""
     if not visits:
         return value
     top = max(q, value)

@@ -1,11 +1,11 @@
-"""Priors: what is thought of a child among its siblings before it is visited.
+"""Priors: the share of a child among its siblings before it is visited.
 
-A softmax of one number a child, its evidence: the mean logprob of its tokens, or its own score. A mean, because a sum
-would favour short segments. Siblings arrive over time, so priors are kept relative to the best evidence so far and
-divided by their sum when a choice is made: each arrival renormalises all. A child that says what an earlier one said is
-no child of its own: its prior is added to that one's.
+Priors are a softmax over one number for each child, its evidence: the mean logprob of its tokens, or its own score. It
+is a mean because a sum would favour short segments. Siblings arrive over time, so priors are stored relative to the
+best evidence so far and divided by their sum at each choice. Each arrival therefore renormalises all of them. A child
+with the text of an earlier child is not a child of its own: its prior is added to that of the earlier one.
 
-Noise mixes a Dirichlet draw into the priors of the root's children; for collecting training data only.
+Noise mixes a Dirichlet draw into the priors of the root's children. Use it only to collect training data.
 
 Sources: AlphaZero (arXiv 1712.01815: noise), treequest standard_mcts.py (softmax of scores).
 """
@@ -21,17 +21,18 @@ from ramify.strategies.mcts.node import MCTSNode
 from ramify.strategies.parts.posteriors import Variates
 
 Evidence = Literal["logprob", "score", "uniform", "none"]
-"""`uniform`: each child has the same share of 1; `none`: each counts whole, as in a bound without priors."""
+"""`uniform`: all children have equal shares that sum to 1; `none`: each child has weight 1, as in a bound without
+priors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """How priors are made. Defaults are ours; those of the noise are AlphaZero's for chess, off."""
+    """How priors are computed. Defaults are ours. Noise is off; its other defaults are AlphaZero's for chess."""
 
     evidence: Evidence = "logprob"
     temperature: float = 1.0
     noise: float = 0.0
-    """Share of the Dirichlet draw in a prior below the root; AlphaZero's is 0.25."""
+    """Fraction of the Dirichlet draw in the priors of the root's children; AlphaZero's is 0.25."""
     noise_alpha: float = 0.3
 
     def __post_init__(self) -> None:
@@ -40,7 +41,7 @@ class Prior:
 
 
 def arrive(parent: MCTSNode, child: MCTSNode, evidence: float, *, prior: Prior) -> bool:
-    """Set the prior of a child about to be added; returns whether those of its siblings changed scale."""
+    """Set the prior of a child that is about to be added; returns whether its siblings' priors changed scale."""
     if prior.evidence == "none":
         return False
     has_changed = _rescale(parent, evidence, prior.temperature)
@@ -50,7 +51,7 @@ def arrive(parent: MCTSNode, child: MCTSNode, evidence: float, *, prior: Prior) 
 
 
 def merge(parent: MCTSNode, twin: MCTSNode, evidence: float, *, prior: Prior) -> bool:
-    """Add the prior of one that said what `twin` had said; returns whether those of its siblings changed scale."""
+    """Add the prior of a segment with the same text to `twin`; returns whether the siblings' priors changed scale."""
     if prior.evidence == "none":
         return False
     has_changed = _rescale(parent, evidence, prior.temperature)
@@ -62,7 +63,7 @@ def merge(parent: MCTSNode, twin: MCTSNode, evidence: float, *, prior: Prior) ->
 
 
 def _rescale(parent: MCTSNode, evidence: float, temperature: float) -> bool:
-    """Make priors relative to `evidence` if it is the best so far."""
+    """Make the priors relative to `evidence` if it is the best so far."""
     if evidence <= parent.top_evidence:
         return False
     by = math.exp((parent.top_evidence - evidence) / temperature)
@@ -77,7 +78,8 @@ def _rescale(parent: MCTSNode, evidence: float, temperature: float) -> bool:
 
 
 def mix_noise(parent: MCTSNode, gammas: Sequence[float], *, share: float) -> None:
-    """Make every prior (1 - share) of itself and `share` of the Dirichlet draw that the gammas are, one a child."""
+    """Mix the priors: (1 - share) of each prior and `share` of the Dirichlet draw given by `gammas`, one for each
+    child."""
     total = sum(child.prior for child in parent.children)
     scale = share * total / ((1 - share) * sum(gammas))
     for child, gamma in zip(parent.children, gammas, strict=True):
@@ -86,7 +88,7 @@ def mix_noise(parent: MCTSNode, gammas: Sequence[float], *, share: float) -> Non
 
 
 class Noise:
-    """The noise in the priors of one node's children, which come over time: one gamma each, in their order."""
+    """The noise in the priors of one node's children, which arrive over time: one gamma for each, in their order."""
 
     def __init__(self, prior: Prior, rng: Variates) -> None:
         self._prior = prior
@@ -94,7 +96,7 @@ class Noise:
         self._gammas: list[float] = []
 
     def mix(self, parent: MCTSNode) -> bool:
-        """Draw for the children that came since the last time; returns whether the weights of all have changed."""
+        """Draw for the children that arrived since the last call; returns whether the weights of all have changed."""
         num_new = len(parent.children) - len(self._gammas)
         if not (self._prior.noise and num_new):
             return False
@@ -104,7 +106,7 @@ class Noise:
 
 
 def mean_logprob(tree: Tree, nodes: Sequence[int]) -> float:
-    """Of all tokens sampled in `nodes`; 0 without any. Raises `ContractError` where they have none."""
+    """Mean over all tokens sampled in `nodes`; 0 without any. Raises `ContractError` if logprobs are missing."""
     total, number = 0.0, 0
     for node in nodes:
         logprobs = tree.sampled_logprobs(node)

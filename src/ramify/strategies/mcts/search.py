@@ -1,15 +1,15 @@
-"""MCTS: a tree search over segments that goes down to the most promising place, grows there and backs a value up.
+"""MCTS: a tree search over segments. It descends to the most promising place, grows there and backs a value up.
 
-A segment is grown where the way down from the root ends (`mcts_descent`). It is given a value, by a judge or by the
-outcome of a probe grown to its end, and the value is backed up to the root. What is in flight counts as visits, so any
-number of requests may be; a choice that leads to where all is on its way takes the next best place (`blocked`). A path
-that ended is not gone into again: it would say the same. A growth that failed and a segment without a value leave no
-trace but the sample they cost.
+A segment grows where the descent from the root ends (`descent.py`). A judge, or the outcome of a probe grown to its
+end, gives its value, and the value is backed up to the root. By default requests in flight count as visits, so any
+number of them may run. If a choice leads to a place where everything is in flight, the search takes the next best place
+(`blocked`). By default it never enters an ended path again, because that would give the same value. A failed growth and
+a segment without a value leave no trace except the sample they cost.
 
-Children of the last level grow to their end. When the samples are used up and no path has ended, the most visited one
-is grown to its end, so that there is an answer.
+Children of the last level grow to their end. If the samples are used up and no path has ended, the most visited path
+grows to its end, so that there is an answer.
 
-Draws nothing, but for `prior.noise`: then one gamma for each new child of the root, in their order, at ask.
+Draws nothing without `prior.noise`; with it, one gamma for each new child of the root, in their order, at ask.
 
 Sources: PUCT of AlphaZero (arXiv 1712.01815) and MuZero (1911.08265), progressive widening (Couetoux 2011), WU-UCT
 (1810.11755), treequest src/treequest/algos/standard_mcts.py.
@@ -50,27 +50,28 @@ from ramify.strategies.parts.steering import REWARD, allowed_value, steering_val
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """One reservation: a segment on its way, then its value; or the value of a child. Mutated by the search alone."""
+    """One reservation: for a new segment and then its value, or for the value of a child. Only the search mutates
+    it."""
 
     at: MCTSNode
-    """The place that was chosen: it and all above count the visit as in flight."""
+    """The chosen place. It and all nodes above count the visit as in flight."""
     expansion: MCTSExpansion | None = None
     action: str = ""
     child: MCTSNode | None = None
-    """What was grown; the place itself where it is a child without a value."""
+    """The grown child; the place itself if it is a child without a value."""
     evidence: float = 0.0
     end: int = NONE
     """Last node of the probe."""
 
     @property
     def valued(self) -> int:
-        """Node of the tree whose value is the segment's: the probe's end, or its own."""
+        """Node of the tree whose value the segment gets: the probe's end, or its own."""
         assert self.child is not None
         return self.child.tip if self.end == NONE else self.end
 
 
 class MCTS:
-    """Choose, grow, value, back up."""
+    """Choose a place, grow a segment, value it, back the value up."""
 
     Config = MCTSConfig
     is_order_free = False
@@ -88,10 +89,10 @@ class MCTS:
         self._in_flight: InFlight[Visit] = InFlight()
         self._waiting: list[tuple[Command, Visit]] = []
         self._expansion: MCTSExpansion | None = None
-        """What was begun last, where a surplus is asked for."""
+        """The latest expansion, if surplus children may be asked for."""
         self._answers: list[Candidate] = []
         self._num_used = 0
-        """Of the n samples."""
+        """Samples used, out of n."""
         self._has_finished = False
         self._is_spent = False
         self._is_over = False
@@ -131,7 +132,8 @@ class MCTS:
         return Phase("collection" if self.is_done(tree) else "expansion", self._num_used)
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
-        """Every whole answer in the order they were valued, but for the one on the most visited path: it is first."""
+        """Every whole answer in the order valued. With `answer = "visited"` the one on the most visited path comes
+        first."""
         if self.config.answer != "visited":
             return list(self._answers)
         first = self.root.most_visited(lambda child: child.has_answer)
@@ -152,7 +154,7 @@ class MCTS:
                 return
 
     def _go_on(self, node: MCTSNode) -> bool:
-        """Ask for what a place that was chosen lacks; returns whether there was room."""
+        """Ask for what the chosen place lacks; returns whether there was room."""
         if node.parent is not None and node.value is None:
             visit = Visit(node, child=node)
             self._counting.reserve(node)
@@ -169,7 +171,7 @@ class MCTS:
         return True
 
     def _expand(self, node: MCTSNode, number: int) -> None:
-        """Ask for so many children of `node`."""
+        """Ask for `number` children of `node`."""
         actions = actions_of(self.config, node, number)
         if self.config.surplus != "none":
             self._expansion = MCTSExpansion(node, {action: actions.count(action) for action in actions})
@@ -182,7 +184,7 @@ class MCTS:
     def _grow(
         self, visit: Visit, *, until: Until | None = None, fork: Fork | None = None, why: tuple[Option, ...] = ()
     ) -> None:
-        """Ask for a child of where the visit is."""
+        """Ask for one child at the visit's place."""
         node = visit.at
         node.num_pending += 1
         node.num_coming += 1
@@ -193,7 +195,7 @@ class MCTS:
         self._waiting.append((Grow(node.tip, until=until, action=visit.action, fork=fork, why=why), visit))
 
     def _finish(self) -> None:
-        """Grow the most visited path to its end if none has ended."""
+        """Grow the most visited path to its end if no path has ended."""
         if self._answers or self._has_finished or self._is_spent or self.config.finish == "leave":
             return
         self._has_finished = True
@@ -203,7 +205,7 @@ class MCTS:
     # -- growing ------------------------------------------------------------------------------------------------------
 
     def _grown(self, tree: Tree, visit: Visit, grown: Grown) -> None:
-        """A segment came, or the probe that values one."""
+        """A segment has grown, or the probe that values one."""
         if visit.child is not None:
             visit.end = grown.tip
             self._seek(tree, visit, steering_value(tree, grown.tip, self.config.outcome, oracle=self.config.oracle))
@@ -213,25 +215,25 @@ class MCTS:
             self._take(tree, visit, grown)
 
     def _is_surplus(self, visit: Visit) -> bool:
-        """Whether a segment came after its expansion was complete, and is thrown away then."""
+        """Whether a segment arrived after its expansion was complete and is to be thrown away."""
         is_late = visit.expansion is not None and not visit.expansion.take(visit.action)
         return is_late and self.config.surplus == "discard"
 
     def _take(self, tree: Tree, visit: Visit, grown: Grown) -> None:
-        """Make a segment a child, unless it says what a sibling said or was cut off from outside."""
+        """Make a segment a child, unless it repeats a sibling's text or was cut off from outside."""
         parent, tip = visit.at, grown.tip
         if self.config.prior.evidence == "logprob":
             visit.evidence = mean_logprob(tree, grown.nodes)
         if self.config.duplicates == "merge" and self._twins.take(tree, tip, parent, visit.evidence):
             self._drop(visit)
-            parent.num_coming += 1  # a sample that came, though no child of its own
+            parent.num_coming += 1  # a twin counts as a child that arrived
         elif (stop := tree.stop(tip)) is not None and not STOP_WORDS[stop].is_trainable:
             self._drop(visit)
         else:
             self._born(tree, visit, MCTSNode(tip, parent, is_ended=tree.is_ended(tip)))
 
     def _born(self, tree: Tree, visit: Visit, child: MCTSNode) -> None:
-        """A new child: value it now, or put it below its parent to be valued later."""
+        """Handle a new child: value it now, or add it below its parent and value it later."""
         visit.child = child
         if self.config.duplicates == "merge":
             self._twins.remember(child, visit.at, tree.length(child.tip))
@@ -243,7 +245,7 @@ class MCTS:
             self._seek(tree, visit, value)
 
     def _add(self, visit: Visit, child: MCTSNode) -> None:
-        """Put a new child below its parent."""
+        """Add a new child below its parent."""
         parent = visit.at
         parent.num_pending -= 1
         has_changed = arrive(parent, child, visit.evidence, prior=self.config.prior)
@@ -253,7 +255,7 @@ class MCTS:
         self._twins.take_early(child, parent)
 
     def _drop(self, visit: Visit) -> None:
-        """A growth failed, or a segment has no value: it is never chosen."""
+        """Undo a reservation whose growth failed or whose segment has no value; the segment is never chosen."""
         self._counting.release(visit.at)
         if visit.child is visit.at:
             self._counting.close(visit.at)
@@ -269,7 +271,7 @@ class MCTS:
         return self.config.outcome if node.is_ended else self.config.judge
 
     def _next_judge(self, visit: Visit) -> str | None:
-        """Who is asked for the value; None = a probe is grown first."""
+        """The judge to ask for the value; None = a probe must grow first."""
         assert visit.child is not None
         if visit.end != NONE:
             return self.config.outcome
@@ -277,7 +279,7 @@ class MCTS:
         return None if is_probed else self._judge_of(visit.child)
 
     def _ask_value(self, visit: Visit, judge: str | None) -> None:
-        """Ask a judge for the value of a segment, or for its probe."""
+        """Ask a judge for the value of a segment, or grow its probe."""
         if judge is None:
             command = Grow(visit.valued, until="end", action=self.config.rollout_action, fork=Fork(1, "rollout"))
         else:
@@ -285,7 +287,7 @@ class MCTS:
         self._waiting.append((command, visit))
 
     def _seek(self, tree: Tree, visit: Visit, value: float | None) -> None:
-        """Take a value that is there already, or ask for one."""
+        """Use the value if there is one already; otherwise ask for it."""
         judge = self._next_judge(visit)
         if value is None and judge != REWARD:
             self._ask_value(visit, judge)
@@ -293,7 +295,7 @@ class MCTS:
             self._value(tree, visit, value)
 
     def _value(self, tree: Tree, visit: Visit, value: float | None) -> None:
-        """A segment's value came: back it up. None and what is no number are no value."""
+        """Back up the value of a segment. None and a non-finite number are no value."""
         child = visit.child
         assert child is not None
         if value is None or not math.isfinite(value):

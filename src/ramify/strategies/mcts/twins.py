@@ -1,7 +1,7 @@
-"""Twins: segments below one place that say the same.
+"""Twins: segments below one place with the same text.
 
-The first of them is a child, and stands for all. A later one is none: its prior is added to the first one's, at once
-or, while that is still being valued, when it is put below its parent. Only what is equally long is read.
+Only the first of them is a child. The prior of each later one is added to it: at once, or, if the first is still being
+valued, when it is added below its parent. Only segments of equal length are compared.
 """
 
 from collections.abc import Sequence
@@ -12,29 +12,30 @@ from ramify.strategies.mcts.priors import Prior, merge
 
 
 class Twins:
-    """Finds them and adds their priors. Mutates the nodes it is told of."""
+    """Finds twins and adds their priors. Mutates the nodes it is given."""
 
     def __init__(self, prior: Prior, counting: Counting) -> None:
         self._prior = prior
         self._counting = counting
         self._early: dict[MCTSNode, list[float]] = {}
-        """Evidence of those that said what a segment says that is being valued."""
+        """For a segment still being valued: the evidence of its later twins."""
 
     def remember(self, child: MCTSNode, parent: MCTSNode, length: int) -> None:
-        """Later ones may repeat `child`, whose branch is so long; it need not be among the children yet."""
+        """Store `child`, whose branch has this length, for comparison with later segments; it need not be among the
+        children yet."""
         if parent.by_length is None:
             parent.by_length = {}
         parent.by_length.setdefault(length, []).append(child)
 
     def forget(self, child: MCTSNode, parent: MCTSNode) -> None:
-        """`child` is not to be: what says the same is no repetition."""
+        """Remove `child`, which will not be added: the next segment with the same text is not a twin."""
         for same in (parent.by_length or {}).values():
             if child in same:
                 same.remove(child)
         self._early.pop(child, None)
 
     def take(self, tree: Tree, tip: int, parent: MCTSNode, evidence: float) -> bool:
-        """Add a prior to the sibling that says what was said up to `tip`; returns whether there is one."""
+        """Add the prior to the sibling with the same text as the segment up to `tip`; returns whether there is one."""
         siblings = parent.by_length.get(tree.length(tip)) if parent.by_length else None
         twin = _twin(tree, tip, siblings, parent.tip) if siblings else None
         if twin is None:
@@ -46,7 +47,7 @@ class Twins:
         return True
 
     def take_early(self, child: MCTSNode, parent: MCTSNode) -> None:
-        """`child` is among the children now: it takes the priors of those that repeated it before."""
+        """`child` is now among the children: add the priors of the twins that came earlier."""
         for evidence in self._early.pop(child, ()):
             self._merge(parent, child, evidence)
 
@@ -56,7 +57,7 @@ class Twins:
 
 
 def _twin(tree: Tree, tip: int, siblings: Sequence[MCTSNode], above: int) -> MCTSNode | None:
-    """The sibling that says what was said up to `tip`."""
+    """The sibling with the same text as the segment up to `tip`."""
     said = _said(tree, tip, above)
     for sibling in siblings:
         if sibling.said is None:
@@ -67,7 +68,7 @@ def _twin(tree: Tree, tip: int, siblings: Sequence[MCTSNode], above: int) -> MCT
 
 
 def _said(tree: Tree, tip: int, above: int) -> bytes:
-    """What the model said from behind `above` to `tip`."""
+    """The text the model wrote after `above` up to `tip`."""
     nodes = [tip]
     while (node := tree.parent(nodes[-1])) is not None and node != above:
         nodes.append(node)

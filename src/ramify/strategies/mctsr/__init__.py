@@ -1,4 +1,4 @@
-"""MCTS Self-Refine: a tree of whole answers, each refined from the one above it. Begin with `search.py`."""
+"""MCTS Self-Refine: a tree of whole answers. Each answer refines the one above it. Start with `search.py`."""
 
 from ramify.strategies.mctsr.search import MCTSr
 

@@ -1,12 +1,13 @@
-"""MCTSr's tree of answers: what each is worth, how often it was visited, and which is refined next.
+"""MCTSr's tree of answers: the value and visits of each answer, and which answer is refined next.
 
-Answers are numbered in the order their first judgement came; one that never had a judgement is no part of the tree but
-as a root. Order among answers is breadth first, which decides ties.
+Answers are numbered in the order of their first judgement. An answer that was never judged is in the tree only if it is
+a root. Answers are ordered breadth first; this order decides ties.
 
-Cost: a rollout counts its visit on every answer of its path, and q changes upward until it stays the same. Choosing the
-best looks at a few: a heap holds for every open answer a bound its score does not exceed, so that only what may rise
-beyond its bound is written down at once. A visit lowers the bonus of the path and raises that of its siblings, whose
-bounds leave room for an eighth more visits of their parent. Drawing costs a scan of all.
+Cost: a rollout counts its visit on every answer of its path, and updates q upward until it does not change. Choosing
+the best answer looks at only a few: a heap stores for every open answer an upper bound of its score, so only a score
+that may rise above its bound must be updated at once. A visit lowers the bonus of the answers on the path and raises
+the bonus of their siblings. The siblings' bounds hold until their parent has an eighth more visits. Drawing an answer
+scans all of them.
 """
 
 import math
@@ -32,59 +33,60 @@ from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.ucb import inverse_cdf
 
 ROOT_CONSTANT: Final = 10_000.0
-"""Score of a root in mcts-llm."""
+"""The score of a root in mcts-llm."""
 Order = tuple[int, tuple[int, ...], int]
-"""Depth, the way there, number: sorts breadth first."""
+"""Depth, path of the answer, number: sorts breadth first."""
 Entry = tuple[float, int, tuple[int, ...], int]
-"""Minus a score or its bound, and the order."""
+"""Minus a score or its bound, then the order."""
 
 
 @dataclass(slots=True, eq=False)
 class MCTSrAnswer:
-    """One answer. Mutated by its tree alone."""
+    """One answer. Only its tree mutates it."""
 
     number: int
     node: int
-    """Node of the tree it ends at."""
+    """Node of the tree where it ends."""
     parent: int
-    """Number of the answer it was made of; -1 = of none."""
+    """Number of the answer it refines; -1 = none."""
     depth: int
     way: tuple[int, ...]
-    """Minus the depth and the place among siblings of every step that leads not to a first child."""
+    """For every answer on its path that is not a first child: minus the depth, and the index among its siblings."""
     samples: list[float] = field(default_factory=list[float])
-    """Judgements after penalties."""
+    """Its judgements, after penalties."""
     lowest: float = math.inf
     total: float = 0.0
     own_q: float = 0.0
-    """Of its samples alone; 0 without any."""
+    """q of its own samples only; 0 without any."""
     q: float = 0.0
     children: list[int] = field(default_factory=list[int])
     best_child: float = -math.inf
-    """Highest q of a child."""
+    """Highest q of its children."""
     num_refining: int = 0
-    """Rollouts in flight from here."""
+    """Rollouts in flight that refine it."""
     bound: float | None = None
-    """What its score does not exceed, by which it is found in the heap; None = it is not there."""
+    """Upper bound of its score, and its key in the heap; None = it is not in the heap."""
 
 
 class AnswerTree:
-    """The answers of a search. Mutated by `add`, `learn`, `reserve`, `release` and `back_up`."""
+    """The answers of a search. Mutated by `add`, `learn`, `reserve`, `release`, `back_up` and `count_failure`."""
 
     def __init__(self, config: MCTSrConfig) -> None:
         self.config = config
         self.answers: list[MCTSrAnswer] = []
         self.visits: list[int] = []
-        """By number, as are:"""
+        """By number of the answer, like the next two:"""
         self._parents: list[int] = []
         self._limits: list[float] = []
-        """Visits up to which the bounds of an answer's children hold; an only child loses by visits that pass it."""
+        """Visits of an answer up to which its children's bounds hold; infinite for an only child, whose score does not
+        rise with them."""
         self._roots: list[int] = []
         self._order: list[Order] = []
         self._heap: list[Entry] = []
         self._scored: dict[int, float] = {}
-        """MathBlackBox's scores by number."""
+        """MathBlackBox's scores, by number."""
         self._scores: list[float | None] = []
-        """Scores of the open answers, as they stand; kept where answers are drawn."""
+        """Current scores of the open answers; used where answers are drawn."""
         self._is_greedy = config.selection == "greedy"
 
     def __len__(self) -> int:
@@ -93,7 +95,7 @@ class AnswerTree:
     # -- learning ---------------------------------------------------------------------------------------------------
 
     def add(self, node: int, parent: int, value: float | None) -> MCTSrAnswer:
-        """A new answer with its first judgement; only a root may be without one."""
+        """Add a new answer with its first judgement; only a root may have none."""
         above = self.answers[parent] if parent != NONE else None
         siblings, depth, way = (above.children, above.depth + 1, above.way) if above else (self._roots, 0, ())
         if siblings:
@@ -117,7 +119,7 @@ class AnswerTree:
         return answer
 
     def learn(self, answer: MCTSrAnswer, value: float) -> None:
-        """One more judgement of an answer."""
+        """Record one more judgement of an answer."""
         config = self.config
         sample = penalised(value, config.penalty, limit=config.reward_limit, excess=config.excess_penalty)
         answer.samples.append(sample)
@@ -138,7 +140,8 @@ class AnswerTree:
             self._touch(above)
 
     def back_up(self, answer: MCTSrAnswer) -> None:
-        """A rollout from `answer` is over: visits, and published q, of all answers from it to its root."""
+        """Finish a rollout from `answer`: update the visits, and the published q, of all answers from it to its
+        root."""
         if self.config.published.q_memory == "assigned":
             for current in self._path(answer):
                 if current.children:
@@ -152,16 +155,16 @@ class AnswerTree:
             self._rescore()
 
     def count_failure(self, answer: MCTSrAnswer) -> None:
-        """A rollout from `answer` came to nothing: a visit all the same, or it might be chosen for ever."""
+        """Count a visit for a failed rollout from `answer`; otherwise it might be chosen forever."""
         self._visit(answer)
 
     def reserve(self, answer: MCTSrAnswer) -> None:
-        """A rollout from `answer` begins."""
+        """Count a rollout from `answer` that begins."""
         answer.num_refining += 1
         self._touch(answer)
 
     def release(self, answer: MCTSrAnswer) -> None:
-        """A rollout from `answer` has ended, well or not."""
+        """Stop counting a rollout from `answer` that ended or failed."""
         answer.num_refining -= 1
         self._touch(answer)
 
@@ -175,8 +178,8 @@ class AnswerTree:
         return [self.answers[number] for _, _, number in self._order]
 
     def choose(self, rng: Draws, *, shown: int) -> list[tuple[MCTSrAnswer, float]]:
-        """The answer to refine next with its score, by one draw unless greedy, then up to `shown - 1` of the others of
-        highest score; nothing where the published rule has no distribution."""
+        """The answer to refine next with its score (one draw unless greedy), then up to `shown - 1` others with the
+        highest scores. Empty if the published rule has no distribution."""
         best = self._best() if self._is_greedy else None
         if best is not None:
             near = {entry[3] for entry in self._heap[: 2 * shown]} - {best.number}
@@ -191,7 +194,8 @@ class AnswerTree:
         return [(self.answers[numbers[i]], scores[i]) for i in order]
 
     def candidates(self) -> tuple[list[int], list[float]]:
-        """Numbers and scores of the answers to choose from, breadth first: open ones, or, without any, by the rule."""
+        """Numbers and scores of the answers to choose from, breadth first: the open ones, or, if there are none, those
+        of `all_expanded`."""
         if not self._is_greedy:
             known = self._scores
             numbers = [number for _, _, number in self._order if known[number] is not None]
@@ -201,7 +205,7 @@ class AnswerTree:
         return [answer.number for answer in answers], [self.score(answer) for answer in answers]
 
     def has_open(self) -> bool:
-        """Whether an answer may be refined now. O(log n), for draws O(n) at worst."""
+        """Whether an answer may be refined now. O(log n); for draws O(n) at worst."""
         if self._is_greedy:
             return self._best() is not None
         return any(score is not None for score in reversed(self._scores))
@@ -226,7 +230,7 @@ class AnswerTree:
         )
 
     def _best(self) -> MCTSrAnswer | None:
-        """The open answer of highest score: the heap is looked through as long as a bound reaches the best found."""
+        """The open answer with the highest score. Searches the heap as long as a bound reaches the best score found."""
         heap, seen, best = self._heap, list[Entry](), None
         while heap and (best is None or heap[0] < best):
             bound, depth, way, number = heappop(heap)
@@ -251,7 +255,7 @@ class AnswerTree:
         answer.best_child = max([self.answers[child].q for child in answer.children])
 
     def _follow_up(self, answer: MCTSrAnswer) -> None:
-        """q from own_q, from here upward until it stays the same."""
+        """Recompute q from own_q, from here upward until it does not change."""
         current: MCTSrAnswer | None = answer
         while current is not None:
             before = current.q, current.best_child
@@ -264,18 +268,18 @@ class AnswerTree:
             current = self._above(current)
 
     def _is_open(self, answer: MCTSrAnswer) -> bool:
-        """Whether it may have another child, those on their way counted."""
+        """Whether it may have another child; children in flight count."""
         is_full = len(answer.children) + answer.num_refining >= self.config.max_children
         if self.config.published.expanded == "either":
             return not is_full and answer.best_child <= answer.q
         return not is_full or answer.best_child < answer.own_q
 
     def score(self, answer: MCTSrAnswer) -> float:
-        """Upper confidence bound as things stand."""
+        """Its current upper confidence bound."""
         return self._score(answer, self.visits[answer.number if answer.parent == NONE else answer.parent])
 
     def _bound(self, answer: MCTSrAnswer) -> float:
-        """What the score does not exceed before the parent's visits do its limit."""
+        """Upper bound of the score, valid until the parent's visits exceed its limit."""
         if answer.parent == NONE:
             return self.score(answer)
         visits, limit = self.visits[answer.parent], self._limits[answer.parent]
@@ -299,7 +303,7 @@ class AnswerTree:
         )
 
     def _path(self, answer: MCTSrAnswer) -> Iterator[MCTSrAnswer]:
-        """From here up to the root."""
+        """From this answer up to its root."""
         current = answer
         while current.parent != NONE:
             yield current
@@ -307,7 +311,7 @@ class AnswerTree:
         yield current
 
     def _visit(self, answer: MCTSrAnswer) -> None:
-        """Count a visit from here up to the root; siblings of the path may gain by it."""
+        """Count a visit from here up to the root; the scores of siblings on the path may rise."""
         if self.config.published.leaf_visits == "judgements":
             return
         visits, parents, limits, number, root = self.visits, self._parents, self._limits, answer.number, NONE
@@ -329,7 +333,8 @@ class AnswerTree:
             self._touch(self.answers[number])
 
     def _touch(self, answer: MCTSrAnswer) -> None:
-        """Something may have raised an answer's score or opened it; where answers are drawn, any other change too."""
+        """Update after a change that may raise an answer's score or open it; where answers are drawn, after any
+        change."""
         is_open = self._is_open(answer)
         if not self._is_greedy:
             self._scores[answer.number] = self.score(answer) if is_open else None
@@ -343,7 +348,7 @@ class AnswerTree:
                 self._tidy()
 
     def _tidy(self) -> None:
-        """Leave one entry of every open answer in the heap."""
+        """Rebuild the heap with one entry for every open answer."""
         self._heap = []
         for answer in self.answers:
             answer.bound = self._bound(answer) if self._is_open(answer) else None
@@ -352,7 +357,7 @@ class AnswerTree:
         heapify(self._heap)
 
     def _rescore(self) -> None:
-        """MathBlackBox's scores after a round. O(n)."""
+        """Recompute MathBlackBox's scores after a round. O(n)."""
         judged = [answer for answer in self.answers if answer.samples]
         place = {answer.number: i for i, answer in enumerate(judged)}
         scores = rescored(

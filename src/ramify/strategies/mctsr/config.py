@@ -1,7 +1,7 @@
-"""MCTSr's switches: one for each way in which the published codes differ from one another or from what is right.
+"""MCTSr's switches: one for each point where the published codes differ from each other or from the correct method.
 
-Defaults are the corrected ones; their numbers are mcts-llm's. `AS_PUBLISHED` is mcts-llm, `MATHBLACKBOX` the paper's
-own code, each the same strategy with other values. Source: arXiv 2406.07394; BrendanGraham14/mcts-llm
+Defaults are the corrected ones; their numbers are mcts-llm's. `AS_PUBLISHED` is mcts-llm, `MATHBLACKBOX` is the paper's
+own code. Both are the same strategy with other values. Source: arXiv 2406.07394; BrendanGraham14/mcts-llm
 src/mcts_llm/mctsr.py; trotsky1997/MathBlackBox run_with_earlystopping.py.
 """
 
@@ -27,29 +27,33 @@ class MCTSrPublished:
 
     log_form: LogForm = "code"
     leaf_visits: LeafVisits = "judged"
-    """An answer's first judgement is its first visit, or it has none before it is refined (published, so that its bonus
-    is in the ten thousands and the newest answer always wins), or its judgements are its visits (MathBlackBox)."""
+    """`judged`: the first judgement of an answer is its first visit. `ancestor`: an answer has no visits before it is
+    refined (published; its bonus is then in the ten thousands, so the newest answer always wins). `judgements`: the
+    judgements of an answer are its visits (MathBlackBox)."""
     root_score: RootScore = "own_visits"
-    """A root counts its own visits as its parent's, or scores 10 000 (published, incomparable with the rest), or has no
-    bonus (MathBlackBox)."""
+    """`own_visits`: a root uses its own visits as its parent's. `constant`: it scores 10 000 (published; not comparable
+    with other scores). `no_bonus`: it has no bonus (MathBlackBox)."""
     q_memory: QMemory = "own_q"
-    """q follows from an answer's own samples and its best child, upward after every change; or a judgement assigns it
-    and every rollout above which it lies halves it again (published); or scores are MathBlackBox's, which reach the
-    father of a leaf and no further."""
+    """`own_q`: q follows from an answer's own samples and its best child, and is updated upward after every change.
+    `assigned`: a judgement assigns q, and every rollout from it or below it halves the distance to its best child again
+    (published). `leaves`: MathBlackBox's scores, which reach the parent of a leaf and usually no further."""
     expanded: Literal["either", "both"] = "either"
-    """Fully expanded: as many children as there may be or a child that is better; or both, where a child as good will
-    do (MathBlackBox)."""
+    """When an answer counts as fully expanded. `either`: it has the maximum number of children, or a better child.
+    `both`: it has the maximum number, and a child at least as good (MathBlackBox)."""
     all_expanded: Literal["all", "root"] = "all"
-    """Where every answer is fully expanded, all may be refined again, or the root is (published)."""
+    """If every answer is fully expanded: all may be refined again, or only the root (published)."""
     importance_weights: Negative = "clipped"
-    """Published weights may be negative; where they sum to nothing there is no distribution, and the search ends."""
+    """`kept`: published weights may be negative. If their sum is not positive there is no distribution, and the search
+    ends."""
     pairwise_single: Literal["uniform", "ends"] = "uniform"
-    """One candidate, or none better than another: published code raises, here the search ends with what it has."""
+    """For one candidate, or several equal ones. `ends`: the published code raises an error; here the search ends with
+    what it has."""
     judge_root: Literal["at_start", "when_selected"] = "at_start"
     judge_failure: Literal["ends_rollout", "ends_search"] = "ends_rollout"
-    """A judgement that failed, or gave no score, costs its rollout; published, the third attempt loses all."""
+    """A judgement that failed or gave no score ends its rollout (`ends_rollout`). In the published code the third
+    failed attempt loses the whole search."""
     answer_by: Literal["own_q", "q"] = "own_q"
-    """Published, an answer may win by what was made of it, and one never judged stands at 0."""
+    """`q` (published): an answer may win because of its refinements, and an answer never judged counts as 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +61,29 @@ class MCTSrConfig:
     """How answers are chosen, refined and judged."""
 
     max_rollouts: int = 16
-    """Refinements to try, failed ones too. MathBlackBox's; mcts-llm asks for a number."""
+    """Refinements to try, failed ones included. The default is MathBlackBox's; mcts-llm takes it as an argument."""
     in_flight: int = 1
-    """Rollouts at once. More of them choose without each other's outcome."""
+    """Rollouts at once. With more than one, rollouts choose without each other's outcome."""
     selection: Selection = "importance"
-    """The answer of highest score, one drawn in proportion to its score, or the better of a pair drawn in proportion
-    to the difference. Greedy costs O(log n) a rollout, the others O(n) and O(n log n)."""
+    """`greedy`: the answer with the highest score. `importance`: drawn in proportion to its score. `pairwise`: the
+    better of a pair drawn in proportion to the score difference. Greedy costs O(log n) for each rollout, the others
+    O(n) and O(n log n)."""
     initialise: Initialise = "zero_shot"
-    """Begins with an answer of the policy, with what the action `dummy` writes, or with both."""
+    """The first answers: one from the policy, one from the action `dummy`, or both."""
     max_children: int = 2
     exploration: float = 1.0
     eps: float = 1e-10
     judge: str = "grade"
-    """Name of the run's judge. Each of its judgements is a sample; it gives them raw, the penalty is taken here."""
+    """Name of the run's judge. Each of its judgements is a sample. The judge returns raw scores; the penalty is applied
+    here."""
     reward_limit: float = 95.0
     excess_penalty: float = 5.0
     penalty: Penalty = "excess"
     scale: float = 100.0
-    """What q is divided by before the bonus is added; published 1, which leaves a bonus of about 1 beside q of 100."""
+    """Divides q before the bonus is added. The published 1 puts a bonus of about 1 beside a q of 100."""
     stop_judge: str = ""
-    """Judge that ends the search by a score of 1 or more, asked about each answer; '' = none. MathBlackBox stops at the
-    true answer: the name of the judge that knows it, and `oracle = "declared"`."""
+    """A judge asked about each answer; a score of 1 or more ends the search. '' = none. MathBlackBox stops at the true
+    answer: this needs the name of the judge that knows it, and `oracle = "declared"`."""
     oracle: Oracle = "refused"
     vote: Vote = "best"
     published: MCTSrPublished = MCTSrPublished()
@@ -120,4 +126,4 @@ MATHBLACKBOX: Final = MCTSrConfig(
     scale=1.0,
     published=MCTSrPublished(leaf_visits="judgements", root_score="no_bonus", q_memory="leaves", expanded="both"),
 )
-"""MathBlackBox without its oracle. Here answers of equal text stay apart, and failures are not retried for ever."""
+"""MathBlackBox without its oracle. Here answers with equal text stay separate, and failures are not retried forever."""

@@ -1,7 +1,7 @@
-"""MCTSr's arithmetic: what judgements are worth, how they rise in the tree, and which answer is refined next.
+"""MCTSr's arithmetic: the value of judgements, how values propagate up the tree, and which answer is refined next.
 
-Numbers and nothing else; each published quirk is a word here and a switch of the strategy. A score is an upper
-confidence bound, N are the visits of the parent and n those of the answer.
+Numbers only. Each published quirk is a Literal value here and a switch of the strategy. A score is an upper confidence
+bound; N is the number of visits of the parent, n that of the answer.
 
 Source: arXiv 2406.07394; BrendanGraham14/mcts-llm src/mcts_llm/mctsr.py; trotsky1997/MathBlackBox
 run_with_earlystopping.py.
@@ -13,16 +13,16 @@ from itertools import pairwise
 from typing import Literal, assert_never
 
 Penalty = Literal["excess", "clip95", "fifty"]
-"""What becomes of a judgement beyond the limit: lowered by a constant, which puts 96 below 95 (mcts-llm), cut to the
-limit, or, at the limit too, taken for 50 (MathBlackBox)."""
+"""What happens to a judgement beyond the limit. `excess`: a constant is subtracted, so 96 ends below 95 (mcts-llm).
+`clip95`: it is cut to the limit. `fifty`: at or above the limit it becomes 50 (MathBlackBox)."""
 LogForm = Literal["code", "paper"]
-"""ln(N + 1) as in both codes, or ln N + 1 as the paper prints it."""
+"""ln(N + 1) as in both codes, or ln N + 1 as in the paper."""
 Negative = Literal["kept", "clipped"]
-"""Whether scores below 0 weigh less than nothing, so that there may be no distribution, or nothing."""
+"""Whether scores below 0 keep negative weights, so that there may be no distribution, or weigh 0."""
 
 
 def penalised(value: float, penalty: Penalty, *, limit: float, excess: float) -> float:
-    """What a judgement counts."""
+    """A judgement after its penalty."""
     match penalty:
         case "excess":
             return value - excess if value > limit else value
@@ -35,17 +35,17 @@ def penalised(value: float, penalty: Penalty, *, limit: float, excess: float) ->
 
 
 def q_of(lowest: float, total: float, number: int) -> float:
-    """Half the lowest and half the mean of `number` samples that sum to `total`."""
+    """Half the lowest plus half the mean of `number` samples that sum to `total`."""
     return (lowest + total / number) / 2
 
 
 def halfway(q: float, best_child: float) -> float:
-    """What an answer is worth when the best that was made of it is known."""
+    """The value of an answer, given its own q and the q of its best child."""
     return (q + best_child) / 2
 
 
 def uct(q: float, visits: int, parent_visits: int, *, exploration: float, eps: float, log_form: LogForm) -> float:
-    """q + exploration sqrt(ln(N + 1) / (n + eps)); no bonus under a parent without visits."""
+    """q + exploration sqrt(ln(N + 1) / (n + eps)), or with ln N + 1 (`paper`); no bonus if the parent has no visits."""
     if not parent_visits:
         return q
     log = math.log(parent_visits + 1) if log_form == "code" else math.log(parent_visits) + 1
@@ -53,13 +53,14 @@ def uct(q: float, visits: int, parent_visits: int, *, exploration: float, eps: f
 
 
 def importance_weights(scores: Sequence[float], negative: Negative) -> list[float]:
-    """Each answer weighs its score."""
+    """The weight of each answer is its score."""
     return list(scores) if negative == "kept" else [max(0.0, score) for score in scores]
 
 
 def pairwise_weights(scores: Sequence[float]) -> list[float]:
-    """Each answer weighs the sum of what it is ahead of every lower one: the better of an ordered pair, drawn in
-    proportion to the pair's difference. O(n log n), not over all pairs: from rank to rank the sum only grows."""
+    """The weight of each answer is the sum of its leads over all lower ones. This draws the better answer of an ordered
+    pair, in proportion to the pair's difference. O(n log n): the sum is updated from rank to rank, not over all
+    pairs."""
     weights = [0.0] * len(scores)
     ranked = sorted(range(len(scores)), key=scores.__getitem__)
     for rank, (below, index) in enumerate(pairwise(ranked), start=1):
@@ -68,7 +69,7 @@ def pairwise_weights(scores: Sequence[float]) -> list[float]:
 
 
 def is_distribution(weights: Sequence[float]) -> bool:
-    """Whether something can be drawn in proportion to `weights`."""
+    """Whether an index can be drawn in proportion to `weights`."""
     return min(weights, default=0.0) >= 0 and sum(weights) > 0
 
 
@@ -81,10 +82,10 @@ def rescored(
     exploration: float,
     eps: float,
 ) -> dict[int, float]:
-    """MathBlackBox's scores after a round, from those before it; answers are numbered in order of their making.
+    """MathBlackBox's scores after a round, computed from the scores before it. Answers are numbered in creation order.
 
-    Leaves are scored anew, and fathers of leaves that have a score already; a father without one passes the turn on to
-    its own. Nobody further up hears of a new answer. O(number of answers).
+    Leaves are scored again, and so are parents of leaves if they have a score already. A parent without a score passes
+    the update on to its own parent. A new answer changes nothing further up. O(number of answers).
     """
     children: dict[int, list[int]] = {}
     for child, parent in enumerate(parents):

@@ -1,15 +1,16 @@
-"""MCTSr: a tree of whole answers, each refined from the one above it by a critique and a rewrite that quotes it.
+"""MCTSr: a tree of whole answers. Each answer refines the one above it, by a critique and a rewrite that quotes it.
 
-A rollout chooses an answer, judges it once more and asks for a critique at the same time, asks for a rewrite, judges
-that, and backs up. Any number of rollouts may be in flight: the answer chosen is reserved at ask, and one whose
-children and reservations reach `max_children` is no candidate; where there is none, what is in flight is waited for.
+A rollout chooses an answer, judges it again and asks for a critique at the same time, then asks for a rewrite, judges
+the rewrite, and backs up. Any number of rollouts may be in flight. The chosen answer is reserved at ask; an answer
+whose children and reservations reach `max_children` is not a candidate. If there is no candidate, the search waits for
+the rollouts in flight.
 
-A rollout whose critique, rewrite or judgement failed is over and counts as one. An answer that was never judged is no
-candidate for refinement and none for the final answer. Where the budget refuses something nothing more is grown; what
-has been grown is still judged. One draw a rollout, at ask; none if greedy. Ties go breadth first.
+A rollout whose critique, rewrite or judgement failed is over and counts as one. By default an answer that was never
+judged is neither refined nor returned. If the budget refuses a command, nothing more is grown; answers already grown
+are still judged. One draw for each rollout, at ask; none if greedy. Ties are broken breadth first.
 
-The actions are the run's: `policy` (or `dummy`), `critique` and `rewrite`, of which the last two quote. Switches are in
-`mctsr_config`. Source: arXiv 2406.07394; BrendanGraham14/mcts-llm src/mcts_llm/mctsr.py.
+The run defines the actions: `policy` (or `dummy`), `critique` and `rewrite`; the last two quote. The switches are in
+`config.py`. Source: arXiv 2406.07394; BrendanGraham14/mcts-llm src/mcts_llm/mctsr.py.
 """
 
 from collections.abc import Sequence
@@ -26,29 +27,29 @@ from ramify.strategies.parts.flight import InFlight
 from ramify.strategies.parts.steering import allowed_value, steering_value
 
 ACTIONS: Final = {"zero_shot": ("policy",), "dummy": ("dummy",), "both": ("policy", "dummy")}
-"""How the first answers come about."""
+"""Actions that write the first answers."""
 Stage = Literal["answer", "judge", "critique", "rewrite", "check"]
 
 
 @dataclass(slots=True, eq=False)
 class _Rollout:
-    """One answer on its way. Mutated by the strategy alone."""
+    """One answer in progress. Only the strategy mutates it."""
 
     parent: int = NONE
-    """Number of the answer it is made of; -1 = of none."""
+    """Number of the answer it refines; -1 = none."""
     critique: int = NONE
     tip: int = NONE
     """Last node of the new answer."""
     num_open: int = 0
-    """Outcomes it waits for."""
+    """Outcomes it still waits for."""
     is_judged: bool = False
-    """Whether the answer it is made of was judged once more."""
+    """Whether the answer it refines was judged once more."""
     has_succeeded: bool = False
-    """Whether the new answer stands among the others."""
+    """Whether the new answer was added to the tree of answers."""
 
 
 class MCTSr:
-    """Choose an answer, judge it again, criticise, rewrite, judge the rewrite, back up."""
+    """Choose an answer, judge it again, criticise it, rewrite it, judge the rewrite, back up."""
 
     Config = MCTSrConfig
     measures: frozenset[str] = frozenset()
@@ -60,16 +61,16 @@ class MCTSr:
         self.vote: Vote = config.vote
         self.answers = AnswerTree(config)
         self.stuck_at: int | None = None
-        """Rollout whose choice had no distribution, by the published rules, and which ended the search; None = none."""
+        """The rollout that ended the search because its choice had no distribution (published rules); None = none."""
         self._rng = rng
         self._in_flight: InFlight[tuple[Stage, _Rollout]] = InFlight()
         self._ready: list[tuple[Command, Stage, _Rollout]] = []
         self._num_judgements: dict[int, int] = {}
-        """Last node of an answer -> judgements asked for."""
+        """Last node of an answer -> number of judgements asked for."""
         self._num_begun = self._num_ended = 0
         """Rollouts from an answer."""
         self._num_starting = 0
-        """First answers still on their way."""
+        """First answers still in flight."""
         self._has_begun = self._is_over = False
 
     # -- the strategy -----------------------------------------------------------------------------------------------
@@ -115,7 +116,8 @@ class MCTSr:
         return Phase(name, self._num_ended, self.config.max_rollouts)
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
-        """Every judged answer breadth first, which decides ties; as published those too that were never judged."""
+        """Every judged answer, breadth first, which decides ties. With the published `answer_by = "q"`, answers never
+        judged are included."""
         if self.config.published.answer_by == "q":
             return [Candidate(answer.node, answer.q) for answer in self.answers.breadth_first()]
         return [Candidate(answer.node, answer.own_q) for answer in self.answers.breadth_first() if answer.samples]
@@ -130,17 +132,17 @@ class MCTSr:
             self._ask(Grow(ROOT, action=action, fork=fork), "answer", _Rollout())
 
     def _may_refine(self) -> bool:
-        """Whether another rollout is due once there is room for it. O(1)."""
+        """Whether another rollout should start once there is room. O(1)."""
         is_left = not self._is_over and self._num_begun < self.config.max_rollouts
         return is_left and not self._num_starting and len(self.answers) > 0
 
     def _has_room(self) -> bool:
-        """Whether a rollout may begin now."""
+        """Whether a rollout may start now."""
         num_refining = self._num_begun - self._num_ended
         return not num_refining or (num_refining < self.config.in_flight and self.answers.has_open())
 
     def _refine(self) -> None:
-        """Choose an answer; ask for its judgement and its critique, which do not depend on one another."""
+        """Choose an answer; ask for its judgement and its critique, which are independent of each other."""
         found = self.answers.choose(self._rng, shown=SHOWN)
         if not found:
             self._is_over, self.stuck_at = True, self._num_begun
@@ -158,7 +160,8 @@ class MCTSr:
         self._ready.append((command, stage, rollout))
 
     def _judge(self, node: int) -> Judge:
-        """The next sample of the judge about an answer; one that failed is not numbered again."""
+        """The judge's next sample for an answer. A failed judgement keeps its number; the next one gets a new
+        number."""
         attempt = self._num_judgements.get(node, 0)
         self._num_judgements[node] = attempt + 1
         return Judge((node,), self.config.judge, attempt)
@@ -166,7 +169,7 @@ class MCTSr:
     # -- learning ---------------------------------------------------------------------------------------------------
 
     def _take_answer(self, tree: Tree, rollout: _Rollout, outcome: Outcome) -> None:
-        """An answer was grown: it is judged, and shown to whoever may end the search."""
+        """An answer has grown: ask for its judgement, and show it to the stop judge if there is one."""
         if not isinstance(outcome, Grown):
             return
         rollout.tip = outcome.tip
@@ -181,7 +184,7 @@ class MCTSr:
             self._ask(Judge((rollout.tip,), stop), "check", rollout)
 
     def _take_judgement(self, rollout: _Rollout, outcome: Outcome) -> None:
-        """One more sample of the answer that is refined, or the first of the new one."""
+        """Record a judgement: one more sample of the refined answer, or the first sample of the new one."""
         value = self._value(rollout, outcome)
         if value is None and self.config.published.judge_failure == "ends_search":
             self._is_over = True
@@ -203,12 +206,12 @@ class MCTSr:
             self._is_over = True
 
     def _is_to_rewrite(self, rollout: _Rollout) -> bool:
-        """Whether judgement and critique are both there."""
+        """Whether both the judgement and the critique have arrived."""
         is_ready = rollout.is_judged and rollout.critique != NONE and rollout.tip == NONE
         return is_ready and not rollout.num_open and not self._is_over
 
     def _end(self, rollout: _Rollout) -> None:
-        """Nothing of a rollout is in flight any more."""
+        """Finish a rollout that has nothing in flight any more."""
         if rollout.parent == NONE:
             self._num_starting -= 1
             return

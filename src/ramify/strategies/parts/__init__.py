@@ -1,4 +1,4 @@
-"""What several methods share: named functions, and small state machines such as levels of paths.
+"""Parts that several methods share: functions, and small state machines such as a search by levels.
 
-Public: a strategy of your own may import anything here (docs/strategies.md). A part never imports a method.
+Public: your own strategy may import anything from here (docs/strategies.md). A part never imports a method.
 """

@@ -1,7 +1,8 @@
-"""Allotment: how many continuations the paths of a tree get within a budget of width, and where a finished one is cut.
+"""Allotment: how many continuations each path gets within a width budget, and where a finished path is cut.
 
-TreePO's arithmetic, numbers only. Source: arXiv 2508.17445; multimodal-art-projection/TreePO vllm_rollout_spmd.py
-(budget, `create_fallback_sample_by_policy`) and vllm_rollout_tree.py (`weight_to_discrete_allocate`).
+This is TreePO's arithmetic, on numbers only. Source: arXiv 2508.17445; multimodal-art-projection/TreePO
+vllm_rollout_spmd.py (budget, `create_fallback_sample_by_policy`) and vllm_rollout_tree.py
+(`weight_to_discrete_allocate`).
 """
 
 import math
@@ -11,13 +12,14 @@ from typing import Literal
 from ramify.core.errors import ConfigError
 
 Remainder = Literal["first", "last"]
-"""Who takes what does not divide evenly: one each from the first path on, or, as published, all of it the last."""
+"""Which path gets what does not divide evenly: one each from the first path on, or all of it to the last
+(published)."""
 
 
 def total_allotment(room: int, *, finished_now: int, active: int, divergence: int) -> int:
-    """Continuations of all active paths: `divergence` for each, and for each that has just finished, as room allows.
+    """Continuations of all active paths: `divergence` for each active or just finished path, limited by `room`.
 
-    Never fewer than one a path.
+    Never fewer than one for each active path.
     """
     return max(min(max(room, 0), divergence * (finished_now + active)), active)
 
@@ -31,9 +33,9 @@ def even_allotment(total: int, number: int, *, remainder: Remainder = "first") -
 
 
 def weighted_allotment(weights: Sequence[float], total: int) -> list[int]:
-    """One each, the rest of `total` in proportion to (N,) weights by largest remainder; ties to the earlier.
+    """One each; the rest of `total` in proportion to (N,) weights by largest remainder, ties to the earlier.
 
-    Raises `ConfigError` for fewer than one each, or weights that are not positive in sum.
+    Raises `ConfigError` if `total` is less than one each, or if the weights do not sum to a positive number.
     """
     rest, mass = total - len(weights), sum(weights)
     if rest < 0 or not mass > 0:
@@ -47,7 +49,7 @@ def weighted_allotment(weights: Sequence[float], total: int) -> list[int]:
 
 
 def softmax(values: Sequence[float], temperature: float) -> list[float]:
-    """exp(v / temperature), so scaled that they sum to 1; none for none."""
+    """exp(v / temperature), scaled to sum to 1; empty for no values."""
     top = max(values, default=0.0)
     powers = [math.exp((value - top) / temperature) for value in values]
     total = math.fsum(powers)
@@ -55,9 +57,10 @@ def softmax(values: Sequence[float], temperature: float) -> list[float]:
 
 
 def fallback_index(output_len: int, block: int, *, segment: int, max_depth: int, window: int) -> int:
-    """Tokens kept of a finished path of `output_len`: it is cut `block` windows from its end, counted in whole windows.
+    """Tokens to keep of a finished path of `output_len`. The cut is `block` windows before its end, in whole windows.
 
-    Never at a depth of `max_depth` segments or more; 0, a fresh start, for a path shorter than a window.
+    The cut is never at a depth of `max_depth` segments or more. Returns 0, a fresh start, for a path shorter than a
+    window.
     """
     if output_len < window:
         return 0

@@ -1,8 +1,8 @@
 """Branching: ARPO's and AEPO's rules for when a path forks, and AEPO's number of initial rollouts. Numbers only.
 
-`delta_entropy` is the entropy of the step just made less the baseline of its path; `u` is uniform on [0, 1). Each
-probability is the closed form of its decision. ARPO: arXiv 2507.19849, RUC-NLPIR/ARPO vllm_rollout_with_tools.py;
-AEPO: arXiv 2510.14545, zzfoutofspace/ATPO AEPO/, the same file name.
+`delta_entropy` is the entropy of the last step minus the baseline of its path; `u` is uniform on [0, 1). Each
+probability is the closed form of its decision. ARPO: arXiv 2507.19849, RUC-NLPIR/ARPO vllm_rollout_with_tools.py; AEPO:
+arXiv 2510.14545, zzfoutofspace/ATPO AEPO/, the same file name.
 """
 
 import math
@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 Clipping = Literal["score", "probability"]
-"""What is clipped to [0, 1]: the published code clips the score before it compares, so that ARPO with bp >= 1 forks
-always and with bp < 0 never, whatever the entropy; clipping the probability alone is the formula of the paper."""
+"""What is clipped to [0, 1]. `score`: the published code clips the score before the comparison, so ARPO with bp >= 1
+always forks and with bp < 0 never forks, whatever the entropy. `probability`: only the probability is clipped, as in
+the paper's formula."""
 Rounding = Literal["ceil", "int_plus_one"]
 
 
 class Parameters(TypedDict):
-    """What both rules take by keyword."""
+    """Keyword arguments of both rules."""
 
     branch_probability: float
     entropy_weight: float
@@ -47,7 +48,7 @@ def arpo_decision(
 
 
 def aepo_penalty(consecutive: float) -> float:
-    """Factor on the score after `consecutive` rounds that forked: 0 from 20 on."""
+    """Factor on the score after `consecutive` rounds with a fork: 0 from 20 on."""
     return max(0.0, 1 - 0.05 * consecutive)
 
 
@@ -82,7 +83,7 @@ def aepo_decision(
 
 @dataclass(frozen=True, slots=True)
 class ForkRule:
-    """One of the two rules with its parameters. ARPO's does not look at `consecutive`."""
+    """One of the two rules with its parameters. ARPO's ignores `consecutive`."""
 
     name: Literal["arpo", "aepo"]
     branch_probability: float
@@ -112,10 +113,10 @@ class ForkRule:
 def dynamic_initial_rollouts(
     h_root: float, h_steps: Sequence[float], n: int, *, beta: float = 0.5, rounding: Rounding = "ceil"
 ) -> int:
-    """How many chains to start with, 1 .. n: more where the first step is less sure than the steps after it.
+    """How many chains to start with, 1 .. n: more if the first step is less certain than the steps after it.
 
-    n sigmoid(beta (h_root - mean h_steps)), rounded up; no steps count as equal entropies. `int_plus_one` is the
-    published rounding, one more where the product is whole.
+    n sigmoid(beta (h_root - mean h_steps)), rounded up. No steps count as equal entropies. `int_plus_one` is the
+    published rounding; it gives one more if the product is an integer.
     """
     delta = h_root - sum(h_steps) / len(h_steps) if h_steps else 0.0
     wanted = n / (1 + math.exp(-beta * delta))

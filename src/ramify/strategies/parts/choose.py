@@ -1,8 +1,8 @@
-"""Choose: which nodes of a tree to expand next. A rule is a function, plugged in by name (requirement S0.10).
+"""Choose: which nodes of a tree to expand next. A rule is a function, selected by name (requirement S0.10).
 
-A rule gets the candidates in canonical order (breadth first, siblings in order of request) and returns at most k of
-them; only a rule that says so may return one twice. It reads the tree and draws from `rng`, nothing
-else, so that a choice never depends on timing. Ties go to the earlier candidate; a node without the measure is last.
+A rule gets the candidates in canonical order (breadth first, siblings in the order asked) and returns at most k of
+them. Only a rule that documents it may return one twice. A rule reads the tree and draws from `rng`, nothing else, so
+its choice never depends on timing. Ties go to the earlier candidate; a node without the measure comes last.
 """
 
 import math
@@ -35,12 +35,12 @@ def entropy(tree: Tree, candidates: Sequence[int], k: int, rng: Draws) -> list[i
 
 
 def entropy_delta(tree: Tree, candidates: Sequence[int], k: int, rng: Draws) -> list[int]:
-    """The k candidates whose step was the most uncertain beside the first step of their path."""
+    """The k candidates whose step was the most uncertain compared with the first step of their path."""
     return _top(candidates, k, lambda node: _or_last(_delta(tree, node)))
 
 
 def at2po(tree: Tree, candidates: Sequence[int], k: int, rng: Draws) -> list[int]:
-    """Parents of the k candidates with AT2PO's highest scores: to expand them is to sample those steps anew.
+    """Parents of the k candidates with AT2PO's highest scores: expanding a parent resamples the step of its child.
 
     A parent may be returned twice, for two of its children.
     """
@@ -54,13 +54,14 @@ BUILT_IN: Final[Mapping[str, Choose]] = {
     "uniform": uniform,
     "uniform_with_replacement": uniform_with_replacement,
 }
-"""Rules by name. A rule of a user is found by whoever loads plug-ins, and handed to the strategy."""
+"""Rules by name. The plug-in loader finds user rules and hands them to the strategy."""
 UNMEASURED = frozenset({"at2po", "uniform", "uniform_with_replacement"})
-"""The rules that read no measure, logprobs at most; any other, plug-ins included, may read `step_entropy_topk`."""
+"""Rules that read no measure, only logprobs at most. Any other rule, plug-ins included, may read
+`step_entropy_topk`."""
 
 
 def rule(name: str) -> Choose:
-    """The built-in rule called `name`; an unknown one is a `ConfigError` that names the nearest."""
+    """The built-in rule called `name`. For an unknown name it raises a `ConfigError` that suggests the nearest one."""
     try:
         return BUILT_IN[name]
     except KeyError:
@@ -76,7 +77,7 @@ def _or_last(value: float | None) -> float:
 
 
 def _delta(tree: Tree, node: int) -> float | None:
-    """Entropy of a node's step less that of the first step on its path; None where either is not computed."""
+    """Entropy of a node's step minus that of the first step on its path; None if either is not computed."""
     path = tree.path(node)
     own, first = tree.measure(node, STEP_ENTROPY), tree.measure(path[min(1, len(path) - 1)], STEP_ENTROPY)
     return None if own is None or first is None else own - first

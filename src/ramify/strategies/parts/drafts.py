@@ -1,11 +1,11 @@
-"""Drafts: what searches over whole answers have in common, from the command that grows one to its score.
+"""Drafts: the common part of searches over whole answers, from the command that grows an answer to its score.
 
-A node of such a search is an answer. One from the bare prompt grows by one of `first_actions`; one that is derived from
-another quotes it, by the action of `actions` at the same place. Both together are one way of answering, a model or a
-prompt, which scores speak for. Each answer is grown to its end and judged once, unless the judge has already spoken.
-What failed, or was given no score, is never grown from.
+Each node of such a search is an answer. An answer from the bare prompt grows by one of `first_actions`. A derived
+answer quotes its source and grows by the action of `actions` at the same index. The two actions together are one way of
+answering: a model or a prompt, which the search can compare by scores. Each answer grows to its end and is judged once,
+unless the judge has already scored it. A failed or unscored answer is never grown from.
 
-A score outside the declared range is refused: posteriors and bounds mean nothing then.
+A score outside the declared range raises an error, because posteriors and bounds would be meaningless.
 """
 
 from collections.abc import Sequence
@@ -20,27 +20,28 @@ from ramify.strategies.parts.flight import InFlight
 from ramify.strategies.parts.steering import REWARD, Oracle, allowed_value, steering_value
 
 Refill = Literal["each", "all"]
-"""When more is asked for: for each answer that ended, or when all of the last batch have."""
+"""When more answers are asked for: after each answer that ended, or when the whole last batch has ended."""
 START: Final = 0
-"""Number of the bare prompt, which every answer is derived from in the end; answers are numbered behind it."""
+"""Number of the bare prompt, from which every answer descends. Answers are numbered after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftsConfig:
-    """How answers come about and what they are scored by."""
+    """How answers are grown and scored."""
 
     first_actions: tuple[str, ...] = ("policy",)
     """Actions of the run that answer the bare prompt, one for each way of answering."""
     actions: tuple[str, ...] = ("refine",)
-    """Actions that quote an answer and give another, in the same order; none = every answer is a first one."""
+    """Actions that quote an answer and write another, in the same order; empty = every answer comes from the bare
+    prompt."""
     judge: str = "llm"
-    """Name of the run's judge; the reward of ended paths will do only without `actions`."""
+    """Name of the run's judge. `reward`, the reward of ended paths, is allowed only without `actions`."""
     score_range: tuple[float, float] = (0.0, 1.0)
-    """Least and greatest score of the judge, which are mapped to 0 and 1; (-100, 100) for self-reward."""
+    """Lowest and highest score of the judge, mapped to 0 and 1; (-100, 100) for self-reward."""
     oracle: Oracle = "refused"
     vote: Vote = "best"
     num_answers: int = 16
-    """Answers to grow, those that fail too."""
+    """Number of answers to grow, failed ones included."""
 
     def __post_init__(self) -> None:
         ways = len(self.first_actions)
@@ -65,13 +66,13 @@ class DraftsConfig:
 
 @dataclass(slots=True, eq=False)
 class Draft:
-    """One answer on its way: asked for, then grown, then scored or not. Mutated by `Drafts` once it is asked for."""
+    """One answer in progress: asked for, then grown, then scored or not. `Drafts` mutates it from then on."""
 
     parent: int = START
     """Number of the answer it is derived from."""
     way: int = 0
     number: int = NONE
-    """Of the answer, in the order asked."""
+    """Number of this answer, in the order asked."""
     tip: int = NONE
     """Its last node; -1 = not grown, or failed."""
     score: float | None = None
@@ -82,17 +83,17 @@ D = TypeVar("D", bound=Draft)
 
 
 class Drafts(Generic[D]):
-    """Every answer of a search, and those on their way. Mutated by `grows`, `ask` and `tell`."""
+    """All answers of a search, finished and in flight. Mutated by `grow`, `ask` and `tell`."""
 
     def __init__(self, config: DraftsConfig) -> None:
         self.config = config
         self.tips = [START]
-        """By number: the last node of an answer, -1 where there is none."""
+        """By number: the last node of an answer; -1 if it has none."""
         self.scores: list[float | None] = [None]
         self.num_left = config.num_answers
-        """Answers that may still be asked for; none once the budget has refused something."""
+        """Answers that may still be asked for; 0 once the budget has refused something."""
         self.num_open = 0
-        """Answers on their way."""
+        """Answers in flight."""
         self._in_flight: InFlight[D] = InFlight()
         self._unjudged: list[D] = []
 
@@ -105,7 +106,7 @@ class Drafts(Generic[D]):
         return not self.num_left and not self.num_open
 
     def grow(self, draft: D, *, fork: Fork, why: tuple[Option, ...] = ()) -> Grow:
-        """The command that grows one more answer, which is numbered here."""
+        """The command that grows one more answer. Numbers the answer."""
         draft.number = len(self.tips)
         self.num_open += 1
         self.num_left -= 1
@@ -115,7 +116,7 @@ class Drafts(Generic[D]):
         return Grow(self.tips[draft.parent], action=actions[draft.way], fork=fork, why=why)
 
     def ask(self, drafts: Sequence[D], grows: Sequence[Grow]) -> Sequence[Command]:
-        """The growths of new drafts, behind the judgements that wait."""
+        """The waiting judgements, then the growths of the new drafts."""
         if not (drafts or self._unjudged):
             return []
         judged, self._unjudged = self._unjudged, []
@@ -123,7 +124,7 @@ class Drafts(Generic[D]):
         return self._in_flight.book([*judges, *grows], [*judged, *drafts])
 
     def tell(self, tree: Tree, outcome: Outcome) -> D | None:
-        """Learn an outcome; returns the draft it ends, None where that is still to be judged."""
+        """Learn an outcome. Returns the draft that this outcome completes; None if the draft still has to be judged."""
         draft = self._in_flight.take(outcome)
         if isinstance(outcome, Grown):
             draft.tip = self.tips[draft.number] = outcome.tip
@@ -144,7 +145,8 @@ class Drafts(Generic[D]):
         return Phase("expansion" if len(self.tips) > 1 else "build")
 
     def candidates(self) -> list[Candidate]:
-        """Every answer in the order asked; one without a score only where the vote needs none."""
+        """Every answer in the order asked. An answer without a score is included only where the vote needs no
+        scores."""
         needs_score = self.config.vote in ("best", "weighted")
         rows = zip(self.tips[1:], self.scores[1:], strict=True)
         return [Candidate(tip, s or 0.0) for tip, s in rows if tip != NONE and not (needs_score and s is None)]

@@ -1,7 +1,7 @@
-"""Draws: the only randomness a strategy has, and the few ways it is used.
+"""Draws: the only source of randomness of a strategy, and the few ways to use it.
 
-Two finite draws, so that a test can feed them from a list and an exact check can enumerate them. Every strategy draws
-at ask, in a documented order, through this interface and nothing else.
+It has two finite draws, so a test can supply them from a list and an exact check can enumerate them. Every strategy
+draws at ask, in a documented order, only through this interface.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,8 @@ class Draws(Protocol):
 
 
 def without_replacement(items: Sequence[T], k: int, rng: Draws) -> list[T]:
-    """`min(k, len(items))` different items in the order drawn; one integer each (a partial Fisher-Yates shuffle)."""
+    """`min(k, len(items))` different items in the order drawn; one integer for each (a partial Fisher-Yates
+    shuffle)."""
     pool = list(items)
     k = min(k, len(pool))
     for i in range(k):
@@ -33,5 +34,5 @@ def without_replacement(items: Sequence[T], k: int, rng: Draws) -> list[T]:
 
 
 def with_replacement(items: Sequence[T], k: int, rng: Draws) -> list[T]:
-    """`k` items, repeats possible; none if there are no items."""
+    """`k` items, repeats possible; empty if there are no items."""
     return [items[int(rng.integers(len(items)))] for _ in range(k if items else 0)]

@@ -1,7 +1,7 @@
-"""Uncertainty measures: how unsure the model was of a step, from the log-probabilities its engine returned.
+"""Uncertainty measures: how unsure the model was about a step, from the log-probabilities of its engine.
 
-None = not computed, never 0. Logprobs are in nats; whether they were taken before or after
-temperature is the engine's statement, kept in the segment's `source`. Formulas: `docs/rollouts.md`.
+None = not computed, never 0. Logprobs are in nats. The engine states whether they were taken before or after
+temperature, in the `source` of the segment. Formulas: `docs/rollouts.md`.
 """
 
 import math
@@ -17,13 +17,13 @@ from ramify.core.tree import Tree
 Logprobs = npt.ArrayLike
 """(k,) log-probabilities of the entries returned for one token."""
 STEP_ENTROPY: Final = "step_entropy_topk"
-"""Name of the step measure that forks, choices and dynamic numbers of rollouts read."""
+"""Name of the step measure that fork rules, choose rules and dynamic rollout numbers read."""
 LOGPROBS: Final = "logprobs"
-"""What a strategy names among its measures that reads the logprobs of sampled tokens themselves."""
+"""A strategy lists this name among its measures if it reads the logprobs of sampled tokens."""
 
 
 def step_entropy(tree: Tree, node: int) -> float:
-    """The measure `step_entropy_topk` of a node, for rules that cannot do without. Raises `ContractError` if absent."""
+    """The measure `step_entropy_topk` of a node, for rules that need it. Raises `ContractError` if absent."""
     value = tree.measure(node, STEP_ENTROPY)
     if value is None:
         raise ContractError(
@@ -42,9 +42,9 @@ def step_entropy_topk(
 ) -> float | None:
     """Sum of -p ln p over all entries returned for the first `max_tokens` tokens, divided by ln(vocabulary).
 
-    A sum: a short step scores less than an equally uncertain long one; `mean` divides by the tokens used. An engine
-    that returns the sampled token besides the top k gives k + 1 entries, and all count. No tokens: 0.0. None in, None
-    out. Source: RUC-NLPIR/ARPO vllm_rollout_with_tools.py, `_calc_entropy`.
+    It is a sum, so a short step scores less than an equally uncertain long one; `mean` divides by the tokens used. An
+    engine that returns the sampled token besides the top k gives k + 1 entries, and all count. No tokens: 0.0. None in,
+    None out. Source: RUC-NLPIR/ARPO vllm_rollout_with_tools.py, `_calc_entropy`.
     """
     if token_logprobs is None:
         return None

@@ -1,8 +1,8 @@
-"""Expansion: children asked for together, of one place or of a whole level, and the judgements of each.
+"""Expansion: children asked for together, at one place or on a whole level, and the judgements of each child.
 
-Children are looked at in order of request: one is judged as soon as it and all before it have been told, so that which
-of two children that say the same is judged does not depend on which came first. A child that failed is left out. When
-the budget is gone nothing more is asked, and an expansion has what it has. Draws nothing.
+Children are processed in the order asked: a child is judged as soon as it and all before it have been told. So it does
+not depend on timing which of two children with equal text is judged. A failed child is left out. When the budget is
+used up, nothing more is asked, and an expansion keeps what it has. Draws nothing.
 """
 
 import math
@@ -16,33 +16,33 @@ from ramify.strategies.parts.flight import InFlight
 from ramify.strategies.parts.steering import Oracle, allowed_value, steering_value
 
 When = Literal["grown", "asked"]
-"""Whether children are judged as they grow, or when `score` asks for it."""
+"""Whether children are judged as they grow, or only when `score` asks for it."""
 Ended = Literal["judged", "left"]
 """Whether children whose path has ended are judged too."""
 Twins = Literal["judged", "left"]
-"""Whether a child that says what an earlier one said is judged for itself, or left to whoever uses the expansion."""
+"""Whether a child with the text of an earlier child is judged itself, or left to the user of the expansion."""
 NOT_GROWN: Final = -1
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """One growth of an expansion. Mutated by the expansions alone."""
+    """One growth of an expansion. Only the expansions mutate it."""
 
     above: int
-    """Number of the place it hangs at; children of one place that say the same are twins."""
+    """Number of the place it hangs at. Children of one place with equal text are twins."""
     tip: int = NOT_GROWN
-    """Its last node; `NOT_GROWN` while it grows, and for ever where that failed."""
+    """Its last node; `NOT_GROWN` while it grows, and permanently if the growth failed."""
     has_ended: bool = False
-    """Whether its path has."""
+    """Whether its path has ended."""
     key: bytes = b""
     twin: "Child | None" = None
-    """The first one that says the same."""
+    """The first child with the same text."""
     is_told: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Expansion:
-    """Children in order of request. Mutated by the expansions alone."""
+    """Children in the order asked. Only the expansions mutate it."""
 
     children: list[Child]
     num_looked_at: int = 0
@@ -79,16 +79,16 @@ class Expansions:
         self.ended: Ended = ended
         self.twins: Twins = twins
         self.is_stopped = False
-        """Whether nothing more is asked."""
+        """Whether no more commands are asked."""
         self._in_flight: InFlight[Note] = InFlight()
         self._waiting: list[tuple[Command, Note]] = []
 
     def __bool__(self) -> bool:
-        """Whether anything is in flight or to be asked."""
+        """Whether any command is in flight or waiting to be asked."""
         return bool(self._in_flight or self._waiting)
 
     def grow(self, grows: Sequence[Grow], aboves: Sequence[int]) -> Expansion:
-        """Ask for children next, each at the place of that number; returns what they will be."""
+        """Ask for children, each at the place with the given number. Returns their expansion."""
         expansion = Expansion([Child(above) for above in aboves])
         for command, child in zip(grows, expansion.children, strict=True):
             self._add(command, expansion, child)
@@ -100,7 +100,7 @@ class Expansions:
             self._add(command, expansion, None)
 
     def is_settled(self, expansion: Expansion) -> bool:
-        """Whether all of its commands are told."""
+        """Whether the outcomes of all its commands were told."""
         return not expansion.num_in_flight
 
     def ask(self) -> Sequence[Command]:
@@ -121,12 +121,12 @@ class Expansions:
         self._look(tree, expansion)
 
     def value(self, tree: Tree, child: Child) -> float | None:
-        """Mean of the finite scores the judge gave it, times the attempts; None = it gave none."""
+        """Mean of the finite scores of the judge, times `attempts`; None = the judge gave none."""
         values = judged_values(tree, child.tip, self.judge, oracle=self.oracle)
         return self.attempts * (sum(values) / len(values)) if values else None
 
     def stop(self) -> None:
-        """Ask for nothing more; what is in flight comes in."""
+        """Ask for nothing more. Outcomes in flight are still accepted."""
         self.is_stopped = True
         for _, (expansion, _) in self._waiting:
             expansion.num_in_flight -= 1
@@ -138,7 +138,7 @@ class Expansions:
             self._waiting.append((command, (expansion, child)))
 
     def _look(self, tree: Tree, expansion: Expansion) -> None:
-        """Look at the children whose turn it is: find twins, ask for judgements."""
+        """Process the next told children in order: find twins, ask for judgements."""
         while expansion.num_looked_at < len(expansion.children):
             child = expansion.children[expansion.num_looked_at]
             if not child.is_told:
@@ -156,13 +156,13 @@ class Expansions:
         return is_due and (child.twin is None or self.twins == "judged")
 
     def _judgements(self, tree: Tree, child: Child) -> list[Judge]:
-        """Those it has not been given yet."""
+        """The judgements that the child does not have yet."""
         first = len(judged_values(tree, child.tip, self.judge, oracle=self.oracle))
         return [Judge((child.tip,), self.judge, attempt) for attempt in range(first, self.attempts)]
 
 
 def judged_values(tree: Tree, node: int, judge: str, *, oracle: Oracle) -> list[float]:
-    """Finite values that `judge` gave `node`, by attempt."""
+    """Finite values that `judge` gave `node`, ordered by attempt."""
     scores = [score for score in tree.scores(node) if score.judge == judge]
     if len(scores) > 1:
         scores.sort(key=lambda score: score.attempt)
@@ -171,6 +171,6 @@ def judged_values(tree: Tree, node: int, judge: str, *, oracle: Oracle) -> list[
 
 
 def finite_value(tree: Tree, node: int, judge: str, *, oracle: Oracle) -> float | None:
-    """The last value that `judge` gave `node`; None = it gave none that is finite."""
+    """The last value that `judge` gave `node`; None = it gave none, or the value is not finite."""
     value = steering_value(tree, node, judge, oracle=oracle)
     return value if value is not None and math.isfinite(value) else None

@@ -1,7 +1,7 @@
-"""InFlight: what a strategy remembers of each command it has asked for.
+"""InFlight: a strategy's note for each command it has asked for.
 
-The runner numbers a strategy's commands in the order asked, so a strategy that books every command here as it asks
-knows each outcome's command without looking at the tree.
+The runner numbers the commands of a strategy in the order asked. A strategy that books every command here as it asks
+can find the command of an outcome without looking at the tree.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,12 +25,12 @@ class InFlight(Generic[T]):
         return len(self._notes)
 
     def book(self, commands: Sequence[C], notes: Iterable[T]) -> Sequence[C]:
-        """Remember a note for each command of this ask; returns the commands."""
+        """Store a note for each command of this ask; returns the commands."""
         for command_id, _, note in zip(count(self._num_asked), commands, notes, strict=False):
             self._notes[command_id] = note
         self._num_asked += len(commands)
         return commands
 
     def take(self, outcome: Outcome) -> T:
-        """The note of the command that ended, which is no longer in flight."""
+        """Remove and return the note of the command that ended."""
         return self._notes.pop(outcome.command_id)

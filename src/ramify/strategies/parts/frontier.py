@@ -1,4 +1,4 @@
-"""Frontier: what DeepSearch knows of each segment, and its score for every one that is not expanded yet.
+"""Frontier: what DeepSearch stores for each segment, and the score of each segment that is not expanded yet.
 
 Source: smiles724/DeepSearch deepsearch/utils/mcts.py (`select_global_best_node`).
 """
@@ -10,17 +10,18 @@ from typing import Literal, assert_never
 
 DepthBonus = Literal["sqrt", "log", "constant"]
 Divisor = Literal["all", "valued"]
-"""What a stored value is divided by: all visits, those too that brought no value (published), or the others only."""
+"""What a stored value is divided by: all visits, including those without a value (published), or only visits with a
+value."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierWeights:
-    """What the parts of a frontier score count. Defaults are the code's."""
+    """Weights of the parts of a frontier score. Defaults are the code's."""
 
     parent_quality: float = 0.4
     own_quality: float = 0.0
     surprisal: float = 0.0
-    """0.4 where the term is switched on, which it is not by default."""
+    """0.4 if the term is switched on; it is off by default."""
     depth: float = 0.01
     depth_bonus: DepthBonus = "sqrt"
 
@@ -28,7 +29,7 @@ class FrontierWeights:
 def frontier_score(
     weights: FrontierWeights, *, parent_q: float, q: float, surprisal: float, depth: int, max_depth: int
 ) -> float:
-    """How much a segment at `depth` is worth expanding; `surprisal` is the mean of its own tokens."""
+    """How much it is worth to expand a segment at `depth`; `surprisal` is the mean over its own tokens."""
     quality = weights.parent_quality * math.tanh(parent_q) + weights.own_quality * math.tanh(q)
     return quality + weights.surprisal * surprisal + weights.depth * _bonus(weights.depth_bonus, depth, max_depth)
 
@@ -47,45 +48,45 @@ def _bonus(kind: DepthBonus, depth: int, max_depth: int) -> float:
 
 @dataclass(slots=True, eq=False)
 class FrontierSegment:
-    """One segment of a search. Mutated by the search alone."""
+    """One segment of a search. Only the search mutates it."""
 
     tip: int
-    """Node of the tree it ends at."""
+    """Node of the tree where it ends."""
     parent: "FrontierSegment | None" = None
     depth: int = 0
     is_open: bool = True
     """Whether it may still be expanded."""
     value: float | None = None
-    """Of the path that ends here; None = none does, or it counts for nothing."""
+    """Value of the path that ends here; None = no path ends here, or the path does not count."""
     path_surprisal: float = 0.0
-    """Minus the sum of the logprobs of the sampled tokens from the prompt to its end."""
+    """Minus the sum of the logprobs of the sampled tokens from the prompt to the end of the segment."""
     path_tokens: int = 0
     children: list["FrontierSegment"] = field(default_factory=list["FrontierSegment"])
     stored: float = 0.0
     visits: int = 0
     num_valued: int = 0
-    """Visits that brought a value."""
+    """Visits with a value."""
 
     def q(self, divisor: Divisor) -> float:
-        """What it stores over its visits; 0 without any."""
+        """Stored value divided by visits; 0 without visits."""
         visits = self.visits if divisor == "all" else self.num_valued
         return self.stored / visits if visits else 0.0
 
     @property
     def surprisal(self) -> float:
-        """Mean of its own sampled tokens; 0 without any."""
+        """Mean over its own sampled tokens; 0 without any."""
         above, num_above = (self.parent.path_surprisal, self.parent.path_tokens) if self.parent else (0.0, 0)
         return (self.path_surprisal - above) / max(1, self.path_tokens - num_above)
 
     def path(self) -> Iterator["FrontierSegment"]:
-        """From here up to the root."""
+        """From this segment up to the root."""
         segment: FrontierSegment | None = self
         while segment is not None:
             yield segment
             segment = segment.parent
 
     def below(self) -> Iterator["FrontierSegment"]:
-        """Depth first, siblings in order of request; itself left out."""
+        """All segments below this one, depth first, siblings in the order asked."""
         stack = self.children[::-1]
         while stack:
             segment = stack.pop()

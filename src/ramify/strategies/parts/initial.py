@@ -1,8 +1,9 @@
 """InitialRollouts: how many chains a tree starts with, fixed or computed from probes (AEPO's dynamic rollouts).
 
-Published, two probes are sampled and thrown away: one of at most 50 tokens, whose entropy is that of the first step,
-and a whole rollout with its tools, whose steps are averaged. Kept, one rollout says both and is the first chain.
-Either way the number depends on sampled tokens, so no exact credit takes such a tree.
+Published (`discard`): two probes are sampled and thrown away. One has at most 50 tokens; its entropy is that of the
+first step. The other is a whole rollout with its tools, whose step entropies are averaged. `keep`: one rollout supplies
+both numbers and is the first chain. In both cases the number depends on sampled tokens, so no exact credit accepts such
+a tree.
 """
 
 from collections.abc import Sequence
@@ -17,17 +18,17 @@ Probes = Literal["keep", "discard"]
 Number = int | Literal["dynamic"]
 FIRST_PROBE: Final = Tokens(50)
 PROBE_ACTION: Final = "probe"
-"""Name of the run's action that probes are sampled by when they are thrown away; its role is `probe`."""
+"""Name of the run's action for probes that are thrown away; its role is `probe`."""
 
 
 class InitialRollouts:
-    """The number of initial chains. Mutated by `tell` only."""
+    """The number of initial chains. Only `tell` mutates it."""
 
     def __init__(self, number: Number, *, n: int, probes: Probes, rounding: Rounding) -> None:
         self.number = None if number == "dynamic" else max(1, min(number, n))
-        """Chains to start with, those that probes have grown included; None = not known yet."""
+        """Chains to start with, including those grown as probes; None = not known yet."""
         self.num_grown = 0
-        """Chains of these that were grown as probes."""
+        """Chains among these that were grown as probes."""
         self._n = n
         self._probes: Probes = probes
         self._rounding: Rounding = rounding
@@ -41,9 +42,9 @@ class InitialRollouts:
         return [Grow(ROOT, until=until, action=PROBE_ACTION, fork=fork) for until in (FIRST_PROBE, "end")]
 
     def tell(self, tree: Tree, outcome: Outcome, index: int) -> None:
-        """The `index`-th probe has ended; with the last of them the number is known.
+        """The `index`-th probe has ended. The last probe makes the number known.
 
-        A probe that failed counts as one that says nothing; one that the budget refused leaves no chain to start.
+        A failed probe counts as one without information. If the budget refused a probe, no chain starts.
         """
         if isinstance(outcome, Failed) and outcome.reason == "budget":
             self.number = 0

@@ -1,13 +1,12 @@
-"""Levels: searches that grow a level of steps, score every step of it, and only then choose what grows on.
+"""Levels: searches that grow a level of steps, score every step, and only then choose which paths continue.
 
-Each path is judged as soon as it has grown, whether or not it goes on; what is chosen (`select`) is decided when all of
-the level is told, in the order it was asked for, so that the tree does not depend on the order of outcomes. A path
-whose growth failed, or whose judge gave no number, vanishes: it is no value, holds no place, and its width is given to
-others where the method has one to give. A budget that is used up ends the search after the level in progress, whose
-paths are judged all the same.
+Each path is judged as soon as it has grown, whether or not it will continue. `select` runs when the whole level is
+told, in the order asked, so the tree does not depend on the order of outcomes. A path vanishes if its growth failed or
+its judge gave no number: it has no value and holds no place, and the method gives its width to other paths where it
+can. When the budget is used up, the search ends after the current level; the paths of this level are still judged.
 
-Independent parts of one search (`num_parts`) do not wait for each other. Looking ahead (arXiv 2408.03314) grows the
-action `lookahead` on from a new step, one step at a time; that text is no part of any path.
+Independent parts of one search (`num_parts`) do not wait for each other. Lookahead (arXiv 2408.03314) grows the action
+`lookahead` from a new step, one step at a time. This text does not belong to any path.
 """
 
 import math
@@ -31,24 +30,25 @@ LOOKAHEAD: Final = "lookahead"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelsConfig:
-    """What all level searches may be told."""
+    """Options of all level searches."""
 
     judge: str = "process"
     """Name of the run's judge that scores steps."""
     agg: Aggregate = "last"
     max_depth: int = 40
-    """Most levels."""
+    """Maximum number of levels."""
     last_level: Literal["end", "step"] = "end"
-    """Whether the last level grows to the end of its paths, as search-and-learn has it, or one step like the others."""
+    """Whether the last level grows to the end of its paths (search-and-learn), or by one step like the others."""
     finished: Literal["answers", "any_end"] = "answers"
-    """Paths that count as finished: those that gave an answer, or all that ended, those too that a limit cut off."""
+    """Paths that count as finished: those that gave an answer, or all that ended, including those that a limit cut
+    off."""
     lookahead: int = 0
-    """Steps grown on from each new step to see where it leads."""
+    """Steps grown from each new step to see where it leads."""
     lookahead_use: Literal["scored", "discarded"] = "scored"
-    """Whether a path is chosen by the score it has together with its continuation, by `agg` (where that is `last`, by
-    the score of where it leads), or the continuation is paid for and not looked at."""
+    """`scored`: a path is chosen by its score together with its continuation, combined by `agg`; with `last` this is
+    the score of the lookahead's end. `discarded`: the continuation costs tokens but is not used."""
     failure_value: float | None = None
-    """Stands for the score of a path that the judge gave none; None = the path vanishes."""
+    """Replaces the score of a path that the judge did not score; None = the path vanishes."""
     vote: Vote = "best"
     oracle: Oracle = "refused"
 
@@ -65,45 +65,45 @@ class LevelsConfig:
 
 @dataclass(slots=True, eq=False)
 class Level:
-    """The level in progress of one part of a search."""
+    """The current level of one part of a search."""
 
     number: int = 0
-    """0 = nothing was grown yet."""
+    """0 = nothing has grown yet."""
     beams: list[LevelPath] = field(default_factory=list[LevelPath])
-    """Paths to grow on, one entry a request; ended ones that hold a place ask nothing."""
+    """Paths to grow from, one entry for each request. Ended paths that hold a place cause no request."""
     grown: list[LevelPath | None] = field(default_factory=list["LevelPath | None"])
-    """What became of each entry; None = it vanished."""
+    """What each entry became; None = it vanished."""
     why: tuple[Option, ...] = ()
-    """The best of those that the entries were chosen among."""
+    """The best of the paths among which the entries were chosen."""
     num_waiting: int = 0
 
     def paths(self) -> list[LevelPath]:
-        """What there is to choose from, in order of request."""
+        """The paths to choose from, in the order asked."""
         return [path for path in self.grown if path is not None]
 
 
 @dataclass(slots=True, eq=False)
 class Errand:
-    """What one command is for."""
+    """The purpose of one command."""
 
     level: Level
     place: int
     kind: Literal["grow", "look", "judge"] = "grow"
     path: LevelPath | None = None
     judged: tuple[int, ...] = ()
-    """Nodes whose scores count: those of the path's new steps, and of what was looked ahead to."""
+    """Nodes whose scores count: the new steps of the path, and its lookahead."""
     num_ahead: int = 0
-    """Steps looked ahead so far."""
+    """Lookahead steps so far."""
 
 
 class LevelSearch(ABC):
-    """`num_parts` times `num_first` steps from the bare prompt, then level by level what `select` says."""
+    """Grows `num_parts` times `num_first` steps from the bare prompt; then `select` decides each next level."""
 
     measures: frozenset[str] = frozenset()
     is_order_free = True
     post_hoc_reason = "which steps are grown on depends on how they and those beside them were scored"
     rule = "level"
-    """Name of its decisions."""
+    """Name of the rule in its fork records."""
 
     def __init__(self, config: LevelsConfig, *, num_first: int, num_parts: int = 1) -> None:
         self.config = config
@@ -111,16 +111,16 @@ class LevelSearch(ABC):
         self.parts = [Level() for _ in range(num_parts)]
         self._num_first = num_first
         self._whole = list(self.parts)
-        """Levels of which everything is told."""
+        """Levels whose outcomes are all told."""
         self._commands: list[Command] = []
-        """What is asked next, and what for."""
+        """Commands to ask next; `_errands` has their purposes."""
         self._errands: list[Errand] = []
         self._in_flight: InFlight[Errand] = InFlight()
         self._is_spent = False
 
     @abstractmethod
     def select(self, tree: Tree, level: Level) -> list[LevelPath]:
-        """The entries of the next level, chosen among `level.grown`; called once a level, where draws are allowed."""
+        """The entries of the next level, chosen among `level.grown`. Called once for each level; it may draw."""
 
     @abstractmethod
     def candidates(self, tree: Tree) -> Sequence[Candidate]: ...
@@ -159,13 +159,13 @@ class LevelSearch(ABC):
         return Phase("expansion", number) if number else Phase("build")
 
     def parent(self, level: Level, place: int) -> LevelPath:
-        """The path that what grows at this place is said to continue."""
+        """The path that the growth at this place continues, as far as the search is concerned."""
         return level.beams[place]
 
     # -- from level to level ----------------------------------------------------------------------------------------
 
     def _turn(self, tree: Tree, level: Level) -> None:
-        """Choose what is grown next, or end this part."""
+        """Choose what to grow next, or end this part."""
         level.why = shown(level.paths())
         level.beams = self.select(tree, level) if level.number else [LevelPath(ROOT)] * self._num_first
         if self._is_spent or level.number == self.config.max_depth or all(path.is_ended for path in level.beams):
@@ -175,7 +175,7 @@ class LevelSearch(ABC):
         level.num_waiting = level.grown.count(None)
 
     def _grow(self, levels: Sequence[Level]) -> None:
-        """One growth for each entry that goes on; those of one node are one decision."""
+        """One growth for each entry that continues. Growths from the same node are one decision."""
         counts = Counter(path.tip for level in levels for path in level.beams if not path.is_ended)
         forks: dict[int, Fork] = {}
         for level in levels:
@@ -218,7 +218,7 @@ class LevelSearch(ABC):
             self._judge(tree, errand)
 
     def _look(self, tree: Tree, errand: Errand, tip: int) -> bool:
-        """Look a step further ahead, if that is wanted."""
+        """Look one step further ahead, if configured. Returns whether it asked for one."""
         is_last = errand.level.number == self.config.max_depth
         if self._is_spent or is_last or tree.is_ended(tip) or errand.num_ahead == self.config.lookahead:
             return False
@@ -243,7 +243,7 @@ class LevelSearch(ABC):
         errand.level.num_waiting += 1
 
     def _keep(self, errand: Errand, values: Sequence[float | None]) -> None:
-        """Put a path among those to choose from, unless a step of it has no score."""
+        """Add a path to those to choose from, unless one of its steps has no score."""
         path = errand.path
         assert path is not None and path.parent is not None
         scores = path.parent.scores
@@ -258,10 +258,10 @@ class LevelSearch(ABC):
             errand.level.grown[errand.place] = path
 
     def _values(self, tree: Tree, errand: Errand) -> list[float | None]:
-        """What the judge says of the path's new steps; None where it has said nothing."""
+        """The judge's values of the path's new steps; None where there is none."""
         judge, oracle = self.config.judge, self.config.oracle
         return [steering_value(tree, node, judge, oracle=oracle) for node in errand.judged]
 
 
 Levels = LevelSearch
-"""The older name, for one version."""
+"""The old name; it stays for one version."""

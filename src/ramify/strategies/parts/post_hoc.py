@@ -1,7 +1,7 @@
-"""Post hoc: where a fork that a rule wants on a finished path would stand.
+"""Post hoc: where a rule's fork on a finished path would be placed.
 
 A strategy forks the paths that came first. Its post-hoc rule (`PostHocRule` in `core/strategy.py`) says where it would
-fork any finished path, and must give the positions that the tree itself would give.
+fork any finished path. It must give the same positions as the tree itself.
 """
 
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from ramify.core.tree import Tree
 
 
 def step_starts(tree: Tree, leaf: int) -> set[int]:
-    """Positions where a step of the path begins: not those where a fork divided one."""
+    """Positions where a step of the path begins, except where a fork divided a step."""
     return {tree.length(node) for node in tree.path(leaf) if not _is_divided(tree, node)}
 
 
 def _is_divided(tree: Tree, node: int) -> bool:
-    """Whether `node` is the head of a step whose tail, which has the same seed, is below it."""
+    """Whether `node` is the first part of a divided step: the rest, with the same seed, is below it."""
     return any(tree.node_seed(child) == tree.node_seed(node) for child in tree.children(node))
 
 
 def settled_at(branch: Branch, at: int, words: Sequence[str]) -> int:
-    """Where a fork asked for at sampled token `at` stands: moved left out of stop words and characters."""
+    """Where a fork requested at sampled token `at` is placed: moved left so that it cuts no stop word or character."""
     first = last = at
     while first and branch.is_sampled[first - 1]:
         first -= 1

@@ -1,9 +1,10 @@
-"""Posteriors: what a search believes of the mean score of one choice, after the scores it saw, and draws from that.
+"""Posteriors: what a search believes about the mean score of a choice, given the scores it saw, and draws from that
+belief.
 
-A Gaussian of unknown mean and variance under a normal-inverse-gamma prior, and a Beta that takes scores between 0 and 1
-as fractions of a success. Both cost the same however many scores they saw: running statistics (Welford) in place of
-lists. A pending request counts as a score equal to the present mean, so that a choice in flight is believed in more and
-not better. Nothing here draws but `draw`.
+There are two: a Gaussian of unknown mean and variance under a normal-inverse-gamma prior, and a Beta that treats a
+score between 0 and 1 as a fraction of a success. Their cost does not grow with the number of scores: they keep running
+statistics (Welford), not lists. A pending request counts as a score equal to the current mean. So a choice in flight
+looks more certain, but not better. Only `draw` and `draw_all` draw.
 
 Source: SakanaAI/treequest src/treequest/algos/ab_mcts_a/prob_state.py, multi_armed_bandit_ucb.py (arXiv 2503.04412).
 """
@@ -18,11 +19,11 @@ from ramify.core.errors import ConfigError
 from ramify.strategies.parts.draws import Draws
 
 SMALLEST: Final = 2.0**-1022
-"""Least value of a gamma draw: one of a small shape may come out as 0."""
+"""Lower bound of a gamma draw, because a draw with a small shape may be 0."""
 
 
 class Variates(Draws, Protocol):
-    """Draws that follow a distribution; a `numpy.random.Generator` is one."""
+    """Draws from distributions; a `numpy.random.Generator` is one."""
 
     def standard_gamma(self, shape: float, /) -> float:
         """Gamma of `shape` and scale 1."""
@@ -37,7 +38,7 @@ class Variates(Draws, Protocol):
 
 @dataclass(slots=True, eq=False)
 class RunningMean:
-    """Number, mean and sum of squared deviations of the numbers seen (Welford)."""
+    """Count, mean and sum of squared deviations of the numbers seen (Welford)."""
 
     count: int = 0
     mean: float = 0.0
@@ -52,9 +53,9 @@ class RunningMean:
 
 @dataclass(frozen=True, slots=True)
 class GaussianPrior:
-    """Normal-inverse-gamma: the variance is nu tau_square / (2 Gamma(nu/2)), the mean Normal(m, variance / kappa).
+    """Normal-inverse-gamma: the variance is nu tau_square / (2 Gamma(nu/2)), the mean is Normal(m, variance / kappa).
 
-    Defaults are treequest's. Where scores are between 0 and 1 its m of 0 is pessimistic, so that a search begins wide.
+    Defaults are treequest's. For scores between 0 and 1 its m of 0 is pessimistic, so a search starts wide.
     """
 
     m: float = 0.0
@@ -71,7 +72,7 @@ class GaussianPrior:
         return GaussianPrior(mean, self.kappa, self.nu, self.tau_square)
 
     def posterior(self) -> "Gaussian":
-        """A posterior that has seen nothing."""
+        """A posterior without any scores yet."""
         return Gaussian(self)
 
 
@@ -87,18 +88,18 @@ class BetaPrior:
             raise ConfigError(f"a and b of a Beta are above 0, got {self!r}")
 
     def around(self, mean: float) -> "BetaPrior":
-        """The prior of weight 1 with that mean."""
+        """The prior of weight 1 with this mean."""
         return BetaPrior(mean, 1 - mean)
 
     def posterior(self) -> "Beta":
-        """A posterior that has seen nothing."""
+        """A posterior without any scores yet."""
         return Beta(self.a, self.b)
 
 
 class Gaussian:
     """A mean under a normal-inverse-gamma prior. Mutated by `observe` and `reserve`.
 
-    Each score makes the posterior the prior of the next: Welford's update, begun with the prior's weight.
+    After each score, the posterior is the prior for the next: Welford's update, starting with the prior's weight.
     """
 
     __slots__ = ("_kappa", "_nu", "_nu_tau", "_shape", "_spread", "mean", "pending")
@@ -110,7 +111,7 @@ class Gaussian:
         self.reserve(0)
 
     def observe(self, score: float, num_answered: int = 0) -> None:
-        """Learn a score, which that many pending requests stood for."""
+        """Learn a score that answers `num_answered` pending requests."""
         away = score - self.mean
         self._kappa += 1
         self._nu += 1
@@ -121,23 +122,23 @@ class Gaussian:
         self._spread = self._nu_tau / (2 * (self._kappa + self.pending))
 
     def reserve(self, number: int) -> None:
-        """Add pending requests, or take them back: equal to the mean, they add to kappa and nu and to no sum."""
+        """Add pending requests, or remove them. They equal the mean, so they add to kappa and nu but to no sum."""
         self.pending += number
         self._shape = (self._nu + self.pending) / 2
         self._spread = self._nu_tau / (2 * (self._kappa + self.pending))
 
     @property
     def parameters(self) -> GaussianPrior:
-        """Of the posterior, pending requests left out."""
+        """Parameters of the posterior without pending requests."""
         return GaussianPrior(self.mean, self._kappa, self._nu, self._nu_tau / self._nu)
 
     def draw(self, rng: Variates) -> float:
-        """One gamma, then one normal: a mean that may be the true one."""
+        """A plausible true mean: draws one gamma, then one normal."""
         return Gaussian.draw_all((self,), rng)[0]
 
     @staticmethod
     def draw_all(posteriors: "Sequence[Gaussian]", rng: Variates) -> list[float]:
-        """One draw of each, in order."""
+        """One draw from each, in order."""
         standard_gamma, standard_normal = rng.standard_gamma, rng.standard_normal
         drawn: list[float] = []
         for posterior in posteriors:
@@ -161,22 +162,22 @@ class Beta:
         return self.a / (self.a + self.b)
 
     def observe(self, score: float, num_answered: int = 0) -> None:
-        """Learn a score, which that many pending requests stood for."""
+        """Learn a score that answers `num_answered` pending requests."""
         self.a += score
         self.b += 1 - score
         self.pending -= num_answered
 
     def reserve(self, number: int) -> None:
-        """Add pending requests, or take them back."""
+        """Add pending requests, or remove them."""
         self.pending += number
 
     def draw(self, rng: Variates) -> float:
-        """One Beta: a mean that may be the true one."""
+        """A plausible true mean: draws one Beta."""
         return Beta.draw_all((self,), rng)[0]
 
     @staticmethod
     def draw_all(posteriors: "Sequence[Beta]", rng: Variates) -> list[float]:
-        """One draw of each, in order."""
+        """One draw from each, in order."""
         beta = rng.beta
         drawn: list[float] = []
         for posterior in posteriors:
@@ -189,9 +190,9 @@ class Beta:
 
 
 Posterior = Gaussian | Beta
-"""What is believed of one choice."""
+"""The belief about one choice."""
 
 
 def ucb1(mean: float, count: int, total: int, *, exploration: float) -> float:
-    """mean + exploration sqrt(ln(all tries) / tries); infinity for a choice never tried (UCB1)."""
+    """mean + exploration sqrt(ln(all tries) / tries); infinity for a choice that was never tried (UCB1)."""
     return mean + exploration * math.sqrt(math.log(total) / count) if count else math.inf

@@ -10,11 +10,11 @@ from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.ucb import inverse_cdf
 
 ZeroValues = Literal["uniform", "stop"]
-"""Sampling when all values are 0: each candidate is as likely, or the search ends (published: it divides by 0)."""
+"""What sampling does when all values are 0: draw uniformly, or end the search (published: it divides by 0)."""
 
 
 def probabilities(values: Sequence[float], zero_values: ZeroValues = "uniform") -> list[float] | None:
-    """Chance of each candidate in proportion to its value, one below 0 counting as 0; None = the search ends."""
+    """Probability of each candidate in proportion to its value; a value below 0 counts as 0. None = the search ends."""
     weights = [max(0.0, value) for value in values]
     total = sum(weights)
     if total > 0:
@@ -23,14 +23,14 @@ def probabilities(values: Sequence[float], zero_values: ZeroValues = "uniform") 
 
 
 def sampled(values: Sequence[float], k: int, rng: Draws, *, zero_values: ZeroValues = "uniform") -> list[int]:
-    """`k` indices in the order drawn, repeats possible; one uniform each."""
+    """`k` indices in the order drawn, repeats possible; one uniform for each."""
     chances = probabilities(values, zero_values)
     return [] if chances is None else [inverse_cdf(chances, rng.random()) for _ in range(k if values else 0)]
 
 
 def sampled_once(values: Sequence[float], k: int, rng: Draws, *, zero_values: ZeroValues = "uniform") -> list[int]:
-    """`min(k, len(values))` different indices in the order drawn, each in proportion among those left; one uniform
-    each. Without a positive value left the rest is drawn uniformly, or not at all."""
+    """`min(k, len(values))` different indices in the order drawn, each in proportion to the values left; one uniform
+    for each. If no positive value is left, `zero_values` decides: the rest is drawn uniformly, or not at all."""
     left, drawn = list(range(len(values))), list[int]()
     while left and len(drawn) < k:
         chances = probabilities([values[i] for i in left], zero_values)

@@ -1,9 +1,10 @@
-"""Prune: rules that give a path up. A rule is `prune(branch) -> reason | None`, asked after every step of the policy.
+"""Prune: rules that stop a path. A rule is `prune(branch) -> reason | None`, called after every step of the policy.
 
-A path that is given up ends with the stop word `closed`, or the one its reason begins with (`repetition: …`), and the
-reason in its notes. It stays a leaf with its reward, which keeps the gradient exact for the task so truncated; with
-`growth.keep` a coin gives it up, exactly for the task as it is. A rule reads the branch, never a secret. What it needs
-besides are keywords, `growth.prune_options`; one named `value` is what the judge of steps `growth.prune_judge` gives.
+A pruned path ends with the stop word `closed`, or with the stop word that its reason begins with (`repetition: …`). The
+reason is in its notes. The path stays a leaf with its reward, so the gradient is exact for the truncated task. With
+`growth.keep` random termination ("coin") decides whether it is pruned, and the gradient is exact for the original task.
+A rule reads the branch, never a secret. Other inputs are keywords, `growth.prune_options`. A keyword named `value` gets
+the value from the step judge `growth.prune_judge`.
 """
 
 from collections import Counter
@@ -13,38 +14,39 @@ from typing import Final
 from ramify.core.branch import Branch, estimated_tokens
 
 Prune = Callable[..., str | None]
-"""(branch, and what the rule needs besides) -> why to give the path up, or None to go on."""
+"""(branch, and the rule's keywords) -> the reason to prune the path, or None to continue."""
 LOOP_CHARACTERS: Final = 32
 LOOP_COUNT: Final = 8
-"""What TreePO calls a loop: so many characters, so often (`_has_repetition`)."""
+"""TreePO's definition of a loop: LOOP_CHARACTERS characters that occur LOOP_COUNT times (`_has_repetition`)."""
 
 
 def over_budget(branch: Branch, *, tokens: int) -> str | None:
-    """Give up when the path has sampled more than `tokens` tokens and not come to its end."""
+    """Prune a path that has sampled more than `tokens` tokens without ending."""
     number = int(branch.is_sampled.sum())
     number = number if branch.codec.is_exact else estimated_tokens(number)
     return f"{number} tokens were sampled, more than {tokens}" if number > tokens else None
 
 
 def judged_below(branch: Branch, *, value: float, below: float = 0.05) -> str | None:
-    """Give up when the judge of steps finds the path worth less than `below`.
+    """Prune a path if the step judge's value is less than `below`.
 
-    The default is what "reject by a learned value" in `docs/when-trees-pay.md` had.
+    The default is the value used for "reject by a learned value" in `docs/when-trees-pay.md`.
     """
     return f"judged {value:.3g}, below {below:g}" if value < below else None
 
 
 def repeated_call(branch: Branch) -> str | None:
-    """Give up when the last call is one this path has made before: a loop."""
+    """Prune a path whose last tool call repeats an earlier call of this path: a loop."""
     calls = [(call.tool, call.arguments) for call in branch.tool_calls]
     return f"the call {calls[-1][1]!r} was made before" if calls and calls[-1] in calls[:-1] else None
 
 
 def repetition(branch: Branch) -> str | None:
-    """Give up when the model has said the same 32 characters 8 times since the last observation, overlapping or not.
+    """Prune a path if the same 32 characters occur 8 times, overlapping or not, in the model's text since the last
+    observation.
 
-    Asked at the end of every step or segment. Source: multimodal-art-projection/TreePO recipe/treepo/
-    vllm_rollout_tree.py, which looks at each segment of 512 tokens by itself.
+    Called at the end of every step or segment. Source: multimodal-art-projection/TreePO
+    recipe/treepo/vllm_rollout_tree.py, which checks each segment of 512 tokens separately.
     """
     text = branch.run_text
     counts = Counter(text[i : i + LOOP_CHARACTERS] for i in range(len(text) - LOOP_CHARACTERS + 1))

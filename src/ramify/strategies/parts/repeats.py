@@ -1,8 +1,8 @@
-"""Repeats: how many rollouts a prompt gets, read from settings of either layout (requirement S1.1).
+"""Repeats: how many rollouts a prompt gets, read from either of two settings layouts (requirement S1.1).
 
-Today's settings have one number, `n`: the size of the group. Search-R1 has two: `n_agent` copies of every prompt made
-outside the generation loop, and `n` completions of each copy inside the engine. All n_agent * n rows of a prompt are
-one group there, so they are one tree with as many chains here.
+Current settings have one number, `n`: the size of the group. Search-R1 has two: `n_agent` copies of every prompt, made
+outside the generation loop, and `n` completions of each copy, made inside the engine. There all n_agent * n rows of a
+prompt are one group; here they are one tree with that many chains.
 """
 
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ from ramify.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """The size of a group, and how it was read."""
+    """The size of a group, and how it was read from the settings."""
 
     n: int
     reading: str
-    """For people: printed and stored with the run."""
+    """Text for people, printed and stored with the run."""
 
 
 def repeats(settings: Mapping[str, object], *, group: int | None = None) -> Repeats:
-    """Read `n` and `n_agent` of `settings`, other keys are not looked at; a number that is missing is 1.
+    """Read `n` and `n_agent` from `settings`. Other keys are ignored; a missing number counts as 1.
 
-    `group`: a size that was asked for elsewhere. Raises `ConfigError` if neither number is there, one is no positive
-    integer, or they come to another size than `group`.
+    `group`: a size requested elsewhere. Raises `ConfigError` if neither number is there, if one is not a positive
+    integer, or if their product differs from `group`.
     """
     if "n" not in settings and "n_agent" not in settings:
         raise ConfigError(f"no number of rollouts a prompt: 'n' or 'n_agent' is needed, got {sorted(settings)}")

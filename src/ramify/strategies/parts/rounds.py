@@ -1,8 +1,8 @@
-"""Rounds: chains from the bare prompt, then rounds of continuations; what Tree-GRPO and AT2PO have in common.
+"""Rounds: chains from the bare prompt, then rounds of continuations. Tree-GRPO and AT2PO share this.
 
-A round begins when all that was asked before has ended, and looks at the tree in canonical order, so that the tree does
-not depend on the order of outcomes. What it grows is the strategy's (`expand`). A failed continuation is not replaced;
-one that the budget refused ends the rounds.
+A round starts when everything asked before has ended, and reads the tree in canonical order, so the tree does not
+depend on the order of outcomes. The strategy decides what a round grows (`expand`). A failed continuation is not
+replaced. If the budget refuses one, no further round starts.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from ramify.core.tree import ROOT, Tree
 
 
 class Rounds(ABC):
-    """`num_chains` chains as one decision, then `num_rounds` rounds of what `expand` says."""
+    """Grows `num_chains` chains as one decision, then `num_rounds` rounds of `expand`."""
 
     measures: frozenset[str] = frozenset()
     is_order_free = True
@@ -24,12 +24,12 @@ class Rounds(ABC):
         self._num_chains = num_chains
         self._num_rounds = num_rounds
         self._round = -1
-        """The round in progress; 0 = the chains, -1 = nothing was asked yet."""
+        """The current round; 0 = the chains, -1 = nothing was asked yet."""
         self._num_in_flight = 0
 
     @abstractmethod
     def expand(self, tree: Tree) -> Sequence[Grow]:
-        """The continuations of one round; none ends the rounds. Nothing is in flight."""
+        """The continuations of one round; an empty result ends the rounds. Called when nothing is in flight."""
 
     def ask(self, tree: Tree) -> Sequence[Grow]:
         if self._num_in_flight or self._round >= self._num_rounds:

@@ -1,7 +1,8 @@
-"""Sample: which leaves of a finished tree become rows. A rule is a function, found by name (requirements S0.7, S0.10).
+"""Sample: which leaves of a finished tree become rows. A rule is a function, selected by name (requirements S0.7,
+S0.10).
 
-Leaves not kept stay in the tree, where they still count for values. None stands for a padding row, all of whose weights
-are 0: it is never a copied leaf unless a published rule says so.
+Other leaves stay in the tree, where they still count for values. None is a padding row, whose weights are all 0.
+Padding never copies a leaf unless a published rule does so.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +20,8 @@ Shortage = Literal["corrected", "plan", "at2po"]
 def too_few_leaves(leaves: Sequence[int], n: int, rule: Shortage) -> list[int | None]:
     """n rows from at most n leaves.
 
-    corrected: every leaf once, then padding; plan: the list repeated in order; at2po: copies of the last leaf.
-    Source: `sample_leaves` in zzfoutofspace/ATPO OFFLINE_TREE_SEARCH_REFACTOR_PLAN.md and
+    corrected: every leaf once, then padding; plan: the list repeated in order; at2po: copies of the last leaf. Source:
+    `sample_leaves` in zzfoutofspace/ATPO OFFLINE_TREE_SEARCH_REFACTOR_PLAN.md and
     vllm_rollout_with_tools_tree_offline.py.
     """
     missing = n - len(leaves)
@@ -32,7 +33,7 @@ def too_few_leaves(leaves: Sequence[int], n: int, rule: Shortage) -> list[int | 
 
 
 def uniform(tree: Tree, leaves: Sequence[int], n: int, rng: Draws) -> list[int | None]:
-    """n leaves without replacement, kept in their order; padding where there are fewer."""
+    """n leaves without replacement, in their original order; padding if there are fewer."""
     if len(leaves) <= n:
         return too_few_leaves(leaves, n, "corrected")
     kept = set(without_replacement(leaves, n, rng))
@@ -40,14 +41,14 @@ def uniform(tree: Tree, leaves: Sequence[int], n: int, rng: Draws) -> list[int |
 
 
 def as_planned(tree: Tree, leaves: Sequence[int], n: int, rng: Draws) -> list[int | None]:
-    """The plan's rule: n leaves in the order drawn, or the leaf list repeated, each copy trained."""
+    """The plan's rule: n leaves in the order drawn, or the repeated leaf list; each copy is trained."""
     return list(without_replacement(leaves, n, rng)) if len(leaves) >= n else too_few_leaves(leaves, n, "plan")
 
 
 def correct_first(tree: Tree, leaves: Sequence[int], n: int, rng: Draws) -> list[int | None]:
-    """TreeRL's rule: a correct leaf if there is one, the rest at random; kept in their order, then padding.
+    """TreeRL's rule: one correct leaf if there is any, the rest at random; in their original order, then padding.
 
-    A choice by reward, so no gradient of its rows is exact. Correct = a reward above 0. Source: THUDM/TreeRL
+    It chooses by reward, so no gradient of its rows is exact. Correct = a reward above 0. Source: THUDM/TreeRL
     tree_node.py, `select_terminal`.
     """
     correct = [leaf for leaf in leaves if (tree.reward(leaf) or 0) > 0]
@@ -57,12 +58,12 @@ def correct_first(tree: Tree, leaves: Sequence[int], n: int, rng: Draws) -> list
 
 
 def copies_of_last(tree: Tree, leaves: Sequence[int], n: int, rng: Draws) -> list[int | None]:
-    """AT2PO's rule: as `uniform`, but missing rows are copies of the last leaf, each trained."""
+    """AT2PO's rule: like `uniform`, but missing rows are copies of the last leaf, and each copy is trained."""
     return uniform(tree, leaves, n, rng) if len(leaves) >= n else too_few_leaves(leaves, n, "at2po")
 
 
 def per_tree(tree: Tree, leaves: Sequence[int], n: int, rng: Draws) -> list[int | None]:
-    """Tree-GRPO's rule: n / M leaves of each of M trees, kept in their order, then padding."""
+    """Tree-GRPO's rule: n / M leaves from each of M trees, in their original order, then padding."""
     of_tree: dict[int, list[int]] = {}
     for leaf in leaves:
         of_tree.setdefault(tree_number(tree, tree.path(leaf)[1]), []).append(leaf)

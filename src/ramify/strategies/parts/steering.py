@@ -1,8 +1,8 @@
-"""Steering: the values a search may go by.
+"""Steering: which values may steer a search.
 
-A search goes by the scores of one judge of the run, named in its configuration, or by the reward of paths that have
-ended. Ground truth may steer it where that is declared, and nowhere else: a tree that was steered by the answer is good
-for training and worthless as a figure. A score of None is no value, and no value is never 0.
+A search uses the scores of one judge of the run, named in its configuration, or the rewards of ended paths. Ground
+truth may steer only where this is declared: a tree steered by the answer is good for training but not for evaluation
+figures. A score of None means no value. It never counts as 0.
 """
 
 from typing import Final, Literal
@@ -12,9 +12,9 @@ from ramify.core.errors import ContractError
 from ramify.core.tree import Tree
 
 Oracle = Literal["refused", "declared"]
-"""Whether scores of a judge that saw the answer may steer; leaves, rows and report then say so."""
+"""Whether scores of a judge that saw the answer may steer. If declared, leaves, rows and report say so."""
 REWARD: Final = "reward"
-"""Stands for the judge whose score of a leaf is its reward: only ended paths have one."""
+"""Name for the judge whose score of a leaf is its reward. Only ended paths have one."""
 
 
 def steering_value(tree: Tree, node: int, judge: str, *, oracle: Oracle) -> float | None:

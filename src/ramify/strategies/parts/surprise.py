@@ -1,7 +1,7 @@
-"""Surprise: before which tokens of a finished path a fork may stand, and which of them were the least likely.
+"""Surprise: before which tokens of a finished path a fork is allowed, and which of these tokens were the least likely.
 
-TreeRL's arithmetic. Source: arXiv 2506.11902; THUDM/TreeRL tree_node.py (`TreeNode.mask`, `get_max_entropy_tokens`)
-and entropy_chain_local_manager.py.
+This is TreeRL's arithmetic. Source: arXiv 2506.11902; THUDM/TreeRL tree_node.py (`TreeNode.mask`,
+`get_max_entropy_tokens`) and entropy_chain_local_manager.py.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from ramify.core.branch import Branch
 from ramify.core.errors import ContractError
 
 Surprisals = npt.NDArray[np.float64]
-"""(T,) minus the logprob of each token; NaN where no fork may stand."""
+"""(T,) minus the logprob of each token; NaN where no fork is allowed."""
 Reading = Literal["text", "token"]
-"""Where a word is looked for: in the text of all tokens together, or, as published, inside each single token."""
+"""Where a word is searched: in the joined text of all tokens, or inside each single token (published)."""
 Shortage = Literal["fewer", "repeat"]
-"""What fewer than n free tokens give: fewer forks, or, as published, the same ones again."""
+"""If there are fewer than n free tokens: make fewer forks, or repeat the same ones (published)."""
 Ties = Literal["earlier", "later"]
-"""Which of two equal tokens of a tree comes first: the earlier by path and position, or, as published, the later."""
+"""Which of two equal tokens of a tree comes first: the earlier by path and position, or the later (published)."""
 
 
 def num_free(tokens: Sequence[bytes], words: Sequence[str], *, reading: Reading = "text") -> int:
-    """Number of leading tokens before which a fork may stand: those that begin no later than the first of `words`.
+    """Number of leading tokens before which a fork is allowed: those that begin no later than the first of `words`.
 
-    Letters of ASCII match in either case.
+    ASCII letters match in either case.
     """
     lowered = [token.lower() for token in tokens]
     needles = [word.lower().encode() for word in words]
@@ -43,10 +43,10 @@ def num_free(tokens: Sequence[bytes], words: Sequence[str], *, reading: Reading 
 def surprisals(
     branch: Branch, start: int, words: Sequence[str], *, reading: Reading = "text", max_position: int | None = None
 ) -> Surprisals:
-    """(T,) of the tokens sampled from `start` on before which a fork may stand.
+    """(T,) surprisal of the tokens sampled from `start` on before which a fork is allowed.
 
-    The first of a continuation is none of them, since a fork stands there already; nor is one `max_position` tokens
-    behind the prompt or later. Raises `ContractError` where a logprob is missing.
+    Excluded: the first token of a continuation, since a fork is already there, and tokens at `max_position` or more
+    after the prompt. Raises `ContractError` if a logprob is missing.
     """
     own = np.flatnonzero(branch.is_sampled[start:]) + start
     tokens = [branch.codec.token_bytes(int(i)) for i in branch.ids[own]]
@@ -64,9 +64,10 @@ def surprisals(
 def fork_positions(
     paths: Sequence[Surprisals], n: int, *, shortage: Shortage = "fewer", ties: Ties = "earlier"
 ) -> list[tuple[int, int]]:
-    """(path, token) of the n most surprising tokens of one tree, the most surprising first: forks stand before them.
+    """(path, token) of the n most surprising tokens of one tree, the most surprising first. Forks go before these
+    tokens.
 
-    Every path offers its n best, of equals the earlier; the tree keeps its n best.
+    Every path offers its n best, the earlier of equal ones first; the tree keeps its n best.
     """
     sign = 1 if ties == "earlier" else -1
     offers = [(-float(paths[i][at]), sign * i, sign * at) for i, at in _offers(paths, n, shortage)]

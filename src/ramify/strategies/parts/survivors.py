@@ -1,4 +1,4 @@
-"""Survivors: which paths of a level grow on, as choices among scored paths and nothing else.
+"""Survivors: which paths of a level continue. Pure choices among scored paths.
 
 Sources: huggingface/search-and-learn sal/search/beam_search.py; Red-Hat-AI-Innovation-Team/its_hub
 its_hub/algorithms/beam_search.py; microsoft/rStar branch rStar-math, rstar_deepthink/agents/beam_search.py.
@@ -14,18 +14,18 @@ from ramify.strategies.parts.paths import LevelPath
 
 T = TypeVar("T")
 Ties = Literal["first", "later"]
-"""Of equal scores the one asked for first comes first, or the last of them (published: the tail of an argsort)."""
+"""Which of equal scores comes first: the one asked for first, or the last one (published: the tail of an argsort)."""
 
 
 def ranked(paths: Sequence[LevelPath], ties: Ties = "first") -> list[LevelPath]:
-    """Best first."""
+    """`paths`, best first."""
     if ties == "later":
         return sorted(paths, key=lambda path: path.score)[::-1]
     return sorted(paths, key=lambda path: -path.score)
 
 
 def distinct(tree: Tree, paths: Sequence[LevelPath]) -> list[LevelPath]:
-    """The first of all that say the same, where those that they continue say different things already."""
+    """The first of all paths with equal text below one parent. Different parents already have different texts."""
     places = [(path.parent, tree.length(path.tip)) for path in paths]
     counts = Counter(places)
     found: dict[object, LevelPath] = {}
@@ -36,14 +36,15 @@ def distinct(tree: Tree, paths: Sequence[LevelPath]) -> list[LevelPath]:
 
 
 def tiled(items: Sequence[T], n: int) -> list[T]:
-    """`n` items: all of them in order, again and again; none if there are none."""
+    """`n` items: all items in order, repeated; empty if there are none."""
     return list(islice(cycle(items), n)) if items else []
 
 
 def best_with_places(paths: Sequence[LevelPath], width: int) -> tuple[list[LevelPath], list[LevelPath]]:
-    """Finished ones among the best `width`, each of which takes a place for good, and live ones for what is left.
+    """The finished paths among the best `width`, each of which takes a place for good, and the live paths for the
+    remaining places.
 
-    `paths` are best first.
+    `paths` must be sorted best first.
     """
     finished = [path for path in paths[: max(0, width)] if path.is_finished]
     live = [path for path in paths if not path.is_ended]
@@ -51,10 +52,11 @@ def best_with_places(paths: Sequence[LevelPath], width: int) -> tuple[list[Level
 
 
 def all_with_places(paths: Sequence[LevelPath], width: int) -> tuple[list[LevelPath], list[LevelPath]]:
-    """All finished ones, each of which takes a place for good, and the best of *all* for what is left (published).
+    """All finished paths, each of which takes a place for good, and the best of *all* paths for the remaining places
+    (published).
 
-    Places go to the finished and the dead as well; where more finished than there were places, the rest counts from
-    the end. `paths` are best first.
+    Finished and dead paths take remaining places too. If more paths finished than there were places, the slice counts
+    from the end. `paths` must be sorted best first.
     """
     finished = [path for path in paths if path.is_finished]
     return finished, list(paths[: width - len(finished)])

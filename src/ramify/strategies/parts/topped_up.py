@@ -1,8 +1,9 @@
-"""Topped up: any strategy, and then fresh chains from the bare prompt until its tree has enough leaves to train.
+"""Topped up: runs any strategy, then adds fresh chains from the bare prompt until the tree has enough leaves to train
+on.
 
-For trainers that need n rows of every tree. How many chains are added depends on tokens already drawn, so they are
-post-hoc and the trees' credit is not called exact. Chains that all end outside training, or for want of budget, are not
-tried again: a tree may still come out short.
+For trainers that need n rows from every tree. The number of added chains depends on tokens already sampled, so the
+chains are post-hoc and the trees' credit is not called exact. If the added chains all end without a trainable leaf, or
+the budget refuses one, no more are added: a tree may still have too few leaves.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from ramify.core.tree import ROOT, Tree
 
 
 class ToppedUp:
-    """`strategy`, and chains up to `min_leaves` leaves that may be trained. Draws nothing."""
+    """Runs `strategy`, then adds chains up to `min_leaves` trainable leaves. Draws nothing itself."""
 
     def __init__(self, strategy: Strategy, min_leaves: int) -> None:
         if min_leaves < 1:
@@ -26,7 +27,7 @@ class ToppedUp:
         self.post_hoc_reason = strategy.post_hoc_reason or "chains are added where a tree has too few leaves"
         self._num_in_flight = 0
         self._num_leaves = -1
-        """Leaves there were when chains were last added; -1 = never."""
+        """Number of leaves when chains were last added; -1 = never added."""
         self._is_done = False
 
     @property
@@ -35,7 +36,7 @@ class ToppedUp:
 
     def ask(self, tree: Tree) -> Sequence[Command]:
         commands: Sequence[Command] = [] if self.strategy.is_done(tree) else self.strategy.ask(tree)
-        # A strategy may find out that it is done by being asked.
+        # A strategy may find out only in `ask` that it is done.
         if not commands and not self._num_in_flight and self.strategy.is_done(tree):
             commands = self._top_up(tree)
         self._num_in_flight += len(commands)
@@ -61,7 +62,8 @@ class ToppedUp:
         return self._num_leaves >= 0
 
     def _top_up(self, tree: Tree) -> Sequence[Command]:
-        """As many chains as leaves are missing; none, and done, if none are or the last ones brought none."""
+        """As many chains as leaves are missing. Returns none and is done if none are missing or the last chains added
+        no leaf."""
         if self._is_done:
             return []
         found = sum(_may_be_trained(tree, leaf) for leaf in tree.leaves())

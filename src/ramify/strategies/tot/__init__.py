@@ -1,4 +1,4 @@
-"""Tree of Thoughts, breadth first and depth first. Begin with `search.py`."""
+"""Tree of Thoughts, breadth first and depth first. Start with `search.py`."""
 
 from ramify.strategies.tot.search import ToT
 

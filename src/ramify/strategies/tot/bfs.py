@@ -1,6 +1,6 @@
-"""Levels: Tree of Thoughts breadth first. All paths of a level are grown and valued before the next begins.
+"""Levels: Tree of Thoughts, breadth first. All paths of a level grow and are valued before the next level begins.
 
-Owns which paths are kept; growing and judging are the expansions'. Ties go to the path asked for first.
+This file decides which paths are kept; the expansions do the growing and judging. Ties go to the path asked for first.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from ramify.strategies.tot.weigh import LevelGrowth, weighed
 
 @dataclass(frozen=True, slots=True)
 class LevelRules:
-    """How a level is valued and what is kept of it."""
+    """How a level is valued and which paths are kept."""
 
     evaluate: Literal["value", "vote"] = "value"
-    """Each candidate for itself, or all of a level in one judgement that says how each fared."""
+    """Each candidate is judged separately, or one judgement compares all candidates of a level."""
     select: Literal["greedy", "sample"] = "greedy"
     num_kept: int = 5
     repeats: Literal["distinct", "kept"] = "distinct"
-    """Whether paths that are or say the same may be kept more than once (published)."""
+    """Whether equal paths, or paths with equal text, may be kept more than once (published)."""
     zero_values: ZeroValues = "uniform"
 
     def __post_init__(self) -> None:
@@ -36,16 +36,16 @@ class LevelRules:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """What became of one level."""
+    """The result of one level."""
 
     candidates: tuple[Candidate, ...]
-    """Those with a value, in order of request."""
+    """The candidates with a value, in the order asked."""
     kept: tuple[int, ...]
-    """Their indices, in the order chosen."""
+    """Indices of the kept candidates, in the order chosen."""
 
 
 class ToTLevels:
-    """One level at a time. `levels` is what became of each."""
+    """Processes one level at a time. `levels` has the result of each."""
 
     def __init__(self, rules: LevelRules, growing: LevelGrowth, expansions: Expansions, rng: Draws) -> None:
         self.rules = rules
@@ -61,7 +61,7 @@ class ToTLevels:
         """Whether the judgements of the current level were asked for."""
 
     def advance(self, tree: Tree) -> None:
-        """Go on if all of the current level is told."""
+        """Continue if all outcomes of the current level are told."""
         if self.is_over:
             return
         if self._current is None:
@@ -73,7 +73,7 @@ class ToTLevels:
             self._choose(tree, self._current)
 
     def _grow(self, paths: Sequence[Candidate], texts: Sequence[int]) -> None:
-        """Grow these paths; those of one text have one number."""
+        """Grow these paths; paths with equal text have the same number in `texts`."""
         growing, self._is_valued = self.growing, False
         self.is_over = not paths or self.round >= growing.num_levels or self._expansions.is_stopped
         if self.is_over:
@@ -90,7 +90,7 @@ class ToTLevels:
         self._current = self._expansions.grow(grows, [text for text in texts for _ in range(growing.width)])
 
     def _ask_for_votes(self, expansion: Expansion) -> None:
-        """One judgement over all candidates, repeated ones left out unless each counts for itself."""
+        """One judgement over all candidates; repeats are left out, unless each is judged separately (`own`)."""
         self._is_valued = True
         is_each = self.growing.duplicate_value == "own"
         nodes = tuple(child.tip for child in expansion.grown if is_each or child.twin is None)
@@ -98,7 +98,7 @@ class ToTLevels:
         self._expansions.score(expansion, [Judge(nodes, self.growing.judge, attempt) for attempt in attempts])
 
     def _choose(self, tree: Tree, expansion: Expansion) -> None:
-        """Keep the best of the level; those that have ended are answers, the others grow on."""
+        """Keep the best of the level. Ended paths are answers; the others grow."""
         found = weighed(tree, expansion, self._expansions, self.growing.duplicate_value)
         values = [value for _, value in found]
         kept = self._kept([child for child, _ in found], values)
@@ -110,7 +110,7 @@ class ToTLevels:
         self._grow([candidates[i] for i in alive], [texts.index(text) for text in texts])
 
     def _kept(self, children: Sequence[Child], values: Sequence[float]) -> list[int]:
-        """Indices of what is kept, in the order chosen."""
+        """Indices of the kept paths, in the order chosen."""
         rules = self.rules
         is_once = rules.repeats == "distinct"
         firsts = [i for i, child in enumerate(children) if not (is_once and child.twin in children)]

@@ -1,8 +1,9 @@
-"""Depths: Tree of Thoughts depth first, with backtracking and expansions ahead of need.
+"""Depths: Tree of Thoughts depth first, with backtracking and optional growth ahead of need.
 
-States wait on a stack, the best of the last expansion on top. One is visited when it comes to the top: that is a step.
-It grows on if it has not ended and is worth it; its steps then come on top, and only the best few of them. What is next
-on the stack may be grown ahead, which changes what is paid and not what is visited. Ties go to what was asked first.
+States wait on a stack, with the best state of the last expansion on top. A state is visited when it reaches the top;
+this counts as a step. It grows if it has not ended and its value is above the threshold; only its best few next steps
+are put on the stack. States below the top may grow ahead of their turn. This changes the cost but not the order of
+visits. Ties go to the one asked for first.
 """
 
 from dataclasses import dataclass
@@ -16,18 +17,18 @@ from ramify.strategies.tot.weigh import LevelGrowth, weighed
 
 @dataclass(frozen=True, slots=True)
 class DepthRules:
-    """What is tried, in which numbers. Those of the crosswords."""
+    """Limits of the search. Defaults are those of the crosswords."""
 
     max_tried: int = 3
-    """Steps tried of a state, best first."""
+    """Next steps tried from each state, best first."""
     max_steps: int = 100
-    """States visited."""
+    """Maximum number of visited states."""
     threshold: float | None = None
-    """A state of this value or less does not grow on; None = every one does."""
+    """A state with this value or less does not grow; None = every state grows."""
     max_answers: int | None = None
-    """Answers that end the search; None = it goes on to its last step."""
+    """Number of answers that ends the search; None = it continues to its last step."""
     ahead: int = 0
-    """States below the top of the stack that are grown before their turn."""
+    """States below the top of the stack that grow before their turn."""
 
     def __post_init__(self) -> None:
         max_answers = 1 if self.max_answers is None else self.max_answers
@@ -44,13 +45,13 @@ class _State:
     depth: int
     has_ended: bool
     is_open: bool
-    """Whether it grows on."""
+    """Whether it may grow."""
     is_visited: bool = False
     expansion: Expansion | None = None
 
 
 class Depths:
-    """One path at a time, and what is grown ahead."""
+    """Follows one path at a time; may grow some states ahead."""
 
     def __init__(self, rules: DepthRules, growing: LevelGrowth, expansions: Expansions) -> None:
         self.rules = rules
@@ -62,10 +63,10 @@ class Depths:
         self._expansions = expansions
         self._stack = [_State(ROOT, 0.0, 0, has_ended=False, is_open=True, is_visited=True)]
         self._num_ahead = 0
-        """States ever grown before their turn."""
+        """Total number of states grown before their turn."""
 
     def advance(self, tree: Tree) -> None:
-        """Visit states until one is waited for."""
+        """Visit states until one has to wait for outcomes."""
         while self._stack and not self.is_over:
             state = self._stack[-1]
             if not state.is_visited:
@@ -93,7 +94,7 @@ class Depths:
         self._expansions.stop()
 
     def _is_grown(self, state: _State) -> bool:
-        """Whether all that grows from the state on top is told; starts it, and what is grown ahead."""
+        """Whether all growths from the top state are told. Starts them, and the growths ahead."""
         self._grow(state)
         num_ahead = 0
         for other in reversed(self._stack[:-1]):
@@ -116,7 +117,7 @@ class Depths:
         state.expansion = self._expansions.grow(grows, [0] * growing.width)
 
     def _steps(self, tree: Tree, state: _State) -> list[_State]:
-        """The best steps of a state, the best last."""
+        """The best next steps of a state, the best last."""
         assert state.expansion is not None
         found = weighed(tree, state.expansion, self._expansions, self.growing.duplicate_value)
         found.sort(key=lambda pair: -pair[1])

@@ -1,16 +1,16 @@
-"""Tree of Thoughts: steps grown side by side, valued by a judge, and the best of them taken further.
+"""Tree of Thoughts: grow several steps, let a judge value them, and continue from the best.
 
-Two searches. `bfs` grows every path of a level by `width` steps, values them all and keeps `num_kept`: a barrier a
-level. `dfs` grows one path at a time, tries its steps from the best down, gives up those of too little value and goes
-back. Paths of the last level grow to their end, so that a path of `num_levels` steps is an answer; one that ended
-earlier is an answer where it is chosen, and grows no more.
+There are two searches. `bfs` grows every path of a level by `width` steps, values all of them and keeps `num_kept`; it
+waits for the whole level. `dfs` grows one path at a time, tries its steps from the best down, drops those of too little
+value and backtracks. Paths of the last level grow to their end, so a path of `num_levels` steps is an answer. A path
+that ended earlier is an answer if it is chosen, and does not grow further.
 
-The published `propose` lets one reply list several steps. A growth is one text on one node here, so a proposal is one
-growth of one step; an action of its own says how it is prompted, and `duplicate_value` what becomes of repeats.
+In the published `propose`, one reply lists several steps. Here a growth is one text on one node, so each proposal is a
+separate growth of one step. The `action` sets its prompt, and `duplicate_value` sets what happens to repeats.
 
-Values are those of a judge that may see unfinished paths; what its text says is its own business
-(`ramify/judges/replies.py`). The published cache of values by prompt hides that a judgement was to be sampled again;
-here attempts are numbered. bfs by sampling draws one uniform a path kept; nothing else draws.
+Values come from a judge that may see unfinished paths. The judge parses its own replies (`ramify/judges/replies.py`).
+The published code caches values by prompt, so a repeated judgement is not sampled again; here attempts are numbered and
+each is sampled. bfs with `select = "sample"` draws one uniform for each kept path; nothing else draws.
 
 Source: arXiv 2305.10601; princeton-nlp/tree-of-thought-llm src/tot/methods/bfs.py, scripts/crosswords.
 """
@@ -37,14 +37,14 @@ class ToTConfig:
 
     search: Literal["bfs", "dfs"] = "bfs"
     width: int = 5
-    """Steps grown of a path."""
+    """Steps grown from each path."""
     num_levels: int = 4
-    """Steps of the longest path; the last one grows to its end."""
+    """Number of steps of the longest path; the last step grows to the end."""
     action: str = "policy"
-    """What grows the steps."""
+    """The action that grows the steps."""
     judge: str = "process"
     attempts: int = 3
-    """Judgements of each candidate, or votes on each level; their sum is the value."""
+    """Judgements of each candidate, or votes on each level. Their sum is the value."""
     duplicate_value: DuplicateValue = "drop"
     bfs: LevelRules = LevelRules()  # noqa: RUF009 - frozen
     dfs: DepthRules = DepthRules()  # noqa: RUF009 - frozen
@@ -67,16 +67,16 @@ AS_PUBLISHED_TEXT: Final = ToTConfig(
     duplicate_value="own",
     bfs=LevelRules(evaluate="vote", num_kept=1, repeats="kept", zero_values="stop"),
 )
-"""Writing: a plan, then a passage."""
+"""Creative writing: a plan, then a passage."""
 AS_PUBLISHED_CROSSWORDS: Final = ToTConfig(
     search="dfs", width=8, num_levels=10, attempts=1, dfs=DepthRules(threshold=0.0, max_steps=100)
 )
-"""Its threshold is that no clue has become impossible, which is for the judge to say as 0. The best state it prints is
-chosen by ground truth, which a vote of ours does not see."""
+"""The published threshold is that no clue has become impossible; here the judge must report this as 0. The published
+code picks the best state it prints by ground truth, which our vote does not see."""
 
 
 class ToT:
-    """A search over levels or over depths, as configured."""
+    """Searches by levels or by depth, as configured."""
 
     Config = ToTConfig
     measures: frozenset[str] = frozenset()
@@ -86,7 +86,8 @@ class ToT:
     def __init__(self, config: ToTConfig, rng: Draws) -> None:
         self.config = config
         self.is_order_free = config.attempts == 1
-        """What is kept is; of several judgements of a node the tree has the last one told as its reward."""
+        """The kept paths never depend on the order of outcomes. But with several judgements of a node, its reward in
+        the tree is the one told last."""
         is_voted = config.search == "bfs" and config.bfs.evaluate == "vote"
         self._expansions = Expansions(
             config.judge,
@@ -118,5 +119,6 @@ class ToT:
         return Phase("expansion" if self.walk.round else "build", self.walk.round, num_rounds)
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
-        """The paths chosen that ended, level by level in order of request, or in the order visited, by their value."""
+        """The chosen paths that ended, with their values: level by level in the order asked (bfs), or in the order
+        visited (dfs)."""
         return self.walk.answers

@@ -1,4 +1,4 @@
-"""Values of a level of Tree of Thoughts, as numbers: which are the highest, and what a candidate said twice is worth.
+"""Values of a level in Tree of Thoughts, as numbers: which are the highest, and the value of a repeated candidate.
 
 Source: princeton-nlp/tree-of-thought-llm src/tot/methods/bfs.py.
 """
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Literal, assert_never
 
 DuplicateValue = Literal["drop", "share", "zero", "own"]
-"""Value of a candidate that says what an earlier one of its place said: it is no candidate, it has the earlier one's,
-it has 0 (published), or it is judged for itself (published where candidates are voted on)."""
+"""Value of a candidate with the text of an earlier candidate at the same place. `drop`: it is not a candidate. `share`:
+it has the earlier one's value. `zero`: 0 (published). `own`: it is judged separately (published for votes)."""
 
 
 def duplicate_value(rule: DuplicateValue, own: float | None, first: float | None) -> float | None:
-    """Value of a candidate that an earlier one of value `first` equals; None = it is no candidate."""
+    """Value of a candidate that repeats an earlier one with value `first`; None = it is not a candidate."""
     match rule:
         case "drop":
             return None
@@ -27,5 +27,5 @@ def duplicate_value(rule: DuplicateValue, own: float | None, first: float | None
 
 
 def greedy(values: Sequence[float], k: int) -> list[int]:
-    """Indices of the `k` highest values, highest first; of equal ones the first."""
+    """Indices of the `k` highest values, highest first; the first of equal ones."""
     return sorted(range(len(values)), key=lambda i: -values[i])[:k]

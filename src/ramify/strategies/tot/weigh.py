@@ -1,4 +1,4 @@
-"""What the two searches of Tree of Thoughts share: how paths grow, and the values of what has grown."""
+"""Shared by both searches of Tree of Thoughts: how paths grow, and the values of what has grown."""
 
 from typing import Protocol
 
@@ -25,7 +25,7 @@ class LevelGrowth(Protocol):
 def weighed(
     tree: Tree, expansion: Expansion, expansions: Expansions, rule: DuplicateValue
 ) -> list[tuple[Child, float]]:
-    """The children that have a value, in order of request."""
+    """The children with a value, in the order asked."""
     found: list[tuple[Child, float]] = []
     for child in expansion.grown:
         value = expansions.value(tree, child)
