@@ -194,8 +194,8 @@ class SegmentArena:
         """Divide a segment. A new segment (the head) takes its first `offset` tokens; `index` keeps the rest, finish
         and extras.
 
-        The head bills its own tokens, the prefill, and the whole price. Both halves together bill what the whole
-        segment did. Returns the head's index.
+        The head bills its own tokens, and the calls, the prefill and the price of the whole segment. Both halves
+        together bill what the whole segment did. Returns the head's index.
         """
         middle = self._start[index] + offset
         self._origin.append(self._origin[index])

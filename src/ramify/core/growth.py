@@ -190,8 +190,8 @@ class Growth:
 
 
 def _check_stop(close: Close, tree: Tree) -> None:
-    """Raise an error for a Close with another stop word, or for a random termination (a coin) that could depend on what
-    it ends."""
+    """Raise an error for a Close with a stop word that a strategy may not use, or for a random termination (a coin)
+    that could depend on what it ends."""
     if close.stop not in ("closed", ROULETTE):
         raise ContractError(
             f"{close!r}: a strategy closes a path with the stop word 'closed', or {ROULETTE!r} for random termination"

@@ -1,8 +1,8 @@
 """Seeds: every random choice of a tree follows from the run's seed and the place in the tree.
 
 A child's seed is a hash of its parent's seed, the token position it continues from, and its index among the children
-requested there. It never depends on an id, a clock or an arrival order. So the same seeds give the same tree whatever
-finishes first, and a turn that was killed is sampled again exactly.
+requested there. It never depends on an id, a clock or an arrival order. So the same seeds give the same tree, no matter
+what finishes first, and a turn that was killed is sampled again exactly.
 """
 
 import hashlib

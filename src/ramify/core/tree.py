@@ -125,7 +125,7 @@ class Tree:
         self._notes: dict[int, dict[str, Any]] = {}
         self._append(Step(tuple(prompt)), Place(NONE, 0, 0, seed, NONE))
 
-    # -- looking ------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._parent)
@@ -333,7 +333,7 @@ class Tree:
             spend.judge_calls += len(self._scores.get(node, ()))
         return by_role
 
-    # -- growing (the driver's) -----------------------------------------------------------------------------------
+    # -- growing (driver only) -------------------------------------------------------------------------------------
 
     def begin(
         self, command_id: int, command: Command, *, edge: Edge = "continues", words: Iterable[str] = ()
@@ -418,7 +418,7 @@ class Tree:
         """Give back spare memory; called when the tree is finished."""
         self._segments.trim()
 
-    # -- inside -----------------------------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------------------
 
     def _known(self, node: int) -> int:
         if not 0 <= node < len(self._parent):

@@ -122,7 +122,7 @@ class Forest:
 
     @cached_property
     def is_forked(self) -> bool:
-        """Whether any two paths share a node and then part."""
+        """Whether any two paths share a node and then diverge."""
         inner = self.parent[self.parent != STEM]
         return len(np.unique(inner)) < len(inner)
 

@@ -81,7 +81,7 @@ class Writing:
     max_batch: int = 64
     max_delay_s: float = 0.02
     max_pending_bytes: int = 64 * 2**20
-    """`room` waits while more bytes than this wait for the disk."""
+    """If more bytes than this wait for the disk, `room` waits."""
     max_file_bytes: int = 256 * 2**20
     max_record_bytes: int = 64 * 2**20
     min_free_bytes: int = 16 * 2**20

@@ -308,4 +308,4 @@ RunRecord = TreeRecord | ServiceRecord
 Record = Header | RunRecord | Sealed
 
 Shut = ClosedRecord
-"""Its old name, for one version."""
+"""The old name of `ClosedRecord`, kept for one version."""
