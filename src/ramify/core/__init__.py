@@ -1,4 +1,4 @@
-"""Core: the nouns of a rollout tree and their laws: segments, tree, commands, growth, and the protocols of plug-ins.
+"""Core: the parts of a rollout tree and their rules: segments, tree, commands, growth, and the protocols of plug-ins.
 
-Imports the standard library and numpy only; no async, clock, files or model. Read `command` first, then `tree`.
+It imports only the standard library and numpy; no async, clock, files or model. Read `command` first, then `tree`.
 """

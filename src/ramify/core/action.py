@@ -1,4 +1,4 @@
-"""ActionConfig: what a Grow's `action` names; the entry of the run's configuration that says how to sample."""
+"""ActionConfig: the configuration entry that a Grow's `action` names. It says how to sample."""
 
 from dataclasses import dataclass
 
@@ -16,13 +16,14 @@ class ActionConfig:
     edge: Edge = "continues"
     role: Role = "policy"
     template: str = ""
-    """Prompt of a fresh context, for `quotes`; what it may cite is the format's (`{question}`, `{answer}`, `{0}` …)."""
+    """Prompt of a fresh context, for `quotes`. The format decides what it may cite (`{question}`, `{answer}`, `{0}`,
+    ...)."""
     sampling: Sampling = Sampling()
     max_tokens: int | None = None
-    """Most tokens of one step; None = what the response has left."""
+    """Most tokens of one step; None = what is left of the response."""
     text: str = ""
-    """What a growth writes instead of asking its engine: one step that ends its path, given and never trained; '' = it
-    asks."""
+    """Text that a growth writes instead of asking its engine. It becomes one `given` step that ends the path and is
+    never trained. '' = the engine is asked."""
 
     def __post_init__(self) -> None:
         if (self.edge == "quotes") != bool(self.template):

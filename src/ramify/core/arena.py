@@ -1,7 +1,7 @@
 """SegmentArena: the token storage of one tree.
 
-Owns flat pools of ids, logprobs and measures, and one row of small numbers a segment, so that a segment costs tens of
-bytes beside its tokens. Append-only but for `cut`, which divides one row in two without moving a token.
+It owns flat pools of ids, logprobs and measures, and one row of small numbers per segment, so a segment costs tens of
+bytes besides its tokens. It is append-only, except for `cut`, which divides one row in two without moving a token.
 """
 
 from array import array
@@ -51,13 +51,13 @@ class _Pool:
         return part
 
     def trim(self) -> None:
-        """Give back spare room."""
+        """Release unused capacity."""
         if len(self._data) > self.size:
             self._data = self._data[: self.size].copy()
 
 
 class Extras(NamedTuple):
-    """The rare fields of a segment, kept for those that have one."""
+    """The rare fields of a segment; stored only for segments that have one."""
 
     message: Mapping[str, Any] | None
     tool_call: ToolCall | None
@@ -65,7 +65,7 @@ class Extras(NamedTuple):
 
 
 class SegmentArena:
-    """Segments by index. `add` copies a segment in; `get` returns one whose arrays are views."""
+    """Segments by index. `add` copies a segment in; `get` returns a segment whose arrays are views."""
 
     __slots__ = (
         "_billed",
@@ -191,10 +191,11 @@ class SegmentArena:
         return extras.tool_call if extras else None
 
     def cut(self, index: int, offset: int) -> int:
-        """Divide a segment: a new one takes its first `offset` tokens, `index` keeps the rest, finish and extras.
+        """Divide a segment. A new segment (the head) takes its first `offset` tokens; `index` keeps the rest, finish
+        and extras.
 
-        The head takes the prefill, the billing of its own tokens and what all of it cost; both halves together bill
-        what the whole did. Returns the head's index.
+        The head bills its own tokens, and the calls, the prefill and the price of the whole segment. Both halves
+        together bill what the whole segment did. Returns the head's index.
         """
         middle = self._start[index] + offset
         self._origin.append(self._origin[index])
@@ -216,7 +217,8 @@ class SegmentArena:
         return head
 
     def move(self, index: int) -> int:
-        """Append a row equal to `index` (same tokens, not copied), which no longer bills or owns extras."""
+        """Append a row equal to `index`; its tokens are not copied. The new row takes over the billing and the
+        extras."""
         self.cut(index, self.length(index))
         new = len(self._origin) - 1
         self._finish[new] = self._finish[index]
@@ -228,7 +230,7 @@ class SegmentArena:
         return new
 
     def trim(self) -> None:
-        """Give back spare room; called when a tree is finished."""
+        """Release unused capacity; called when a tree is finished."""
         for pool in (self._ids, self._logprobs, *self._measures.values()):
             pool.trim()
 
@@ -258,5 +260,5 @@ class SegmentArena:
 
 
 def _missing(segment: Segment) -> Floats_T:
-    """What stands for values that `segment` does not have."""
+    """NaN for every value that `segment` does not have."""
     return np.full(len(segment.ids), np.nan, np.float32)

@@ -1,6 +1,6 @@
 """Branch: the read-only view of a path since its last fresh context.
 
-What a format, an engine, a judge or an export sees of a tree: pieces of tokens with the node that owns each. Its ids
+Formats, engines, judges and exports see a tree as branches: pieces of tokens, each with the node that owns it. The ids
 are exactly those that were fed and sampled; text is derived from them.
 """
 
@@ -18,9 +18,9 @@ from ramify.core.command import Role
 from ramify.core.segment import Floats_T, Ids_T, Segment, ToolCall
 
 BYTES_PER_TOKEN = 4
-"""Of text whose tokens nobody has counted: OpenAI's rule of thumb for English."""
+"""For text whose tokens nobody has counted: OpenAI's rule of thumb for English."""
 MESSAGE_TOKENS = 16
-"""Around a message, at most: templates of chat models put a role and three or four marks there."""
+"""Upper bound on tokens around a message: chat templates put a role and three or four markers there."""
 NOTHING = np.empty(0, np.int32)
 NO_VALUES = np.empty(0, np.float32)
 
@@ -35,13 +35,13 @@ class Piece:
 
 @dataclass(frozen=True)
 class Branch:
-    """A path of T tokens ending at `node`; `pieces` begin with the context's prompt."""
+    """A path of T tokens that ends at `node`. `pieces` begin with the context's prompt."""
 
     codec: Codec
     node: int
     pieces: tuple[Piece, ...]
     role: Role = "policy"
-    """Who said its last step, where the branch is a tree's: what tells an answer from a critique."""
+    """Who said the last step, if the branch belongs to a tree. It tells an answer from a critique."""
 
     @cached_property
     def ids(self) -> Ids_T:
@@ -57,7 +57,7 @@ class Branch:
 
     @cached_property
     def logprobs(self) -> Floats_T:
-        """(T,) float32: of the sampled tokens; NaN where nothing was sampled or the engine gave none."""
+        """(T,) float32: logprobs of the sampled tokens; NaN where nothing was sampled or the engine gave none."""
         return np.concatenate([NO_VALUES, *(_logprobs_or_nan(p.segment) for p in self.pieces)])
 
     def __len__(self) -> int:
@@ -69,19 +69,19 @@ class Branch:
 
     @property
     def num_tokens(self) -> int:
-        """Length in the model's own tokens: its ids; where these are bytes, what engines said their calls read and
-        sampled, and an estimate of what they did not say."""
+        """Length in the model's own tokens. If the ids are bytes: the tokens that engines reported for their calls,
+        plus an estimate for what they did not report."""
         return len(self) if self.codec.is_exact else self._counted[1]
 
     @property
     def most_tokens(self) -> int:
-        """As `num_tokens`, but of what nobody has counted the most there can be: a token a byte, and what a template
-        puts around each message."""
+        """Like `num_tokens`, but with an upper bound for what nobody has counted: one token per byte, plus what a
+        template puts around each message."""
         return len(self) if self.codec.is_exact else self._count(_most_tokens)[1]
 
     @property
     def num_response_tokens(self) -> int:
-        """Those of `num_tokens` behind the opening context."""
+        """The part of `num_tokens` after the opening context."""
         if self.codec.is_exact:
             return len(self) - self.num_prompt
         opening, whole = self._counted
@@ -92,8 +92,8 @@ class Branch:
         return self._count(estimated_tokens)
 
     def _count(self, uncounted: Callable[[int], int]) -> tuple[int, int]:
-        """Tokens of the opening and of the whole branch. A call that read something says how much there was of it;
-        `uncounted` says it of bytes of which none does."""
+        """Tokens of the opening and of the whole branch. A call that reported what it read gives the count up to there;
+        `uncounted` estimates the rest from its bytes."""
         opening = whole = 0
         is_open = True
         for piece in self.pieces:
@@ -129,7 +129,8 @@ class Branch:
 
     @cached_property
     def run(self) -> Ids_T:
-        """Ids sampled since the last token nobody sampled: where a stop word or an action may still be growing."""
+        """Ids sampled since the last token that was not sampled: a stop word or an action may still be growing
+        there."""
         parts: list[Ids_T] = []
         for piece in reversed(self.pieces):
             if not piece.segment.is_sampled and len(piece.segment):
@@ -143,7 +144,7 @@ class Branch:
 
     @property
     def run_text(self) -> str:
-        """The run as text; what formats read actions from."""
+        """The run as text. Formats read actions from it."""
         return self.run_bytes.decode("utf-8", errors="replace")
 
     @cached_property
@@ -158,17 +159,17 @@ class Branch:
 
     @cached_property
     def messages(self) -> tuple[Mapping[str, Any], ...]:
-        """The chat messages of the branch, where its format keeps them."""
+        """The chat messages of the branch, if its format keeps them."""
         return tuple(p.segment.message for p in self.pieces if p.segment.message is not None)
 
 
 def estimated_tokens(num_bytes: int) -> int:
-    """Tokens of a text that nobody has counted."""
+    """Estimated tokens of a text that nobody has counted."""
     return -(-num_bytes // BYTES_PER_TOKEN)
 
 
 def _most_tokens(num_bytes: int) -> int:
-    """Tokens of a message at most."""
+    """Upper bound on the tokens of a message."""
     return num_bytes + MESSAGE_TOKENS
 
 

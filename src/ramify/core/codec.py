@@ -1,8 +1,8 @@
 """Codec: text <-> ids of one tokenizer, with an identity.
 
-All that grows on a tree has one codec; a judge's own contexts may have another (`Tree.codecs`). Text is derived from
-ids, never the other way round once a model has sampled them. `ByteCodec` serves text-only engines: splits, viewer and
-store work unchanged, while token exports refuse it (`is_exact` is false).
+Everything that grows on a tree has one codec; a judge's own contexts may have another (`Tree.codecs`). Text is derived
+from ids. Ids that a model sampled are never derived from text. `ByteCodec` serves text-only engines: splits, viewer and
+store work unchanged, but token exports raise an error (`is_exact` is false).
 """
 
 import hashlib
@@ -21,12 +21,12 @@ class Codec(Protocol):
 
     @property
     def sha256(self) -> str:
-        """Hash of the tokenizer's definition: two codecs with one hash give the same ids."""
+        """Hash of the tokenizer's definition. Two codecs with the same hash give the same ids."""
         ...
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, added tokens included."""
+        """Number of ids, including added tokens."""
         ...
 
     @property
@@ -34,25 +34,25 @@ class Codec(Protocol):
 
     @property
     def is_exact(self) -> bool:
-        """Whether ids are those of the sampling model, so that token exports may use them."""
+        """Whether the ids are those of the sampling model, so token exports may use them."""
         ...
 
     def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
-        """Ids of `text`; no token is added. Text that spells a control token becomes one only if `allow_special`."""
+        """Ids of `text`, with no token added. Text that spells a control token becomes one only if `allow_special`."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of `ids`; bytes that are no UTF-8 become U+FFFD."""
+        """Text of `ids`. Invalid UTF-8 becomes U+FFFD."""
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes one id stands for (control tokens: their spelling)."""
+        """The bytes of one id. For a control token: its spelling."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ByteCodec:
-    """UTF-8 bytes as ids 0..255, and 256 as the end of a sequence, which has no text."""
+    """UTF-8 bytes as ids 0..255; 256 is the end of a sequence and has no text."""
 
     is_exact: bool = False
 
@@ -102,5 +102,5 @@ def num_unfinished_bytes(data: bytes) -> int:
 
 
 def joined_bytes(codec: Codec, ids: Sequence[int]) -> bytes:
-    """The bytes of a run of ids, unreplaced: what stop words and character borders are looked for in."""
+    """The bytes of a run of ids, with invalid UTF-8 kept. Stop words and character borders are searched in them."""
     return b"".join(codec.token_bytes(int(i)) for i in ids)

@@ -1,6 +1,6 @@
-"""Commands, outcomes and forks: the whole conversation between a strategy and the runner.
+"""Commands, outcomes and forks: everything that a strategy and the runner tell each other.
 
-A strategy's `ask` returns commands; each is numbered in the order asked and answered by exactly one outcome.
+A strategy's `ask` returns commands. They are numbered in the order asked, and each is answered by exactly one outcome.
 """
 
 import math
@@ -18,7 +18,8 @@ ROLES: tuple[Role, ...] = ("policy", "critique", "judge", "probe")
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Grow by `n` sampled tokens (more only to finish a stop word or a character that the n-th token began)."""
+    """Grow by `n` sampled tokens. More are sampled only to finish a stop word or a character that the n-th token
+    began."""
 
     n: int
 
@@ -32,14 +33,14 @@ Until = Tokens | Literal["step", "end"]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option that a decision weighed, with the named terms of its score then; for the viewer."""
+    """One option that a decision weighed, with the named terms of its score at that time; for the viewer."""
 
     node: int
     score: float
     terms: tuple[tuple[str, float], ...] = ()
 
     def __eq__(self, other: object) -> bool:
-        """A `Candidate` of the same values is equal: strategies that give one in `why` are read for one version."""
+        """A `Candidate` with the same values is equal: for one version, `why` may also hold candidates."""
         if not isinstance(other, Option | Candidate):
             return NotImplemented
         return (self.node, self.score, self.terms) == (other.node, other.score, other.terms)
@@ -49,12 +50,12 @@ class Option:
 
 
 SHOWN: Final = 8
-"""Most options of a decision that a strategy names for the viewer."""
+"""The most options of a decision that a strategy shows in the viewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An answer of a search: the node it ends at, and the score it votes with."""
+    """An answer that a search found: the node where it ends, and the score it votes with."""
 
     node: int
     score: float
@@ -66,15 +67,16 @@ class Candidate:
 class Fork:
     """A decision to grow `num_siblings` children at one place, made before their first token is drawn.
 
-    `shares` default to equal ones. The tree turns a Fork into a `ForkRecord` when its first command is asked; commands
-    of the same decision carry the same Fork object, or, in a later ask, the decision id of its record.
+    `shares` are equal by default. The tree turns a Fork into a `ForkRecord` when its first command is asked. Commands
+    of the same decision carry the same Fork object. In a later ask they may carry the decision id of its record
+    instead.
     """
 
     num_siblings: int
     rule: str
     shares: tuple[float, ...] = ()
     probability: float | None = None
-    """Probability with which the rule decided so; None = deterministic."""
+    """Probability that the rule makes this decision; None = deterministic."""
     score: float | None = None
     select_prob: float | None = None
     """For post-hoc rules: probability that the rule picks this position on its trunk (`docs/credit.md`, lemma 5)."""
@@ -93,36 +95,38 @@ class Fork:
 
 
 def roulette(keep: float) -> Fork:
-    """The decision that a path goes on, where a coin might have ended it: it counts for those that the coin ends.
+    """The decision to continue a path that random termination (a coin) might have ended, with probability 1 - `keep`.
+    Its share 1 / `keep` also stands for the paths that were ended.
 
-    Had the coin fallen the other way, the path would have been closed with the stop word `roulette`.
+    An ended path is closed with the stop word `roulette` instead.
     """
     return Fork(1, ROULETTE, shares=(1 / keep,), probability=keep)
 
 
 @dataclass(frozen=True, slots=True)
 class ForkRecord:
-    """Why children exist; written once, at the decision, before the first child is asked for."""
+    """Why children exist. It is written once, before the first child is asked for."""
 
     decision_id: int
     node: int
-    """Where the children hang."""
+    """The parent of the children."""
     position: int
     """Token position on the node's branch."""
     rule: str
     num_siblings: int
     shares: tuple[float, ...]
-    """Planned share of each child, in order of request; predictable ones sum to 1, or to 1 / probability where the
-    rule is `roulette`: a coin, which might have ended the path here."""
+    """Planned share of each child, in order of request. Shares fixed in advance sum to 1, or to 1 / probability if the
+    rule is `roulette` (random termination, which might have ended the path here)."""
     is_post_hoc: bool
-    """Whether a continuation had already been sampled here: computed by the tree, never claimed."""
+    """Whether a continuation had already been sampled here. The tree computes it; a strategy cannot set it."""
     probability: float | None = None
     score: float | None = None
     select_prob: float | None = None
 
     @property
     def is_shared_out(self) -> bool:
-        """Whether the shares sum to what they should: 1, or 1 / probability of the coin that let the path go on."""
+        """Whether the shares sum to what they should: 1, or 1 / probability if random termination let the path go
+        on."""
         odds = self.probability if self.rule == ROULETTE and self.probability is not None else 1.0
         return math.isclose(sum(self.shares) * odds, 1.0, abs_tol=1e-9)
 
@@ -141,7 +145,7 @@ class Grow:
 
 
 def siblings(first: Grow) -> list[Grow]:
-    """As many growths like `first` as its Fork plans; it alone says why."""
+    """As many copies of `first` as its Fork plans. Only the first copy keeps `why`."""
     number = first.fork.num_siblings if isinstance(first.fork, Fork) else 1
     return [first, *([replace(first, why=())] * (number - 1))]
 
@@ -158,18 +162,18 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the path at `node`: never asked again, whatever is in flight below is cancelled."""
+    """End the path at `node`: it is never continued, and everything in flight below it is cancelled."""
 
     node: int
     reason: str
     why: tuple[Option, ...] = ()
     stop: Literal["closed", "roulette"] = "closed"
-    """roulette: a coin ended it, thrown without regard to anything below."""
+    """roulette: random termination ended the path, without looking at anything below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop a command in flight; it ends as `Failed("cancelled")` with what it had."""
+    """Stop a command in flight. It ends as `Failed("cancelled")` and keeps what it grew so far."""
 
     command_id: int
 
@@ -179,7 +183,7 @@ Command = Grow | Judge | Close | Cancel
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a judge said of a node."""
+    """A judge's score of a node."""
 
     judge: str
     value: float | None
@@ -189,12 +193,12 @@ class Score:
     is_oracle: bool = False
     """Whether the judge saw the problem's secret."""
     is_of_step: bool = False
-    """Whether it is what a prune rule was given about a path that had not ended: never a reward."""
+    """Whether a prune rule was given this score for a path that had not ended; such a score is never a reward."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """A Grow ended well: the nodes it added, in order, and the last of them."""
+    """A Grow succeeded: the nodes it added, in order, and the last of them."""
 
     command_id: int
     nodes: tuple[int, ...]
@@ -203,7 +207,7 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A Judge ended well: one score a node, and the nodes the judge itself sampled."""
+    """A Judge succeeded: one score per node, and the nodes that the judge itself sampled."""
 
     command_id: int
     scores: tuple[Score, ...]
@@ -219,7 +223,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A command could not be carried out. `nodes` were grown before it failed and are on the tree."""
+    """A command failed. `nodes` were grown before the failure and stay on the tree."""
 
     command_id: int
     reason: str
@@ -228,7 +232,7 @@ class Failed:
 
     @property
     def is_fault(self) -> bool:
-        """Whether something went wrong: neither a budget that is spent nor a command taken back is a fault."""
+        """Whether something went wrong. A spent budget and a cancelled command are not faults."""
         return self.reason not in ("budget", "cancelled")
 
 

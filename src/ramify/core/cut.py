@@ -1,7 +1,8 @@
 """Cut: where a run of sampled tokens may be divided, and when a growth may stop.
 
-Never inside a stop word or a character: a tag cut in two would be read by nobody. `settled` moves a fork position left
-to the first token of what it would cut; `is_unresolved` says that a run ends in what may still become a stop word.
+A cut never falls inside a stop word or a character, because no format could read a tag cut in two. `settled` moves a
+fork position left to the first token of what it would cut. `is_unresolved` tells whether a run ends in the beginning of
+a stop word.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,7 @@ from ramify.core.codec import character_width, num_unfinished_bytes
 
 
 def settled(tokens: Sequence[bytes], offset: int, words: Iterable[str]) -> int:
-    """Largest offset <= `offset` at which the run may be divided; tokens are the run's (T,) byte strings."""
+    """Largest offset <= `offset` at which the run may be divided. `tokens` are the (T,) byte strings of the run."""
     borders = [0]
     for token in tokens:
         borders.append(borders[-1] + len(token))
@@ -25,7 +26,7 @@ def settled(tokens: Sequence[bytes], offset: int, words: Iterable[str]) -> int:
 
 
 def _start_of_what_is_cut(data: bytes, border: int, needles: Iterable[bytes]) -> int | None:
-    """First byte of the stop word or character that a cut at byte `border` would divide; None = nothing is."""
+    """First byte of the stop word or character that a cut at byte `border` would divide; None = it divides nothing."""
     unfinished = num_unfinished_bytes(data[:border])
     if unfinished and _is_character(data, border - unfinished):
         return border - unfinished
@@ -34,7 +35,7 @@ def _start_of_what_is_cut(data: bytes, border: int, needles: Iterable[bytes]) ->
 
 
 def _is_character(data: bytes, start: int) -> bool:
-    """Whether the bytes from `start` are one whole character, and not a lead byte with nothing that fits behind it."""
+    """Whether the bytes from `start` are one whole character, and not a lead byte without its continuation bytes."""
     try:
         data[start : start + character_width(data[start])].decode()
     except UnicodeDecodeError:
@@ -63,9 +64,9 @@ def is_unresolved(data: bytes, words: Iterable[str]) -> bool:
 
 
 def first_stop(data: bytes, words: Iterable[str], *, after: int) -> tuple[str, int] | None:
-    """The stop word that is complete first in `data`, ending beyond byte `after`, and the byte it ends at.
+    """The stop word that is completed first in `data` and ends after byte `after`, and the byte where it ends.
 
-    Two words that end together: the longer one. None = no stop word ends beyond `after`.
+    If two words end at the same byte: the longer one. None = no stop word ends after `after`.
     """
     best: tuple[int, int, str] | None = None
     for word in words:

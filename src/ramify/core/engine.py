@@ -1,7 +1,8 @@
 """Engine: tokens in, tokens out.
 
-Retries happen at this edge and nowhere else. What an engine can do is in its `Capabilities`; a run that needs more is
-refused before it starts. What it returned is checked at the door by `checked`: nothing is repaired in silence.
+Requests are retried inside the engine and nowhere else. An engine lists what it can do in its `Capabilities`; if a run
+needs more, an error is raised before it starts. `checked` checks every generation that an engine returns; nothing is
+repaired silently.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from ramify.core.segment import Finish, Floats_T, Ids_T, LogprobKind, Sampling
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine gives."""
+    """What an engine can do."""
 
     name: str
     context_length: int
@@ -25,23 +26,24 @@ class Capabilities:
     logprobs: LogprobKind | None = None
     """Meaning of its logprobs; None = it gives none."""
     measures: frozenset[str] = frozenset()
-    """Per-token measures it can return (`entropy`, …)."""
+    """Measures per token that it can return (`entropy`, ...)."""
     max_topk: int = 0
-    """Most top logprobs a token; 0 = it returns none."""
+    """Most top logprobs per token; 0 = it returns none."""
     has_token_ids: bool = True
-    """Whether ids in and out are the model's own. An engine without takes chat messages: `Request.messages`."""
+    """Whether the ids in and out are the model's own. An engine without token ids takes chat messages:
+    `Request.messages`."""
     keeps_deadlines: bool = False
-    """Whether its calls end by themselves when nothing comes back: nobody else puts a deadline around them."""
+    """Whether its calls end by themselves when nothing comes back. If so, nobody else sets a deadline for them."""
     has_seeds: bool = False
     """Whether a request's seed fixes its sample."""
     is_deterministic: bool = False
-    """Whether the same request gives the same bits whatever else is running."""
+    """Whether the same request gives the same bits, whatever else is running."""
     can_continue_turn: bool = True
-    """Whether it can go on inside an unfinished turn of the model."""
+    """Whether it can continue inside an unfinished turn of the model."""
     max_samples: int = 1
-    """Most samples of one request (n)."""
+    """Most samples per request (n)."""
     max_stops: int | None = None
-    """Most stop words of a request; None = any number."""
+    """Most stop words per request; None = any number."""
     has_abort: bool = False
     has_versions: bool = False
 
@@ -55,54 +57,56 @@ class Request:
     max_tokens: int
     seed: int
     stops: tuple[str, ...] = ()
-    """Stop words; the ids of the word that ended the generation are kept."""
+    """Stop words. The ids of the word that ended the generation are kept."""
     num_run: int = 0
-    """Length of the context's tail that was sampled in the same run: a stop word may begin in it."""
+    """Length of the context's tail that was sampled in the same run. A stop word may begin in it."""
     sampling: Sampling = Sampling()
     topk: int = 0
     """Number of top logprobs wanted for each of the first `topk_tokens` tokens; 0 = none."""
     topk_tokens: int = 20
     measures: frozenset[str] = frozenset()
-    """Per-token measures wanted."""
+    """Measures per token that are wanted."""
     request_id: str = ""
     deadline: float | None = None
-    """By the running loop's clock: an engine that can be aborted returns then what it has. None = there is none."""
+    """On the clock of the running loop. At the deadline, an engine that can be aborted returns what it has. None = no
+    deadline."""
     affinity: int = 0
-    """Equal for the requests of one tree, which share what other trees do not; for placement."""
+    """Equal for the requests of one tree, which share a prefix; used for placement."""
     messages: tuple[Mapping[str, Any], ...] = ()
     """The context as chat messages, exactly as they were said; for engines without token ids."""
     tools: tuple[Mapping[str, Any], ...] = ()
-    """Schemas of the tools that the model may call natively (`core.tool.Described`); for such engines too."""
+    """Schemas of the tools that the model may call natively (`core.tool.Described`); also for engines without token
+    ids."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Generation:
-    """What a request became: T sampled tokens."""
+    """The result of a request: T sampled tokens."""
 
     ids: Ids_T
-    """(T,) int32, the stop word's included; the end-of-sequence token included where it was sampled."""
+    """(T,) int32, with the stop word's ids, and the end-of-sequence token if it was sampled."""
     finish: Finish
     logprobs: Floats_T | None = None
     """(T,) float32; None = the engine gives none."""
     measures: Mapping[str, Floats_T] = field(default_factory=dict[str, Floats_T])
     """(T,) float32 each."""
     topk: tuple[Floats_T, ...] = ()
-    """For each of the first tokens: the returned logprobs, the sampled token's among them."""
+    """For each of the first tokens: the returned logprobs, including the sampled token's."""
     versions: tuple[tuple[int, int], ...] = ()
     """(policy version, number of tokens) in order; empty = the engine has no versions."""
     num_billed: int = 0
-    """Tokens sampled, including those cut off behind a stop word."""
+    """Tokens sampled, including those cut off after a stop word."""
     num_cached: int = 0
     num_prefilled: int = 0
     message: Mapping[str, Any] | None = None
-    """The exact chat message that `ids` render, from an engine without token ids; how many tokens it took is in
-    `num_billed` alone."""
+    """The exact chat message that `ids` render, from an engine without token ids. Only `num_billed` then says how many
+    tokens it took."""
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What else is worth keeping with the step: plain data."""
+    """Other plain data to keep with the step."""
 
 
 class Engine(Protocol):
-    """Generate tokens. `close` frees what it holds; a cancelled `generate` stops the work behind it."""
+    """Generates tokens. `close` frees what it holds. Cancelling `generate` stops the work behind it."""
 
     @property
     def codec(self) -> Codec: ...
@@ -111,7 +115,7 @@ class Engine(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     async def generate(self, request: Request) -> Generation:
-        """Carry one request out. Raises `EngineError` when its attempts are used up."""
+        """Carry out one request. Raises `EngineError` when its attempts are used up."""
         ...
 
     async def close(self) -> None: ...
@@ -119,30 +123,30 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Remote(Protocol):
-    """An engine behind a server. Making one asks nobody anything, so that runs can be read when the server is gone."""
+    """An engine behind a server. Making one contacts no server, so runs can be read after the server is gone."""
 
     async def connect(self) -> None:
-        """Ask the server what it is, before a run begins; `capabilities` are those of the server from then on.
+        """Ask the server what it is, before a run begins. From then on, `capabilities` are the server's.
 
-        Raises `ConfigError` where it is another model or lacks what is needed, `EngineError` where none answers.
-        Harmless when repeated.
+        Raises `ConfigError` if the server has another model or lacks what is needed, `EngineError` if it does not
+        answer. May be called repeatedly.
         """
         ...
 
 
 @runtime_checkable
 class Abortable(Protocol):
-    """An engine whose requests can be ended early without losing what they had."""
+    """An engine whose requests can be ended early without losing their tokens."""
 
     async def abort(self, request_id: str) -> None:
-        """End every request of this id: its `generate` returns the tokens it had, finished by `abort`. Harmless for an
-        id that nothing runs under."""
+        """End every request with this id. Its `generate` returns the tokens so far, with finish `abort`. An id without
+        a running request is ignored."""
         ...
 
 
 @runtime_checkable
 class EngineControl(Protocol):
-    """The control side that some engines have."""
+    """Control functions that some engines have."""
 
     async def pause(self) -> None: ...
 
@@ -158,7 +162,8 @@ class EngineControl(Protocol):
 
 
 def room_for(request: Request, *, context_length: int, vocab_size: int) -> int:
-    """Most tokens that `request` can be continued by. Raises `EngineError` for one that nobody could carry out."""
+    """Most tokens by which `request` can be continued. Raises `EngineError` for a request that no engine could carry
+    out."""
     num, ids = len(request.ids), request.ids
     if num < 1 or request.max_tokens < 1:
         raise EngineError("empty_request", f"{num} context ids, max_tokens={request.max_tokens}; at least 1 each")
@@ -170,7 +175,7 @@ def room_for(request: Request, *, context_length: int, vocab_size: int) -> int:
 
 
 def checked(generation: Generation, request: Request, vocab_size: int) -> Generation:
-    """Return `generation` if every field is sound; else raise `EngineError` naming what is not."""
+    """Return `generation` if every field is valid; otherwise raise `EngineError` that names the invalid field."""
     ids, logprobs = generation.ids, generation.logprobs
     num_tokens = len(ids) if generation.message is None else generation.num_billed
     if num_tokens > request.max_tokens:

@@ -20,11 +20,11 @@ from collections.abc import Iterable
 from typing import Final
 
 MAX_NAMED: Final = 50
-"""Names that a message lists; a server may offer thousands of tools."""
+"""The most names that a message lists; a server may offer thousands of tools."""
 
 
 class RamifyError(Exception):
-    """Root of all errors raised on purpose."""
+    """Root of all errors that ramify raises on purpose."""
 
 
 class ConfigError(RamifyError):
@@ -36,8 +36,9 @@ class ContractError(RamifyError):
 
 
 class EngineError(RamifyError):
-    """A generation failed. `reason` is a short word; `is_retryable` says whether another try may help, and
-    `retry_after_s` when the engine asks for it: such a try costs none of those allowed. None = it asks for nothing."""
+    """A generation failed. `reason` is a short word; `is_retryable` says whether a retry may help. `retry_after_s` is
+    the wait that the engine asked for; such a retry does not count against the allowed attempts. None = the engine
+    asked for no wait."""
 
     def __init__(
         self, reason: str, detail: str = "", *, is_retryable: bool = False, retry_after_s: float | None = None
@@ -50,11 +51,11 @@ class EngineError(RamifyError):
 
 
 class EnginesDown(EngineError):
-    """No engine has answered for as long as a run waits: it stops, and can be resumed when they are back."""
+    """No engine has answered for as long as a run waits. The run stops; it can be resumed when the engines are back."""
 
 
 class ToolError(RamifyError):
-    """A tool failed in a way that the model did not cause. `reason` is a short word."""
+    """A tool failed, and the model did not cause it. `reason` is a short word."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -66,7 +67,7 @@ class JudgeError(RamifyError):
 
 
 class WorkersDown(RamifyError):
-    """A process that grows a part of a run dies whenever it is started, and gets nowhere."""
+    """A process that grows a part of a run dies every time it is started and makes no progress."""
 
 
 class StoreError(RamifyError):

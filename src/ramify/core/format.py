@@ -1,7 +1,7 @@
 """Format: how a kind of agent speaks. Pure text.
 
-A format reads the run since the last token nobody sampled, never one node, so that a tag cut by a segment's end or a
-fork is still found.
+A format reads the whole run of sampled tokens since the last token that was not sampled, never a single node. So it
+still finds a tag that the end of a segment or a fork cut in two.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,8 @@ class AnswerAction:
 
 @dataclass(frozen=True, slots=True)
 class InvalidAction:
-    """The model tried to act and could not be understood; `reason` is for the observation and the log."""
+    """The model tried to act, but its action could not be understood. `reason` goes into the observation and the
+    log."""
 
     reason: str
 
@@ -44,21 +45,21 @@ Action = ToolAction | AnswerAction | InvalidAction
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a rendered context. Only in a trusted span may control tokens be spelt: a question, a tool's text
-    or a model's own words can never forge one."""
+    """A part of a rendered context. Control tokens may be spelt in trusted spans only, so a question, a tool's text or
+    the model's own words can never forge one."""
 
     text: str
     is_trusted: bool = False
     message: Mapping[str, Any] | None = None
-    """The chat message that this span renders, whole, for engines that take messages; such a span is a segment of its
-    own. None = it is text alone."""
+    """The whole chat message that this span renders, for engines that take messages. Such a span becomes a segment of
+    its own. None = the span is text only."""
 
 
 def span_ids(codec: Codec, spans: str | Sequence[Span]) -> list[int]:
-    """Ids of a rendered text: those of the whole of it, but that only a trusted span makes a control token. Text alone
-    is not trusted.
+    """Ids of a rendered text. The text is encoded as a whole, but only trusted spans may produce control tokens. A
+    plain string is not trusted.
 
-    What stands between two control tokens is encoded in one piece, so that the borders of spans leave no trace in it.
+    The text between two control tokens is encoded in one piece, so span borders do not affect the ids.
     """
     ids: list[int] = []
     plain = ""
@@ -81,7 +82,7 @@ def controls(codec: Codec, text: str) -> list[tuple[int, str]]:
 
 
 class Format(Protocol):
-    """Render contexts and observations, read actions."""
+    """Renders contexts and observations, and reads actions."""
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -101,8 +102,8 @@ class Format(Protocol):
         ...
 
     def observe(self, action: Action, result: ToolResult) -> str | Sequence[Span]:
-        """The observation that answers an action, with everything up to where the model goes on. Text alone is not
-        trusted."""
+        """The observation that answers an action, with everything up to where the model continues. A plain string is
+        not trusted."""
         ...
 
     def answer(self, response: str) -> str | None:
@@ -116,39 +117,40 @@ class Format(Protocol):
 
 @runtime_checkable
 class MessageFormat(Format, Protocol):
-    """A format whose contexts are chat messages, for engines without token ids: every span it writes has its message.
+    """A format whose contexts are chat messages, for engines without token ids: each span it writes carries its
+    message.
 
-    What an engine said is read from its message, not from the text that renders it, and goes back as it came.
+    The engine's words are read from its message, not from the rendered text, and are sent back unchanged.
     """
 
     @property
     def schemas(self) -> tuple[Mapping[str, Any], ...]:
-        """The functions that the engine is to offer the model; empty = calls are text."""
+        """Functions that the engine should offer to the model; empty = calls are text."""
         ...
 
     def hear(self, message: Mapping[str, Any]) -> Action | None:
-        """The action that ends a message of the model; None = there is none."""
+        """The action at the end of a message of the model; None = there is none."""
         ...
 
     def reply(self, message: Mapping[str, Any], action: Action, result: ToolResult) -> Sequence[Span]:
-        """The messages that answer an action of `message`, every call in it included."""
+        """The messages that answer an action of `message`; they answer every call in it."""
         ...
 
 
 @runtime_checkable
 class GivingUp(Protocol):
-    """A format that gives paths up by what it knows of its steps."""
+    """A format that stops paths early, using what it knows of its steps."""
 
     def give_up(self, branch: Branch) -> str | None:
-        """Why the path ends behind its last step, as a prune rule says it; None = it goes on."""
+        """The reason to end the path after its last step, like the reason of a prune rule; None = the path goes on."""
         ...
 
 
 @runtime_checkable
 class Equating(Protocol):
-    """A format that may say itself which answers mean the same."""
+    """A format that may decide itself which answers mean the same."""
 
     @property
     def is_same_answer(self) -> IsSame | None:
-        """None = that is the task's to say."""
+        """None = the task decides."""
         ...

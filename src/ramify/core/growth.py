@@ -1,8 +1,8 @@
-"""Growth: a tree and its commands in flight, as events make them.
+"""Growth: a tree and its commands in flight. Events change them.
 
-The only writer of a tree. The driver feeds it live events and a replay feeds it recorded ones, so that a tree is a pure
-function of its record. What a command grew is kept aside until its outcome is delivered, and only then becomes nodes:
-what a strategy sees depends on the order of delivery alone.
+Only this class writes to a tree. The driver feeds it live events, and a replay feeds it recorded ones, so a tree is a
+pure function of its record. What a command grew is kept aside until its outcome is delivered, and only then becomes
+nodes. So what a strategy sees depends only on the order of delivery.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A Judge was carried out: one score a node of the command."""
+    """A Judge was carried out: one score per node of the command."""
 
     scores: tuple[Score, ...]
 
@@ -56,7 +56,7 @@ Ending = Done | Scored | Failure
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The strategy asked for commands; the first has this id, the others follow."""
+    """The strategy asked for commands. The first has this id; the others follow in order."""
 
     first_id: int
     commands: tuple[Command, ...]
@@ -71,7 +71,7 @@ class Ended:
 
 
 Recorded = Asked | Ended
-"""What a tree's record says of its strategy, in order: what it asked, and what it was told."""
+"""What a tree's record holds about its strategy, in order: what it asked, and what it was told."""
 
 
 @dataclass(slots=True)
@@ -85,14 +85,14 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class GrowthRules:
-    """What a run's format and actions say about where growths may begin."""
+    """What the format and actions of a run say about where growths may begin."""
 
     words: tuple[str, ...] = ()
     """Stop words that a fork must not cut."""
     quoting: frozenset[str] = frozenset()
-    """Actions that begin a fresh context: they may quote paths that have ended."""
+    """Actions that begin a fresh context. They may quote paths that have ended."""
     codecs: Mapping[str, Codec] = field(default_factory=dict[str, Codec])
-    """Judge's action -> its tokenizer, where that is not the tree's: see `Tree.codecs`."""
+    """Judge's action -> its tokenizer, where it is not the tree's; see `Tree.codecs`."""
 
 
 class Growth:
@@ -169,7 +169,7 @@ class Growth:
         return self.flights[command_id]
 
     def _check(self, command: Command) -> None:
-        """Refuse commands that name what is not there."""
+        """Raise an error for a command that names something that does not exist."""
         match command:
             case Cancel(command_id) if command_id not in self.flights:
                 raise ContractError(f"cannot cancel command {command_id}: it is not in flight")
@@ -190,7 +190,8 @@ class Growth:
 
 
 def _check_stop(close: Close, tree: Tree) -> None:
-    """Refuse a Close that is no end, or a random termination (a coin) that might know what it ends."""
+    """Raise an error for a Close with a stop word that a strategy may not use, or for a random termination (a coin)
+    that could depend on what it ends."""
     if close.stop not in ("closed", ROULETTE):
         raise ContractError(
             f"{close!r}: a strategy closes a path with the stop word 'closed', or {ROULETTE!r} for random termination"
@@ -203,7 +204,8 @@ def _check_stop(close: Close, tree: Tree) -> None:
 
 
 def _check_types(grow: Any) -> None:
-    """Refuse a Grow whose fields are of no use: it would be found out only when its record is read."""
+    """Raise an error for a Grow with fields of a wrong type. Otherwise the fault would show only when its record is
+    read."""
     is_place = isinstance(grow.node, int) and (grow.at is None or isinstance(grow.at, int))
     if not is_place or not (isinstance(grow.until, Tokens) or grow.until in ("step", "end")):
         raise ContractError(f"{grow!r}: node and at are integers, until is Tokens(n), 'step' or 'end'")

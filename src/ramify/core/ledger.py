@@ -1,7 +1,8 @@
 """Ledger: what a tree or a run has spent and reserved, by role, under limits.
 
-Invariant: nothing starts before it is reserved, and what was not used comes back, so a limit is never overrun. The
-ledger of a tree equals the sums of what its segments, tool calls and scores billed (`Tree.spent` recomputes them).
+Invariant: work starts only after its amount is reserved, and the unused part is given back, so no limit is exceeded.
+The ledger of a tree equals the sums of what its segments, tool calls and scores billed (`Tree.spent` computes them
+again).
 """
 
 from collections.abc import Mapping
@@ -14,22 +15,22 @@ from ramify.core.segment import Usage
 
 @dataclass(slots=True)
 class Spend:
-    """Amounts of everything that is counted. Mutable: `add` and `subtract` work in place."""
+    """Amounts of everything that is counted. Mutable: `add`, `subtract` and `bill` work in place."""
 
     leaves: int = 0
-    """Ended paths, kept or not; failed ones are in `failed_leaves`."""
+    """Ended paths, kept or not. Failed paths count in `failed_leaves`."""
     failed_leaves: int = 0
     decode: int = 0
-    """Tokens sampled, those cut off or discarded later included."""
+    """Tokens sampled, including those cut off or discarded later."""
     prefill_cached: int = 0
     prefill_uncached: int = 0
     engine_calls: int = 0
     picodollars: int = 0
-    """Of engines that have prices."""
+    """Cost of engines that have prices."""
     turns: int = 0
     """Steps of the policy: nodes that hold sampled tokens."""
     tool_calls: int = 0
-    """Executions started; retries are counted apart, a reused observation is no call."""
+    """Executions started. Retries are counted separately; a reused observation does not count."""
     tool_retries: int = 0
     judge_calls: int = 0
 
@@ -67,7 +68,7 @@ SPEND_FIELDS = tuple(f.name for f in fields(Spend))
 
 @dataclass(slots=True)
 class Ledger:
-    """Spent and reserved amounts under limits. Mutated by reserve, settle and bill only."""
+    """Spent and reserved amounts under limits. Only reserve, settle and bill mutate it."""
 
     limits: Limits = field(default_factory=Limits)
     spent: Spend = field(default_factory=Spend)
@@ -75,7 +76,7 @@ class Ledger:
     spent_by_role: dict[str, Spend] = field(default_factory=dict[str, Spend])
 
     def room(self) -> dict[str, int]:
-        """What is left of every counted limit, reservations taken off."""
+        """What is left of every counted limit, minus reservations."""
         return {
             name: limit - getattr(self.spent, name) - getattr(self.reserved, name)
             for name, limit in self.limits.counted().items()

@@ -14,16 +14,17 @@ class Limits:
     leaves: int | None = None
     decode: int | None = None
     prefill_uncached: int | None = None
-    """Context tokens computed anew: what the engine's cache held, so where it binds a tree depends on time."""
+    """Context tokens that the engine computes. They depend on what its cache held, so where this limit binds a tree
+    depends on time."""
     engine_calls: int | None = None
     tool_calls: int | None = None
     judge_calls: int | None = None
     turns: int | None = None
     dollars: float | None = None
-    """By the prices of the engines, which all that are asked must have then. Where cached context has its own price a
-    tree depends on time, as with `prefill_uncached`."""
+    """By the prices of the engines; every engine that is asked must then have prices. If cached context has its own
+    price, a tree depends on time, as with `prefill_uncached`."""
     seconds: float | None = None
-    """Wall seconds by a monotonic clock; such a limit is the one that determinism does not survive."""
+    """Wall-clock seconds on a monotonic clock. Where this limit binds, runs are not deterministic."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -32,12 +33,12 @@ class Limits:
                 raise ConfigError(f"limit {f.name} = {value!r}: a limit is positive, or left out")
 
     def counted(self) -> dict[str, int]:
-        """The limits that are counted, without the seconds; dollars as picodollars."""
+        """The counted limits, without seconds; dollars are given in picodollars."""
         counted = {name: v for name in COUNTED_LIMITS if (v := getattr(self, name)) is not None}
         return counted if self.dollars is None else counted | {"picodollars": round(self.dollars * PICODOLLARS)}
 
     def share(self, num_parts: int, part: int) -> "Limits":
-        """This limit's `part`-th of `num_parts` equal shares; the remainder goes to the first ones."""
+        """The `part`-th of `num_parts` equal shares of these limits. The first shares get the remainder."""
         shares: dict[str, int] = {}
         for name, value in self.counted().items():
             quotient, remainder = divmod(value, num_parts)

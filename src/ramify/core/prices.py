@@ -8,21 +8,21 @@ from ramify.core.errors import ConfigError
 from ramify.core.segment import Usage
 
 PICODOLLARS: Final = 10**12
-"""Of a dollar."""
+"""Picodollars in a dollar."""
 A_TOKEN: Final = PICODOLLARS // 10**6
-"""Picodollars a token, of a dollar a million tokens."""
+"""Picodollars per token at a price of one dollar per million tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Dollars a million tokens, as vendors state them; without any, nothing is known of what tokens cost."""
+    """Dollars per million tokens, as vendors state them. Without prices, the cost of tokens is unknown."""
 
     prompt: float | None = None
-    """Of context that is computed anew."""
+    """For context that the engine computes."""
     cached: float | None = None
-    """Of context that the vendor's cache held; None = as of other context."""
+    """For context that the vendor's cache held; None = the same price as other context."""
     output: float | None = None
-    """Of sampled tokens, those of thoughts included."""
+    """For sampled tokens, including thinking."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -37,7 +37,7 @@ class Prices:
         return self.prompt is not None
 
     def cost(self, usage: Usage) -> int:
-        """Picodollars of what a generation used."""
+        """Price in picodollars of what a generation used."""
         cached = self.prompt if self.cached is None else self.cached
         return (
             usage.num_prefilled * _a_token(self.prompt)
@@ -46,11 +46,12 @@ class Prices:
         )
 
     def most(self, num_context: int, num_sampled: int) -> int:
-        """Picodollars of so many tokens at most, whatever a cache holds."""
+        """Upper bound in picodollars for this many tokens, whatever a cache holds."""
         return num_context * self._a_context_token + num_sampled * _a_token(self.output)
 
     def num_affordable(self, picodollars: int, num_context: int) -> int | None:
-        """Most tokens that may be sampled behind so much context; 0 where that is too dear, None = any number."""
+        """Most tokens that may be sampled after this much context. 0 = the context alone costs too much; None = any
+        number."""
         left, a_token = picodollars - self.most(num_context, 0), _a_token(self.output)
         if left < 0:
             return 0

@@ -1,7 +1,8 @@
-"""Problem: one question, with what everybody may see and what only oracles may.
+"""Problem: one question, with what everyone may see and what only oracles may see.
 
-Owns the split between `public` and `secret`. Refuses an empty uid or question. Whoever is not marked `oracle`
-is handed `problem.for_agents()`, which holds no secret, so that ground truth cannot leak by accident.
+It owns the split between `public` and `secret`. An empty uid or question raises an error. Only code marked `oracle`
+gets the secret. Everything else gets `problem.for_agents()`, which holds no secret, so ground truth cannot leak by
+accident.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from ramify.core.errors import ConfigError
 class Problem:
     """One question.
 
-    `public` goes along to every row of the problem's tree; `secret` (gold answers) reaches `oracle` judges only.
+    `public` is copied to every row of the problem's tree; `secret` (gold answers) reaches `oracle` judges only.
     """
 
     uid: str

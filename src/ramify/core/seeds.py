@@ -1,8 +1,8 @@
 """Seeds: every random choice of a tree follows from the run's seed and the place in the tree.
 
-A child's seed is a hash of its parent's seed, the token position it continues from and its index among the children
-requested there: never of an id, a clock or an arrival order. So the same seeds give the same tree whatever finishes
-first, and a killed turn is sampled again exactly.
+A child's seed is a hash of its parent's seed, the token position it continues from, and its index among the children
+requested there. It never depends on an id, a clock or an arrival order. So the same seeds give the same tree, no matter
+what finishes first, and a turn that was killed is sampled again exactly.
 """
 
 import hashlib
@@ -31,10 +31,10 @@ def child_seed(parent_seed: int, position: int, index: int) -> int:
 
 
 def coin(seed: int) -> float:
-    """Uniform on [0, 1): the coin of random termination, for the path whose next seed is `seed`."""
+    """Uniform on [0, 1): decides random termination for the path whose next seed is `seed`."""
     return _hash64(b"coin", str(seed).encode()) / 2**64
 
 
 def judge_seed(seed: int, judge: str, attempt: int) -> int:
-    """Seed of what a judge samples in its `attempt` about the node whose seed is `seed`."""
+    """Seed of what a judge samples in its `attempt` on the node whose seed is `seed`."""
     return _hash64(b"judge", str(seed).encode(), judge.encode("utf-8", errors="replace"), str(attempt).encode())

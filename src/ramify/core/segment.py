@@ -1,7 +1,7 @@
-"""Segment: a run of tokens of one origin, the only thing a tree is made of.
+"""Segment: a run of tokens of one origin. A tree is made of segments only.
 
-Only `sampled` tokens carry a policy-gradient weight, only `written` ones a cross-entropy weight; `prompt` and `given`
-tokens are context. A segment is never re-tokenised. Segments handed out by a tree are views into its arena: their
+Only `sampled` tokens carry a policy-gradient weight, and only `written` tokens a cross-entropy weight. `prompt` and
+`given` tokens are context. A segment is never re-tokenised. A tree hands out segments as views into its arena: their
 arrays are read-only.
 """
 
@@ -35,18 +35,18 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a generation cost. A node's usage is billed once, whatever becomes of its tokens."""
+    """What a generation cost. A node's usage is billed once, even if its tokens are dropped later."""
 
     num_calls: int = 0
-    """Engine requests: 1 for the first segment of a generation, 0 for its further ones."""
+    """Engine requests: 1 for the first segment of a generation, 0 for its other segments."""
     num_billed: int = 0
-    """Tokens sampled by the engine, those cut off later included."""
+    """Tokens that the engine sampled, including those cut off later."""
     num_cached: int = 0
-    """Context tokens whose keys and values the engine still had."""
+    """Context tokens whose keys and values were still in the engine's cache."""
     num_prefilled: int = 0
-    """Context tokens computed anew."""
+    """Context tokens that the engine had to compute."""
     picodollars: int = 0
-    """What all of it cost, where the engine has prices."""
+    """Price of the whole call, if the engine has prices."""
 
 
 FREE = Usage()
@@ -54,7 +54,7 @@ FREE = Usage()
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The law tokens are drawn from, and what the stored logprobs mean under it."""
+    """The distribution that tokens are drawn from; it fixes what the stored logprobs mean."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -67,17 +67,18 @@ class Sampling:
 
 
 LogprobKind = Literal["raw", "scaled"]
-"""raw: log softmax of the logits; scaled: after temperature and truncation, the law the token was drawn from."""
+"""raw: log softmax of the logits. scaled: after temperature and truncation, the distribution the token was drawn
+from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origination:
-    """Which engine sampled a segment, under which law, and what its logprobs mean."""
+    """Which engine sampled a segment, from which distribution, and what its logprobs mean."""
 
     engine: str
     sampling: Sampling = Sampling()
     logprobs: LogprobKind | None = None
-    """None = the engine gives none."""
+    """None = the engine gives no logprobs."""
 
 
 ToolStatus = Literal["ok", "empty", "error", "timeout", "crashed", "refused", "invalid"]
@@ -85,14 +86,14 @@ ToolStatus = Literal["ok", "empty", "error", "timeout", "crashed", "refused", "i
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One action of the model and what became of it; kept with the observation it led to."""
+    """One action of the model and its result. It is kept with the observation that it led to."""
 
     tool: str
     """Name of the tool; empty when the action named none."""
     arguments: str
     status: ToolStatus = "ok"
     result: str = ""
-    """Text the tool returned, before the format wrapped it: what a replay is compared with."""
+    """Text the tool returned, before the format wrapped it. A replay is compared with it."""
     duration_s: float = 0.0
     num_retries: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -101,7 +102,7 @@ class ToolCall:
 
     @property
     def is_executed(self) -> bool:
-        """Whether a tool ran: refused and invalid actions are answered without one."""
+        """Whether a tool ran. Refused and invalid actions are answered without running one."""
         return self.status not in ("refused", "invalid")
 
 
@@ -116,20 +117,20 @@ class Segment:
     ids: Ids_T
     """(T,) int32."""
     logprobs: Floats_T | None = None
-    """(T,) float32, of the sampled token, in nats; their meaning is in `source`."""
+    """(T,) float32, of the sampled token, in nats. `source` says what they mean."""
     measures: Mapping[str, Floats_T] = field(default_factory=dict[str, Floats_T])
-    """Named values a token, (T,) float32 each: `entropy` in nats over the whole vocabulary, and others."""
+    """Named values per token, (T,) float32 each: `entropy` in nats over the whole vocabulary, and others."""
     source: Origination | None = None
     version: int | None = None
-    """Policy version that sampled it; a generation whose version changes is one segment a version."""
+    """Policy version that sampled it. A generation during which the version changes has one segment per version."""
     finish: Finish | None = None
-    """How the generation ended; None on every segment of a generation but its last."""
+    """How the generation ended; set on its last segment only, None on the others."""
     seed: int | None = None
     usage: Usage = FREE
     message: Mapping[str, Any] | None = None
-    """The exact chat message this segment renders, where there is one."""
+    """The exact chat message that this segment renders, if there is one."""
     tool_call: ToolCall | None = None
-    """On a `given` segment: the call it answers."""
+    """On a `given` segment: the call that it answers."""
     attachments: tuple[str, ...] = ()
     """Hashes of files that belong to this segment; never part of the ids."""
 

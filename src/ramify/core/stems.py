@@ -1,8 +1,8 @@
-"""Stems: which of a method's trees a path from the bare prompt belongs to.
+"""Stems: to which of a method's trees a path from the bare prompt belongs.
 
-A problem grows one tree; what papers call its M trees are M children of the root, numbered in order of request. Where
-such a tree may be expanded at its own root (Tree-GRPO), the new path hangs from the root like any other, and the rule
-of its decision says whose it is. Every other stem is a tree of its own.
+A stem is a root branch. A problem grows one tree. What papers call its M trees are M children of the root, numbered in
+order of request. If a method expands such a tree at its own root (Tree-GRPO), the new path is a child of the root too,
+and the rule of its decision names the tree it belongs to. Every other stem is a tree of its own.
 """
 
 from ramify.core.tree import Tree

@@ -1,8 +1,8 @@
 """Stop words: one vocabulary for how a path ends, used by store, rows, metrics and viewer.
 
-Sources: `docs/rollouts.md` (ARPO, AT2PO, TreePO, Search-R1 words and ours); step search adds its three; `closed` is the
-strategy's or a prune rule's own end, with its reason in the node's notes, and `roulette` is random termination by a
-coin: a strategy's, or that of `growth.keep` where a prune rule would have closed the path.
+Sources: `docs/rollouts.md` (words of ARPO, AT2PO, TreePO, Search-R1 and ours); step search adds three. `closed` means
+that the strategy or a prune rule ended the path; the reason is in the node's notes. `roulette` is random termination (a
+coin): by a strategy, or by `growth.keep` where a prune rule would have closed the path.
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ class StopWord:
 
     word: str
     is_trainable: bool
-    """Whether the leaf may be trained: its end was caused by its own tokens, or by the strategy's rule."""
+    """Whether the leaf may be trained: its own tokens or the strategy's rule caused its end."""
     is_truncated: bool
     """Whether the leaf counts as cut off rather than finished."""
     is_failure: bool = False
-    """Whether the leaf is no sample of the policy at all, so that it never counts as a leaf."""
+    """Whether the leaf is no sample of the policy. If so, it never counts as a leaf."""
 
 
 STOP_WORDS: dict[str, StopWord] = {
@@ -50,20 +50,21 @@ STOP_WORDS: dict[str, StopWord] = {
 }
 
 ANSWERED: Final = frozenset({"answer", "end_of_sequence"})
-"""Stop words of paths that the model ended: a whole answer stands at their ends."""
+"""Stop words of paths that the model ended: they end with a complete answer."""
 
 
 GIVEN_UP: Final = frozenset({"closed", "roulette"})
-"""Stop words of paths that a rule, the strategy or a coin ended: there is no answer at their ends."""
+"""Stop words of paths that a rule, the strategy or random termination ended: they have no answer at their ends."""
 KEPT: Final = "kept"
-"""Note of a node whose path a prune rule would have ended, and a coin did not: the probability of the coin."""
+"""Note on a node whose path a prune rule would have ended, but random termination let go on. Its value is the
+probability of going on."""
 ROULETTE: Final = "roulette"
-"""Stop word of a path that a coin ended: nobody judges it, and in a forest its return is 0. Also the rule of a decision
-that lets a path go on by a coin (`core.command.roulette`)."""
+"""Stop word of a path that random termination ended. Nobody judges such a path; in a forest its return is 0. Also the
+rule of a decision that lets a path go on by random termination (`core.command.roulette`)."""
 
 
 def stop_word(word: str) -> StopWord:
-    """Look a stop word up; an unknown one is a `ContractError` that names the nearest."""
+    """Look up a stop word. An unknown word raises `ContractError`, which names the nearest known word."""
     try:
         return STOP_WORDS[word]
     except KeyError:

@@ -24,17 +24,17 @@ class Task(Protocol):
 
     @property
     def judges(self) -> Sequence[BranchJudge]:
-        """Judges of leaves; the last one's value is the reward."""
+        """Judges of leaves. The value of the last judge is the reward."""
         ...
 
     def problems(self, split: str, num_problems: int, seed: int) -> Sequence[Problem]:
-        """`num_problems` problems of one split, with distinct uids. Raises `ConfigError` if there are not so many."""
+        """`num_problems` problems of one split, with distinct uids. Raises `ConfigError` if the split has too few."""
         ...
 
     def prune(self, branch: Branch) -> str | None:
-        """Reason to give a path up, seen from what its tools showed; None = go on."""
+        """Reason to prune a path, based on what its tools showed; None = go on."""
         ...
 
     def is_same_answer(self, one: str, other: str) -> bool:
-        """Whether two answers mean the same: what votes count."""
+        """Whether two answers mean the same. Votes are counted with it."""
         ...

@@ -1,8 +1,8 @@
-"""Tool: something a model may call, with a session a branch.
+"""Tool: something that a model may call, with one session per branch.
 
-A hang or a crash of a tool is a result too: text for the model, a status for the metrics. `branching` says what may be
-done when a path forks: `share` one session (stateless), `fork` it, `replay` its calls in a new one with their results
-compared, or `refuse`.
+If a tool hangs or crashes, that is a result too: text for the model, and a status for the metrics. `branching` says
+what may happen when a path forks: `share` one session (stateless), `fork` the session, `replay` its calls in a new
+session and compare the results, or `refuse`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from ramify.core.segment import ToolStatus
 
 Branching = Literal["share", "fork", "replay", "refuse"]
 STATEFUL: Final[frozenset[ToolStatus]] = frozenset({"ok", "empty", "error"})
-"""Statuses after which a tool's state is that behind the call; after the others it is that before it."""
+"""After these statuses, the call has changed the tool's state. After the others, the state is that before the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call gave: text for the model, and structured data that never enters the ids."""
+    """What a call returned: text for the model, and structured data that never enters the ids."""
 
     text: str
     status: ToolStatus = "ok"
@@ -31,18 +31,19 @@ class ToolSession(Protocol):
     """The state of one tool on one branch."""
 
     async def call(self, arguments: str) -> ToolResult:
-        """Carry out one call. What the model did wrong is a result of status `error`; raise for other faults."""
+        """Carry out one call. A mistake of the model is a result of status `error`; other faults are raised."""
         ...
 
     async def fork(self) -> "ToolSession":
-        """A session with the same state that lives on by itself. Only for tools whose branching is `fork`."""
+        """A copy of the session with the same state, independent of this one. Only for tools whose branching is
+        `fork`."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Tool(Protocol):
-    """Opens sessions. `name` is what a format's action names it by."""
+    """Opens sessions. A format's action names the tool by `name`."""
 
     @property
     def name(self) -> str: ...
@@ -51,23 +52,23 @@ class Tool(Protocol):
     def branching(self) -> Branching: ...
 
     async def open(self, problem: Problem) -> ToolSession:
-        """A session in its first state, for the branch of a problem (without its secret)."""
+        """A session in its initial state, for a branch of `problem` (without its secret)."""
         ...
 
 
 @runtime_checkable
 class Described(Protocol):
-    """A tool that says what it takes, for formats that show it to the model as a function."""
+    """A tool that describes its arguments, for formats that show it to the model as a function."""
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """`name`, `description` and `parameters`, a JSON schema of the arguments (OpenAI's function)."""
+        """`name`, `description` and `parameters`, a JSON schema of the arguments (OpenAI's function format)."""
         ...
 
 
 @runtime_checkable
 class ToolSet(Protocol):
-    """Several tools of one source, such as a server's."""
+    """Several tools from one source, such as a server."""
 
     @property
     def tools(self) -> Sequence[Tool]: ...
@@ -75,50 +76,52 @@ class ToolSet(Protocol):
 
 @runtime_checkable
 class Listing(Protocol):
-    """A set of tools that somebody else lists, such as a server."""
+    """A set of tools listed by someone else, such as a server."""
 
     def recorded(self) -> Mapping[str, Any]:
-        """Options that make the same tools again with nobody asked; they are kept with the run. Asks, unless it was
-        made by such options."""
+        """Options that make the same tools again without asking the source. They are kept with the run. This call asks
+        the source, unless the set was made from such options."""
         ...
 
 
 @runtime_checkable
 class ChecksArguments(Protocol):
-    """A tool that can tell before a call whether its arguments can be meant; one that cannot is never made."""
+    """A tool that can tell before a call whether its arguments are valid. A call with invalid arguments is never
+    made."""
 
     def fault(self, arguments: str) -> str | None:
-        """What is wrong with the arguments, what came and what is allowed, for the model to read; None = nothing."""
+        """What is wrong with the arguments, what was received and what is allowed, as text for the model; None =
+        nothing."""
         ...
 
 
 @runtime_checkable
 class Joint(Protocol):
-    """A tool that acts on one state together with others, such as the tools of one browser: a branch has one session
-    for all of them, opened by whichever is called first, and a replay repeats the calls of all."""
+    """A tool that shares one state with other tools, such as the tools of one browser. A branch has one session for all
+    of them; whichever is called first opens it. A replay repeats the calls of all of them."""
 
     @property
     def state(self) -> str:
-        """What the state is called. All tools of one state branch alike."""
+        """Name of the state. All tools of one state must have the same `branching`."""
         ...
 
     def on(self, session: ToolSession) -> ToolSession:
-        """A session of the state, opened by any tool of it, as this tool calls it."""
+        """Adapt a session of the state to this tool. Any tool of the state may have opened it."""
         ...
 
 
 @runtime_checkable
 class Lasting(Protocol):
-    """A tool that holds something from its first session to the end of a run, such as a connection."""
+    """A tool that holds something, such as a connection, from its first session to the end of a run."""
 
     async def let_go(self) -> None:
-        """Let go of it and wait until it is gone. Harmless when repeated; a session opened later takes hold anew."""
+        """Release it and wait until it is gone. May be called repeatedly; a session opened later acquires it again."""
         ...
 
 
 @runtime_checkable
 class Isolated(Protocol):
-    """A tool that runs foreign code, and says behind which walls."""
+    """A tool that runs foreign code and says how it is isolated."""
 
     @property
     def isolation(self) -> str:
@@ -128,26 +131,28 @@ class Isolated(Protocol):
 
 @runtime_checkable
 class Sandboxed(Isolated, Protocol):
-    """An isolated tool whose walls this machine has to give; it is made, and its saved runs are read, without them."""
+    """An isolated tool that needs isolation features of this machine. Without them, it can still be made and its saved
+    runs can still be read."""
 
     @property
     def timeout_s(self) -> float:
-        """Of a call, which then leaves the state before it; below the deadline of all tools."""
+        """Timeout of a call. A call that reaches it leaves the state as it was before. Shorter than the deadline of all
+        tools."""
         ...
 
     async def try_walls(self) -> None:
-        """Try every wall; asked before a run grows anything. Raises `ToolError` with the one that is missing and what
-        supplies it, `ConfigError` for an option that this machine makes wrong."""
+        """Test every isolation feature; called before a run grows anything. Raises `ToolError` that names the missing
+        feature and what supplies it, and `ConfigError` for an option that does not work on this machine."""
         ...
 
 
 def state_of(tool: Tool) -> str:
-    """What holds the state that `tool` acts on: itself, unless it says otherwise."""
+    """Name of the state that `tool` acts on: its own name, unless it shares a state."""
     return tool.state if isinstance(tool, Joint) else tool.name
 
 
 def called_by(tool: Tool, session: ToolSession) -> ToolSession:
-    """A session of the tool's state, as the tool calls it."""
+    """A session of the tool's state, adapted to the tool."""
     return tool.on(session) if isinstance(tool, Joint) else session
 
 
@@ -158,5 +163,5 @@ def text_schema(name: str, description: str = "", *, parameter: str = "input") -
 
 
 def schema_of(tool: Tool) -> Mapping[str, Any]:
-    """What `tool` says it takes; one that says nothing takes one text."""
+    """The schema of `tool`. A tool without one takes one text."""
     return tool.schema if isinstance(tool, Described) else text_schema(tool.name)

@@ -1,13 +1,13 @@
-"""Tree: all that grew from one problem; an arena of integer node ids.
+"""Tree: everything that grew from one problem, stored as an arena of integer node ids.
 
-A node is one step: what one growth added. It is written once, complete, and never changes but for `split`, where the
-tail keeps its id, and for what is said about it (stop word by `close`, scores, notes). Only the driver mutates a tree;
-strategies, credits and views look at it through its queries, whose order is canonical: breadth first, siblings in the
-order they were requested. Ids are not canonical.
+A node is one step: what one growth added. It is written once, complete, and does not change afterwards, with two
+exceptions: `split` (the tail keeps its id), and what is said about the node (stop word by `close`, scores, notes). Only
+the driver mutates a tree. Strategies, credits and views read it through its queries. Queries return nodes in canonical
+order: breadth first, siblings in the order they were requested. Ids are not canonical.
 
-Invariants, true by construction: a node's parent is older than the node or a split's head, so no node is its own
-ancestor; a split moves no token, so every branch keeps its ids, logprobs and masks, and every position on a branch
-stays true.
+Invariants, true by construction: a node's parent is older than the node or is the head of a split, so no node is its
+own ancestor. A split moves no token: every branch keeps its ids, logprobs and masks, and every position on a branch
+stays valid.
 """
 
 from array import array
@@ -33,7 +33,7 @@ NONE = -1
 QUOTED = -1
 """Position of a fresh context: before every token."""
 JUDGED = 1 << 20
-"""Index of the first context in which a judge asks about a node: behind every child that was requested."""
+"""Index of the first context in which a judge asks about a node. Judge contexts come after every requested child."""
 ROOT = 0
 STOPS = tuple(STOP_WORDS)
 ENDED_BY_COIN = STOPS.index(ROULETTE)
@@ -41,16 +41,16 @@ ENDED_BY_COIN = STOPS.index(ROULETTE)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The content of one node, complete: what one growth adds."""
+    """The complete content of one node: what one growth adds."""
 
     segments: tuple[Segment, ...]
-    """Sampled tokens, then the observation, if any; a fresh context begins with its prompt."""
+    """Sampled tokens, then the observation, if any. A fresh context begins with its prompt."""
     stop: str | None = None
     action: str = "policy"
     edge: Edge = "continues"
     role: Role = "policy"
     measures: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Named values of the whole step (`step_entropy_topk` …); a name that is absent was not computed."""
+    """Named values of the whole step (`step_entropy_topk`, ...). An absent name was not computed."""
     scores: tuple[Score, ...] = ()
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -61,19 +61,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a Grow begins, fixed when it was asked."""
+    """Where a Grow begins; fixed when it is asked."""
 
     parent: int
     position: int
     """Token position on the parent's branch: its end."""
     index: int
-    """Number of children requested at that place before."""
+    """Number of children already requested at that place."""
     seed: int
     decision_id: int
 
 
 class Tree:
-    """All that grew from one problem."""
+    """Everything that grew from one problem."""
 
     __slots__ = (
         "_action", "_actions", "_edge", "_end", "_first_child", "_fork", "_index", "_last_child", "_measures", "_next",
@@ -91,21 +91,22 @@ class Tree:
         seed: int,
         codecs: Mapping[str, Codec] | None = None,
     ) -> None:
-        """`codecs`: None = every context has the tree's own tokenizer."""
+        """`codecs`: None = every context uses the tree's own tokenizer."""
         self.problem = problem.for_agents()
         self.codec = codec
-        """Of everything that grows."""
+        """Tokenizer of everything that grows."""
         self.codecs: Mapping[str, Codec] = codecs or {}
-        """Judge's action -> its tokenizer, where that is not `codec`: its contexts are its own, nothing grows there."""
+        """Judge's action -> its tokenizer, where it is not `codec`. Such contexts belong to the judge: nothing grows
+        there."""
         self.seed = seed
         self.forks: list[ForkRecord] = []
-        """Fork records by decision id; implicit decisions (one child) have none."""
+        """Fork records by decision id. Implicit decisions (one child) have no record."""
         self.pending: dict[int, Command] = {}
         """Commands in flight by id."""
         self.is_broken = False
-        """Whether its growing ended before its strategy was done."""
+        """Whether growth ended before the strategy was done."""
         self.candidates: tuple[Candidate, ...] = ()
-        """Answers its search came to, with the scores they vote with, once it is finished; empty = it was no search."""
+        """Answers that a finished search found, with the scores they vote with. Empty = the strategy was no search."""
         self.num_leaves = 0
         self.num_failed = 0
         self._segments = SegmentArena()
@@ -124,7 +125,7 @@ class Tree:
         self._notes: dict[int, dict[str, Any]] = {}
         self._append(Step(tuple(prompt)), Place(NONE, 0, 0, seed, NONE))
 
-    # -- looking ------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._parent)
@@ -143,7 +144,7 @@ class Tree:
         return self.children(node, edge="quotes")
 
     def stems(self) -> list[int]:
-        """Policy children of the root: what papers call the trees of a prompt."""
+        """Root branches (stems): the policy children of the root. Papers call them the trees of a prompt."""
         return [c for c in self.children(ROOT) if self._role[c] == 0]
 
     def path(self, node: int) -> list[int]:
@@ -161,11 +162,12 @@ class Tree:
         return nodes
 
     def leaves(self, node: int = ROOT) -> list[int]:
-        """Ended policy paths below `node` in canonical order, failed ones left out."""
+        """Ended policy paths below `node` in canonical order, without failed ones."""
         return [n for n in self.subtree(node) if self.is_leaf(n)]
 
     def expandable(self, node: int = ROOT) -> list[int]:
-        """Policy nodes from which a new step may be sampled, in canonical order: not ended, nothing above closed."""
+        """Policy nodes from which a new step may be sampled, in canonical order: neither the node nor anything above
+        has ended."""
         if any(self._stop[n] != NONE for n in self.path(node)):
             return []
         nodes = [node]
@@ -174,7 +176,7 @@ class Tree:
         return [n for n in nodes if self._is_policy(n)]
 
     def is_leaf(self, node: int) -> bool:
-        """Whether `node` ends a policy path that counts: it has a stop word that is no failure, and no child."""
+        """Whether `node` ends a policy path that counts: its stop word is not a failure, and it has no policy child."""
         stop = self._stop[node]
         if stop == NONE or not self._is_policy(node) or STOP_WORDS[STOPS[stop]].is_failure:
             return False
@@ -196,7 +198,7 @@ class Tree:
         return self._end[self._known(node)]
 
     def num_prompt(self, node: int) -> int:
-        """Number of tokens of the opening context of the branch of `node`."""
+        """Number of tokens in the opening context of the branch of `node`."""
         first = self.context(node)[0]
         return sum(self._segments.length(i) for i in self._segment_range(first) if self._segments.origin(i) == 0)
 
@@ -210,18 +212,18 @@ class Tree:
         return self._actions[self._action[node]]
 
     def index(self, node: int) -> int:
-        """Number of children requested at the same place before this one."""
+        """Number of children already requested at the same place before this one."""
         return self._index[node]
 
     def node_seed(self, node: int) -> int:
         return self._seed[node]
 
     def num_requested(self, node: int) -> int:
-        """Number of children ever requested at the end of `node`, those in flight included."""
+        """Number of children ever requested at the end of `node`, including those in flight."""
         return self._requested[node]
 
     def fork(self, node: int) -> ForkRecord | None:
-        """The decision that made `node`; None = an implicit one with one child."""
+        """The decision that made `node`; None = an implicit decision with one child."""
         decision = self._fork[node]
         return None if decision == NONE else self.forks[decision]
 
@@ -243,13 +245,15 @@ class Tree:
         return known[0] if len(known) == 1 else np.concatenate([np.empty(0, np.float32), *known])
 
     def content_key(self, *nodes: int) -> bytes:
-        """What the model said in `nodes`, as bytes of its ids: ways from one place with one key said the same."""
+        """The ids that the model sampled in `nodes`, as bytes. Two paths from one place with the same key said the
+        same."""
         arena = self._segments
         segments = [i for node in nodes for i in self._segment_range(node) if arena.is_sampled(i)]
         return b"".join([arena.ids(i).tobytes() for i in segments])
 
     def num_tool_calls(self, node: int) -> int:
-        """Number of calls of tools on the branch of `node`; what was no action is none, though it was answered."""
+        """Number of tool calls on the branch of `node`. An action that named no tool does not count, even if it was
+        answered."""
         calls = (self._segments.tool_call(i) for n in self.context(node) for i in self._segment_range(n))
         return sum(call is not None and call.tool != "" for call in calls)
 
@@ -264,14 +268,18 @@ class Tree:
         return self._scores.get(node, ())
 
     def reward(self, node: int) -> float | None:
-        """Value of `reward_score`; None = there is none, or the judge gave none."""
+        """Value of `reward_score`; None = there is no such score, or the judge gave no value."""
         score = self.reward_score(node)
         return None if score is None else score.value
 
     def reward_score(self, node: int) -> Score | None:
-        """The score that is the reward of `node`: the last one of the judge that scored it last when it ended, whatever
-        others said of it later; of a node that nobody scored then, the last one of all. None = nobody did, but for a
-        prune rule, or random termination (a coin) ended the path: what it would have been worth is not known."""
+        """The score that counts as the reward of `node`: the last score by the judge that scored it last when it ended.
+        What other judges say later does not count. If nobody scored the node when it ended: the last score of all.
+        Scores given to a prune rule never count.
+
+        None = no score counts, or random termination (a coin) ended the path: nobody knows what it would have been
+        worth.
+        """
         scores = [score for score in self._scores.get(node, ()) if not score.is_of_step]
         if not scores or self._stop[node] == ENDED_BY_COIN:
             return None
@@ -294,21 +302,21 @@ class Tree:
         return self.codecs.get(self.action(node), self.codec) if self.codecs else self.codec
 
     def context(self, node: int) -> list[int]:
-        """Nodes of the branch of `node`: from its last fresh context on."""
+        """Nodes of the branch of `node`, starting at its last fresh context."""
         nodes = [self._known(node)]
         while self._edge[nodes[-1]] == 0 and self._parent[nodes[-1]] != NONE:
             nodes.append(self._parent[nodes[-1]])
         return nodes[::-1]
 
     def contexts(self, node: int) -> list[Branch]:
-        """One branch for every fresh context on the way to `node`, the root's first: what a quoting prompt may cite."""
+        """One branch for each fresh context on the way to `node`, the root's first: what a quoting prompt may cite."""
         branches = [self.branch(node)]
         while (above := self._parent[self.context(branches[-1].node)[0]]) != NONE:
             branches.append(self.branch(above))
         return branches[::-1]
 
     def spent(self) -> dict[str, Spend]:
-        """What the tree's segments, calls and scores billed, by role: the ledger, recomputed."""
+        """What the tree's segments, calls and scores billed, by role: the ledger, computed again."""
         by_role: dict[str, Spend] = {}
         for node in range(len(self)):
             spend = by_role.setdefault(self.role(node), Spend())
@@ -325,12 +333,12 @@ class Tree:
             spend.judge_calls += len(self._scores.get(node, ()))
         return by_role
 
-    # -- growing (the driver's) -----------------------------------------------------------------------------------
+    # -- growing (driver only) -------------------------------------------------------------------------------------
 
     def begin(
         self, command_id: int, command: Command, *, edge: Edge = "continues", words: Iterable[str] = ()
     ) -> Place | None:
-        """Register a command as in flight; for a Grow, fix its place, splitting and recording its fork as needed.
+        """Register a command as in flight. For a Grow, fix its place; this may split a node and record a fork.
 
         `words` are stop words that a fork position must not cut. Raises `ContractError` on an impossible command.
         """
@@ -353,9 +361,9 @@ class Tree:
         return Place(node, position, index, child_seed(self._seed[node], position, index), NONE)
 
     def about(self, judge: Judge, number: int) -> Place:
-        """The place of the `number`-th fresh context in which a judge asks: they quote the nodes it judges in their
-        order, further ones the last. It counts as no child requested, so that asking changes nothing about what grows.
-        """
+        """The place of the `number`-th fresh context of a judge. Context i quotes the i-th node to judge; further
+        contexts quote the last node. The context does not count as a requested child, so judging does not change what
+        grows."""
         last = len(judge.nodes) - 1
         node = self._known(judge.nodes[min(number, last)])
         seed = judge_seed(self._seed[node], judge.judge, judge.attempt)
@@ -364,11 +372,11 @@ class Tree:
         return Place(node, QUOTED, JUDGED + judge.attempt, seed, NONE)
 
     def end(self, command_id: int) -> None:
-        """A command is answered."""
+        """Remove an answered command from `pending`."""
         del self.pending[command_id]
 
     def close(self, node: int, reason: str, *, stop: str = "closed") -> None:
-        """End the path at `node`, if it has not ended, with a stop word and a reason."""
+        """End the path at `node` with a stop word, unless it has ended already. Note the reason in both cases."""
         if self._stop[self._known(node)] == NONE:
             self._stop[node] = STOPS.index(stop)
             self.num_leaves += self.is_leaf(node)
@@ -381,9 +389,10 @@ class Tree:
         self._notes.setdefault(node, {}).update(notes)
 
     def split(self, node: int, position: int) -> int:
-        """Divide `node` at token `position` of its branch; the new head takes its place, the tail keeps its id.
+        """Divide `node` at token `position` of its branch. A new head takes its place; the tail keeps its id.
 
-        Returns the head. Fork record, share and seed are the head's; children, stop word, scores and notes the tail's.
+        Returns the head. The head gets the fork record, share and seed; the tail keeps children, stop word, scores and
+        notes.
         """
         start = self._start(node)
         if not start < position < self._end[node]:
@@ -409,7 +418,7 @@ class Tree:
         """Give back spare memory; called when the tree is finished."""
         self._segments.trim()
 
-    # -- inside -----------------------------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------------------
 
     def _known(self, node: int) -> int:
         if not 0 <= node < len(self._parent):
@@ -434,7 +443,7 @@ class Tree:
         return self._end[node] - sum(self._segments.length(i) for i in self._segment_range(node))
 
     def _is_split_tail(self, node: int) -> bool:
-        """Whether `node` goes on with a run its parent began: one turn of the policy on two nodes."""
+        """Whether `node` continues a run that its parent began: one turn of the policy on two nodes."""
         own, parent = self._segment_range(node), self._parent[node]
         if parent == NONE or self._edge[node] == 1 or not own or not self._segment_range(parent):
             return False
@@ -442,14 +451,14 @@ class Tree:
         return has_begun and self._seed[node] == self._seed[parent]
 
     def _place(self, grow: Grow, words: Iterable[str]) -> Place:
-        """Behind the branch of the node, or at a position on it."""
+        """At the end of the node's branch, or at a position on it."""
         parent = self._parent_at(grow, tuple(words))
         if self.is_ended(parent):
             raise ContractError(f"cannot grow from node {parent}: it ended with {self.stop(parent)!r}")
         return self._next_place(grow, parent, position=self._end[parent], requested=self._requested)
 
     def _refuse_other_codec(self, grow: Grow) -> None:
-        """What grows is of the tree's own codec, so that no branch and no row mixes tokens of two."""
+        """Raise an error unless the growth uses the tree's own codec: no branch and no row may mix two tokenizers."""
         if grow.action in self.codecs or self.codec_of(self._known(grow.node)) is not self.codec:
             raise ContractError(
                 f"{grow!r}: action {grow.action!r}, or node {grow.node}, is a judge's with a tokenizer of its own; "
@@ -457,7 +466,8 @@ class Tree:
             )
 
     def _quoted_place(self, grow: Grow) -> Place:
-        """In a fresh context under the node, which may have ended: it continues no token."""
+        """In a fresh context under the node. The node may have ended, because the context continues none of its
+        tokens."""
         if grow.at is not None:
             raise ContractError(f"{grow!r}: an action that quotes has no token position")
         return self._next_place(grow, self._known(grow.node), position=QUOTED, requested=self._quoted)
@@ -470,7 +480,7 @@ class Tree:
         return Place(parent, position, index, child_seed(self._seed[parent], position, index), decision)
 
     def _parent_at(self, grow: Grow, words: tuple[str, ...]) -> int:
-        """The node at whose end the growth begins, made by a split where `at` falls inside a sampled run."""
+        """The node at whose end the growth begins. If `at` falls inside a sampled run, a split makes that node."""
         node = self._known(grow.node)
         at = self.num_prompt(node) if grow.at == 0 else grow.at
         if at is None or at == self._end[node]:
@@ -492,7 +502,7 @@ class Tree:
         return self.split(owner, at)
 
     def _fit_for_fork(self, owner: int, grow: Grow) -> int:
-        """An inner node boundary is a place to fork unless its run had ended there without an observation."""
+        """An inner node boundary is a valid place to fork, unless its run ended there without an observation."""
         if self.is_ended(owner):
             raise ContractError(f"fork position {grow.at} is behind the end of node {owner} ({self.stop(owner)!r})")
         return owner
@@ -507,7 +517,7 @@ class Tree:
         raise AssertionError("position lies inside the node")
 
     def _settled(self, owner: int, at: int, words: tuple[str, ...]) -> int:
-        """`at` moved left out of any stop word or character; the run it lies in may span several nodes."""
+        """`at`, moved left until it cuts no stop word and no character. Its run may span several nodes."""
         tail = owner
         while (only := self.children(tail)) and self._continues_run(tail, only[0]):
             tail = only[0]
@@ -531,7 +541,7 @@ class Tree:
         return start
 
     def _decision(self, fork: Fork | int | None, parent: int, *, is_first: bool) -> int:
-        """Decision id of a Grow's fork; a Fork is recorded when it is first seen."""
+        """Decision id of a Grow's fork. A Fork is recorded when it is first seen."""
         if fork is None and is_first:
             return NONE
         if isinstance(fork, int):
@@ -546,7 +556,7 @@ class Tree:
         return self._record(fork or Fork(1, "again"), parent, is_first=is_first)
 
     def _record(self, fork: Fork, parent: int, *, is_first: bool) -> int:
-        """Write a decision down, before its first child is asked for; returns its id."""
+        """Record a decision before its first child is asked for; returns its id."""
         record = ForkRecord(
             decision_id=len(self.forks),
             node=parent,
@@ -577,7 +587,7 @@ class Tree:
         for segment in step.segments:
             self._segments.add(segment)
         if place.parent != NONE:
-            # A path may be closed before what was growing below it is delivered; it then ends further down.
+            # A path may be closed before a growth below it is delivered. The path then ends further down.
             self.num_leaves -= self.is_leaf(place.parent)
             self._link(node, place.parent)
             self.num_leaves += self.is_leaf(place.parent)
@@ -614,7 +624,7 @@ class Tree:
             self.num_failed += STOP_WORDS[step.stop].is_failure
 
     def _link(self, node: int, parent: int) -> None:
-        """Insert `node` among its siblings by order of request; nearly always at the end."""
+        """Insert `node` among its siblings by order of request, nearly always at the end."""
         before = self._last_child[parent]
         while before != NONE and self._order(before) > self._order(node):
             before = self._previous[before]
@@ -630,11 +640,11 @@ class Tree:
             self._previous[after] = node
 
     def _order(self, node: int) -> tuple[int, int]:
-        """Place among siblings: continuations first, each kind by order of request."""
+        """Sort key among siblings: continuations first, each kind by order of request."""
         return self._edge[node], self._index[node]
 
     def _replace_child(self, old: int, new: int) -> None:
-        """Put `new` where `old` stands among its siblings."""
+        """Put `new` in the place of `old` among its siblings."""
         parent, before, after = self._parent[old], self._previous[old], self._next[old]
         self._previous[new], self._next[new] = before, after
         if before == NONE:
@@ -647,7 +657,7 @@ class Tree:
             self._previous[after] = new
 
     def _divide_segments(self, node: int, head: int, offset: int) -> None:
-        """Give the first `offset` tokens of `node` to `head`, whose segments are appended to the arena."""
+        """Give the first `offset` tokens of `node` to `head`. The segments of `head` are appended to the arena."""
         self._segment[head] = len(self._segments)
         for i in self._segment_range(node):
             length = self._segments.length(i)

@@ -1,6 +1,7 @@
-"""Credit, the advantage estimators: a tree -> a coefficient for every sampled token. Each says where it is exact.
+"""Credit: the advantage estimators. Each maps a tree to a coefficient for every sampled token, and says where it is
+exact.
 
-Imports core only; pure numpy. Read `forest` first, then `choose`.
+It imports core only; pure numpy. Read `forest` first, then `choose`.
 """
 
 from ramify.core.strategy import PostHocRule

@@ -1,14 +1,16 @@
 """Balance: shares that make one round of post-hoc forks exact (`docs/credit.md`, lemma 5).
 
-A post-hoc rule looks at a finished path, the trunk, and grows branches from places on it. Branches so grown do not have
-the law of fresh paths. The repair keeps them: at a fork the trunk and its branches share in proportion to the mean
-number of forks that the rule would make exactly here, were each of them the trunk. Given the tokens before the fork
-they are equally likely to have been the trunk, so each fork adds nothing in the mean. With a_x, a_y these shares and
-m the most forks of one trunk, a branch weighs a_y / m and the trunk 1 - the sum over its forks of (1 - a_x) / m.
+A post-hoc rule looks at a finished path, the trunk, and grows branches from places on it. Such branches are not
+distributed like fresh paths. Balanced shares correct this and keep the branches. At a fork, the trunk and its branches
+share in proportion to how many forks, on average, the rule would make exactly here if each of them were the trunk.
+Given the tokens before the fork, all of them are equally likely to have been the trunk, so each fork adds zero on
+average. Let a_x, a_y be these shares and m the most forks of one trunk. Then a branch weighs a_y / m, and the trunk
+weighs 1 minus the sum over its forks of (1 - a_x) / m.
 
-Covered: trees of one chain each, forked once, whose branches fork no more. All else is a `ContractError`. A path lost
-for no reason of its own tokens is left out of its fork, and a tree without its trunk is left out whole; that is exact.
-Baselines come from other trees only: what a fork's siblings scored says where the rule looked.
+This covers trees of one chain each, forked in one round, whose branches do not fork again. Anything else raises
+`ContractError`. A path that was lost for a reason other than its own tokens is left out of its fork, and a tree without
+its trunk is left out as a whole; both keep the result exact. Baselines come from other trees only, because the scores
+of a fork's siblings depend on where the rule looked.
 """
 
 from dataclasses import dataclass, field, replace
@@ -25,9 +27,9 @@ from ramify.credit.split import split
 
 
 def balanced(forest: Forest, tree: Tree, rule: PostHocRule) -> Forest:
-    """`forest`, of `tree`, with the shares of lemma 5 in `balanced`. Mutates nothing.
+    """Return `forest`, which is the forest of `tree`, with the shares of lemma 5 in `balanced`. Mutates nothing.
 
-    Raises `ContractError` where the lemma does not cover the tree, or the rule is not the one that forked it.
+    Raises `ContractError` if the lemma does not cover the tree, or if another rule forked it.
     """
     if forest.has_coins:
         raise ContractError(
@@ -45,7 +47,7 @@ def balanced(forest: Forest, tree: Tree, rule: PostHocRule) -> Forest:
 
 
 def rebalanced(forest: Forest) -> Forest:
-    """`forest` with its balanced shares in place of the planned ones; itself where all forks are predictable.
+    """`forest` with its balanced shares in place of the planned ones. If all forks are predictable, `forest` itself.
 
     Raises `ContractError` for post-hoc forks without balanced shares.
     """
@@ -60,7 +62,8 @@ def rebalanced(forest: Forest) -> Forest:
 
 
 def shares_of(forest: Forest, weights: Array_N) -> Array_N:
-    """(N,) shares whose products on the way to each leaf are its (num_leaves,) `weights`; 0 below a weight of 0."""
+    """(N,) shares whose product on the way to each leaf is the leaf's weight in (num_leaves,) `weights`; 0 below a
+    weight of 0."""
     totals = forest.over_leaves(weights).tolist()
     parents = forest.parent.tolist()
     above = [1 if parent == STEM else totals[parent] for parent in parents]
@@ -68,15 +71,15 @@ def shares_of(forest: Forest, weights: Array_N) -> Array_N:
 
 
 def balanced_split(forest: Forest) -> Array_N:
-    """(N,) w_c Q_c by balanced shares: no baseline. Exact."""
+    """(N,) w_c Q_c with balanced shares: no baseline. Exact."""
     return split(rebalanced(forest))
 
 
 def balanced_split_tree_loo(forest: Forest) -> Array_N:
-    """(N,) w_c (Q_c - mean of the other trees' values), by balanced shares. Exact.
+    """(N,) w_c (Q_c - mean of the other trees' values), with balanced shares. Exact.
 
-    A tree that is alone is compared with 0. Trees are the method's (`Forest.tree`): a fork of the bare prompt is a stem
-    of the tree that made it.
+    If there is only one tree, its baseline is 0. Trees are those of the published method (`Forest.tree`): a fork of the
+    bare prompt is a stem (root branch) of the tree that made it.
     """
     forest = rebalanced(forest)
     trees, leaves = forest.stem if forest.tree is None else forest.tree, forest.leaves
@@ -91,11 +94,11 @@ def balanced_split_tree_loo(forest: Forest) -> Array_N:
 
 @dataclass(slots=True)
 class _Round:
-    """The trunks of a tree and the one round of forks that was made of them."""
+    """The trunks of a tree and the one round of forks on them."""
 
     num_trees: int
     trunks: dict[int, int] = field(default_factory=dict[int, int])
-    """Number of a tree -> leaf of its trunk; trees whose trunk is lost are missing."""
+    """Number of a tree -> leaf of its trunk. Trees whose trunk is lost are missing."""
     number: dict[int, int] = field(default_factory=dict[int, int])
     """Post-hoc decision -> number of the tree that made it."""
     branches: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
@@ -118,14 +121,15 @@ class _Round:
         return found
 
     def caveats(self, num_planned: int) -> list[str]:
-        """What keeps the lemma's numbers from being exact; `num_planned` = forks that the rule makes of the trunks."""
+        """Why the lemma's numbers are not exact, if they are not. `num_planned`: number of forks that the rule makes on
+        the trunks."""
         num_unmade = num_planned - sum(number in self.trunks for number in self.number.values())
         caveats = [f"{self.num_missing} planned branch(es) never came"] if self.num_missing else []
         caveats += [f"{num_unmade} fork(s) of finished paths were never made"] if num_unmade > 0 else []
         return caveats if self.trunks or not self.number else [*caveats, "every chain that was forked is lost"]
 
     def _add(self, tree: Tree, fork: ForkRecord) -> None:
-        """Take note of one decision; refuse those of another kind."""
+        """Record one decision. Raises `ContractError` for a decision that the lemma does not cover."""
         children = [c for c in tree.children(fork.node) + tree.derived(fork.node) if tree.fork(c) == fork]
         if any(tree.role(child) != "policy" for child in children):
             return
@@ -154,7 +158,8 @@ class _Round:
 
 
 def _weights(tree: Tree, rule: PostHocRule, found: _Round) -> tuple[dict[int, float], int]:
-    """Weight of each leaf, those of lost trees missing; and how many forks the rule makes of these trunks."""
+    """Weight of each leaf, without the leaves of lost trees; and the number of forks that the rule makes on these
+    trunks."""
     weights: dict[int, float] = {}
     num_planned = 0
     for number, trunk in found.trunks.items():

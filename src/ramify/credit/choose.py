@@ -1,8 +1,8 @@
-"""Choose: a credit by name, and whether it is exact for the forest it is given.
+"""Choose: find a credit by name, and say whether it is exact for the given forest.
 
-Owns the one table of credits. `auto` takes the exact `subtree_loo` where every fork is predictable and the published
-`leaf_grpo` where not. An exact credit asked for by name on forks that are not predictable is a `ContractError`: its
-numbers would look exact and not be.
+It owns the one table of credits. `auto` uses the exact `subtree_loo` if every fork is predictable, and the published
+`leaf_grpo` otherwise. If an exact credit is named for forks that are not predictable, a `ContractError` is raised: its
+numbers would look exact but would not be.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,10 +37,11 @@ class Credit:
     """Forest -> (N,) coefficient of every sampled token of each node. Pure, O(nodes)."""
     exact_for: Literal["predictable forks", "balanced shares", "chains", "nothing"]
     leaf_advantages: Callable[[Forest], Advantages] | None = None
-    """Forest -> (num_leaves,) advantages the coefficients are made of; None = it has none of leaves."""
+    """Forest -> (num_leaves,) advantages from which the coefficients are made; None = this credit has no leaf
+    advantages."""
     min_stems: int = 1
     measures: tuple[str, ...] = ()
-    """Measures of the nodes that it reads."""
+    """Measures of the nodes that this credit reads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,15 +51,17 @@ class Credited:
     name: str
     forest: Forest
     coefficients: Array_N
-    """(N,) coefficient of every sampled token of each node; the gradient is their sum times grad log pi."""
+    """(N,) coefficient of every sampled token of each node. The gradient is the sum of coefficient times grad log
+    pi."""
     leaf_advantages: Advantages | None
-    """(num_leaves,) for credits of leaves: the group's plain advantages, coefficient = their sum below / num_leaves."""
+    """(num_leaves,) for credits of leaves: the group's plain advantages. A coefficient is their sum below the node /
+    num_leaves."""
     reasons: tuple[str, ...]
-    """Why the gradient is not exact; empty = it is."""
+    """Why the gradient is not exact; empty = it is exact."""
 
     @property
     def weights(self) -> Array_N:
-        """(N,) product of shares: what terms without an advantage are weighted by."""
+        """(N,) product of shares: the weight of loss terms without an advantage."""
         return self.forest.weight
 
     @property
@@ -79,7 +82,7 @@ def _against_mean(forest: Forest) -> Advantages:
 
 
 def _turn_credits() -> dict[str, Credit]:
-    """AT2PO's, one for each value and advantage; `leaf_mean` and `node_value` are left out of the name."""
+    """AT2PO's credits, one for each value and advantage. The name leaves out `leaf_mean` and `node_value`."""
     found: dict[str, Credit] = {}
     for value, advantage in product(get_args(Value), get_args(Advantage)):
         parts = [part for part in (value, advantage) if part not in ("leaf_mean", "node_value")]
@@ -90,7 +93,8 @@ def _turn_credits() -> dict[str, Credit]:
 
 
 def _subgroup_credits() -> dict[str, Credit]:
-    """TreePO's as published: the script's, and by its two switches; their defaults are left out of the name."""
+    """TreePO's published credits: the script's default, and the variants of its two switches. The name leaves out
+    default switches."""
     found: dict[str, Credit] = {}
     for weighing, drop_flat in product(get_args(Weighing), (False, True)):
         parts = [*([] if weighing == "average" else [weighing]), *(["drop_flat"] if drop_flat else [])]
@@ -137,9 +141,9 @@ CREDITS: Final[Mapping[str, Credit]] = MappingProxyType(
 AUTO: Final = "auto"
 NAMES: Final = (AUTO, *CREDITS)
 EXACT: Final = "subtree_loo"
-"""What `auto` takes where forks are predictable."""
+"""What `auto` uses if all forks are predictable."""
 PUBLISHED: Final = "leaf_grpo"
-"""What `auto` takes elsewhere: what trainers do to rows that know of no tree."""
+"""What `auto` uses otherwise: the same as trainers do with rows that know nothing of a tree."""
 
 
 def measures_of(name: str) -> tuple[str, ...]:
@@ -155,9 +159,9 @@ def needs_balance(name: str) -> bool:
 
 
 def credit(name: str, forest: Forest) -> Credited:
-    """Credit `forest` by the credit called `name`, or `auto`.
+    """Credit `forest` with the credit called `name`, or `auto`.
 
-    Raises `ConfigError` for an unknown name and `ContractError` where an exact credit cannot be exact.
+    Raises `ConfigError` for an unknown name and `ContractError` if an exact credit cannot be exact.
     """
     if name == AUTO:
         name = PUBLISHED if forest.post_hoc_reasons else EXACT

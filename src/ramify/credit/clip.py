@@ -1,8 +1,8 @@
-"""Clip: what a clipped loss needs of a token that several leaves share, so that it is trained once and exactly.
+"""Clip: what a clipped loss needs for a token shared by several leaves, so that it is trained once and exactly.
 
-PPO's clip is not linear in the advantage. With r the ratio of a token, exactly,
-sum over l of w_l min(r A_l, clip(r) A_l) = A_plus min(r, 1 + high) + A_minus max(r, 1 - low); clipping A_plus + A_minus
-once is another loss. W multiplies terms without an advantage (KL, entropy). See `docs/credit.md`.
+PPO's clip is not linear in the advantage. With r the ratio of a token, it holds exactly that sum over l of w_l min(r
+A_l, clip(r) A_l) = A_plus min(r, 1 + high) + A_minus max(r, 1 - low). Clipping A_plus + A_minus once is a different
+loss. W multiplies terms without an advantage (KL, entropy). See `docs/credit.md`.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from ramify.credit.group import Advantages
 
 
 class ClipParts(NamedTuple):
-    """For each node, over the leaves below it."""
+    """Sums for each node over the leaves below it."""
 
     plus: Array_N
     """(N,) sum of w_l max(A_l, 0)."""
@@ -26,10 +26,10 @@ class ClipParts(NamedTuple):
 
 
 def clip_parts(forest: Forest, advantages: Advantages) -> ClipParts:
-    """The parts of (num_leaves,) leaf advantages, by the leaves' split weights.
+    """The parts for (num_leaves,) leaf advantages, with the leaves' split weights.
 
-    Raises `ContractError` under random termination (coins): a leaf that a coin ended weighs beside those that count
-    for it.
+    Raises `ContractError` under random termination (coins): a leaf that it ended would count besides the leaves that
+    already stand for it.
     """
     if forest.has_coins:
         raise ContractError(

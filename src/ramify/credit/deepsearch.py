@@ -1,10 +1,11 @@
-"""DeepSearch: every segment gets what the search had stored for it, the last of a path how the path ended.
+"""DeepSearch: every segment gets the value that the search stored for it; the last segment of a path gets the path's
+result.
 
-What was stored is worked out again from the forest: expansions in the order they were decided, of each the one finished
-child that the search chose, its value backed up along its path. Nothing is read that the strategy would have to leave
-behind, so that the credit takes any tree whose nodes have logprobs. Biased: stored values are sums of weighted ends and
-the mean they are held against is one of ends, so that even where most paths succeed a trunk may get less than nothing.
-Source: smiles724/DeepSearch sglang_mcts_wrapper.py, advantage_fn.py (`sibling_mean_std`), round0.sh.
+The stored values are recomputed from the forest: expansions are taken in the order they were decided; of each, the one
+finished child that the search chose is backed up along its path. The strategy need not store anything, so this credit
+works on any tree whose nodes have logprobs. Biased: stored values are sums of weighted results, but the mean subtracted
+from them is a mean of results. So even where most paths succeed, a trunk may get a negative coefficient. Source:
+smiles724/DeepSearch sglang_mcts_wrapper.py, advantage_fn.py (`sibling_mean_std`), round0.sh.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from ramify.credit.grown import MEAN_SURPRISAL
 from ramify.credit.segments import goes_on
 
 Deviation = Literal["none", "population"]
-"""What advantages are divided by: nothing, as round0.sh has it, or the final scores' deviation + 1e-6."""
+"""What advantages are divided by: nothing, as in round0.sh, or the standard deviation of the final scores + 1e-6."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Overlong:
     factor: float = 1.0
 
     def penalty(self, num_tokens: int) -> float:
-        """0 up to limit - buffer tokens, then down by `factor` over the buffer."""
+        """0 up to limit - buffer tokens; then it falls linearly by `factor` per `buffer` tokens."""
         return min((self.limit - self.buffer - num_tokens) / self.buffer * self.factor, 0.0)
 
 
@@ -42,9 +43,9 @@ OVERLONG: Final = Overlong()
 
 
 def deepsearch(forest: Forest) -> Array_N:
-    """(N,) (value - mean final value of all leaves) / number of leaves, each token once; 0 where all leaves are equal.
+    """(N,) (value - mean final value of all leaves) / number of leaves, each token once; 0 if all leaves are equal.
 
-    A finished child that was not backed up is trained by its own end.
+    A finished child that was not backed up is trained with its own result.
     """
     search = _Search(forest)
     ends = search.final[forest.leaves]
@@ -54,9 +55,9 @@ def deepsearch(forest: Forest) -> Array_N:
 
 
 def deepsearch_as_published(forest: Forest, *, deviation: Deviation = "none", overlong: Overlong = OVERLONG) -> Array_N:
-    """(N,) sum of a token's advantages over the backed up paths it lies on, over the number of such paths.
+    """(N,) sum of a token's advantages over the backed-up paths it lies on, divided by the number of such paths.
 
-    So a trunk counts once a path, and what lies on none is not trained. A single path is held against 0.
+    So a trunk counts once per path, and tokens on no such path are not trained. A single path has the baseline 0.
     """
     search = _Search(forest)
     penalties = np.array([overlong.penalty(int(search.num_tokens[leaf])) for leaf in search.chosen])
@@ -72,23 +73,23 @@ def deepsearch_as_published(forest: Forest, *, deviation: Deviation = "none", ov
 
 
 class _Search:
-    """A search, worked out again from what it grew. Arrays are (N,)."""
+    """A search, recomputed from what it grew. Arrays are (N,)."""
 
     def __init__(self, forest: Forest) -> None:
         self._parent: list[int] = forest.parent.tolist()
         self._goes_on: list[bool] = goes_on(forest).tolist()
         self._decision: list[int] = self._parent if forest.decision is None else forest.decision.tolist()
         self.num_tokens = self._summed(forest.num_tokens)
-        """Sampled tokens from the prompt on."""
+        """Number of sampled tokens from the prompt to the end of each node."""
         self.final = self._final(forest)
-        """Value of the path whose last segment a node belongs to; NaN where none ends."""
+        """Value of the path whose last segment contains the node; NaN where no path ends."""
         surprisal = self._summed(_surprisal(forest)) / np.maximum(self.num_tokens, 1)
         self.chosen = [self._choice(leaves, surprisal) for leaves in self._expansions(forest)]
-        """Leaves that were backed up, in that order."""
+        """Leaves that were backed up, in order."""
         self.stored = self._stored()
-        """What the backups left in each segment."""
+        """What the backups stored in each segment."""
         self.value = np.where(np.isnan(self.final), np.tanh(self.stored), self.final)
-        """What a segment's tokens are trained with, before anything is subtracted."""
+        """What a segment's tokens are trained with, before the mean is subtracted."""
 
     def path(self, leaf: int) -> list[int]:
         """Nodes from a leaf up to its stem."""
@@ -98,7 +99,7 @@ class _Search:
         return nodes
 
     def _summed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Sums of values of nodes from the stem on."""
+        """Sums of the nodes' values from the stem (root branch) to each node."""
         sums = values.tolist()
         for node, parent in enumerate(self._parent):
             if parent != STEM:
@@ -113,7 +114,7 @@ class _Search:
         return final
 
     def _expansions(self, forest: Forest) -> list[list[int]]:
-        """The finished children of each expansion, by their leaves, in the order decided."""
+        """The finished children of each expansion, given by their leaves, in the order they were decided."""
         finished: dict[tuple[int, int], list[int]] = {}
         for leaf in map(int, forest.leaves):
             first = leaf

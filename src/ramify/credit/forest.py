@@ -1,9 +1,9 @@
-"""Forest: the shape credit looks at: the sampled paths of one problem as flat arrays, parents first.
+"""Forest: the input of every credit: the sampled paths of one problem as flat arrays, parents first.
 
-Owns shares and weights. A forest hangs from a virtual root, the bare prompt; its stems are what papers call the trees
-of a prompt. Every node has a leaf below it, and every leaf a reward. Sampled once, a token belongs to one node.
-Credits are functions of a forest alone. Arrays may hold `fractions.Fraction` objects: then everything that needs no
-square root is exact. See `docs/credit.md`.
+It owns shares and weights. A forest has a virtual root, the bare prompt. Its stems (root branches) are what papers call
+the trees of a prompt. Every node has a leaf below it, and every leaf has a reward. A token is sampled once and belongs
+to one node. Credits are functions of a forest alone. Arrays may hold `fractions.Fraction` objects; then everything that
+needs no square root is exact. See `docs/credit.md`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ramify.core.errors import ContractError
 
 Array_N = npt.NDArray[Any]
-"""(num_nodes,) float64, or objects of Fraction."""
+"""(num_nodes,) float64, or Fraction objects."""
 Ints_N = npt.NDArray[np.int32]
 STEM = -1
 
@@ -29,7 +29,7 @@ class Forest:
     parent: Ints_N
     """(N,) index of each node's parent, smaller than its own; -1 for a stem."""
     share: Array_N
-    """(N,) share of each node in what its parent passes on; of stems, in the whole."""
+    """(N,) share of each node in its parent's weight; of a stem, in the whole."""
     reward: Array_N
     """(N,) return of each leaf; NaN on inner nodes."""
     num_tokens: Ints_N
@@ -41,15 +41,17 @@ class Forest:
     caveats: tuple[str, ...] = ()
     """Other reasons why no credit of this forest is exact."""
     measures: Mapping[str, Array_N] = field(default_factory=dict[str, Array_N])
-    """Name -> (N,) values of the nodes' own steps, NaN where not computed; published credits read them."""
+    """Name -> (N,) values of the nodes' own steps, NaN where not computed. Published credits read them."""
     decision: Ints_N | None = None
-    """(N,) id of the decision that made each node, in the order decided; -1 = an implicit one."""
+    """(N,) id of the decision that made each node, in the order decided; -1 = an implicit decision."""
     selected: npt.NDArray[np.bool_] | None = None
-    """(N,) whether a leaf lies on a row that will be trained; None = all do. Published credits read it."""
+    """(N,) whether a leaf's path becomes a row that will be trained; None = all do. Published credits read it."""
     tree: Ints_N | None = None
-    """(N,) number of the published method's tree that each node belongs to (`core/stems.py`); None = its stem's."""
+    """(N,) number of the published method's tree that each node belongs to (`core/stems.py`); None = each stem is a
+    tree."""
     has_coins: bool = False
-    """Whether random termination (a coin) ended paths, which are worth 0, or let them go on, which count for more."""
+    """Whether random termination (a coin) was used. Paths that it ended have return 0; paths that it let go on count
+    for more."""
     balanced: Array_N | None = None
     """(N,) shares that make one round of post-hoc forks exact (`credit/balance.py`); None = not computed."""
 
@@ -70,7 +72,7 @@ class Forest:
 
     @classmethod
     def of_arrays(cls, parent: Sequence[int], share: Sequence[Any], reward: Sequence[Any]) -> "Forest":
-        """A forest of nodes 0 .. N-1, one token each; `reward` is None on inner nodes. Numbers are kept as they are."""
+        """A forest of nodes 0 .. N-1 with one token each. `reward` is None on inner nodes. Numbers keep their type."""
         dtype = np.float64 if all(isinstance(x, int | float) for x in share) else object
         rewards = [float("nan") if r is None else r for r in reward]
         size = len(parent)
@@ -103,7 +105,7 @@ class Forest:
         return np.flatnonzero(self.parent == STEM).astype(np.int32)
 
     def measure(self, name: str) -> Array_N:
-        """(N,) a measure that a credit cannot do without. Raises `ContractError` if a node has none."""
+        """(N,) a measure that a credit requires. Raises `ContractError` if a node does not have it."""
         values = self.measures.get(name)
         if values is None or np.isnan(values).any():
             raise ContractError(f"this credit reads {name!r}, which not every node has; use an engine that gives it")
@@ -120,7 +122,7 @@ class Forest:
 
     @cached_property
     def is_forked(self) -> bool:
-        """Whether any path leaves another behind the prompt."""
+        """Whether any two paths share a node and then diverge."""
         inner = self.parent[self.parent != STEM]
         return len(np.unique(inner)) < len(inner)
 
@@ -135,7 +137,7 @@ class Forest:
 
     @cached_property
     def outside(self) -> Array_N:
-        """(N,) weight of what is not below each node, as planned when it was asked for; without coins 1 - w_c."""
+        """(N,) planned weight of everything that is not below each node; without random termination it is 1 - w_c."""
         shares, parents = self.share.tolist(), self.parent.tolist()
         sums: dict[int, Any] = {}
         for parent, share in zip(parents, shares, strict=True):
@@ -170,7 +172,7 @@ class Forest:
         return np.array(stems, np.int32)
 
     def over_leaves(self, values: Array_N) -> Array_N:
-        """(N,) sum of (num_leaves,) `values` over the leaves below each node, itself included."""
+        """(N,) sum of (num_leaves,) `values` over the leaves below each node; for a leaf, its own value."""
         sums = np.zeros(len(self), values.dtype)
         sums[self.leaves] = values
         totals = sums.tolist()

@@ -1,7 +1,7 @@
 """Group: credits that compare every leaf with the others of its prompt, as trainers do: GRPO, RLOO, Dr.GRPO, MaxRL.
 
-A leaf's advantage goes to every token on its path: c = sum over the leaves below of A_l / num_leaves. Exact on chains
-at best (`leaf_loo`); on trees they weigh fork-rich prefixes more and are biased. Sources: `docs/credit.md`;
+A leaf's advantage goes to every token on its path: c = sum over the leaves below of A_l / num_leaves. `leaf_loo` is
+exact on chains. On trees all are biased, because they weigh prefixes with many forks more. Sources: `docs/credit.md`;
 verl core_algos.py (compute_grpo_outcome_advantage, compute_rloo_outcome_advantage); arXiv 2503.20783;
 PrimeIntellect-ai/prime-rl orchestrator/algo/max_rl.py.
 """
@@ -17,9 +17,10 @@ Kind = Literal["grpo", "rloo", "dr_grpo", "max_rl"]
 Mode = Literal["corrected", "as_published"]
 """corrected: a group of one, or of equal rewards, has advantage 0."""
 Deviation = Literal["sample", "population"]
-"""sample: divide by the sample standard deviation + 1e-6, as trainers do; population: by the population's alone."""
+"""sample: divide by the sample standard deviation + 1e-6, as trainers do. population: divide by the population standard
+deviation alone."""
 Advantages = npt.NDArray[Any]
-"""(num_leaves,) one a member of the group."""
+"""(num_leaves,) one per member of the group."""
 EPSILON: Final = 1e-6
 """Added to the standard deviation (verl core_algos.py)."""
 
@@ -29,8 +30,8 @@ def group_advantages(
 ) -> Advantages:
     """Advantages of the members of one group, (n,) rewards -> (n,).
 
-    grpo: (r - mean) / std; rloo: (r - mean of the others); dr_grpo: r - mean; max_rl: (r - mean) / mean, 0 where the
-    mean is not positive. As published, one member is compared with nothing: its mean is 0 and its deviation 1.
+    grpo: (r - mean) / std; rloo: r - mean of the others; dr_grpo: r - mean; max_rl: (r - mean) / mean, 0 if the mean is
+    not positive. As published, a group of one has mean 0 and deviation 1.
     """
     size = len(rewards)
     if size == 0 or (mode == "corrected" and bool((rewards == rewards[0]).all())):
@@ -51,31 +52,33 @@ def group_advantages(
 
 
 def leaf_grpo(forest: Forest, *, deviation: Deviation = "sample") -> Array_N:
-    """(N,) GRPO's z-scores of the leaves, summed over the leaves through each token and divided by their number.
+    """(N,) GRPO's z-scores of the leaves, summed over the leaves through each token and divided by the number of
+    leaves.
 
-    Biased: the deviation contains the leaf itself, and so does the mean. The trunk of a single tree gets zero.
+    Biased: the deviation and the mean both include the leaf itself. The trunk of a single tree gets zero.
     """
     rewards = forest.rewards.astype(np.float64)
     return spread(forest, group_advantages(rewards, "grpo", deviation=deviation))
 
 
 def leaf_loo(forest: Forest) -> Array_N:
-    """(N,) each leaf against the mean of the others (RLOO). Exact on chains, biased on trees."""
+    """(N,) each leaf minus the mean of the others (RLOO). Exact on chains, biased on trees."""
     return spread(forest, group_advantages(forest.rewards, "rloo"))
 
 
 def leaf_mean(forest: Forest) -> Array_N:
-    """(N,) each leaf against the mean of all. On n chains scaled by (n - 1) / n, on trees biased."""
+    """(N,) each leaf minus the mean of all. On n chains it is scaled by (n - 1) / n; on trees it is biased."""
     return spread(forest, group_advantages(forest.rewards, "dr_grpo"))
 
 
 def spread(forest: Forest, advantages: Advantages) -> Array_N:
-    """(N,) coefficients of (num_leaves,) leaf advantages: their sum below each node over the number of leaves."""
+    """(N,) coefficients from (num_leaves,) leaf advantages: their sum below each node, divided by the number of
+    leaves."""
     return forest.over_leaves(advantages / max(1, forest.num_leaves))
 
 
 def _deviation(rewards: Advantages, deviation: Deviation) -> float:
-    """What GRPO divides by; 1 + epsilon for one member, as published."""
+    """The divisor in GRPO; 1 + epsilon for one member, as published."""
     if deviation == "population":
         return float(np.std(rewards))
     return float(np.std(rewards, ddof=1)) + EPSILON if len(rewards) > 1 else 1.0 + EPSILON

@@ -1,14 +1,14 @@
-"""Grown: a tree -> the forest its credit is computed on.
+"""Grown: a tree -> the forest that its credit is computed on.
 
-Only nodes of role `policy` that continue their parent count. Paths that failed for no reason of their own tokens are
-dropped and their siblings' shares renormalised; every other loss is named, and then no credit is called exact: a path
-cut by a budget or a deadline, one that was cancelled or never ended, a planned sibling that never came, a fork decided
-because of tokens already drawn. What the model's own tokens caused (`length`, `tool_limit` …) is a leaf with its
-reward; what random termination (a coin) ended is a leaf of return 0, and the shares behind a coin that let a path go on
-make up for it. Reasons name counts and rules, never node ids, so that equal trees give equal reasons.
+Only nodes of role `policy` that continue their parent count. Paths that failed for a reason other than their own tokens
+are dropped, and their siblings' shares are renormalised. Every other loss is named, and then no credit is called exact:
+a path cut by a budget or a deadline, a path that was cancelled or never ended, a planned sibling that never came, a
+fork decided because of tokens already drawn. A path that its own tokens ended (`length`, `tool_limit`, ...) is a leaf
+with its reward. A path ended by random termination (a coin) is a leaf with return 0; the shares of the paths that it
+let go on make up for it. Reasons name counts and rules, never node ids, so equal trees give equal reasons.
 
-Limits: whether a rule *would* have forked elsewhere cannot be read off one tree. A strategy whose rule is not
-predictable says so (`post_hoc_reasons`), also for trees in which it happened not to fork.
+Limits: one tree does not show whether a rule *would* have forked elsewhere. A strategy whose rule is not predictable
+says so (`post_hoc_reasons`), even for trees in which it did not fork.
 """
 
 import math
@@ -29,10 +29,11 @@ from ramify.core.tree import ROOT, Tree
 from ramify.credit.forest import STEM, Forest
 
 Unjudged = Literal["error", "drop"]
-"""What a leaf without a reward is: an error that names it, or a path left out (which depends on its tokens)."""
+"""How to treat a leaf without a reward: raise an error that names it, or leave its path out (which depends on its
+tokens)."""
 CANCELLED: Final = "cancelled"
 MEAN_SURPRISAL: Final = "mean_surprisal"
-"""The one measure that is not the engine's: minus the mean logprob of a node's sampled tokens."""
+"""The one measure that does not come from the engine: minus the mean logprob of a node's sampled tokens."""
 
 
 def forest_of(
@@ -43,11 +44,11 @@ def forest_of(
     selected: Collection[int] | None = None,
     measures: Iterable[str] = (),
 ) -> Forest:
-    """The forest of a finished tree, nodes in canonical order.
+    """The forest of a finished tree, with nodes in canonical order.
 
-    `post_hoc_reasons`: reasons known beforehand why the strategy's forks depend on tokens. `selected`: the leaves that
-    become rows; None = all. `measures`: names of those that the credit reads. Raises `ExportError` for a leaf without a
-    reward. Mutates nothing.
+    `post_hoc_reasons`: reasons known in advance why the strategy's forks depend on tokens. `selected`: the leaves that
+    become rows; None = all. `measures`: names of the measures that the credit reads. Raises `ExportError` for a leaf
+    without a reward. Mutates nothing.
     """
     survey = _Survey(tree, unjudged)
     survey.look()
@@ -69,7 +70,7 @@ def forest_of(
 
 
 def _tree_numbers(tree: Tree, nodes: Sequence[int]) -> list[int]:
-    """Number of the tree of each node; `nodes` hold parents before their children."""
+    """Number of the tree of each node. `nodes` must list parents before their children."""
     numbers: dict[int, int] = {}
     for node in nodes:
         parent = tree.parent(node)
@@ -97,7 +98,7 @@ def _decision(tree: Tree, node: int) -> int:
 
 
 def _has_coin(tree: Tree, node: int) -> bool:
-    """Whether a coin ended the path at `node`, or let it go on there or behind it."""
+    """Whether random termination ended the path at `node`, or let it go on at `node` or after it."""
     fork = tree.fork(node)
     is_forked = fork is not None and fork.rule == ROULETTE
     return is_forked or tree.stop(node) == ROULETTE or tree.notes(node).get(KEPT, 1.0) < 1
@@ -105,7 +106,7 @@ def _has_coin(tree: Tree, node: int) -> bool:
 
 @dataclass(slots=True)
 class _Survey:
-    """One walk over a tree: which paths count, with which shares, and what was lost on the way."""
+    """One walk over a tree: which paths count, with which shares, and what was lost."""
 
     tree: Tree
     unjudged: Unjudged
@@ -114,11 +115,11 @@ class _Survey:
     shares: dict[int, float] = field(default_factory=dict[int, float])
     rewards: dict[int, float] = field(default_factory=dict[int, float])
     lost: Counter[str] = field(default_factory=Counter[str])
-    """Why paths that ended, or did not, are left out."""
+    """Reasons why paths, ended or not, are left out."""
     num_unshared: int = 0
     post_hoc: Counter[str] = field(default_factory=Counter[str])
     num_lost_survivors: int = 0
-    """Paths that a coin let go on, and that failed: one that it ended cannot fail."""
+    """Paths that random termination let go on and that then failed. A path that it ends cannot fail."""
     num_missing: int = 0
     """Planned siblings that never came."""
 
@@ -165,7 +166,7 @@ class _Survey:
         return children
 
     def _is_counted(self, node: int) -> bool:
-        """Whether a childless node is a leaf that counts; notes its reward, or why it does not."""
+        """Whether a childless node is a leaf that counts. Records its reward, or why it does not count."""
         stop = self.tree.stop(node)
         if stop is None:
             self.lost["never ended"] += 1
@@ -191,12 +192,12 @@ class _Survey:
             )
 
     def _kept(self, node: int) -> float:
-        """Probability of the coin that let the path go on behind `node`; 1 = there was none."""
+        """Probability with which random termination let the path go on after `node`; 1 = it was not used there."""
         return 1.0 if node == ROOT else self.tree.notes(node).get(KEPT, 1.0)
 
     def _share_out(self, siblings: list[int], counted: list[int], *, kept: float) -> None:
-        """Shares of the children of one node, those of dropped ones dealt out to the others in proportion; what a coin
-        let go on counts for what it ended."""
+        """Shares of the children of one node. The shares of dropped children go to the others in proportion. If random
+        termination let the path go on, the shares are divided by its probability."""
         planned = self._planned(siblings)
         counted_sum = sum(planned[node] for node in counted)
         is_whole = len(counted) == len(siblings) or not counted_sum
@@ -204,7 +205,7 @@ class _Survey:
         self.shares.update((node, planned[node] * factor / kept) for node in counted)
 
     def _planned(self, siblings: list[int]) -> dict[int, float]:
-        """Shares as the decision fixed them; equal ones where several decisions were made at one place."""
+        """Shares as the decision fixed them. If several decisions were made at one place, shares are equal."""
         forks = [self.tree.fork(node) for node in siblings]
         decisions = {fork.decision_id: fork for fork in forks if fork is not None}
         late = [fork for fork in decisions.values() if fork.is_post_hoc]
@@ -217,7 +218,8 @@ class _Survey:
         return self._as_decided(siblings, fork)
 
     def _as_decided(self, siblings: list[int], fork: ForkRecord) -> dict[int, float]:
-        """Shares by order among all children of the decision, whatever their role; those of missing ones dealt out."""
+        """Shares by order among all children of the decision, whatever their role. Missing children's shares go to the
+        others."""
         children = self.tree.children(fork.node) + self.tree.derived(fork.node)
         came = sorted((c for c in children if self.tree.fork(c) == fork), key=self.tree.index)
         self.num_missing += fork.num_siblings - len(came)

@@ -1,4 +1,4 @@
-"""Selected: what credits share that, as published, see only the leaves that become rows."""
+"""Selected: functions for credits that, as published, see only the leaves that become rows."""
 
 from typing import Any
 
@@ -14,14 +14,15 @@ def selected_leaves(forest: Forest) -> npt.NDArray[np.bool_]:
 
 
 def num_selected(forest: Forest) -> npt.NDArray[np.float64]:
-    """(N,) selected leaves below each node, itself included."""
+    """(N,) number of selected leaves below each node; a selected leaf counts itself."""
     return forest.over_leaves(selected_leaves(forest).astype(np.float64))
 
 
 def of_selected(forest: Forest, coefficients: Array_N) -> npt.NDArray[Any]:
-    """(N,) coefficients of the selected leaves' own, such that rows train them as they are.
+    """(N,) the selected leaves' own coefficients, adjusted so that rows train them unchanged.
 
-    Rows let the selected leaves of a node stand for all of them (`rows/row.py`): here that is taken back.
+    In rows, the selected leaves of a node stand for all its leaves (`rows/row.py`). This function reverses that
+    scaling.
     """
     kept, grown = num_selected(forest), forest.over_leaves(np.ones(forest.num_leaves))
     return np.divide(coefficients * grown, kept, out=np.zeros(len(forest)), where=kept > 0)

@@ -1,8 +1,8 @@
 """Sibling: credits that compare a node with its siblings, or that mix such comparisons along its path.
 
-`sibling_loo` and `ancestor_loo` are exact wherever forks are predictable (`docs/credit.md`, lemma 2): their baselines
-are split-weighted means of leaves that do not hold the token. `sibling_mean` and `split_mean` let the node's own return
-into its baseline and shrink its term by a factor of their own; they are here to be compared with.
+`sibling_loo` and `ancestor_loo` are exact if forks are predictable (`docs/credit.md`, lemma 2): their baselines are
+split-weighted means of leaves that do not contain the token. In `sibling_mean` and `split_mean`, the baseline includes
+the node's own return, which shrinks each term by a different factor. They are here for comparison.
 """
 
 import numpy as np
@@ -12,7 +12,8 @@ from ramify.credit.segments import siblings
 
 
 def sibling_loo(forest: Forest) -> Array_N:
-    """(N,) w_c (Q_c - mean Q of the other siblings); an only child takes its nearest ancestor's that has siblings.
+    """(N,) w_c (Q_c - mean Q of the other siblings). An only child uses the baseline of its nearest ancestor that has
+    siblings.
 
     Corrected SPO and TreeRPO.
     """
@@ -20,7 +21,8 @@ def sibling_loo(forest: Forest) -> Array_N:
 
 
 def ancestor_loo(forest: Forest) -> Array_N:
-    """(N,) w_c (Q_c - mean, over the node and its ancestors that have siblings, of the mean Q of those siblings).
+    """(N,) w_c (Q_c - B_c). B_c averages, over the node and its ancestors that have siblings, the mean Q of those
+    siblings.
 
     Corrected TreePO.
     """
@@ -34,7 +36,7 @@ def ancestor_loo(forest: Forest) -> Array_N:
 
 
 def sibling_mean(forest: Forest) -> Array_N:
-    """(N,) w_c (Q_c - mean Q of all siblings, its own included). Scaled by (K - 1) / K, biased where K differs."""
+    """(N,) w_c (Q_c - mean Q of all siblings, including its own). Scaled by (K - 1) / K; biased if K differs."""
     means = np.zeros(len(forest), forest.share.dtype)
     for group in siblings(forest).values():
         means[group] = forest.value[group].sum() / len(group)
@@ -42,14 +44,14 @@ def sibling_mean(forest: Forest) -> Array_N:
 
 
 def split_mean(forest: Forest) -> Array_N:
-    """(N,) w_c (Q_c - V). Biased by 1 - w_c, which differs by depth."""
+    """(N,) w_c (Q_c - V). Biased by the factor 1 - w_c, which differs by depth."""
     return forest.weight * (forest.value - forest.mean)
 
 
 def leaf_tree_loo(forest: Forest) -> Array_N:
-    """(N,) equal leaves inside a stem, each against the plain leaf mean of the other stems.
+    """(N,) leaves of a stem (root branch) weigh the same; each is compared with the plain leaf mean of the other stems.
 
-    Exact only where all leaves of a stem weigh the same. A single stem is compared with 0.
+    Exact only if all leaves of a stem have the same split weight. A single stem is compared with 0.
     """
     stems, leaves = forest.stems.tolist(), forest.leaves
     stem_of = forest.stem[leaves]
@@ -72,7 +74,7 @@ def _others_mean(forest: Forest) -> Array_N:
 
 
 def _num_forked(forest: Forest) -> Array_N:
-    """(N,) number of nodes on the path, the node included, that have siblings."""
+    """(N,) number of nodes on the path, including the node, that have siblings."""
     counts = [0] * len(forest)
     for parent, group in siblings(forest).items():
         for node in group:
@@ -81,7 +83,7 @@ def _num_forked(forest: Forest) -> Array_N:
 
 
 def _inherited(forest: Forest, values: Array_N) -> Array_N:
-    """(N,) values of nodes with siblings, handed down to only children."""
+    """(N,) values of nodes with siblings. Only children inherit them."""
     found = values.tolist()
     for parent, group in siblings(forest).items():
         if len(group) == 1 and parent != STEM:

@@ -1,7 +1,7 @@
-"""Split: credits by split weights, exact wherever forks are predictable (`docs/credit.md`, lemmas 1 and 2).
+"""Split: credits by split weights, exact if forks are predictable (`docs/credit.md`, lemmas 1 and 2).
 
-A leaf weighs the product of the shares on its way, so that the weighted sum over leaves has the mean of one path
-whatever forked. They differ in the baseline, built from leaves that do not hold the token.
+The weight of a leaf is the product of the shares on its path. So the weighted sum over leaves has the same mean as one
+path, whatever forked. These credits differ in the baseline, which uses only leaves that do not contain the token.
 """
 
 import numpy as np
@@ -15,9 +15,9 @@ def split(forest: Forest) -> Array_N:
 
 
 def split_tree_loo(forest: Forest) -> Array_N:
-    """(N,) w_c (Q_c - mean of the other stems' values). Exact for two stems or more.
+    """(N,) w_c (Q_c - mean of the other stems' values). Exact for two or more stems (root branches).
 
-    RLOO where nothing forks. A single stem, such as one whose siblings failed, is compared with 0.
+    Equals RLOO if nothing forks. A single stem, for example if its siblings failed, is compared with 0.
     """
     stems = forest.stems
     if len(stems) < 2:
@@ -29,10 +29,10 @@ def split_tree_loo(forest: Forest) -> Array_N:
 
 
 def subtree_loo(forest: Forest) -> Array_N:
-    """(N,) w_c (Q_c - B_c), B_c the split-weighted mean of all leaves not below c; 0 where there are none. Exact.
+    """(N,) w_c (Q_c - B_c). B_c is the split-weighted mean of all leaves not below c; 0 if there are none. Exact.
 
-    Equals w_c (Q_c - V) / (1 - w_c) without random termination (coins). The default: best, or within 1 % of it, on the
-    two problems measured.
+    Equals w_c (Q_c - V) / (1 - w_c) without random termination (coins). The default: the best, or within 1 % of the
+    best, on the two problems measured.
     """
     weight, value, outside = forest.weight, forest.value, forest.outside
     has_others = outside > 1e-12

@@ -1,8 +1,8 @@
-"""Tree-GRPO: each leaf against the leaves of its prompt, and again against those of its own tree.
+"""Tree-GRPO: each leaf is compared with the leaves of its prompt, and again with those of its own tree.
 
-The sum of both z-scores goes to every token on the leaf's path. Biased: the means and deviations hold the leaf itself,
-and fork-rich prefixes weigh more. Trees are stems unless the forest says otherwise (`Forest.tree`). Sources: arXiv
-2509.21240; AMAP-ML/Tree-GRPO verl/trainer/ppo/core_algos.py, estimator `tree`.
+The sum of both z-scores goes to every token on the leaf's path. Biased: the means and deviations include the leaf
+itself, and prefixes with many forks weigh more. Trees are stems (root branches) unless `Forest.tree` says otherwise.
+Sources: arXiv 2509.21240; AMAP-ML/Tree-GRPO verl/trainer/ppo/core_algos.py, estimator `tree`.
 """
 
 import numpy as np
@@ -15,9 +15,9 @@ from ramify.credit.selected import of_selected, selected_leaves
 def tree_advantages(
     rewards: Advantages, trees: Ints_N, *, mode: Mode = "corrected", deviation: Deviation = "sample"
 ) -> tuple[Advantages, Advantages]:
-    """Advantages of the leaves of one prompt, (num_leaves,) each: over all of them, and within their trees.
+    """Advantages of the leaves of one prompt, (num_leaves,) each: over all leaves, and within their trees.
 
-    As published, a leaf that is alone in its tree keeps its raw reward there.
+    As published, a leaf that is alone in its tree keeps its raw reward as the second one.
     """
     rewards = rewards.astype(np.float64)
     within = np.zeros(len(rewards))
@@ -28,13 +28,14 @@ def tree_advantages(
 
 
 def tree_grpo_leaves(forest: Forest, *, deviation: Deviation = "sample") -> Advantages:
-    """(num_leaves,) z over the prompt + z within the tree, of all leaves grown."""
+    """(num_leaves,) z over the prompt + z within the tree, of all grown leaves."""
     over, within = tree_advantages(forest.rewards, _trees(forest), deviation=deviation)
     return over + within
 
 
 def tree_grpo_published_leaves(forest: Forest) -> Advantages:
-    """(num_leaves,) the same as published: of the selected leaves alone; 0 for the others, which are pruned first."""
+    """(num_leaves,) the same as published: from the selected leaves only. The other leaves are pruned first and get
+    0."""
     kept = selected_leaves(forest)
     over, within = tree_advantages(forest.rewards[kept], _trees(forest)[kept], mode="as_published")
     advantages = np.zeros(forest.num_leaves)
@@ -43,7 +44,7 @@ def tree_grpo_published_leaves(forest: Forest) -> Advantages:
 
 
 def tree_grpo(forest: Forest, *, deviation: Deviation = "sample") -> Array_N:
-    """(N,) the leaves' advantages, summed over the leaves through each token and divided by their number."""
+    """(N,) the leaves' advantages, summed over the leaves through each token and divided by the number of leaves."""
     return spread(forest, tree_grpo_leaves(forest, deviation=deviation))
 
 

@@ -1,7 +1,8 @@
-"""TreePO: a leaf's advantage is the mean of what it is above each group it belongs to: all leaves, and those below each
-fork on its path. Biased: each group holds the leaf itself, and fork-rich prefixes weigh more.
+"""TreePO: a leaf's advantage averages its reward minus the mean of each group it belongs to. The groups are all leaves,
+and the leaves below each fork on its path. Biased: each group includes the leaf itself, and prefixes with many forks
+weigh more.
 
-Whitening over the tokens of a batch, which the script does next, is `rows/batch.py`'s. Source: arXiv 2508.17445;
+The script then whitens over the tokens of a batch; `rows/batch.py` does that. Source: arXiv 2508.17445;
 multimodal-art-projection/TreePO verl/trainer/ppo/core_algos.py (`tree_reinforce_plus_plus_baseline`).
 """
 
@@ -19,25 +20,27 @@ Weighing = Literal["average", "group_size"]
 
 
 def treepo(forest: Forest) -> Array_N:
-    """(N,) `subgroup_advantages` summed over the leaves through each token, over their number."""
+    """(N,) `subgroup_advantages` summed over the leaves through each token, divided by the number of leaves."""
     return spread(forest, subgroup_advantages(forest))
 
 
 def subgroup_advantages(forest: Forest) -> Advantages:
-    """(num_leaves,) mean over the groups of reward - group mean: all leaves, and those below each inner segment."""
+    """(num_leaves,) mean over the groups of reward - group mean. Groups: all leaves, and the leaves below each inner
+    segment."""
     return _advantages(forest, _ends_inner_segment(forest).astype(np.int64), num_all=1)
 
 
 def treepo_as_published(forest: Forest, *, weighing: Weighing = "average", drop_flat: bool = False) -> Array_N:
-    """(N,) the same of `published_advantages`."""
+    """(N,) like `treepo`, with `published_advantages`."""
     return spread(forest, published_advantages(forest, weighing=weighing, drop_flat=drop_flat))
 
 
 def published_advantages(forest: Forest, *, weighing: Weighing = "average", drop_flat: bool = False) -> Advantages:
-    """(num_leaves,) the same, but every node is a group, groups of one count at the root only, where the mean is 0.
+    """(num_leaves,) the same, but every node is a group. Groups of one leaf count only at the root, where their mean is
+    0.
 
-    `group_size` weighs each term by its group; `drop_flat` leaves groups of equal rewards out, not the root's. The
-    script averages and keeps them.
+    `group_size` weighs each term by the size of its group. `drop_flat` leaves out groups of equal rewards, except the
+    root's. By default, as in the script, terms are averaged and flat groups are kept.
     """
     sizes = forest.over_leaves(np.ones(forest.num_leaves, np.int64))
     counts = (sizes > 1) & ~_is_flat(forest) if drop_flat else sizes > 1
@@ -48,9 +51,10 @@ def published_advantages(forest: Forest, *, weighing: Weighing = "average", drop
 
 
 def _advantages(forest: Forest, weights: npt.NDArray[np.int64], *, num_all: int) -> Advantages:
-    """Reward less the weighted mean of the groups' means: (N,) `weights` of the nodes as groups, `num_all` of them all.
+    """Reward minus the weighted mean of the groups' means. `weights` (N,) are those of the nodes as groups; `num_all`
+    is the weight of the group of all leaves.
 
-    Rewards are taken from the first one, so that equal ones give exactly 0.
+    Rewards are shifted by the first one, so equal rewards give exactly 0.
     """
     if not forest.num_leaves:
         return forest.rewards
@@ -65,7 +69,8 @@ def _advantages(forest: Forest, weights: npt.NDArray[np.int64], *, num_all: int)
 
 
 def _ends_inner_segment(forest: Forest) -> npt.NDArray[np.bool_]:
-    """(N,) whether a node is the last of its segment and no leaf: one node for each group of leaves below a fork."""
+    """(N,) whether a node is the last of its segment and no leaf. This gives one node per group of leaves below a
+    fork."""
     ends = ~forest.is_leaf
     ends[forest.parent[goes_on(forest)]] = False
     return ends

@@ -1,6 +1,7 @@
-"""TreeRL: a segment is worth what it changes: its leaves' mean reward against the whole forest's and its parent's.
+"""TreeRL: a segment's credit is what it changes: its leaves' mean reward compared with the whole forest's and its
+parent's.
 
-Biased: leaf means weigh fork-rich prefixes more, and a segment's own leaves are in both baselines. Source: arXiv
+Biased: leaf means weigh prefixes with many forks more, and both baselines include a segment's own leaves. Source: arXiv
 2506.11902; THUDM/TreeRL tree_node.py (`leaf_normalize`, `compute_weighted_update`) and parallel_mcts.py
 (`path_from_root_to_node`, `fill_in_paths`) with the flags of scripts/treerl-qw14b.sh.
 """
@@ -14,16 +15,16 @@ from ramify.credit.group import Advantages, group_advantages
 from ramify.credit.segments import goes_on
 
 NO_DIFFERENCE: Final = 1e-8
-"""A difference below this is taken from the segment above (published)."""
+"""If a difference is smaller than this, that of the segment above is used (published)."""
 
 
 def treerl(forest: Forest) -> Array_N:
-    """(N,) the paper's process reward over the number of stems."""
+    """(N,) the paper's process reward, divided by the number of stems (root branches)."""
     return process_rewards(forest) / max(1, len(forest.stems))
 
 
 def process_rewards(forest: Forest) -> Array_N:
-    """(N,) ((V - V of the forest) + (V - V of the segment above)) / sqrt(leaves below), V the mean reward below."""
+    """(N,) ((V - V of the forest) + (V - V of the segment above)) / sqrt(leaves below). V is the mean reward below."""
     if not len(forest):
         return np.empty(0)
     means = leaf_means(forest)
@@ -40,17 +41,19 @@ def leaf_means(forest: Forest) -> Array_N:
 
 
 def treerl_as_published(forest: Forest) -> Array_N:
-    """(N,) published process rewards times leaves below, over all leaves.
+    """(N,) published process rewards times the number of leaves below, divided by the number of all leaves.
 
-    That is what all leaves as rows would sum to. Rows of the selected leaves alone carry each token once, times the
-    selected leaves below it over their number: the published gradient, where every row trains it with the reward.
+    Rows of all leaves would sum to this. Rows of only the selected leaves carry each token once, times the number of
+    selected leaves below it divided by the number of all selected. This is the published gradient, in which every row
+    trains the token with the reward.
     """
     num_leaves = _num_leaves(forest)
     return published_rewards(forest) * num_leaves / max(1, forest.num_leaves)
 
 
 def published_rewards(forest: Forest) -> Array_N:
-    """(N,) v + d: v as `published_values`, d = v - v of the parent or, where that is below 1e-8, the parent's d."""
+    """(N,) v + d: v from `published_values`; d = v - v of the parent, or the parent's d if that difference is below
+    1e-8."""
     values, overall = published_values(forest)
     differences = (values - _of_parents(forest, values, overall)).tolist()
     for node, parent in enumerate(forest.parent.tolist()):
@@ -60,7 +63,8 @@ def published_rewards(forest: Forest) -> Array_N:
 
 
 def published_values(forest: Forest) -> tuple[Array_N, float]:
-    """(N,) mean leave-one-out reward below each node over sqrt(selected leaves below, if any); and the root's."""
+    """(N,) mean leave-one-out reward below each node / sqrt(number of selected leaves below, at least 1); and the
+    root's."""
     rewards = leave_one_out(forest)
     selected = forest.selected[forest.leaves] if forest.selected is not None else np.ones(forest.num_leaves, bool)
     means = forest.over_leaves(rewards) / _num_leaves(forest)
@@ -70,7 +74,7 @@ def published_values(forest: Forest) -> tuple[Array_N, float]:
 
 
 def leave_one_out(forest: Forest) -> Advantages:
-    """(num_leaves,) float64 each reward less the mean of the others; 0 where all are equal."""
+    """(num_leaves,) float64, each reward minus the mean of the others; 0 if all are equal."""
     return group_advantages(forest.rewards.astype(np.float64), "rloo")
 
 

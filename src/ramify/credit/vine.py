@@ -1,9 +1,10 @@
-"""Vine: a path credited by how much each of its steps changed the value, which rollouts beside it estimate (VinePPO).
+"""Vine: credits a path by how much each of its steps changed the value. Rollouts beside the path estimate the value
+(VinePPO).
 
 The trunk is trained, the rollouts are not: a decision gives its trunk the share 1 and its rollouts the share 0. The
-value of a prefix is the mean return of its rollouts, at the path's end its own return, 0 where random termination (a
-coin) ended it. Exact where every prefix of the trunk has rollouts, the prompt included (`docs/credit.md`; arXiv
-2410.01679).
+value of a prefix is the mean return of its rollouts. At the end of the path, it is the path's own return, or 0 if
+random termination (a coin) ended it. Exact if every prefix of the trunk has rollouts, including the prompt
+(`docs/credit.md`; arXiv 2410.01679).
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,8 @@ def vine(forest: Forest) -> Array_N:
 
 
 def _after(forest: Forest, children: Sequence[int], *, place: int) -> Any:
-    """Value of the prefix at a node's end, times what the shares behind it sum to: 1, or more where a coin kept it."""
+    """Value of the prefix at a node's end, times the sum of the shares after it. The sum is 1, or more if random
+    termination let the path go on there."""
     return forest.share[children].sum() * _value(forest, children, place=place)
 
 

@@ -1,4 +1,5 @@
-"""Formats: how a kind of agent speaks: its opening context, what ends a step, how an action is read, what an answer is.
+"""Formats: how a kind of agent speaks. A format defines the opening context, what ends a step, how an action is read,
+and what an answer is.
 
-Imports core only; pure text and ids. Read `core/format.py` first, then `tags`.
+It imports core only; pure text and ids. Read `core/format.py` first, then `tags`.
 """

@@ -1,8 +1,8 @@
 """The `arpo` format: tool tags, ` <result>` blocks, `<answer>` (arXiv 2507.19849; RUC-NLPIR/ARPO).
 
-Differences from the published code, all on purpose: the action is the one the stop word just closed, not the last pair
-of tags in the whole row; an empty call is answered by an error and goes on; a closing tag that closes nothing is told
-so; a result is never encoded with added special tokens (`docs/rollouts.md`).
+It differs from the published code on purpose. The action is the one that the stop word just closed, not the last pair
+of tags in the whole row. An empty call gets an error as its answer, and the path goes on. A closing tag without an
+opening tag gets an error that says so. A result is never encoded with added special tokens (`docs/rollouts.md`).
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from typing import Final
 from ramify.formats.tags import TagFormat
 
 ARPO: Final = TagFormat(tags={"python": "python", "search": "search"})
-"""With the two tools of the paper."""
+"""ARPO with the two tools of the paper."""
 
 
 def arpo(tags: Mapping[str, str]) -> TagFormat:
-    """ARPO's way of speaking with other tools: tool name -> tag."""
+    """The ARPO format with other tools: tool name -> tag."""
     return TagFormat(tags=tags)

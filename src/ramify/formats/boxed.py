@@ -1,18 +1,18 @@
-"""Boxed: the answer that a text puts in LaTeX's box."""
+"""Boxed: reads the answer in a text's LaTeX box."""
 
 import re
 from typing import Final
 
 BOX: Final = "boxed"
-"""What marks a step as an answer, wherever it stands in it (microsoft/rStar, branch rStar-math)."""
+"""Marks a step as an answer, anywhere in the step (microsoft/rStar, branch rStar-math)."""
 
 _MARK = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
 
 
 def boxed(text: str) -> str | None:
-    r"""What the last `\boxed{…}` with matching braces holds, stripped; None = there is none, or nothing in it.
+    r"""Content of the last `\boxed{…}` with matching braces, stripped; None = there is no such box, or it is empty.
 
-    Looks at each character once, so that no text takes long.
+    It looks at each character once, so it is fast on any text.
     """
     open_braces: list[int | None] = []
     found: tuple[int, int] | None = None

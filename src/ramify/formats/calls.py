@@ -1,8 +1,9 @@
-"""Calls: the two ways models write a tool call as text, and what of it reaches the tool.
+"""Calls: the two ways in which models write a tool call as text, and what the tool receives.
 
-`hermes` is `<tool_call>{"name": …, "arguments": {…}}</tool_call>` (Hermes, Qwen2.5, Qwen3), `xml` is
-`<tool_call><function=NAME><parameter=KEY>value</parameter>…</function></tool_call>` (Qwen3-Coder), typed by the tool's
-schema. What cannot be read without a guess is an `InvalidAction` that says why; nothing is dropped in silence.
+`hermes` is `<tool_call>{"name": …, "arguments": {…}}</tool_call>` (Hermes, Qwen2.5, Qwen3). `xml` is
+`<tool_call><function=NAME><parameter=KEY>value</parameter>…</function></tool_call>` (Qwen3-Coder); the tool's schema
+decides the types of the values. A call that cannot be read without a guess becomes an `InvalidAction` that says why.
+Nothing is dropped silently.
 """
 
 import json
@@ -18,13 +19,13 @@ Syntax = Literal["hermes", "xml"]
 CALL: Final = "<tool_call>"
 CALL_END: Final = "</tool_call>"
 FUNCTION: Final = "<function="
-"""What the `xml` syntax shows in a template that teaches it."""
+"""The `xml` syntax shows this in a template that teaches it."""
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tool name -> the JSON schema of its arguments."""
 
 MAX_DEPTH: Final = 64
-"""Of schemas inside schemas: one that refers to itself without end says nothing more."""
+"""Deepest chain of references from schema to schema. A schema that refers to itself without end allows anything."""
 
 MAX_NAMES_SHOWN: Final = 8
 
@@ -43,7 +44,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_call(text: str, syntax: Syntax, schemas: Schemas) -> ToolAction | InvalidAction:
-    """The one call in `text`, which ends a turn. Text in front of it is the model's own."""
+    """The one call in `text`, which ends a turn. Text before the call is the model's own words."""
     _, start, rest = text.partition(CALL)
     content, _, behind = rest.partition(CALL_END)
     if not start:
@@ -54,7 +55,7 @@ def read_call(text: str, syntax: Syntax, schemas: Schemas) -> ToolAction | Inval
 
 
 def read_function(name: str, arguments: str, schemas: Schemas) -> ToolAction | InvalidAction:
-    """A call that came as a name and the JSON text of its arguments (OpenAI's); no text at all is no argument."""
+    """A call given as a name and the JSON text of its arguments (OpenAI's). An empty text means no arguments."""
     return _action(lambda: _object(name, _json(arguments) if arguments.strip() else {}), schemas)
 
 
@@ -111,7 +112,7 @@ _READERS: Final[Mapping[Syntax, Callable[[str, Schemas], tuple[str, Mapping[str,
 
 
 def _typed(key: str, value: str, schema: Mapping[str, Any]) -> Any:
-    """A parameter's value as its tool's schema types it; the line ends next to the tags belong to them."""
+    """A parameter's value, with the type from the tool's schema. Line breaks next to the tags belong to the tags."""
     value = value.removeprefix("\n").removesuffix("\n")
     known = _types(_properties(schema).get(key), schema)
     if "string" in known:
@@ -125,7 +126,7 @@ def _typed(key: str, value: str, schema: Mapping[str, Any]) -> Any:
 
 
 def _as_text(name: str, arguments: Mapping[str, Any], schemas: Schemas) -> str:
-    """Arguments as our tools take them: the text itself for a tool of one text, else a JSON object."""
+    """Arguments as our tools take them: the text itself for a tool that takes one text, otherwise a JSON object."""
     parameter = only_text(schemas[name]) if name in schemas else None
     if parameter is None:
         text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
@@ -139,7 +140,7 @@ def _as_text(name: str, arguments: Mapping[str, Any], schemas: Schemas) -> str:
 
 
 def only_text(schema: Mapping[str, Any]) -> str | None:
-    """The one parameter of a tool that takes one text; None = it takes something else."""
+    """The only parameter of a tool that takes one text; None = the tool takes something else."""
     properties = _properties(schema)
     if len(properties) != 1:
         return None
@@ -148,7 +149,7 @@ def only_text(schema: Mapping[str, Any]) -> str | None:
 
 
 def resolved(schema: Any, root: Any) -> Any:
-    """The schema that a `$ref` leads to inside `root`; one that leads nowhere allows anything."""
+    """The schema to which a `$ref` leads inside `root`. A reference that leads nowhere allows anything."""
     for _ in range(MAX_DEPTH):
         pointer = _table(schema).get("$ref")
         if not isinstance(pointer, str):
@@ -158,12 +159,12 @@ def resolved(schema: Any, root: Any) -> Any:
 
 
 def listed_in(value: Any) -> Sequence[Any]:
-    """A list of a schema; nothing where there is none."""
+    """A list in a schema; empty if `value` is no list."""
     return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
 
 
 def _at(root: Any, pointer: str) -> Any:
-    """What a JSON pointer `#/$defs/Name` leads to."""
+    """The value at a JSON pointer such as `#/$defs/Name`."""
     if pointer != "#" and not pointer.startswith("#/"):
         return True
     for step in pointer.removeprefix("#").split("/")[1:]:
@@ -183,12 +184,13 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 
 def _types(schema: Any, root: Mapping[str, Any]) -> list[str]:
-    """JSON types that a schema inside `root` allows; one that names none allows a text."""
+    """JSON types that a schema inside `root` allows. A schema that names none allows text."""
     return _named(schema, root) or ["string"]
 
 
 def _named(schema: Any, root: Mapping[str, Any]) -> list[str]:
-    """The types that a schema names, or its ways, or its values. Each is looked at once: some hold themselves."""
+    """The types that a schema names: in its `type`, else in its alternatives, else in its enum values. Each schema is
+    visited once, because some contain themselves."""
     names: list[str] = []
     ways: list[Any] = [schema]
     seen: set[int] = set()
@@ -207,7 +209,7 @@ def _named(schema: Any, root: Mapping[str, Any]) -> list[str]:
 
 
 def without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """What `json.loads` makes an object of. Raises `ValueError` in few words where a name is given twice."""
+    """Makes an object for `json.loads`. Raises a short `ValueError` if a name is given twice."""
     if len(found := dict(pairs)) < len(pairs):
         names = [f"{name!r:.80}" for name, _ in pairs[:MAX_NAMES_SHOWN]]
         raise ValueError(f"a name is given twice among {', '.join(names)}{'…' if len(pairs) > len(names) else ''}")
@@ -215,5 +217,5 @@ def without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def no_constant(spelling: str) -> Any:
-    """What `json.loads` makes of `NaN` and `Infinity`: a `ValueError`."""
+    """Raise `ValueError` when `json.loads` meets `NaN` or `Infinity`."""
     raise ValueError(f"{spelling} is no JSON")

@@ -1,12 +1,12 @@
 """The `chat` format: a model's own chat template and its native tool calls.
 
-The template is rendered before the run starts and never again: a `Frame` for the opening, and one for what stands
-between a turn of the model and the next one (its end, the tool's result, the header of the next turn). What the model
-sampled stays as it is for ever; templates that would drop earlier thinking, trim it or write a call in other JSON never
-get to. A template whose frame depends on earlier turns, or on what contents hold, is refused with a `ConfigError`.
+The template is rendered before the run starts and never again. The result is two frames: a `Frame` for the opening, and
+one for the text between two turns of the model (the end of the turn, the tool's result, the header of the next turn).
+Tokens that the model sampled never change. Some templates would drop earlier thinking, trim it, or write a call in
+other JSON; here they cannot. A template whose frame depends on earlier turns or on the contents raises `ConfigError`.
 
-A turn holds one call: its closing tag stops the model, which sees the result before it can write the next one. Several
-in one turn are answered by a correction, and none is made.
+A turn holds one call: its closing tag stops the model, and the model sees the result before it can write the next call.
+If a turn has several calls, none is made, and the model gets a correction.
 """
 
 import json
@@ -33,22 +33,24 @@ _ANSWER_TAG = re.compile(r"[A-Za-z_][\w.-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """What a configuration says of a chat format."""
+    """The configuration options of a chat format."""
 
     template: str | None = field(default=None, metadata={"names": "file"})
     """A model's folder or a Jinja file; None = the template of the engine's model."""
     template_name: str | None = None
-    """Of several templates; None = `tool_use` where there are tools and it is there, else `default` (transformers)."""
+    """Name, if there are several templates; None = `tool_use` if there are tools and it exists, else `default`
+    (transformers)."""
     system: str = ""
     """The system message; '' = none, or the template's own."""
     calls: Syntax | None = None
-    """How the model writes a call; None = `xml` where the template shows that, else `hermes`."""
+    """How the model writes a call; None = `xml` if the template shows it, else `hermes`."""
     answer_tag: str | None = None
-    """The answer stands between these tags, and the closing one ends the path; None = it is the last turn."""
+    """Tag around the answer; its closing tag ends the path. None = the answer is the last turn."""
     date: str | None = None
-    """Today for the template, `2025-07-26`; None = it is not told, so that a run never depends on the clock."""
+    """Today's date for the template, such as `2025-07-26`. None = the template gets no date, so a run never depends on
+    the clock."""
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further variables of the template, e.g. `enable_thinking`."""
+    """Further variables of the template, such as `enable_thinking`."""
 
     def __post_init__(self) -> None:
         if self.answer_tag is not None and not _ANSWER_TAG.fullmatch(self.answer_tag):
@@ -56,9 +58,9 @@ class ChatOptions:
 
 
 class Chat:
-    """Speaks with a model as `render`, its chat template, does. `schemas` are the tools' (`core.tool.schema_of`).
+    """Speaks with a model through its chat template, `render`. `schemas` are the tools' (`core.tool.schema_of`).
 
-    Renders a hundred times when it is made. Raises `ConfigError` naming the probe that a template fails.
+    It renders about a hundred times when it is made. Raises `ConfigError` that names the probe that a template fails.
     """
 
     Config = ChatOptions
@@ -85,7 +87,7 @@ class Chat:
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The end of a call, then that of the answer."""
+        """The end of a call, then the end of the answer."""
         return (*((CALL_END,) if self._schemas else ()), *((self._answer_end,) if self._answer_tag else ()))
 
     @property
@@ -93,16 +95,16 @@ class Chat:
         return f"</{self._answer_tag}>"
 
     def open(self, problem: Problem) -> Sequence[Span]:
-        """The template's opening around the question, which is not trusted."""
+        """The template's opening with the question, which is not trusted."""
         return self._opening.fill({"question": problem.question})
 
     def quote(self, template: str, contexts: Sequence[Branch], problem: Problem) -> Sequence[Span]:
-        """The opening around a user's turn that cites contexts, as `TagFormat.quote` does; none of it is trusted."""
+        """The opening with a user turn that cites contexts, like `TagFormat.quote`. No cited text is trusted."""
         cited = quoted(template, contexts, problem.question, answer=self.answer)
         return self._opening.fill({"question": "".join(span.text for span in cited)})
 
     def read(self, run: str) -> Action | None:
-        """The call or the answer that ends `run`; None while the model thinks, and where neither does."""
+        """The call or the answer that ends `run`. None while the model thinks, and if neither ends `run`."""
         said = _LEADING_THOUGHT.sub("", self._unfolded(run))
         call = said.rfind(CALL_END) if self._schemas else -1
         answer = said.rfind(self._answer_end) if self._answer_tag else -1
@@ -115,14 +117,15 @@ class Chat:
         return InvalidAction(f"</{tag}> closes nothing; write <{tag}> first") if text is None else AnswerAction(text)
 
     def observe(self, action: Action, result: ToolResult) -> Sequence[Span]:
-        """What the template writes between the turn that acted and the next one; the tool's text is not trusted."""
+        """What the template writes between the turn that acted and the next one. The tool's text is not trusted."""
         tool = action.tool if isinstance(action, ToolAction) else "invalid"
         status = "empty" if result.status == "ok" and not result.text.strip() else result.status
         text = OBSERVATIONS[status].format(text=result.text, tag=tool)
         return self._turn.fill({"result": text, "tool": tool})
 
     def answer(self, response: str) -> str | None:
-        """The last turn without its thinking, or what it has between answer tags; None = there is none, or a call."""
+        """The last turn without its thinking, or the text between its answer tags; None = there is none, or it is a
+        call."""
         last = response.rpartition(self._turn.tail)[2] if self._turn.tail.strip() else response
         text = THOUGHT.sub("", self._unfolded(last))
         if self._answer_tag is not None:
@@ -138,12 +141,13 @@ class Chat:
         return {name: name for name in self._schemas}
 
     def _unfolded(self, run: str) -> str:
-        """`run` with the beginning of its thinking, where the template has written that."""
+        """`run` with the start of its thinking, if the template wrote that start."""
         return f"{THINK}{run}" if self._opens_thinking else run
 
 
 def _taught(opening: Frame, *, shows_tools: bool) -> Syntax:
-    """How the opening says that calls are written; one that shows no tools says nothing."""
+    """The call syntax that the opening shows; `hermes` if it shows no syntax. Raises `ConfigError` if it shows the
+    tools but not `<tool_call>`."""
     text = opening.text({"question": ""})
     if shows_tools and CALL not in text:
         raise ConfigError(
@@ -154,7 +158,8 @@ def _taught(opening: Frame, *, shows_tools: bool) -> Syntax:
 
 
 def _refuse_bad_schemas(codec: Codec, schemas: Sequence[Mapping[str, Any]]) -> None:
-    """A schema is written by the template as its own text, so it must not spell what only the template may."""
+    """Raise `ConfigError` for a bad schema. The template writes a schema as its own trusted text, so a schema must not
+    spell a control token."""
     for schema in schemas:
         if not isinstance(schema.get("name"), str) or not isinstance(schema.get("parameters"), Mapping):
             raise ConfigError(f"the schema of a tool needs a name and parameters, a JSON schema; got {schema!r:.200}")

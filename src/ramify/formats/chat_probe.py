@@ -1,8 +1,9 @@
-"""ChatProbe: asks a chat template what it writes, by renderings whose contents are marks.
+"""ChatProbe: finds out what a chat template writes, by rendering it with marks as contents.
 
-Owns the proof that a template is incremental: what it writes behind a turn of the model is the same whatever was said
-before and whatever the turn itself says. Earlier text is free to change when it is rendered again (templates drop
-thinking, trim, write JSON their own way), because it never is. Each method raises `ConfigError` naming what failed.
+It proves that a template is incremental: the text that the template writes after a turn of the model does not depend on
+what was said before, nor on the turn itself. The template may render earlier text differently (drop thinking, trim,
+write other JSON), because earlier text is never rendered again. Each method raises `ConfigError` that names what
+failed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +18,15 @@ from ramify.formats.frames import PROBES, Frame, learned
 
 Message = Mapping[str, Any]
 RenderChat = Callable[[Sequence[Message], Sequence[Mapping[str, Any]], bool], str]
-"""Messages, tools (OpenAI's JSON), whether the header of the next turn is added -> text. Raises `ConfigError`."""
+"""Messages, tools (OpenAI's JSON), whether to add the header of the next turn -> text. Raises `ConfigError`."""
 
 MARK: Final = "turnmarkq"
-"""The last thing the model says in a probe."""
+"""The last thing that the model says in a probe."""
 CALL_ID: Final = "callidone"
-"""Nine letters or digits: what Mistral's templates ask of an id."""
+"""Nine letters or digits, as Mistral's templates require of an id."""
 
 Form = Literal["calls", "text"]
-"""How a turn is given to the template: its call as data, or all of it as text."""
+"""How a turn is given to the template: its call as data, or the whole turn as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,11 @@ HISTORIES: Final[tuple[tuple[Past, ...], ...]] = (
     (Past("<think>\nFirst this.\n</think>\n\nSo:", "  x\n"), Past("", '{"a": "b"}')),
     (Past("  spaces \n", "1"), Past("é ☃", "two\nlines"), Past("<think>no</think>", "4"), Past("z", "5")),
 )
-"""What may have gone before."""
+"""Histories that may precede the turn."""
 SAID: Final = ("", "Look: ", "<think>\nHm.\n</think>\n\nThen ", "\n  ")
-"""What the turn itself may say before it ends."""
+"""Texts that the turn itself may say before it ends."""
 CONTENTS: Final = tuple({"result": text, "tool": "a tool"} for text in PROBES[::3])
-"""What may answer it."""
+"""Contents that may answer the turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +66,18 @@ class ChatProbe:
             raise ConfigError(f"the opening of the chat template: {error}") from error
 
     def shows_tools(self) -> bool:
-        """Whether the opening is another one without the tools."""
+        """Whether the opening changes when the tools are left out."""
         messages = self._opened("question")
         return self._rendered(messages) != replace(self, schemas=())._rendered(messages)
 
     def closing(self) -> str:
-        """What stands behind the last turn of a conversation."""
+        """The text after the last turn of a conversation."""
         said = {"role": "assistant", "content": MARK}
         return self._rendered([*self._opened("question"), said], has_header=False).rpartition(MARK)[2]
 
     def turn(self) -> Frame:
-        """The frame between a turn that acted and the next one, around `result` and, where it is shown, `tool`."""
+        """The frame between a turn that acted and the next one. Its slots are `result` and, if the template shows it,
+        `tool`."""
         form = self._form()
         try:
             frame = learned(partial(self._behind, form, (), ""), ["result", "tool"])
@@ -87,7 +89,7 @@ class ChatProbe:
         return frame
 
     def _form(self) -> Form:
-        """Data where the template writes a call as the model does, else text."""
+        """`calls` if the template writes a call as the model does, else `text`."""
         if not self.schemas:
             return "text"
         try:
@@ -97,7 +99,7 @@ class ChatProbe:
         return "calls" if CALL_END in text.partition(MARK)[2].partition("resultmarkq")[0] else "text"
 
     def _behind(self, form: Form, history: Sequence[Past], said: str, values: Mapping[str, str]) -> str:
-        """What stands behind a turn that says `said` and acts."""
+        """The text after a turn that says `said` and acts."""
         text = self._rendered(self._conversation(form, history, said, values))
         _, mark, rest = text.partition(MARK)
         if not mark:
@@ -115,7 +117,7 @@ class ChatProbe:
         return messages + self._exchange(form, said, MARK, values)
 
     def _exchange(self, form: Form, said: str, argument: str, values: Mapping[str, str]) -> list[dict[str, Any]]:
-        """A turn of the model and what answers it: a tool, or the user where there are none."""
+        """A turn of the model and its answer: from a tool, or from the user if there are no tools."""
         tool, result = values["tool"], values["result"]
         answered = {"role": "tool", "content": result, "name": tool, "tool_call_id": CALL_ID}
         if form == "text":

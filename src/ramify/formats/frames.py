@@ -1,8 +1,8 @@
-"""Frame: what a template writes around the contents it is given, learned once by rendering marks in their place.
+"""Frame: what a template writes around its contents. It is learned once, by rendering marks in their place.
 
-A frame is data: glue, which is the template's and trusted, and slots, which are not. It is learned only if the template
-treats contents in one of the known ways, whatever they hold; `PROBES` are what it is tried with. Afterwards nothing is
-rendered any more, so no content can be taken for a mark.
+A frame is data: glue, which is the template's and trusted, and slots, which are not trusted. A frame is learned only if
+the template treats contents in one of the known ways, whatever they hold; `PROBES` are the contents it is tried with.
+Nothing is rendered afterwards, so no content can be mistaken for a mark.
 """
 
 import json
@@ -39,7 +39,7 @@ PROBES: Final = (
     "[1, 2]",
     "0",
 )
-"""Contents with at least one visible character, as every content is."""
+"""Contents with at least one visible character; every content has one."""
 
 Render = Callable[[Mapping[str, str]], str]
 """Values of the slots -> the text rendered with them."""
@@ -47,7 +47,7 @@ Render = Callable[[Mapping[str, str]], str]
 
 @dataclass(frozen=True, slots=True)
 class FrameSlot:
-    """Where a content stands, and what the template does to it."""
+    """The place of a content, and what the template does to it."""
 
     name: str
     change: str = "as it is"
@@ -61,12 +61,12 @@ class Frame:
 
     @property
     def head(self) -> str:
-        """Glue in front of the first slot."""
+        """Glue before the first slot."""
         return self.parts[0] if self.parts and isinstance(self.parts[0], str) else ""
 
     @property
     def tail(self) -> str:
-        """Glue behind the last slot: where the model goes on."""
+        """Glue after the last slot; the model continues there."""
         return self.parts[-1] if self.parts and isinstance(self.parts[-1], str) else ""
 
     def shows(self, name: str) -> bool:
@@ -83,13 +83,13 @@ class Frame:
         return "".join(span.text for span in self.fill(values))
 
     def changing(self, name: str, change: str) -> "Frame":
-        """This frame with another change in the slots called `name`."""
+        """This frame, with `change` in the slots called `name`."""
         return Frame(tuple(FrameSlot(name, change) if part == FrameSlot(name) else part for part in self.parts))
 
 
 def learned(render: Render, slots: Sequence[str]) -> Frame:
-    """The frame of what `render` writes, which must show the first of `slots`. Raises `ConfigError` if there is none,
-    naming the probe that showed it."""
+    """The frame of what `render` writes; it must show the first of `slots`. Raises `ConfigError` that names the failing
+    probe if there is no such frame."""
     first, second = ({name: f"{salt}{i}q" for i, name in enumerate(slots)} for salt in ("slotmark", "otherslotmark"))
     frame = _split(render(first), first)
     if not frame.shows(slots[0]):
@@ -103,7 +103,7 @@ def learned(render: Render, slots: Sequence[str]) -> Frame:
 
 
 def _with_change(frame: Frame, name: str, render: Render, marks: Mapping[str, str]) -> Frame:
-    """`frame` with what the template does to `name`."""
+    """`frame` with the change that the template makes to `name`."""
     rendered = {probe: render({**marks, name: probe}) for probe in PROBES}
     tried = [frame.changing(name, change) for change in CHANGES]
     fitting = [[one.text({**marks, name: probe}) == text for probe, text in rendered.items()] for one in tried]
@@ -119,7 +119,7 @@ def _with_change(frame: Frame, name: str, render: Render, marks: Mapping[str, st
 
 
 def _split(text: str, marks: Mapping[str, str]) -> Frame:
-    """`text` as a frame: marks are slots."""
+    """`text` as a frame; marks become slots."""
 
     def parted(parts: list[str | FrameSlot], named: tuple[str, str]) -> list[str | FrameSlot]:
         name, mark = named
@@ -131,7 +131,7 @@ def _split(text: str, marks: Mapping[str, str]) -> Frame:
 
 
 def _between(pieces: Sequence[str], slot: FrameSlot) -> list[str | FrameSlot]:
-    """Pieces with the slot between each two."""
+    """`pieces` with the slot between every two."""
     return [part for piece in pieces for part in (slot, piece)][1:]
 
 

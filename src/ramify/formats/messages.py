@@ -1,13 +1,13 @@
 """The `messages` format: chat messages for engines without token ids, such as an OpenAI-compatible endpoint.
 
-Every span it writes carries the message that it renders. Messages are what the model gets, exactly: its own go back as
-they came. The text beside them is for people, judges and the viewer, and nothing is ever read back from it where there
-is a message. Tools are called natively (the engine offers their schemas, the message holds the calls) or by tags in the
-text, whose results are messages of the user.
+Each span it writes carries the message that it renders. The model gets exactly the messages; its own messages are sent
+back unchanged. The text beside them is for people, judges and the viewer. Where there is a message, nothing is read
+back from the text. Tools are called natively (the engine offers their schemas, and the message holds the calls) or by
+tags in the text; results of calls by tags are messages of the user.
 
-A turn makes one call, the first; every other call in it is answered by a correction, because servers refuse a
-conversation with a call that has no answer. Image files that a tool returned travel as content parts and are never part
-of the text.
+Only the first call of a turn is made. Every other call in the turn gets a correction, because servers refuse a
+conversation with an unanswered call. Image files that a tool returned are sent as content parts and are never part of
+the text.
 """
 
 import json
@@ -28,32 +28,32 @@ Calls = Literal["native", "tags"]
 Message = Mapping[str, Any]
 
 IMAGE_SUFFIXES: Final = (".gif", ".jpeg", ".jpg", ".png", ".webp")
-"""Of the attachments that are shown to the model: what chat completions take as images."""
+"""Suffixes of attachments that are shown to the model: the image types that chat completions accept."""
 FILE: Final = "file://"
-"""How a message names a file of this machine; the engine sends what is in it."""
+"""Prefix with which a message names a file of this machine. The engine sends the file's content."""
 ANSWER_TAG: Final = TagFormat().answer_tag
 ONE_CALL: Final = (
     "Error: one call is made in a turn, the first; this one was not made. Wait for a result, then call again"
 )
 
 _RESULT: Final = ("\n<tool_response>\n", "\n</tool_response>\n")
-"""Around a native call's result in the text (Hermes)."""
+"""Around the result of a native call in the text (Hermes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesOptions:
-    """What a configuration says of a format of messages. Raises `ConfigError` as `TagFormat` does."""
+    """The configuration options of a format of messages. Raises `ConfigError` as `TagFormat` does."""
 
     system: str | None = None
-    """The system message; None = one that says how tools are called and answers given, '' = there is none."""
+    """The system message. None = a message that explains how to call tools and give answers; '' = no system message."""
     template: str = "{question}"
     """The user's message."""
     calls: Calls | None = None
-    """How tools are called; None = by tags where the task's own format has tags for its tools, which its judges may
-    read, else natively."""
+    """How tools are called. None = by tags if the task's own format has tags for its tools, because its judges may read
+    them; otherwise natively."""
     answer_tag: str | None = None
-    """The answer stands between these tags, and the closing one ends the path; None = that of the task's own tag
-    format, and the whole last message where it has another format."""
+    """Tag around the answer; its closing tag ends the path. None = the tag of the task's own tag format. If the task
+    has another format, the whole last message is the answer."""
 
     def __post_init__(self) -> None:
         TagFormat(template=self.template, answer_tag=ANSWER_TAG if self.answer_tag is None else self.answer_tag)
@@ -62,8 +62,8 @@ class MessagesOptions:
 class Messages:
     """Speaks in chat messages. `schemas` are the tools' (`core.tool.schema_of`).
 
-    `spoken` is the tag format of the task or the configuration: the tags, the observations and the answer are its.
-    None = there is none: calls are native and the last message is the answer, unless the options say otherwise.
+    `spoken` is the tag format of the task or the configuration; its tags, observations and answer are used. None =
+    there is no such format: calls are native and the last message is the answer, unless the options say otherwise.
     """
 
     Config = MessagesOptions
@@ -92,25 +92,25 @@ class Messages:
 
     @property
     def schemas(self) -> tuple[Mapping[str, Any], ...]:
-        """The functions that the engine offers: none where calls are tags."""
+        """The functions that the engine offers; none if calls are tags."""
         return tuple(self._schemas.values()) if self._calls == "native" else ()
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Closing tags. A native call has no stop word: its server ends the turn."""
+        """Closing tags. A native call has no stop word, because the server ends the turn."""
         return self._tags.stops
 
     def open(self, problem: Problem) -> Sequence[Span]:
-        """The system's message, if there is one, and the user's."""
+        """The system message, if there is one, and the user's message."""
         return self._opened(self._tags.open(problem))
 
     def quote(self, template: str, contexts: Sequence[Branch], problem: Problem) -> Sequence[Span]:
-        """A conversation of its own, whose user cites contexts as `TagFormat.quote` does."""
+        """A separate conversation whose user message cites contexts, like `TagFormat.quote`."""
         cited = quoted(template, contexts, problem.question, answer=self.answer)
         return self._opened(cited)
 
     def read(self, run: str) -> Action | None:
-        """The action at the end of a text, from engines that speak in tokens: calls by tags, and the answer."""
+        """The action at the end of a text, for engines that work with tokens: a call by tags, or the answer."""
         return self._tags.read(run) if self.stops else None
 
     def hear(self, message: Message) -> Action | None:
@@ -122,12 +122,12 @@ class Messages:
         return self.read(text_of(message))
 
     def observe(self, action: Action, result: ToolResult) -> Sequence[Span]:
-        """What answers an action that came as text: a message of the user."""
+        """The answer to an action that came as text: a message of the user."""
         text = self._tags.observe(action, result)
         return [Span(text, message={"role": "user", "content": _content(text, result)})]
 
     def reply(self, message: Message, action: Action, result: ToolResult) -> Sequence[Span]:
-        """What answers an action of `message`: one message for each native call in it, else one of the user."""
+        """The answer to an action of `message`: one message for each native call in it, or one message of the user."""
         calls = tool_calls(message)
         if self._calls == "tags" and not calls:
             return self.observe(action, result)
@@ -140,8 +140,8 @@ class Messages:
         return [*spans, *([Span("", message={"role": "user", "content": images})] if images else [])]
 
     def answer(self, response: str) -> str | None:
-        """What stands between the last pair of answer tags, or the last message without its thinking; None = there is
-        none, or a call."""
+        """The text between the last pair of answer tags, or the last message without its thinking; None = there is
+        none, or it is a call."""
         if self._has_answer_tag:
             return self._tags.answer(response)
         text = without_thoughts(response.rpartition(_RESULT[1])[2])
@@ -155,7 +155,7 @@ class Messages:
         return [Span(f"{text}\n\n", message={"role": role, "content": text}) for role, text in said.items() if text]
 
     def _explained(self) -> str:
-        """How to call tools and answer, in words."""
+        """A text that explains how to call tools and give an answer."""
         tags = self._tags
         lines: list[str] = []
         if self._calls == "tags" and self._schemas:
@@ -166,7 +166,7 @@ class Messages:
         return "\n".join(lines)
 
     def _shown(self, name: str) -> str:
-        """A line about a tool that is called by tags."""
+        """One line about a tool that is called by tags."""
         schema, tag = self._schemas[name], self._tags.tags[name]
         content = only_text(schema["parameters"]) or json.dumps(schema["parameters"], ensure_ascii=False)
         description = schema.get("description")
@@ -174,7 +174,7 @@ class Messages:
 
 
 def rendered(message: Message) -> str:
-    """A message of the model as text for people: what it says, then its native calls, their arguments as they came."""
+    """A message of the model as text for people: its words, then its native calls with their arguments unchanged."""
     blocks = [
         f'{CALL}\n{{"name": {json.dumps(name)}, "arguments": {arguments or "{}"}}}\n{CALL_END}'
         for name, arguments in map(_function, tool_calls(message))
@@ -184,7 +184,7 @@ def rendered(message: Message) -> str:
 
 
 def text_of(message: Message) -> str:
-    """What a message says in words: its content, the texts of its parts, or else its refusal."""
+    """The words of a message: its content, the texts of its parts, or else its refusal."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -200,13 +200,13 @@ def tool_calls(message: Message) -> list[Mapping[str, Any]]:
 
 
 def _tables(value: Any) -> list[Mapping[str, Any]]:
-    """The objects of a list; of what is none, nothing."""
+    """The objects in a list; empty if `value` is no list."""
     items = cast("Sequence[Any]", value if isinstance(value, list | tuple) else ())
     return [cast("Mapping[str, Any]", item) for item in items if isinstance(item, Mapping)]
 
 
 def _function(call: Mapping[str, Any]) -> tuple[str, str]:
-    """Name and arguments of a call; arguments that came as an object are told as JSON."""
+    """Name and arguments of a call. Arguments given as an object become JSON text."""
     (function,) = _tables([call.get("function")]) or [{}]
     name, arguments = function.get("name"), function.get("arguments", "")
     if not isinstance(arguments, str):
@@ -220,20 +220,20 @@ def _answer(call: Mapping[str, Any], text: str) -> Span:
 
 
 def _said(action: Action, result: ToolResult) -> str:
-    """What a call's status makes of its result."""
+    """The text shown for a result, which depends on the status of the call."""
     tool = action.tool if isinstance(action, ToolAction) else "invalid"
     status = "empty" if result.status == "ok" and not result.text.strip() else result.status
     return OBSERVATIONS[status].format(text=result.text, tag=tool)
 
 
 def _content(text: str, result: ToolResult) -> str | list[dict[str, Any]]:
-    """Text alone, or with the images beside it."""
+    """The text alone, or with images as further parts."""
     images = _images(result.attachments)
     return [{"type": "text", "text": text}, *images] if images else text
 
 
 def _images(attachments: Iterable[str]) -> list[dict[str, Any]]:
-    """The content parts of those attachments that are image files."""
+    """Content parts for the attachments that are image files."""
     found = [name for name in attachments if name.lower().endswith(IMAGE_SUFFIXES)]
     return [{"type": "image_url", "image_url": {"url": f"{FILE}{name.removeprefix(FILE)}"}} for name in found]
 

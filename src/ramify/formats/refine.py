@@ -1,10 +1,10 @@
-r"""The `refine` format: answers, critiques, rewrites and grades as requests of their own (MCTSr, arXiv 2406.07394).
+r"""The `refine` format: answers, critiques, rewrites and grades, each as a separate request (MCTSr, arXiv 2406.07394).
 
-An answer is a whole response. A critique quotes it, a rewrite quotes both, a grade quotes an answer: each is a fresh
-context whose words are its action's template, so that another type of problem is another TOML file, and another model
-or base URL by kind is another engine of the action. The same words go to engines that take tokens, inside `frame`, and
-as one message of the user to engines that take messages. What a template lacks or does not know is said before the
-start.
+An answer is a whole response. A critique quotes the answer, a rewrite quotes both, and a grade quotes an answer. Each
+of them is a fresh context whose words are its action's template. So another type of problem needs only another TOML
+file, and another model or base URL for one kind of request needs only another engine in that action. Engines that take
+tokens get the words inside `frame`; engines that take messages get the same words as one message of the user. A
+template that lacks a citation or cites something unknown raises an error before the start.
 
 The roles are those of BrendanGraham14/mcts-llm and trotsky1997/MathBlackBox; the words are ours.
 """
@@ -64,7 +64,7 @@ Problem:
 Answer:
 {answer}"""
 DUMMY: Final = "I don't know."
-"""The answer that a search begins from where it asks for none (mcts-llm)."""
+"""The first answer of a search that does not ask the model for one (mcts-llm)."""
 
 ACTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
@@ -74,7 +74,7 @@ ACTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "dummy": {"text": DUMMY},
     }
 )
-"""Actions of a run in this format that does not describe them otherwise, field by field."""
+"""Default actions of a run in this format; a run may override each field."""
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "critique": ("question", "answer"),
@@ -82,32 +82,32 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "grade": ("question", "answer"),
     }
 )
-"""What the templates of these actions must cite; those of others may cite what they like."""
+"""What the templates of these actions must cite. Templates of other actions may cite anything known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refine:
-    """Speaks in whole answers. Raises `ConfigError` for options that make no sense."""
+    """Speaks in whole answers. Raises `ConfigError` for invalid options."""
 
     actions: ClassVar[Mapping[str, Mapping[str, str]]] = ACTIONS
 
     template: str = OPENING
-    """Words that ask for the first answer."""
+    """The prompt that asks for the first answer."""
     frame: str = "<|user|>{prompt}<|end|><|assistant|>"
-    """What stands around the words of every request, for engines that take tokens; control tokens may be spelt in it.
-    `{prompt}` alone for models that know no turns."""
+    """Text around every request, for engines that take tokens. Control tokens may be spelt in it. Use `{prompt}` alone
+    for models without turns."""
     system: str = ""
-    """The system message, for engines that take messages; '' = there is none."""
+    """The system message, for engines that take messages; '' = no system message."""
     answer_pattern: str | None = None
-    r"""Regular expression of the final answer, whose last match counts: its first group, or all of it. None = what the
-    last `\boxed{…}` holds."""
+    r"""Regular expression for the final answer. The last match counts: its first group, or the whole match. None = the
+    content of the last `\boxed{…}`."""
     end: tuple[str, ...] = ()
-    """Stop words that end a response, for models that do not end it themselves; they are no part of it."""
+    """Stop words that end a response, for models that do not end it themselves. They are not part of the response."""
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """Action -> what its template must cite by name, where it differs from `NEEDS`. One that cites contexts by their
-    numbers is taken at its word."""
+    """Action -> what its template must cite by name, if it differs from `NEEDS`. A template that cites contexts by
+    number is not checked further."""
     speaks: Literal["tokens", "messages"] = "tokens"
-    """What the engines take; the run sets it."""
+    """What the engines take. The run sets it."""
 
     def __post_init__(self) -> None:
         if set(placeholders(self.template)) != {"question"}:
@@ -125,7 +125,7 @@ class Refine:
             ) from None
 
     def check(self, action: str, template: str) -> None:
-        """Raise `ConfigError` unless an action's template cites what is known and what its kind needs."""
+        """Raise `ConfigError` unless an action's template cites only known names and everything that its kind needs."""
         check_quote(template)
         cited = set(placeholders(template))
         by_number = cited - {"question", "answer", "critique"}
@@ -144,7 +144,7 @@ class Refine:
 
     @property
     def schemas(self) -> tuple[Mapping[str, Any], ...]:
-        """None: no tool is called."""
+        """Empty, because this format calls no tools."""
         return ()
 
     def open(self, problem: Problem) -> Sequence[Span]:
@@ -152,31 +152,31 @@ class Refine:
         return self._asked(spans_of(self.template, {"question": problem.question}))
 
     def quote(self, template: str, contexts: Sequence[Branch], problem: Problem) -> Sequence[Span]:
-        """The request of a fresh context. It cites as `TagFormat.quote` does, but that `{answer}` is the last whole
-        answer above, whatever can be read from it, and that thoughts are left out."""
+        """The request of a fresh context. It cites like `TagFormat.quote`, with two differences: `{answer}` is the last
+        whole answer above, whether or not a final answer can be read from it, and thoughts are left out."""
         return self._asked(quoted(template, contexts, problem.question, answer=str, said=self._said))
 
     def read(self, run: str) -> Action | None:
-        """All that was said, once a stop word has ended it."""
+        """The whole response, once a stop word has ended it."""
         ends = [place for word in self.end if (place := run.find(word)) >= 0]
         return AnswerAction(run[: min(ends)].strip()) if ends else None
 
     def hear(self, message: Mapping[str, Any]) -> Action | None:
-        """As `read`."""
+        """Like `read`."""
         return self.read(text_of(message))
 
     def observe(self, action: Action, result: ToolResult) -> Sequence[Span]:
-        """What was wrong, to a model that is to go on: there is no tool to hear of."""
+        """Tells a model that should continue what was wrong. There is no tool result."""
         if self.speaks == "messages":
             return [_message("user", result.text)]
         return self._asked([Span(result.text)])
 
     def reply(self, message: Mapping[str, Any], action: Action, result: ToolResult) -> Sequence[Span]:
-        """As `observe`."""
+        """Like `observe`."""
         return self.observe(action, result)
 
     def answer(self, response: str) -> str | None:
-        """The final answer in a response, behind its thoughts; None = there is none."""
+        """The final answer in a response, after its thoughts; None = there is none."""
         said = without_thoughts(response)
         if self.answer_pattern is None:
             return boxed(said)
@@ -187,7 +187,7 @@ class Refine:
         return {}
 
     def _asked(self, words: Sequence[Span]) -> list[Span]:
-        """A request in these words."""
+        """A request with these words."""
         if self.speaks == "messages":
             system = [_message("system", self.system)] if self.system else []
             return [*system, _message("user", "".join(span.text for span in words))]
@@ -197,7 +197,7 @@ class Refine:
         return spans
 
     def _said(self, context: Branch) -> str:
-        """A context's response as it is quoted."""
+        """A context's response in the form in which it is quoted."""
         text = without_thoughts(response_of(context))
         ends = [place for word in self.end if (place := text.find(word)) >= 0]
         return text[: min(ends, default=len(text))].strip()

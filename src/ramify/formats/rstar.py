@@ -1,12 +1,14 @@
-"""The `rstar` format: steps of words and code, whose code is run and its output shown (arXiv 2501.04519).
+"""The `rstar` format: steps of words and code. The code is run and its output is shown (arXiv 2501.04519).
 
-A step ends at one of three tags. One that closes a code block is carried out by the tool, which keeps the interpreter's
-state by branch, and its output becomes the observation; one with a `boxed` answer ends the path. The format gives paths
-up itself, by named reasons: `tool_errors` (so many errors in a row), `depth_limit` (more steps than allowed) and
-`no_valid_step` (what the parser cannot read). How a step is read is a plug-in, and so is which answers mean the same.
+A step ends at one of three tags. If it closes a code block, the tool runs the code, and the output becomes the
+observation; the tool keeps the interpreter's state per branch. If it has a `boxed` answer, it ends the path. The format
+itself stops paths early, for three reasons: `tool_errors` (too many errors in a row), `depth_limit` (more steps than
+allowed) and `no_valid_step` (the parser cannot read the step). Plug-ins decide how a step is read and which answers
+mean the same.
 
-Source: microsoft/rStar, branch rStar-math. What is corrected by default, each behind a switch: only closed blocks are
-run, an error is what the tool calls one, and code that spells "boxed" is no answer.
+Source: microsoft/rStar, branch rStar-math. Three things are corrected by default, each with an option to restore the
+published behaviour: only closed blocks are run, the tool decides what an error is, and code that spells "boxed" is no
+answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,39 +32,40 @@ FAILED: Final[frozenset[ToolStatus]] = frozenset({"error", "timeout", "crashed",
 
 
 def _tail(observation: str) -> str:
-    """The words behind what the code printed; '' = there are none."""
+    """The words after the code's output; '' = there are none."""
     last = spans_of(observation, {"text": ""})[-1]
     return last.text.strip() if last.is_trusted else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RStarOptions:
-    """What a configuration says of a format of steps."""
+    """The configuration options of a format of steps."""
 
     template: str = "<|user|>:\n{question}\n<|assistant|>:"
-    """Opening context; control tokens may be spelt in it."""
+    """Opening context. Control tokens may be spelt in it."""
     few_shot: str = ""
-    """Solved examples in front of the opening, for models that were not trained to speak so."""
+    """Solved examples before the opening, for models that were not trained to write this format."""
     tags: StepTags = TAGS
     observation: str = "\n<output>{text}<end_of_output>\n"
-    """Around what the code printed."""
+    """Text around the code's output."""
     tool: str = "python"
     """Name of the tool that runs the code."""
     errors_threshold: int = 2
-    """Errors in a row that end a path, as published for sampling; 0 and 1 both end it at the first."""
+    """Number of errors in a row that end a path, as published for sampling. 0 and 1 both end it at the first error."""
     max_depth: int | None = 16
-    """Most steps of a path (all published recipes: 16); a step more ends it. None = no limit of its own."""
+    """Most steps of a path (all published recipes: 16). One step more ends it. None = this format sets no limit."""
     error_match: ErrorMatch = "status"
-    """What an error is: the tool says so, or, as published, its text has the word "error" in any case."""
+    """What counts as an error. `status`: the tool says so. `text`, as published: the text contains the word "error" in
+    any case."""
     code_context: CodeContext = "closed"
-    """When code is run: once its block is closed, or, as published, the whole block again at every step of it, which
-    shows errors early and the output only in the end. Published runs have a fresh interpreter: the tool's option
-    `is_stateful = false`."""
+    """When code is run. `closed`: once, when its block is closed. `every_step`, as published: the whole block again at
+    every step of it; errors show early, and the output shows only at the end. Published runs use a fresh interpreter:
+    the tool's option `is_stateful = false`."""
     step_parser: str = field(default="tags", metadata={"names": "step_parser"})
-    """Which parser reads a step: `tags`, `published` or `path/to/file.py:function` (`ramify.formats.steps`)."""
+    """The parser that reads a step: `tags`, `published` or `path/to/file.py:function` (`ramify.formats.steps`)."""
     answer_equivalence: str | None = field(default=None, metadata={"names": "equivalence"})
-    """Which answers mean the same, for votes and exact judges: `text` or `path/to/file.py:function`; None = the task
-    says it."""
+    """Decides which answers mean the same, for votes and exact judges: `text` or `path/to/file.py:function`; None = the
+    task decides."""
 
     def __post_init__(self) -> None:
         for name, template, wanted in (
@@ -86,12 +89,12 @@ class RStarOptions:
 
 @dataclass(frozen=True, slots=True)
 class OpenBlock(ToolAction):
-    """Code of a block that is not closed: it is run, and nothing is shown of it."""
+    """Code of a block that is not closed. It is run, but its output is not shown."""
 
 
 class RStar:
-    """Speaks in steps. `step_parser` reads one, None = the parser the options name; `answer_equivalence` says which
-    answers mean the same, None = the task does."""
+    """Speaks in steps. `step_parser` reads a step; None = the parser that the options name. `answer_equivalence`
+    decides which answers mean the same; None = the task decides."""
 
     Config = RStarOptions
 
@@ -114,16 +117,16 @@ class RStar:
         return tuple(self.options.tags.ends)
 
     def open(self, problem: Problem) -> Sequence[Span]:
-        """The examples, then the template around the question, which is not trusted."""
+        """The examples, then the template with the question, which is not trusted."""
         examples = [Span(self.options.few_shot, is_trusted=True)] if self.options.few_shot else []
         return [*examples, *quoted(self.options.template, (), problem.question, answer=self.answer)]
 
     def quote(self, template: str, contexts: Sequence[Branch], problem: Problem) -> Sequence[Span]:
-        """As `TagFormat.quote`."""
+        """Like `TagFormat.quote`."""
         return quoted(template, contexts, problem.question, answer=self.answer)
 
     def read(self, run: str) -> Action | None:
-        """What the parser makes of the last step; code of an open block is an action only if every step is run."""
+        """The parser's action for the last step. Code of an open block is an action only if every step is run."""
         step = last_step(run, self.options.tags)
         action = self._parse(step)
         if not isinstance(action, ToolAction):
@@ -133,14 +136,14 @@ class RStar:
         return OpenBlock(self.options.tool, action.arguments) if self.options.code_context == "every_step" else None
 
     def observe(self, action: Action, result: ToolResult) -> Sequence[Span]:
-        """What the code printed, which is not trusted; nothing while its block is open."""
+        """The code's output, which is not trusted; nothing while its block is open."""
         if isinstance(action, OpenBlock):
             return ()
         tool = action.tool if isinstance(action, ToolAction) else "invalid"
         return spans_of(self.options.observation, {"text": _shown(tool, result.status, result.text).strip()})
 
     def answer(self, response: str) -> str | None:
-        """The answer in the last step; None = that is none, or holds none."""
+        """The answer in the last step; None = the step gives no answer."""
         said = response.rpartition(_tail(self.options.observation))[2]
         for step in (last_step(said, self.options.tags), unended_step(said, self.options.tags)):
             action = self._parse(step)
@@ -152,7 +155,7 @@ class RStar:
         return {self.options.tool: self.options.tags.code.strip("<>")}
 
     def give_up(self, branch: Branch) -> str | None:
-        """Why a path ends behind its last step: a stop word and what happened; None = it goes on."""
+        """Why a path ends after its last step: a stop word and what happened; None = it goes on."""
         calls = branch.tool_calls
         if calls and calls[-1].status == "invalid":
             return f"no_valid_step: {calls[-1].result}"
@@ -165,12 +168,12 @@ class RStar:
         return None
 
     def consecutive_errors(self, calls: Sequence[ToolCall]) -> int:
-        """Number of calls at the end of `calls` that were errors."""
+        """Number of errors at the end of `calls`."""
         return consecutive_errors(calls, self.options.error_match)
 
 
 def consecutive_errors(calls: Sequence[ToolCall], match: ErrorMatch = "status") -> int:
-    """Number of calls at the end of `calls` that were errors, by the tool's word or by what its text says."""
+    """Number of errors at the end of `calls`, by the tool's status or by its text."""
     good = (number for number, call in enumerate(reversed(calls)) if not _is_error(call, match))
     return next(good, len(calls))
 
@@ -182,10 +185,12 @@ def _is_error(call: ToolCall, match: ErrorMatch) -> bool:
 
 
 def _shown(tool: str, status: ToolStatus, text: str) -> str:
-    """What the model sees of a result. Silent code is no failure here: steps define what later ones use."""
+    """What the model sees of a result. Code that prints nothing is no failure here: steps define what later steps
+    use."""
     known = "ok" if status == "empty" else status
     return OBSERVATIONS[known].format(text=text, tag=tool)
 
 
 AS_PUBLISHED: Final = RStarOptions(error_match="text", code_context="every_step", step_parser="published")
-"""What rStar's solver does; its own default threshold is 0, its recipes sample with 2 and evaluate with 1."""
+"""The behaviour of rStar's solver. The solver's own default threshold is 0; its recipes sample with 2 and evaluate with
+1."""

@@ -1,8 +1,8 @@
 """The `search_r1` format: `<search>`, `<information>`, `<answer>` (arXiv 2503.09516; PeterGriffinJin/Search-R1).
 
-Differences from the published code, all on purpose: the sampled ids are kept, never cut at a tag and encoded again; the
-action is the one the stop word just closed, not the first pair of tags in the text; an observation is cut to its limit
-as a whole, so that its closing tag is never lost (`docs/rollouts.md`).
+It differs from the published code on purpose. The sampled ids are kept; they are never cut at a tag and encoded again.
+The action is the one that the stop word just closed, not the first pair of tags in the text. An observation is cut to
+its limit as a whole, so its closing tag is never lost (`docs/rollouts.md`).
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ SEARCH_R1: Final = TagFormat(
         "again.\n"
     ),
 )
-"""As published: what is no action is answered by the three sentences, outside any tag."""
+"""As published: three sentences, outside any tag, answer everything that is no action."""
 
 SINGLE_TURN: Final = replace(SEARCH_R1, tags={})
-"""Without search: plain single-turn GRPO by the same loop."""
+"""Without search: plain single-turn GRPO with the same loop."""

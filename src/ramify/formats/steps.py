@@ -1,8 +1,8 @@
-"""Steps: what a policy of rStar says, cut at its stop tags, and parsers that say what one step is.
+"""Steps: the text of an rStar policy, cut at its stop tags, and parsers that read one step.
 
-A parser is a function of one step and nothing else, and can be named by path. Its word is an action of the core:
-`ToolAction` = code (carried out only where it closes its block, unless the format runs every step), `AnswerAction` =
-the final answer, `InvalidAction` = no step at all, None = words, after which the model goes on.
+A parser is a function of one step and nothing else. A configuration can name it by path. It returns an action of the
+core: `ToolAction` = code (run only if the step closes its block, unless the format runs every step), `AnswerAction` =
+the final answer, `InvalidAction` = not a valid step, None = words, after which the model continues.
 
 Source: microsoft/rStar, branch rStar-math (arXiv 2501.04519).
 """
@@ -22,11 +22,11 @@ StepEnd = Literal["step", "code", "answer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTags:
-    """The words that a policy of rStar writes around its steps; the ends are stop words. Raises `ConfigError`."""
+    """The tags that an rStar policy writes around its steps. The end tags are stop words. Raises `ConfigError`."""
 
     code: str = "<code>"
     step_end: str = "<end_of_step>"
-    """The delimiter of steps, in code and outside it; a blank line for models that know no tags."""
+    """The delimiter of steps, inside and outside code. Use a blank line for models that know no tags."""
     code_end: str = "<end_of_code>"
     answer_end: str = "<end_of_answer>"
 
@@ -52,22 +52,21 @@ class RStarStep:
     """One step."""
 
     text: str
-    """What was said in it, without the tag that ends it."""
+    """The text of the step, without the tag that ends it."""
     end: StepEnd
-    """What ended it. The end of a sequence counts as that of an answer."""
+    """What ended it. The end of a sequence counts as the end of an answer."""
     block: str
-    """The code it belongs to, from the beginning of its block to the end of the step, without any tag."""
+    """The code that the step belongs to, from the start of its block to the end of the step, without any tag."""
     is_code: bool
-    """Whether its block was opened by a tag, or is closed by this step."""
+    """Whether a tag opened its block, or this step closes the block."""
 
 
 StepParser = Callable[[RStarStep], Action | None]
 
 
 def last_step(run: str, tags: StepTags) -> RStarStep:
-    """The step that the last tag of `run` ends, the text sampled since the last observation; all of it if there is no
-    tag. What the token of the tag carries behind it is ignored.
-    """
+    """The step ended by the last tag of `run`, where `run` is the text sampled since the last observation; all of `run`
+    if there is no tag. Text after the last tag is ignored: it came with the tag's token."""
     places = list(_pattern(tags).finditer(run))
     if not places:
         return unended_step(run, tags)
@@ -76,12 +75,12 @@ def last_step(run: str, tags: StepTags) -> RStarStep:
 
 
 def unended_step(run: str, tags: StepTags) -> RStarStep:
-    """What stands behind the last tag of `run`: a step that the end of the sequence has ended."""
+    """The text after the last tag of `run`: a step that the end of the sequence ended."""
     return _step(run, "answer", [place.end() for place in _pattern(tags).finditer(run)], tags)
 
 
 def _step(said: str, end: StepEnd, borders: Sequence[int], tags: StepTags) -> RStarStep:
-    """The step at the end of `said`, behind the last of the borders of the steps before it."""
+    """The step at the end of `said`, after the last of `borders`, which are the ends of the earlier steps."""
     closed = max((border for border in borders if said.endswith(tags.code_end, 0, border)), default=0)
     _, tag, code = said[closed:].rpartition(tags.code)
     block = _pattern(tags).sub("", code).strip()
@@ -89,7 +88,7 @@ def _step(said: str, end: StepEnd, borders: Sequence[int], tags: StepTags) -> RS
 
 
 def tagged(step: RStarStep) -> Action | None:
-    r"""Code stands between its tags, an answer outside them and in a `\boxed{…}`; an empty step is none."""
+    r"""Code is between its tags; an answer is outside them, in a `\boxed{…}`. An empty step is invalid."""
     if step.is_code and step.end == "answer":
         return InvalidAction("the code block is not closed")
     if step.is_code:
@@ -103,16 +102,16 @@ def tagged(step: RStarStep) -> Action | None:
 
 
 def published(step: RStarStep) -> Action | None:
-    """As published: a step that says "boxed" anywhere is the final answer, and whatever does not is code."""
+    """As published: a step that contains "boxed" anywhere is the final answer; any other step is code."""
     if BOX in step.text:
         return AnswerAction(boxed(step.text) or "")
     return ToolAction("", step.block) if step.block else InvalidAction("the step is empty")
 
 
 PARSERS: Final[Mapping[str, StepParser]] = MappingProxyType({"published": published, "tags": tagged})
-"""By the names a configuration may give."""
+"""Parsers by the names that a configuration may give."""
 
 
 def _pattern(tags: StepTags) -> re.Pattern[str]:
-    """Any of the tags that end a step."""
+    """Matches any tag that ends a step."""
     return re.compile("|".join(map(re.escape, tags.ends)))

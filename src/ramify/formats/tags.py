@@ -1,8 +1,8 @@
-"""TagFormat: agents that act by writing `<tag>…</tag>`; a new tag format is data, not code.
+"""TagFormat: agents that act by writing `<tag>…</tag>`. A new tag format is data, not code.
 
-Owns the opening template, the tag of each tool, the observation around a result and the words for what went wrong. It
-reads the run since the last observation, so a tag that two requests, segments or nodes share is read like any other.
-A question and a tool's text stay untrusted spans or plain text: they can spell a control token but never forge one.
+It owns the opening template, the tag of each tool, the observation around a result, and the words for errors. It reads
+the run since the last observation, so it also finds a tag that is spread over two requests, segments or nodes. A
+question and a tool's text stay untrusted spans or plain text: they can spell a control token but never forge one.
 """
 
 import re
@@ -33,7 +33,7 @@ OBSERVATIONS: Mapping[ToolStatus, str] = MappingProxyType(
 """What the model is shown for each status of a call (texts of empty and crashed calls: RUC-NLPIR/ARPO)."""
 
 QUOTABLE: Final = ("question", "answer", "critique", "previous", "choices")
-"""What a quoting template may cite by name; contexts have numbers besides."""
+"""What a quoting template may cite by name. It may also cite contexts by number."""
 FLAGS: Final = ("stops_at_answer", "strips_results")
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
@@ -42,24 +42,25 @@ _INDEX = re.compile(r"-?\d+")
 
 @dataclass(frozen=True, slots=True)
 class TagFormat:
-    """Actions between tags. Every field is data, so a table of a TOML file makes a new format."""
+    """Actions between tags. Every field is data, so a table in a TOML file makes a new format."""
 
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Tool name -> the tag it is called by. Empty = an agent without tools."""
+    """Tool name -> the tag that calls it. Empty = an agent without tools."""
     template: str = "<|user|>{question}<|end|><|assistant|>"
-    """Opening context; control tokens may be spelt in it."""
+    """Opening context. Control tokens may be spelt in it."""
     answer_tag: str = "answer"
     stops_at_answer: bool = True
-    """Whether the closing answer tag ends the path. ARPO trains with false (the end of the sequence does), tests with
-    true; the tokens behind an answer carry nothing, so true is the default."""
+    """Whether the closing answer tag ends the path. ARPO trains with false (the end of the sequence ends the path) and
+    tests with true. Tokens after an answer carry no information, so true is the default."""
     observation: str = " <result>\n{text}\n</result>"
-    """Around what the tool said (RUC-NLPIR/ARPO: the leading space is part of it)."""
+    """Text around a tool's result (RUC-NLPIR/ARPO: the leading space is part of it)."""
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Status -> text, where it differs from `OBSERVATIONS`; may cite `{text}` and `{tag}`."""
+    """Status -> text, where it differs from `OBSERVATIONS`. It may cite `{text}` and `{tag}`."""
     strips_results: bool = False
-    """Whether space around what a tool said is dropped (Search-R1 does)."""
+    """Whether whitespace around a tool's result is dropped (as in Search-R1)."""
     invalid: str | None = None
-    """The whole observation after what is no action, an empty call included; None = `texts` in the frame."""
+    """The whole observation after something that is no action, or after an empty call; None = `texts` inside the
+    observation."""
 
     def __post_init__(self) -> None:
         tags = [*self.tags.values(), self.answer_tag]
@@ -77,7 +78,7 @@ class TagFormat:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> "TagFormat":
-        """The format a configuration table describes. Raises `ConfigError` on an unknown key or a wrong type."""
+        """The format that a configuration table describes. Raises `ConfigError` on an unknown key or a wrong type."""
         known = {f.name: f.type for f in fields(cls)}
         for key, value in table.items():
             if key not in known:
@@ -94,23 +95,25 @@ class TagFormat:
         return tuple(f"</{tag}>" for tag in tags)
 
     def open(self, problem: Problem) -> Sequence[Span]:
-        """The template around the question, which is not trusted."""
+        """The template with the question, which is not trusted."""
         return spans_of(self.template, {"question": problem.question})
 
     def quote(self, template: str, contexts: Sequence[Branch], problem: Problem) -> Sequence[Span]:
-        """The template around what it cites: `{question}`; `{0}` or `{-1}`, the response of a context by its number;
-        `{previous}`, that of the last; `{answer}`, that of the last one that gives an answer, or else of the first;
-        `{critique}`, that of the last one a critic wrote, which is never an answer; `{choices}`, all of them, numbered
-        from 1 (princeton-nlp/tree-of-thought-llm).
+        """The template with what it cites. `{question}` is the question; `{0}` or `{-1}` is the response of the context
+        with that number; `{previous}` is the last response; `{answer}` is the last response that gives an answer, or
+        else the first response; `{critique}` is the last response that a critic wrote (such a response is never
+        `{answer}` if another gives one); `{choices}` is all responses, numbered from 1
+        (princeton-nlp/tree-of-thought-llm).
 
-        Raises `ConfigError` for a name it does not know or a context that is not there.
+        Raises `ConfigError` for an unknown name or a missing context.
         """
         return quoted(template, contexts, problem.question, answer=self.answer)
 
     def read(self, run: str) -> Action | None:
-        """The action whose closing tag comes last in `run`; what the closing tag's token carries behind it is ignored.
+        """The action whose closing tag comes last in `run`. Text after that tag is ignored: it came with the tag's
+        token.
 
-        A closing tag that closes nothing is an `InvalidAction`; nothing between the tags, a `ToolAction` with ''.
+        A closing tag without an opening tag is an `InvalidAction`. Nothing between the tags is a `ToolAction` with ''.
         """
         tools = {tag: tool for tool, tag in self.tags.items()}
         end, tag = max((run.rfind(f"</{tag}>"), tag) for tag in (*tools, self.answer_tag))
@@ -123,7 +126,7 @@ class TagFormat:
         return ToolAction(tools[tag], content.strip()) if tag in tools else AnswerAction(content.strip())
 
     def observe(self, action: Action, result: ToolResult) -> str:
-        """What answers an action, in the observation's frame. A tool's text goes in as it is."""
+        """The answer to an action, inside the observation. A tool's text is not changed, except by `strips_results`."""
         if self.invalid is not None and result.status == "invalid":
             return self.invalid
         tag = self.tags.get(action.tool, action.tool) if isinstance(action, ToolAction) else self.answer_tag
@@ -133,7 +136,7 @@ class TagFormat:
         return _filled(self.observation, {"text": text})
 
     def answer(self, response: str) -> str | None:
-        """What stands between the last pair of answer tags, stripped; None = there is no such pair."""
+        """The text between the last pair of answer tags, stripped; None = there is no such pair."""
         end = response.rfind(f"</{self.answer_tag}>")
         start = response.rfind(f"<{self.answer_tag}>", 0, max(end, 0))
         return None if start < 0 else response[start + len(self.answer_tag) + 2 : end].strip()
@@ -143,7 +146,7 @@ class TagFormat:
 
 
 def response_of(context: Branch) -> str:
-    """Text behind a context's opening, without the end of its sequence."""
+    """Text after a context's opening, without the end-of-sequence token."""
     ids = context.ids[context.num_prompt :]
     if len(ids) and ids[-1] == context.codec.eos_id:
         ids = ids[:-1]
@@ -158,8 +161,8 @@ def quoted(
     answer: Callable[[str], str | None],
     said: Callable[[Branch], str] = response_of,
 ) -> list[Span]:
-    """The template around what it cites, see `TagFormat.quote`; `answer` reads a response's answer, `said` a context's
-    response."""
+    """The template with what it cites, see `TagFormat.quote`. `answer` reads a response's answer; `said` gives a
+    context's response."""
     check_quote(template)
     texts = [said(context) for context in contexts]
     written = list(zip(contexts, texts, strict=True))
@@ -177,7 +180,7 @@ def quoted(
 
 
 def check_quote(template: str) -> None:
-    """Raise `ConfigError` unless every placeholder of a quoting template is one that `quote` knows."""
+    """Raise `ConfigError` unless `quote` knows every placeholder of the template."""
     for name in placeholders(template):
         if name not in QUOTABLE and not _INDEX.fullmatch(name):
             allowed = ", ".join(f"{{{known}}}" for known in QUOTABLE)
@@ -188,12 +191,12 @@ def check_quote(template: str) -> None:
 
 
 def placeholders(template: str) -> list[str]:
-    """Names in braces, in order. Raises `ConfigError` where the braces do not match."""
+    """Names in braces, in order. Raises `ConfigError` if the braces do not match."""
     return [name for _, name in _parts(template) if name is not None]
 
 
 def _parts(template: str) -> list[tuple[str, str | None]]:
-    """Literal texts, each with the placeholder behind it or None."""
+    """Literal texts, each with the placeholder after it, or None."""
     try:
         parsed = list(Formatter().parse(template))
     except ValueError as error:
@@ -212,7 +215,7 @@ def _check(template: str, what: str, *, must: Iterable[str] = (), may: Iterable[
 
 
 def spans_of(template: str, values: Mapping[str, str]) -> list[Span]:
-    """The template's own text as trusted spans, what it cites as untrusted ones."""
+    """The template's own text as trusted spans, and what it cites as untrusted spans."""
     spans: list[Span] = []
     for literal, name in _parts(template):
         spans.extend([Span(literal, is_trusted=True)] if literal else [])

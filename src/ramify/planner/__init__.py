@@ -1,6 +1,6 @@
 """Planner: a pilot -> a shape: where to fork, where to prune, and what that gains.
 
-Imports core and itself; pure numpy. Read `plan` first.
+It imports core and itself; pure numpy. Read `plan` first.
 """
 
 from ramify.planner.interval import Interval

@@ -1,9 +1,9 @@
-"""Coverage: the share of problems that a shape solves at a cost, predicted from a pilot's levels.
+"""Coverage: the share of problems that a shape solves at a given cost, predicted from a pilot's levels.
 
-The model: along a path the chance of success either falls to 0 for good, at a mistake, or rises, so that its mean stays
-what it was. How often it falls at a step follows from the share of the variance still to come that the pilot measured
-for that step; how the problems' own chances differ, a beta law with their measured mean and variance. So nothing is
-simulated. Real steps are less clear-cut; `docs/when-trees-pay.md` holds predictions against runs.
+The model: along a path, the chance of success either falls to 0 for good, at a mistake, or rises, so that its mean
+stays the same. The pilot measures which share of the remaining variance each step adds; from it follows how often the
+chance falls at that step. The problems' own chances follow a beta distribution with the measured mean and variance. So
+nothing is simulated. Real steps are less clear-cut; `docs/when-trees-pay.md` compares predictions with runs.
 """
 
 from dataclasses import dataclass
@@ -17,32 +17,32 @@ from ramify.planner.shape import Shape
 
 Array = npt.NDArray[np.float64]
 NUM_CHANCES: Final = 512
-"""Chances at which the law of the problems is taken."""
+"""Number of chances at which the distribution of the problems is evaluated."""
 LEAST: Final = 1e-3
-"""Problems differ by this share of the variance of success at least, and leave so much to chance."""
+"""Lower limit for the problems' share of the variance of success. The upper limit is 1 minus this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Successes:
-    """One estimate of how success comes about, of L levels."""
+    """One estimate of how success comes about, with L levels."""
 
     mean: float
     between: float
     """Variance of the problems' own chances."""
     variance: Array
-    """(L,) of success, added by each level."""
+    """(L,) variance of success that each level adds."""
     cost: Array
     """(L,)"""
 
     @classmethod
     def of(cls, levels: Levels, resample: int = 0) -> "Successes":
-        """`levels` are settled."""
+        """`levels` must be settled."""
         mean, between = float(levels.mean[resample]), float(levels.between[resample])
         return cls(mean, between, levels.variance[resample], levels.cost[resample])
 
     def chances(self) -> tuple[Array, Array]:
-        """(NUM_CHANCES,) chances of problems, and how much of the law lies about each: a beta law, taken at the angles
-        whose squared sines they are, so that its ends are finite."""
+        """(NUM_CHANCES,) chances of problems, and the share of the distribution around each. The beta distribution is
+        evaluated at angles whose squared sines are the chances, so it stays finite at its ends."""
         coin = self.mean * (1 - self.mean)
         if coin <= 0:
             return np.full(1, self.mean), np.ones(1)
@@ -56,14 +56,15 @@ class Successes:
 
     @property
     def shares(self) -> Array:
-        """(L,) of the variance that is still to come at each level, the part that it adds; 1 at the last."""
+        """(L,) share of the remaining variance that each level adds; 1 at the last level."""
         left = self.variance[::-1].cumsum()[::-1]
         shares = np.divide(self.variance, left, out=np.zeros_like(left), where=left > 0)
         return np.append(shares[:-1], 1.0)
 
 
 def coverage(successes: Successes, shape: Shape, budget: float) -> float:
-    """Share of problems with a success, where stems of `shape` are grown until `budget` is spent on each."""
+    """Share of problems with a success, if stems (root branches) of `shape` are grown until `budget` is spent on each
+    problem."""
     behind = shape.behind(len(successes.cost))
     stems = budget / float((successes.cost * shape.widths(len(successes.cost))).sum())
     chances, weights = successes.chances()
@@ -71,7 +72,7 @@ def coverage(successes: Successes, shape: Shape, budget: float) -> float:
 
 
 def _misses(chance: Array, shares: Array, behind: tuple[float, ...]) -> Array:
-    """Chance that nothing below one node succeeds, when its first level begins at `chance`."""
+    """Chance that nothing below one node succeeds, if its first level begins at `chance`."""
     share, *others = shares
     risen = chance + share * (1 - chance)
     is_alive = np.divide(chance, risen, out=np.zeros_like(chance), where=risen > 0)
@@ -81,6 +82,7 @@ def _misses(chance: Array, shares: Array, behind: tuple[float, ...]) -> Array:
 
 
 def _none_of(misses: Array, number: float) -> Array:
-    """Chance that `number` independent tries all miss; between whole numbers a coin decides."""
+    """Chance that `number` independent tries all miss. If `number` is not whole, the last try happens with the
+    remaining probability."""
     low = int(number)
     return misses**low * (1 - (number - low) * (1 - misses))

@@ -1,4 +1,4 @@
-"""Interval: a figure with its interval over problems. The one noun for it: plans, comparisons and noise share it."""
+"""Interval: a figure with its interval over problems. Plans, comparisons and noise all use it."""
 
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -12,7 +12,7 @@ CONFIDENCE: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure and its 95 % interval by bootstrap over problems. An end may be infinite; NaN = nothing can be told."""
+    """A figure and its 95 % interval by bootstrap over problems. An end may be infinite; NaN = nothing is known."""
 
     value: float
     low: float
@@ -20,18 +20,18 @@ class Interval:
 
     @classmethod
     def of(cls, resamples: Array) -> "Interval":
-        """(R,) resamples, the first of which is the figure itself."""
+        """`resamples` (R,): the first value is the figure itself."""
         tail = (1 - CONFIDENCE) / 2
         low, high = np.nanquantile(resamples, (tail, 1 - tail)) if not np.isnan(resamples).all() else (np.nan, np.nan)
         return cls(float(resamples[0]), float(low), float(high))
 
     @classmethod
     def between(cls, least: Array, most: Array) -> "Interval":
-        """The figure and the lower end of `least`, (R,) as in `of`, with the upper end of `most`."""
+        """The figure and the lower end from `least`, (R,) as in `of`; the upper end from `most`."""
         return replace(cls.of(least), high=cls.of(most).high)
 
     def sign(self, even: float = 0.0) -> Literal[-1, 0, 1]:
-        """1 if the whole interval lies above `even`, -1 if below, 0 if it holds `even`."""
+        """1 if the whole interval is above `even`, -1 if it is below, 0 otherwise."""
         return 1 if self.low > even else -1 if self.high < even else 0
 
     @property

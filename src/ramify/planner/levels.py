@@ -1,10 +1,11 @@
-"""Levels: how much variance of the return each step adds, and what it costs, from nested forks.
+"""Levels: how much variance of the return each step adds, and what it costs, computed from nested forks.
 
-The arithmetic of nested analysis of variance, for trees whose numbers of children differ. At a fork the sample variance
-of the children's means, less what these means owe to chance below, estimates without bias what the children's own step
-adds. A place where a random draw gave one child says nothing of its own level; it borrows the level's mean. Paths that
-ended add nothing to later levels and cost nothing there. Source: Searle, Casella and McCulloch, Variance Components
-(1992), chapter 3; the use for splitting: Garvels, The splitting method in rare event simulation (2000), chapter 2.
+This is nested analysis of variance for trees whose numbers of children differ. At a fork, take the sample variance of
+the children's means and subtract what these means owe to chance below. This is an unbiased estimate of what the
+children's own step adds. A place where a random draw gave one child says nothing about its own level; it uses the
+level's mean. Paths that ended add nothing to later levels and cost nothing there. Source: Searle, Casella and
+McCulloch, Variance Components (1992), chapter 3; the use for splitting: Garvels, The splitting method in rare event
+simulation (2000), chapter 2.
 """
 
 from dataclasses import dataclass, replace
@@ -22,12 +23,12 @@ NUM_RESAMPLES: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """L levels of R resamples of a pilot's problems; the first resample is the pilot itself."""
+    """L levels for R resamples of a pilot's problems. The first resample is the pilot itself."""
 
     variance: Array
-    """(R, L) variance of the return that each level adds, of one path; unbiased, so it may be below 0."""
+    """(R, L) variance of the return that each level adds, per path. It is unbiased, so it may be below 0."""
     cost: Array
-    """(R, L) mean cost of each level, of one path."""
+    """(R, L) mean cost of each level, per path."""
     mean: Array
     """(R,) mean return."""
     between: Array
@@ -36,7 +37,8 @@ class Levels:
     """(R, P) how often each problem counts."""
 
     def settled(self) -> "Levels":
-        """The same with no variance below 0: what paths vary by so far never falls, nor is it above the whole."""
+        """The same levels with no variance below 0. The variance summed up to a level then never falls and never
+        exceeds the total."""
         so_far = self.variance.cumsum(axis=1)
         whole = np.maximum(so_far[:, -1:], 0)
         so_far = np.clip(np.maximum.accumulate(so_far, axis=1), 0, whole)
@@ -45,22 +47,22 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What one tree says, in sums that add up over trees; of P trees, with P in front."""
+    """What one tree contributes, as sums that add up over trees. For P trees, arrays have P in front."""
 
     data: Array
-    """(L,) of each level: sum over its forks of weight x (sample variance of means - chance known below)."""
+    """(L,) per level: sum over its forks of weight x (sample variance of means - chance known below)."""
     owed: Array
-    """(L, L) of each level: how often the mean of another is still to be subtracted from `data`."""
+    """(L, L) per level: how often the mean of another level must still be subtracted from `data`."""
     forked: Array
     """(L,) weight of the forks."""
     alive: Array
-    """(L,) weight of the places where paths went on into the level, forked or not."""
+    """(L,) weight of the places where paths continued into the level, forked or not."""
     cost: Array
     """(L,)"""
     mean: Array
     """()"""
     noise: Array
-    """() what the square of the mean owes to chance."""
+    """() part of the squared mean that is due to chance."""
 
 
 def resampled(num_problems: int, rng: np.random.Generator, *, num_resamples: int = NUM_RESAMPLES) -> Array:
@@ -70,7 +72,7 @@ def resampled(num_problems: int, rng: np.random.Generator, *, num_resamples: int
 
 
 def levels(pilot: Pilot, picks: Array | None = None) -> Levels:
-    """Variance and cost of each level, for each row of `picks` (R, P); None = of the pilot itself alone."""
+    """Variance and cost of each level, for each row of `picks` (R, P); None = for the pilot itself only."""
     sums = [_Walk(tree, pilot.num_levels).sums() for tree in pilot.trees]
     size = len(sums)
     counts = np.ones((1, size)) if picks is None else picks
@@ -86,7 +88,7 @@ def levels(pilot: Pilot, picks: Array | None = None) -> Levels:
 
 
 def _solved(data: Array, owed: Array, forked: Array, alive: Array) -> Array:
-    """(R, L) sums of the variances, from the deepest level up: a level owes to deeper ones only."""
+    """(R, L) sums of the variances, from the deepest level up. A level owes only to deeper levels."""
     a_place = np.zeros_like(data)
     for level in reversed(range(data.shape[1])):
         left = data[:, level] - (owed[:, level] * a_place).sum(axis=1)
@@ -117,7 +119,8 @@ class _Walk:
         size, n = self.num_levels, len(self.tree.parent)
         weight = np.append(self.tree.weight, 1.0)
         known, owed = np.zeros(n + 1), np.zeros((n + 1, size))
-        """Variance of each node's mean given its prefix: a number, and how often the mean of each level besides."""
+        """Variance of each node's mean given its prefix: a known number, plus how often to add the mean of each
+        level."""
         total = _Sums(*(np.zeros(shape) for shape in (size, (size, size), size, size, size, (), ())))
         for node in [*reversed(range(n)), STEM]:
             below = self.children[node]
@@ -140,5 +143,5 @@ class _Walk:
         return total
 
     def _is_place(self, node: int) -> bool:
-        """Whether paths go on from here into the next level."""
+        """Whether paths continue from here into the next level."""
         return node == STEM or self.tree.level[self.children[node][0]] > self.tree.level[node]

@@ -1,8 +1,8 @@
-"""Pilot: a few small trees with forks at every depth, as arrays: what a plan is computed from.
+"""Pilot: a few small trees with forks at every depth, as arrays. A plan is computed from it.
 
-Every fork of a pilot is decided before its children, by a number or a coin, so that nested averages over it are
-unbiased. A *level* is what one step adds: level 0 the first step of a path, level d the step behind the fork after d
-steps, the last level everything behind the last fork.
+Every fork of a pilot is decided before its children are grown, by a fixed number or a random draw. So nested averages
+over it are unbiased. A *level* is what one step adds: level 0 is the first step of a path, level d is the step after
+the fork that follows d steps, and the last level is everything after the last fork.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ STEM = -1
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PilotTree:
-    """The paths of one problem, N nodes, parents first. Siblings count alike. Never mutated."""
+    """The paths of one problem, N nodes, parents first. Siblings have equal weight. Never mutated."""
 
     parent: Ints_N
-    """(N,) index of each node's parent; -1 for a stem."""
+    """(N,) index of each node's parent; -1 for a stem (root branch)."""
     level: Ints_N
-    """(N,) level of each node, from 0; a node of the last level may continue one of the same."""
+    """(N,) level of each node, from 0. A node of the last level may continue a node of the same level."""
     reward: Floats_N
     """(N,) return of each leaf; NaN on inner nodes."""
     cost: Floats_N
-    """(N,) what the step of each node cost, in decode tokens or whatever prices them."""
+    """(N,) cost of each node's step, in decode tokens or another unit of cost."""
     given_up: Bools_N
     """(N,) whether the prune rule would end the path at this node."""
 
@@ -52,7 +52,7 @@ class PilotTree:
 
     @property
     def weight(self) -> Floats_N:
-        """(N,) share of each node in one path, siblings sharing alike; those of the leaves sum to 1."""
+        """(N,) share of each node in one path; siblings have equal shares. The shares of the leaves sum to 1."""
         num_children = np.bincount(self.parent + 1, minlength=len(self.parent) + 1)
         weight = np.empty(len(self.parent))
         for node, parent in enumerate(self.parent.tolist()):
@@ -68,7 +68,7 @@ class PilotTree:
         return behind
 
     def truncated(self) -> "PilotTree":
-        """The tree as it had been with the prune rule at work: a path that is given up is a leaf of return 0."""
+        """The tree as it would be with the prune rule in use: a pruned path is a leaf with return 0."""
         kept = np.flatnonzero(~self.is_behind)
         place = np.full(len(self.parent) + 1, STEM)
         place[kept] = np.arange(len(kept))
@@ -82,17 +82,17 @@ class PilotTree:
         )
 
     def solved(self) -> "PilotTree":
-        """The same paths, worth 1 where their return is 1 or more, else 0."""
+        """The same paths, with return 1 if their return is 1 or more, else 0."""
         return replace(self, reward=np.where(np.isnan(self.reward), np.nan, self.reward >= 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Pilot:
-    """The trees of a pilot, one a problem."""
+    """The trees of a pilot, one per problem."""
 
     trees: tuple[PilotTree, ...]
     num_levels: int
-    """The first step, and one level a depth that was forked at."""
+    """The first step, and one level for each depth at which paths forked."""
 
     def __post_init__(self) -> None:
         if len(self.trees) < 2:
@@ -110,7 +110,7 @@ class Pilot:
 
     @property
     def is_constant(self) -> bool:
-        """Whether every path of every problem had one and the same return."""
+        """Whether all paths of all problems had the same return."""
         rewards = np.concatenate([tree.reward[tree.is_leaf] for tree in self.trees])
         return bool(np.ptp(rewards) == 0)
 
@@ -121,5 +121,5 @@ class Pilot:
 
 
 def chains_only(trees: Sequence[PilotTree]) -> bool:
-    """Whether no tree forks behind the prompt, so that nothing is known of depths."""
+    """Whether no tree forks after the prompt. If so, nothing is known about depths."""
     return all(len(np.unique(tree.parent[tree.parent != STEM])) == (tree.parent != STEM).sum() for tree in trees)

@@ -1,10 +1,10 @@
-"""Plan: from a pilot to a shape: where to fork, where to give up, and what that is predicted to gain.
+"""Plan: from a pilot to a shape: where to fork, where to prune, and what gain is predicted.
 
-A pure function of the pilot. It forks only where the interval of the best number of children lies above 1, so that a
-pilot too small to tell gives chains; what it predicts has an interval over problems, for the shape it chose. It has two
-aims. `gradient`: the variance of the return, times the cost; of pruning, giving up where that loses next to nothing of
-the return, else the exact random termination (a coin) whose survivors count for more. `coverage`: problems solved at a
-budget, where pruning just gives up.
+A pure function of the pilot. It forks only where the interval of the best number of children lies above 1, so a pilot
+that is too small to tell gives chains. Its prediction has an interval over problems, for the shape that it chose. There
+are two aims. `gradient`: variance of the return, times cost. For pruning, it ends paths for good if that loses almost
+none of the return; otherwise it uses exact random termination (a coin), in which the surviving paths count for more.
+`coverage`: problems solved at a budget; pruning then ends paths for good.
 """
 
 import math
@@ -26,37 +26,39 @@ Array = npt.NDArray[np.float64]
 Aim = Literal["gradient", "coverage"]
 Call = Literal["fork", "go on", "too close to call", "nothing to see"]
 NUMBERS: Final = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-"""Children that are tried at a depth for coverage."""
+"""Numbers of children that are tried at a depth, for coverage."""
 NARROWINGS: Final = 20
-"""Steps in which forks are narrowed to fit a budget."""
+"""Number of steps in which forks are narrowed to fit a budget."""
 MIN_STEMS: Final = 2
-"""Exact credits compare a path with others of its prompt that do not share its tokens."""
+"""Exact credits compare a path with others of its prompt that do not share its tokens, so at least two stems (root
+branches) are needed."""
 NUM_PREDICTED: Final = 200
-"""Resamples of the pilot for which a coverage is predicted."""
+"""Number of resamples of the pilot for which coverage is predicted."""
 MOST_TIMES: Final = 50
-"""A pilot that would have to be larger than so many times is not asked for."""
+"""The plan never asks for a pilot more than this many times larger."""
 FARTHEST: Final = 64.0
-"""Ratios are shown between its inverse and itself: an estimate near 0 has any."""
+"""Ratios are limited to the range from 1 / FARTHEST to FARTHEST, because an estimate near 0 can give any ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """The advice for one depth: what to do when a path has made so many steps."""
+    """The advice for one depth: what to do when a path has made this many steps."""
 
     steps: int
     ratio: Interval
-    """Best number of children here, were it free to be below 1; NaN = no return varies on either side."""
+    """Best number of children here, if it could be below 1. NaN = the return varies neither before nor after this
+    depth."""
     number: float
-    """Children that `gain` is about."""
+    """Number of children for which `gain` is computed."""
     gain: Interval
-    """Of forking here alone, as in `Plan`."""
+    """Gain of forking only here, as in `Plan`."""
     call: Call
     variance_share: float
-    """Of the return's variance within problems, the part that the steps so far have added."""
+    """Share of the return's variance within problems that the steps so far have added."""
     cost_share: float
-    """The same of the cost."""
+    """Share of the cost that the steps so far have added."""
     more_problems: int | None
-    """Where it is too close to call: how many more problems would tell; None = more than can be asked for."""
+    """If it is too close to call: how many more problems would decide it. None = too many to ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +66,14 @@ class Pruning:
     """The advice on the prune rule."""
 
     fires: float
-    """Share of paths that it would end early."""
+    """Share of paths that the rule would end early."""
     saves: float
-    """Share of the cost that these paths spend behind it."""
+    """Share of the cost that these paths spend after the rule fires."""
     loses: Interval
-    """Share of the return that they bring in all the same; exceptions are rare, and the upper end has one more."""
+    """Share of the return that these paths still bring. Exceptions are rare, so the upper end assumes one more."""
     keep: float
     gain: Interval
-    """As in `Plan`, of pruning alone."""
+    """Gain of pruning alone, as in `Plan`."""
 
     @property
     def pays(self) -> bool:
@@ -80,8 +82,8 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do, and why. A gain is relative for the gradient (0.2: chains cost a fifth more for the same variance),
-    and of the problems solved for coverage (0.05: five points)."""
+    """What to do, and why. For the gradient, a gain is relative (0.2: chains cost a fifth more for the same variance).
+    For coverage, it is the share of problems solved (0.05: five points)."""
 
     aim: Aim
     shape: Shape
@@ -89,17 +91,18 @@ class Plan:
     pruning: Pruning | None
     """None = the task has no rule, or it never fired."""
     gain: Interval
-    """Over chains at the same cost."""
+    """Compared with chains at the same cost."""
     num_problems: int
     mean_return: float
     varies: bool
-    """Whether paths of one problem differ in their return."""
+    """Whether the paths of one problem differ in their return."""
     cost_a_path: float
     budget: float
 
 
 def plan(pilot: Pilot, *, budget: float, rng: np.random.Generator, aim: Aim = "gradient") -> Plan:
-    """The shape that a pilot speaks for, when each problem may cost `budget`. `rng` resamples, and is consumed."""
+    """The shape that a pilot supports, if each problem may cost `budget`. `rng` is used for resampling, and is
+    consumed."""
     pilot = pilot.solved() if aim == "coverage" else pilot
     found = levels(pilot, resampled(len(pilot.trees), rng)).settled()
     outlook = _Outlook(pilot, found, budget, aim)
@@ -123,7 +126,7 @@ def plan(pilot: Pilot, *, budget: float, rng: np.random.Generator, aim: Aim = "g
 
 @dataclass(frozen=True, slots=True)
 class _Outlook:
-    """What shapes are predicted to come to."""
+    """Predicts what shapes achieve."""
 
     pilot: Pilot
     found: Levels
@@ -131,7 +134,7 @@ class _Outlook:
     aim: Aim
 
     def depths(self) -> tuple[Depth, ...]:
-        """The advice for every depth, each as if it were the only one."""
+        """The advice for every depth, each as if it were the only fork."""
         variance, cost = self.found.variance[0], self.found.cost[0]
         ratios = np.clip(best_ratio(self.found.variance, self.found.cost), 1 / FARTHEST, FARTHEST)
         return tuple(
@@ -154,7 +157,7 @@ class _Outlook:
         return Depth(steps, ratio, number, gain, call, variance_share, cost_share, more)
 
     def _number(self, steps: int, ratio: float) -> float:
-        """The best number of children after `steps` steps, were this the only fork; two where it is not above 1."""
+        """The best number of children after `steps` steps, if this is the only fork. 2 if it is not above 1."""
         if self.aim == "coverage":
             return max(NUMBERS, key=lambda k: self._more_solved(self._fork(steps, k), num_resamples=1)[0])
         return round(min(ratio, MAX_CHILDREN), 1) if ratio >= 1.05 else 2.0
@@ -163,7 +166,8 @@ class _Outlook:
         return Shape((1.0,) * steps + (number,))
 
     def shape(self, depths: Sequence[Depth], keep: float | None) -> Shape:
-        """Of chains, one fork, and forks at all depths that pay: the one whose gain is surest."""
+        """Compares chains, one fork, and forks at all depths that pay. Returns the shape whose gain has the highest
+        lower end."""
         paying = [depth for depth in depths if depth.call == "fork"]
         shapes = [self._fork(depth.steps, depth.number) for depth in paying]
         if len(paying) > 1:
@@ -186,7 +190,7 @@ class _Outlook:
         )
 
     def _with_stems(self, shape: Shape) -> Shape:
-        """As many stems as the budget pays for, two at least: forks are narrowed until it does."""
+        """Adds as many stems as the budget allows, at least two. If needed, forks are narrowed to make room."""
         cost = self._cost(shape.keep)
         narrowed = (shape.narrowed(part / NARROWINGS) for part in range(NARROWINGS, -1, -1))
         stems = ((each, self.budget / float((cost * each.widths(len(cost))).sum())) for each in narrowed)
@@ -194,16 +198,17 @@ class _Outlook:
         return Shape((round(float(number), 1), *fitting.children[1:]), shape.keep)
 
     def _cost(self, keep: float | None) -> Array:
-        """(L,) of a path whose way behind the rule goes on with probability `keep`."""
+        """(L,) cost of a path that continues after the rule fires with probability `keep`."""
         whole = self.found.cost[0]
         return whole if keep is None else keep * whole + (1 - keep) * levels(self.pilot.truncated()).cost[0]
 
     def gain(self, shape: Shape) -> Interval:
-        """Of `shape` over chains of the same cost."""
+        """Gain of `shape` over chains of the same cost."""
         return Interval.of(self._more_solved(shape) if self.aim == "coverage" else self._less_noise(shape))
 
     def _less_noise(self, shape: Shape) -> Array:
-        """(R,) variance x cost of chains, over that of `shape`, less 1. Forks and coin are counted apart."""
+        """(R,) variance x cost of chains, divided by that of `shape`, minus 1. Forks and random termination are
+        computed separately."""
         variance, cost = self.found.variance, self.found.cost
         chains = noise_times_cost(variance, cost, np.ones(cost.shape[1]))
         better = _ratio(chains, noise_times_cost(variance, cost, shape.widths(cost.shape[1])))
@@ -213,7 +218,7 @@ class _Outlook:
         return better - 1
 
     def _more_solved(self, shape: Shape, *, num_resamples: int = NUM_PREDICTED) -> Array:
-        """(R,) coverage of `shape` less that of chains."""
+        """(R,) coverage of `shape` minus coverage of chains."""
         picks, chains = self.found.picks[:num_resamples], Shape((1.0,))
         own = self.found if shape.keep is None else levels(self.pilot.truncated(), picks).settled()
         solved = (coverage(Successes.of(own, r), shape, self.budget) for r in range(num_resamples))
@@ -222,12 +227,13 @@ class _Outlook:
 
 
 def _ratio(chains: Array, others: Array) -> Array:
-    """How much better others are; alike where there is no noise."""
+    """How much better `others` are; 1 if they have no noise."""
     return np.divide(chains, others, out=np.ones_like(chains), where=others > 0)
 
 
 def _more_problems(judged: Interval, even: float, num_problems: int) -> int | None:
-    """Problems to add until the interval, which narrows with the root of their number, leaves out `even`."""
+    """Number of problems to add until the interval excludes `even`. The interval narrows with the square root of the
+    number of problems."""
     distance = abs(judged.value - even)
     half = judged.high - even if judged.value < even else even - judged.low
     times = ((distance + half) / distance) ** 2 if distance else math.inf

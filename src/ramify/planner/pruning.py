@@ -1,10 +1,11 @@
-"""Pruning: what a prune rule would have done to a pilot's paths, and how surely it should give them up.
+"""Pruning: what a prune rule would have done to a pilot's paths, and with which probability it should end them.
 
-The noise of a gradient is counted by tokens: each as often as paths sample it, with the mean square of its coefficient.
-Of the cost C of a path let D lie behind the rule, V be the variance of the return, S the part of E[R^2] that comes from
-behind the rule, and M the mean square there of the return less that of its problem. A coin that lets paths go on with
-probability p makes the squares above it V + S (1/p - 1), those behind it M / p, and the cost C - (1 - p) D
-(`docs/credit.md`). Giving up for good leaves (C - D) V, and is exact for the task so truncated alone.
+The noise of a gradient is counted by tokens: each token counts as often as paths sample it, with the mean square of its
+coefficient. Let C be the cost of a path and D the part of it after the rule fires. Let V be the variance of the return,
+S the part of E[R^2] that comes from after the rule, and M the mean square there of the return minus its problem's mean.
+Random termination (a coin) that lets paths go on with probability p makes the squares before the rule V + S (1/p - 1),
+those after it M / p, and the cost C - (1 - p) D (`docs/credit.md`). Ending paths for good leaves (C - D) V; it is exact
+only for the task with its paths truncated in this way.
 """
 
 import math
@@ -19,25 +20,26 @@ from ramify.planner.pilot import Pilot, PilotTree
 
 Array = npt.NDArray[np.float64]
 KEEPS: Final = tuple(round(0.05 * step, 2) for step in range(1, 21))
-"""Probabilities that are tried: a path that goes on counts twenty times at most."""
+"""Probabilities that are tried. A path that goes on counts at most twenty times."""
 LITTLE: Final = 0.01
-"""Share of the return that may be lost by giving up for good: the task so truncated is then the task."""
+"""Share of the return that ending paths for good may lose. Up to here, the truncated task is treated as the same
+task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the rule did, for the pilot and its resamples; each (R,), of one path."""
+    """What the rule did, for the pilot and its resamples. Each array is (R,), per path."""
 
     fires: Array
     cost: Array
-    """Behind the rule."""
+    """Cost after the rule fires."""
     returns: Array
     """E[R] that comes from there."""
     most_returns: Array
-    """The same with one more path of the largest return among the pilot's: a rule that met no exception in a few paths
-    may have one."""
+    """The same, with one more path that has the largest return in the pilot. A rule without an exception in a few paths
+    may still have one."""
     squares: Array
-    """E[R^2] that comes from there, likewise with one more path."""
+    """E[R^2] that comes from there, also with one more path."""
     spread: Array
     """E[(R - mean of the problem)^2] of the paths there."""
 
@@ -54,8 +56,8 @@ def rule_of(pilot: Pilot, picks: Array) -> Rule:
 
 
 def best_keep(rule: Rule, found: Levels) -> float:
-    """How surely paths should go on behind the rule, by the pilot itself. 0 = not at all, which costs little of the
-    return; 1 = the rule does not pay."""
+    """Best probability of going on after the rule fires, for the pilot itself. 0 = never go on, because that loses
+    little of the return. 1 = the rule does not pay."""
     mean = float(found.mean[0])
     if mean and float(rule.returns[0]) <= LITTLE * mean:
         return 0.0
@@ -63,7 +65,8 @@ def best_keep(rule: Rule, found: Levels) -> float:
 
 
 def pruned_noise(rule: Rule, found: Levels, keep: float) -> Array:
-    """(R,) noise x cost of chains whose paths behind the rule go on with probability `keep`; of 1, of chains."""
+    """(R,) noise x cost of chains whose paths go on with probability `keep` after the rule fires. `keep` = 1 gives
+    plain chains."""
     variance, cost = found.variance.sum(axis=1), found.cost.sum(axis=1)
     above, behind = (cost - rule.cost) * variance, np.zeros_like(cost)
     if keep:
@@ -73,8 +76,8 @@ def pruned_noise(rule: Rule, found: Levels, keep: float) -> Array:
 
 
 def _of_tree(tree: PilotTree) -> tuple[float, float, float, float, float, float]:
-    """Of one tree: share of paths that the rule ends early, cost, returns, squares and spread behind it, and their
-    leaves."""
+    """Per tree: share of paths that the rule ends early; cost, returns, squares and spread after it; number of leaves
+    there."""
     weight, is_behind, is_leaf = tree.weight, tree.is_behind, tree.is_leaf
     last = is_behind & is_leaf
     mean = float((weight[is_leaf] * tree.reward[is_leaf]).sum())

@@ -1,9 +1,10 @@
-"""Shape: how many children a tree should have behind each step, by the variance and the cost of the steps.
+"""Shape: how many children a tree should have after each step, given the variance and the cost of the steps.
 
-A tree whose levels have N_0, N_1, … nodes has variance sum(v_l / N_l) and cost sum(c_l N_l); their product is least
-where N_l is in proportion to sqrt(v_l / c_l), so K_d = sqrt(v_d c_{d-1} / (v_{d-1} c_d)) children behind step d. Where
-that is below 1 the best tree without coins has one child there, and the two levels count as one: pooling adjacent
-violators, as in isotonic regression. Source: the multilevel-splitting (RESTART) rule, `docs/when-trees-pay.md`.
+A tree whose levels have N_0, N_1, … nodes has variance sum(v_l / N_l) and cost sum(c_l N_l). Their product is smallest
+if N_l is proportional to sqrt(v_l / c_l). This gives K_d = sqrt(v_d c_{d-1} / (v_{d-1} c_d)) children after step d. If
+that is below 1, the best tree without random termination (a coin) has one child there, and the two levels count as one:
+pooling adjacent violators, as in isotonic regression. Source: the multilevel-splitting (RESTART) rule,
+`docs/when-trees-pay.md`.
 """
 
 import math
@@ -19,17 +20,17 @@ from ramify.core.errors import ContractError
 
 Array = npt.NDArray[np.float64]
 MAX_CHILDREN: Final = 16
-"""Most children of one place: estimates near 0 in a denominator ask for any number."""
+"""Most children at one place. An estimate near 0 in a denominator can ask for any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a run is to do: children at the prompt, behind the first step, behind the second, …"""
+    """What a run should do: number of children at the prompt, after the first step, after the second, and so on."""
 
     children: tuple[float, ...]
-    """Expected numbers; 1 = paths go on."""
+    """Expected numbers; 1 = paths continue without a fork."""
     keep: float | None = None
-    """Probability of going on where the prune rule fires: 0 = never; None = the rule is not used."""
+    """Probability of going on when the prune rule fires. 0 = never; None = the rule is not used."""
 
     def __post_init__(self) -> None:
         if not self.children or not all(1 <= k < math.inf for k in self.children):
@@ -46,22 +47,22 @@ class Shape:
         return any(k > 1 for k in self.children[1:])
 
     def narrowed(self, part: float) -> "Shape":
-        """The same forks, narrower: 1 = as they are, 0 = none."""
+        """The same forks, narrower: 1 = unchanged, 0 = no forks."""
         return replace(self, children=(self.children[0], *[round(k**part, 1) for k in self.children[1:]]))
 
     def behind(self, num_levels: int) -> tuple[float, ...]:
-        """(num_levels - 1,) children behind each step."""
+        """(num_levels - 1,) children after each step."""
         return (*self.children[1:num_levels], *((1.0,) * (num_levels - len(self.children))))
 
     def widths(self, num_levels: int) -> Array:
-        """(num_levels,) expected nodes of each level for one stem, of paths that do not end."""
+        """(num_levels,) expected nodes of each level for one stem (root branch), for paths that do not end."""
         return np.array([1.0, *self.behind(num_levels)]).cumprod()
 
 
 def best_ratio(variance: Array, cost: Array) -> Array:
-    """(…, L - 1) best number of children behind each step, were it the only fork, from (…, L) variances and costs.
+    """(…, L - 1) best number of children after each step, if it were the only fork, from (…, L) variances and costs.
 
-    Infinite where nothing varies before the fork, NaN where nothing varies at all, or one side costs nothing.
+    Infinite where nothing varies before the fork. NaN where nothing varies at all, or one side costs nothing.
     """
     before, spent = variance.cumsum(axis=-1)[..., :-1], cost.cumsum(axis=-1)[..., :-1]
     behind, left = variance.sum(axis=-1, keepdims=True) - before, cost.sum(axis=-1, keepdims=True) - spent
@@ -70,9 +71,9 @@ def best_ratio(variance: Array, cost: Array) -> Array:
 
 
 def best_children(variance: Sequence[float], cost: Sequence[float], may_fork: Sequence[bool]) -> tuple[float, ...]:
-    """Children behind each step, (L - 1,), for the least variance x cost; 1 wherever not `may_fork`.
+    """Children after each step, (L - 1,), for the smallest variance x cost; 1 wherever not `may_fork`.
 
-    Numbers to one decimal, 1 to `MAX_CHILDREN`.
+    Numbers have one decimal, from 1 to `MAX_CHILDREN`.
     """
     pools: list[tuple[float, float, int]] = []
     for level, (v, c) in enumerate(zip(variance, cost, strict=True)):
@@ -89,10 +90,10 @@ def best_children(variance: Sequence[float], cost: Sequence[float], may_fork: Se
 
 
 def noise_times_cost(variance: Array, cost: Array, widths: Array) -> Array:
-    """(…,) variance x cost of trees with so many nodes a level; of chains, the product of the sums."""
+    """(…,) variance x cost of trees with `widths` nodes per level. For chains, the product of the sums."""
     return (variance / widths).sum(axis=-1) * (cost * widths).sum(axis=-1)
 
 
 def _is_wider(before: tuple[float, float, int], after: tuple[float, float, int]) -> bool:
-    """Whether the level before deserves as many nodes as the one behind it, or more."""
+    """Whether the earlier level deserves at least as many nodes as the later one."""
     return before[0] * after[1] >= after[0] * before[1]

@@ -1,6 +1,7 @@
-"""Rows: finished trees as training examples, and one exporter a file.
+"""Rows: finished trees as training examples, with one file per exporter.
 
-Imports core, credit and the draws of strategies; writes files. Read `row` first, then `records` and an exporter.
+It imports core, credit and the draws of strategies, and it writes files. Read `row` first, then `records` and an
+exporter.
 """
 
 from ramify.rows.arrays import Arrays, padded

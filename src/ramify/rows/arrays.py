@@ -1,7 +1,8 @@
-"""Arrays: rows as the padded arrays a trainer takes (requirement S0.7).
+"""Arrays: rows as the padded arrays that a trainer takes (requirement S0.7).
 
-Prompts are padded on the left, responses on the right, so that responses begin in one column. Rows that only fill the
-batch up are marked, with weight 0 everywhere: never a copied leaf. Nothing is cut: a row that does not fit is an error.
+Prompts are padded on the left and responses on the right, so all responses begin in the same column. Rows that only
+fill up the batch are marked and have weight 0 everywhere; they are never copies of a leaf. Nothing is cut: a row that
+does not fit raises an error.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,27 +28,28 @@ class Arrays:
     input_ids: Ints_BT
     """(B, P + R) prompts and responses."""
     attention_mask: Ints_BT
-    """(B, P + R) 1 where there is a token. A padding row has one, so that no softmax is over nothing."""
+    """(B, P + R) 1 where there is a token. A padding row has one 1, so that no softmax runs over an empty row."""
     position_ids: Ints_BT
-    """(B, P + R) 0 for a row's first token; 0 on the left padding, still counting on the right."""
+    """(B, P + R) 0 for a row's first token. It is 0 on the left padding and continues to count on the right padding."""
     responses: Ints_BT
     """(B, R) the response part of `input_ids`."""
     response_mask: Ints_BT
-    """(B, R) 1 where the model wrote the token, 0 where a tool did or there is none: the result mask."""
+    """(B, R) 1 where the model wrote the token; 0 where a tool wrote it or there is no token. This is the result
+    mask."""
     loss_weights: Floats_BR
-    """(B, R) what each token counts; 0 = context. Trained are the tokens whose weight is not 0."""
+    """(B, R) the weight of each token; 0 = context. Only tokens with a weight other than 0 are trained."""
     advantages: Floats_BR
-    """(B, R), to be summed with `loss_weights` and divided by the row's `normaliser`."""
+    """(B, R) advantages. The loss sums them times `loss_weights` and divides by the row's `normaliser`."""
     old_logprobs: Floats_BR | None
-    """(B, R) in nats, as sampled, 0 where nothing was; None = the engine gave none for some trained token."""
+    """(B, R) in nats, as sampled; 0 where nothing was sampled. None = the engine gave none for some trained token."""
     rewards: npt.NDArray[np.float32]
-    """(B,) 0 for padding rows, which no mean may take in."""
+    """(B,) 0 for padding rows, which must not enter any mean."""
     normaliser: npt.NDArray[np.float32]
-    """(B,) of the row's tree; 1 for padding rows."""
+    """(B,) the normaliser of the row's tree; 1 for padding rows."""
     is_padding: npt.NDArray[np.bool_]
-    """(B,) whether the row only fills the batch up."""
+    """(B,) whether the row only fills up the batch."""
     uids: npt.NDArray[np.str_]
-    """(B,) key of the group: the problem's uid, or that of the tree; empty for padding rows."""
+    """(B,) key of the group: the problem's uid, or the key of the tree; empty for padding rows."""
 
     @property
     def prompts(self) -> Ints_BT:
@@ -64,9 +66,9 @@ def padded(
     num_response: int | None = None,
     group_by: GroupBy = "uid",
 ) -> Arrays:
-    """Pad `rows` to one shape: to `num_rows` rows of `num_prompt` + `num_response` tokens; None = as many as needed.
+    """Pad `rows` to one shape: `num_rows` rows of `num_prompt` + `num_response` tokens; None = as many as needed.
 
-    Raises `ExportError` for a row that does not fit, for rows of different codecs and for two trees in one group.
+    Raises `ExportError` for a row that does not fit, for rows of different codecs, and for two trees in one group.
     """
     _refuse_mixed(rows)
     size = _fitting("rows", len(rows), num_rows)
@@ -97,9 +99,9 @@ def padded(
 
 
 def write(rows: Iterable[Row], path: Path) -> int:
-    """Write the padded arrays of all rows to `path` as .npz, uids and masks included, and return the rows' number.
+    """Write the padded arrays of all rows to `path` as .npz, with uids and masks, and return the number of rows.
 
-    `old_logprobs` is left out where it is None.
+    `old_logprobs` is left out if it is None.
     """
     all_rows = list(rows)
     arrays = {name: array for name, array in asdict(padded(all_rows)).items() if array is not None}
@@ -121,7 +123,7 @@ def _fitting(what: str, needed: int, wanted: int | None) -> int:
 
 
 def _responses(values: Sequence[npt.NDArray[np.generic]], rows: Sequence[Row], filled: npt.NDArray) -> npt.NDArray:
-    """(B, R): the response part of each row's (T,) values. Fills and returns `filled`."""
+    """(B, R) the response part of each row's (T,) values. Fills and returns `filled`."""
     for number, (row, of_row) in enumerate(zip(rows, values, strict=True)):
         filled[number, : len(row) - row.num_prompt] = of_row[row.num_prompt :]
     return filled

@@ -1,7 +1,8 @@
-"""Batch: advantages changed by what the whole batch holds, as some methods publish it. Trees are credited before.
+"""Batch: changes advantages by statistics of the whole batch, as some methods publish it. Trees are credited before
+this.
 
-Statistics are over the trained tokens of all rows, each counted with its weight; context, observations and padding do
-not enter. Rows are returned anew, in their order, and say that their gradient is not exact any more.
+Statistics are over the trained tokens of all rows, each counted with its weight. Context, observations and padding do
+not count. The functions return new rows in the same order, and the new rows say that their gradient is no longer exact.
 """
 
 from collections.abc import Sequence
@@ -16,13 +17,13 @@ from ramify.rows.row import Doubles_T, Row
 ENTROPY_STRENGTH: Final = 0.2
 """zzfoutofspace/ATPO:AEPO/verl_aepo_entropy/verl/trainer/ppo/core_algos.py."""
 WHITENING_EPSILON: Final = 1e-8
-"""Added to the variance: verl, `masked_whiten`."""
+"""Added to the variance (verl, `masked_whiten`)."""
 
 
 def whitened(rows: Sequence[Row]) -> list[Row]:
     """Rows whose advantages have mean 0 and sample variance 1 over the batch: TreePO (arXiv 2508.17445).
 
-    Equal advantages become 0. Raises `ExportError` if fewer than two tokens are trained.
+    Equal advantages become 0. Raises `ExportError` unless the total weight of the trained tokens is above 1.
     """
     mean, variance = _moments(rows, [row.advantages for row in rows])
     scale = 1 / np.sqrt(variance + WHITENING_EPSILON)
@@ -32,9 +33,9 @@ def whitened(rows: Sequence[Row]) -> list[Row]:
 def entropy_scaled(rows: Sequence[Row], *, strength: float = ENTROPY_STRENGTH) -> list[Row]:
     """Rows whose advantages are multiplied by 1 + strength * z(entropy of the token): AEPO (arXiv 2510.14545).
 
-    z is over the batch with the sample deviation; 0 where all entropies are equal. The published code takes the
-    entropies of the policy in training, which are these at the policy that sampled. Raises `ExportError` if a trained
-    token has no entropy.
+    z is over the batch with the sample deviation; 0 if all entropies are equal. The published code uses the entropies
+    of the policy in training. They equal these entropies while that policy is the one that sampled. Raises
+    `ExportError` if a trained token has no entropy.
     """
     for row in rows:
         if np.isnan(row.entropies[row.weights > 0]).any():
@@ -50,7 +51,7 @@ def entropy_scaled(rows: Sequence[Row], *, strength: float = ENTROPY_STRENGTH) -
 
 
 def _moments(rows: Sequence[Row], values: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Mean and sample variance over the trained tokens; of equal values the variance is exactly 0."""
+    """Mean and sample variance over the trained tokens. If all values are equal, the variance is exactly 0."""
     weights = np.concatenate([np.empty(0), *(row.weights[row.weights > 0] for row in rows)])
     trained = [of_row[row.weights > 0] for row, of_row in zip(rows, values, strict=True)]
     found = np.concatenate([np.empty(0), *trained]).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Files: an export appears under its name when it is whole, or not at all."""
+"""Files: an export appears under its name only when it is complete."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,8 @@ from ramify.core.errors import ExportError
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; it becomes `path` if nothing is raised. Raises `ExportError` if the disk refuses."""
+    """Yield a path to write to. If no error is raised, it becomes `path`. Raises `ExportError` on an error of the
+    disk."""
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,13 +26,14 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def json_line(values: Mapping[str, Any]) -> bytes:
-    """One line of JSON in UTF-8, newline included; what no UTF-8 can say (lone surrogates) becomes `?`."""
+    """One line of JSON in UTF-8, with the newline. Lone surrogates, which UTF-8 cannot hold, become `?`."""
     text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", errors="replace") + b"\n"
 
 
 def write_lines(records: Iterable[Mapping[str, Any]], path: Path) -> int:
-    """Write a line for each of `records` to `path`, which is replaced when all are written; returns their number."""
+    """Write one line for each of `records` to `path` and return their number. `path` is replaced when all are
+    written."""
     number = 0
     with whole(path) as part, part.open("wb") as stream:
         for values in records:

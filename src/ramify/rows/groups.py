@@ -1,7 +1,8 @@
-"""Groups: which rows of a batch belong together. By the problem's own id, never by position (requirement S1.4).
+"""Groups: which rows of a batch belong together. Groups go by the problem's own id, never by position (requirement
+S1.4).
 
-A trainer compares the rewards of one group, so two trees in one group would be compared as if they were one. Where they
-cannot be told apart, that is an `ExportError` that names the uid.
+A trainer compares the rewards of one group, so two trees in one group would be compared as if they were one. If two
+trees cannot be told apart, an `ExportError` names the uid.
 """
 
 from collections.abc import Sequence
@@ -13,11 +14,12 @@ from ramify.core.errors import ExportError
 from ramify.rows.row import Row
 
 GroupBy = Literal["uid", "tree"]
-"""uid: one group a problem; tree: one a tree, for batches that hold a problem in several epochs, each with its seed."""
+"""uid: one group per problem. tree: one group per tree, for batches that hold a problem in several epochs, each with
+its own seed."""
 
 
 def group_keys(rows: Sequence[Row], *, by: GroupBy = "uid") -> list[str]:
-    """For each row the key of its group: `uid`, or `uid/seed of the tree`.
+    """The key of the group of each row: `uid`, or `uid/seed of the tree`.
 
     Raises `ExportError` if one group would hold rows of two trees.
     """
@@ -36,16 +38,17 @@ def group_keys(rows: Sequence[Row], *, by: GroupBy = "uid") -> list[str]:
 
 
 def numbered(keys: Sequence[str]) -> list[int]:
-    """For each key its number, from 0, in the order in which the keys come first."""
+    """The number of each key, from 0, in the order in which the keys first appear."""
     numbers: dict[str, int] = {}
     return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
 def _of_tree(row: Row) -> tuple[object, ...]:
-    """What all rows of one tree have alike."""
+    """What all rows of one tree have in common."""
     return row.tree_seed, row.split, row.codec_sha256, row.credit, row.policy, row.normaliser
 
 
 def _may_be_copy(first: Row, row: Row) -> bool:
-    """Whether a second row of a leaf is its copy as published: `per_leaf` keeps a leaf named twice."""
+    """Whether a second row of a leaf is its copy as published: under `per_leaf`, a leaf that is named twice has two
+    rows."""
     return row.policy == "per_leaf" and first.leaf_id == row.leaf_id and np.array_equal(first.ids, row.ids)

@@ -1,6 +1,8 @@
-"""JSONL: one row a line, UTF-8, in the order given: trees by problem, leaves canonical. `docs/rows.md` is the schema.
+"""JSONL: one row per line, UTF-8, in the given order: trees by problem, leaves in canonical order. Schema:
+`docs/rows.md`.
 
-Equal rows give equal bytes: fixed key order, shortest decimals, no wall-clock fields. Streams: one row in memory.
+Equal rows give equal bytes: fixed key order, shortest decimals, no wall-clock fields. It streams with one row in
+memory.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,10 +14,10 @@ from ramify.rows.row import Row
 
 
 def lines(rows: Iterable[Row]) -> Iterator[bytes]:
-    """One line a row, newline included; what no UTF-8 can say (lone surrogates) becomes `?`."""
+    """One line per row, with the newline. Lone surrogates, which UTF-8 cannot hold, become `?`."""
     return (json_line(record(row)) for row in rows)
 
 
 def write(rows: Iterable[Row], path: Path) -> int:
-    """Write rows to `path`, which is replaced when all are written, and return their number."""
+    """Write rows to `path` and return their number. `path` is replaced when all rows are written."""
     return write_lines((record(row) for row in rows), path)

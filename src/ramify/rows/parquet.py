@@ -1,6 +1,6 @@
-"""Parquet: the columns of `docs/rows.md`, one row group a thousand rows. Needs pyarrow, an extra.
+"""Parquet: the columns of `docs/rows.md`, one row group per 1024 rows. Needs pyarrow, an extra.
 
-`parts` is a map; `public` and a span's `call` are JSON text, for what they hold is the problem's and the tools' own.
+`parts` is a map. `public` and a span's `call` are JSON text, because problems and tools decide what they hold.
 """
 
 import json
@@ -18,7 +18,7 @@ ROWS_A_GROUP: Final = 1024
 
 
 def write(rows: Iterable[Row], path: Path) -> int:
-    """Write rows to `path`, which is replaced when all are written, and return their number."""
+    """Write rows to `path` and return their number. `path` is replaced when all rows are written."""
     arrow, parquet = _pyarrow()
     schema = _schema(arrow)
     number = 0

@@ -1,8 +1,9 @@
-"""Positional: exactly n rows of every tree, for trainers that know groups by position alone.
+"""Positional: exactly n rows of every tree, for trainers that know groups by position only.
 
-Of a tree's N >= n leaves n are drawn uniformly without replacement, by the tree's own seed, and stand for all: their
-coefficients are N/n times as large where they are all that is left of a node's leaves, so that the mean over the draws
-is the credit of the whole tree. Where there are fewer, nothing is made up: no empty rows, no copies.
+If a tree has N >= n leaves, n are drawn uniformly without replacement, with the tree's own seed. The drawn leaves stand
+for all leaves: coefficients are scaled (by N/n where all of a node's leaves are drawn) so that their mean over the
+draws is the credit of the whole tree. If a tree has fewer leaves, an error is raised; empty rows or copies are never
+added.
 """
 
 from ramify.core.errors import ExportError
@@ -26,9 +27,9 @@ def positional_rows(
 ) -> list[Row]:
     """n rows of a finished tree, each with a trained token, in canonical order.
 
-    Where `once` would leave a row empty, because all its tokens are trained in earlier ones, the tree's rows share by
-    `fraction` instead, which is the same at the policy that sampled. Raises `ExportError` if n leaves are not to be
-    had. Mutates nothing.
+    Under `once`, a row can be empty because earlier rows train all its tokens. Then the tree's rows share tokens by
+    `fraction` instead; while the policy is the one that sampled, this is the same. Raises `ExportError` if the tree
+    does not have n leaves. Mutates nothing.
     """
     kept = kept_leaves(tree, n, unjudged=unjudged)
     if len(kept) < n:

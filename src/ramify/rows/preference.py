@@ -1,9 +1,9 @@
-"""Preference: pairs of steps from one place, the better and the worse, with the margin between them.
+"""Preference: pairs of a better and a worse step from one place, with the margin between them.
 
-A step's value is the mean reward of the judged leaves below it, or what a judge of steps said. At every place where
-several steps were sampled the best is paired with the worst, the second best with the second worst, as far as they
-differ by the margin; steps that said the same make no pair. Only what the model sampled is chosen or rejected; the
-prompt is everything before it.
+A step's value is the mean reward of the judged leaves below it, or the score of a judge of steps. Where several steps
+were sampled at one place, the best is paired with the worst, the second best with the second worst, and so on, if they
+differ by the margin. Steps that said the same make no pair. Only sampled tokens are chosen or rejected; the prompt is
+everything before them.
 
 Source: rStar-Math, arXiv 2501.04519, section 3.4 (pairs of a process preference model).
 """
@@ -20,7 +20,7 @@ from ramify.rows.values import worths
 
 MIN_MARGIN: Final = 0.1
 MAX_PAIRS: Final = 2
-"""At one place, as published."""
+"""Per place, as published."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -29,14 +29,14 @@ class Pair:
 
     uid: str
     place: int
-    """Number of the node they follow, in the canonical order of its tree."""
+    """Number of the node that the steps follow, in the canonical order of its tree."""
     prompt: str
     chosen: str
     rejected: str
     value_chosen: float
     value_rejected: float
     ids: tuple[Ids_T, Ids_T, Ids_T] | None
-    """Of the prompt, the chosen and the rejected step; None = the codec is not the model's."""
+    """Ids of the prompt, the chosen step and the rejected step; None = the codec is not the model's."""
 
     @property
     def margin(self) -> float:
@@ -46,7 +46,8 @@ class Pair:
 def pairs(
     tree: Tree, *, judge: str | None = None, min_margin: float = MIN_MARGIN, max_pairs: int = MAX_PAIRS
 ) -> Iterator[Pair]:
-    """Pairs of a finished tree, in canonical order. `judge` names a judge of steps; None = rewards of leaves."""
+    """Pairs of a finished tree, in canonical order. `judge` names a judge of steps; None = use the rewards of
+    leaves."""
     values = _values(tree, judge)
     for number, parent in enumerate(tree.subtree()):
         steps = [child for child in tree.children(parent) if child in values and tree.role(child) == "policy"]
@@ -58,7 +59,8 @@ def pairs(
 
 
 def record(pair: Pair) -> dict[str, Any]:
-    """A pair as JSON data: `prompt`, `chosen`, `rejected`, `margin` and where they come from; with ids, those too."""
+    """A pair as JSON data: `prompt`, `chosen`, `rejected`, `margin`, where they come from, and their ids if it has
+    ids."""
     named = zip(("prompt_ids", "chosen_ids", "rejected_ids"), pair.ids or (), strict=False)
     return {
         "uid": pair.uid,
@@ -81,7 +83,7 @@ def write(
     min_margin: float = MIN_MARGIN,
     max_pairs: int = MAX_PAIRS,
 ) -> int:
-    """Write the pairs of `trees` to `path`, one a line, and return their number."""
+    """Write the pairs of `trees` to `path`, one per line, and return their number."""
     found = (pair for tree in trees for pair in pairs(tree, judge=judge, min_margin=min_margin, max_pairs=max_pairs))
     return write_lines(map(record, found), path)
 
@@ -111,5 +113,5 @@ def _pair(tree: Tree, number: int, better: int, worse: int, values: dict[int, fl
 
 
 def _said(tree: Tree, node: int) -> Ids_T:
-    """What the model sampled in a step."""
+    """Ids that the model sampled in a step."""
     return token_array([i for segment in tree.segments(node) if segment.is_sampled for i in segment.ids.tolist()])

@@ -1,7 +1,7 @@
 """Records: a row as plain data, the one schema of the file exports. `docs/rows.md` describes it.
 
-The order of columns is fixed. Nothing in a record depends on a clock or on the order in which nodes came. Two fields of
-a row are left out: `leaf_id`, which is not canonical, and `entropies`, which only `entropy_scaled` reads.
+The order of columns is fixed. Nothing in a record depends on a clock or on the order in which nodes arrived. Two fields
+of a row are left out: `leaf_id`, which is not canonical, and `entropies`, which only `entropy_scaled` reads.
 """
 
 import math
@@ -18,7 +18,7 @@ SCHEMA_VERSION: Final = 1
 
 
 def record(row: Row) -> dict[str, Any]:
-    """A row as JSON data. Raises `ExportError` for a public column that is none."""
+    """A row as JSON data. Raises `ExportError` for a public column that is no JSON data."""
     return {
         "schema_version": SCHEMA_VERSION,
         "uid": row.uid,
@@ -35,7 +35,7 @@ def record(row: Row) -> dict[str, Any]:
 
 
 def about(row: Row) -> dict[str, Any]:
-    """What a row says of itself that is neither a token nor a column of its problem, as JSON data."""
+    """What a row says about itself besides its tokens and its problem's columns, as JSON data."""
     return {
         "tree_seed": row.tree_seed,
         "leaf": row.leaf,
@@ -54,13 +54,13 @@ def about(row: Row) -> dict[str, Any]:
 
 
 def shortest(values: Floats_T) -> list[float | None]:
-    """float32 values as the shortest decimals that give the same float32 back; None for NaN."""
+    """float32 values as the shortest decimals that give the same float32 again; None for NaN."""
     numbers = [float(text) for text in values.astype(str)]
     return [None if math.isnan(number) else number for number in numbers]
 
 
 def plain(value: Any, where: str) -> Any:
-    """JSON data with sorted keys; a number that is not finite becomes None. Raises `ExportError` for anything else."""
+    """JSON data with sorted keys. A number that is not finite becomes None. Raises `ExportError` for anything else."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -93,7 +93,7 @@ def _span(span: RowSpan) -> dict[str, Any]:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    """What stands behind an observation and is not in its tokens."""
+    """The part of a call that is not in the tokens of its observation."""
     return {
         "tool": call.tool,
         "arguments": call.arguments,

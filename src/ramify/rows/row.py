@@ -1,13 +1,13 @@
-"""Row: one training example, the path to one leaf, and what each of its tokens is trained with.
+"""Row: one training example: the path to one leaf, and what each of its tokens is trained with.
 
-Over all rows of a tree a sampled token has the total weight that the policy says (1, unless rows are asked for as
-published), and weight 0 has every token nobody sampled. Ids are those that were fed and sampled. A tree has no
-duplicates and no padding rows: array exports pad, and mark it. See `docs/rows.md` and `docs/credit.md`.
+Over all rows of a tree, the weights of a sampled token sum to what the policy says (1, unless rows as published are
+wanted). Tokens that were not sampled have weight 0. Ids are those that were fed and sampled. The rows of a tree have no
+duplicates and no padding; array exports pad, and mark the padding. See `docs/rows.md` and `docs/credit.md`.
 
-What to do with a row: minimise - sum over rows and tokens of weight * advantage * log pi / normaliser. At the policy
-that sampled, its gradient is the credit's coefficient times grad log pi, each token once. `normaliser` is the number of
-rows' leaves, or a constant the caller gives; an advantage is then of a trainer's usual size: on chains under
-`leaf_grpo` it is exactly GRPO's.
+How to use a row: minimise - sum over rows and tokens of weight * advantage * log pi / normaliser. While the policy is
+the one that sampled, the gradient is the credit's coefficient times grad log pi, each token once. `normaliser` is the
+number of leaves that become rows, or a constant that the caller gives. With it, an advantage has the size that trainers
+usually have: on chains under `leaf_grpo` it is exactly GRPO's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,9 +31,9 @@ from ramify.credit.grown import Unjudged
 from ramify.rows.weights import Policy, path_means, row_weights
 
 Shared = Literal["sum", "mean"]
-"""What a token that several leaves share gets of their advantages, where the credit is made of leaf advantages. sum:
-what the credit says, so that training it once equals training it in every row; mean: as one leaf's, a third objective
-(`docs/rows.md`), which weighs trunks less."""
+"""What a token shared by several leaves gets of their advantages, if the credit is made of leaf advantages. sum: what
+the credit says, so training the token once equals training it in every row. mean: as much as for one leaf, a third
+objective (`docs/rows.md`) that weighs trunks less."""
 Doubles_T = npt.NDArray[np.float64]
 
 
@@ -43,40 +43,40 @@ class RowSpan:
 
     num_tokens: int
     node: int
-    """Number of the node that owns them, in the canonical order of its tree."""
+    """Number of the node that owns the tokens, in the canonical order of its tree."""
     origin: Origin
     version: int | None = None
-    """Policy version that sampled them; None = the engine has no versions, or nothing was sampled."""
+    """Policy version that sampled the tokens; None = the engine has no versions, or nothing was sampled."""
     source: Origination | None = None
-    """Which engine sampled them, under which law, and what their logprobs mean."""
+    """Which engine sampled the tokens, from which distribution, and what their logprobs mean."""
     call: ToolCall | None = None
-    """The call that they answer, where they are an observation."""
+    """If the tokens are an observation: the call that they answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Row:
-    """The path to one leaf, T tokens from the prompt on."""
+    """The path to one leaf: T tokens, starting at the prompt."""
 
     uid: str
-    """The problem's: the group that this row belongs to."""
+    """The problem's uid: the group that this row belongs to."""
     tree_seed: int
     split: str
     leaf: int
     """Number of the leaf in the canonical order of its tree."""
     leaf_id: int
-    """Id of the leaf on its tree; not canonical, so that exports leave it out."""
+    """Id of the leaf on its tree. It is not canonical, so exports leave it out."""
     ids: Ids_T
     """(T,) int32."""
     weights: Doubles_T
-    """(T,) total share of the token that this row trains; 0 = context. The loss mask is `weights > 0`."""
+    """(T,) share of the token that this row trains; 0 = context. The loss mask is `weights > 0`."""
     advantages: Doubles_T
     """(T,) what the token is trained with; 0 where nothing was sampled."""
     logprobs: Floats_T
     """(T,) float32, in nats, as sampled; NaN where nothing was sampled or the engine gave none."""
     entropies: Floats_T
-    """(T,) float32, the measure `entropy` in nats; NaN where nothing was sampled or it was not asked of the engine."""
+    """(T,) float32, the measure `entropy` in nats; NaN where nothing was sampled or the engine was not asked for it."""
     spans: tuple[RowSpan, ...]
-    """What the tokens are, in order; their numbers sum to T."""
+    """What the tokens are, in order. Their `num_tokens` sum to T."""
     reward: float
     parts: Mapping[str, float]
     """Named parts of the reward."""
@@ -84,12 +84,12 @@ class Row:
     """Whether a judge that saw the problem's secret scored the leaf."""
     stop: str
     credit: str
-    """Name of the credit the advantages are from; never `auto`."""
+    """Name of the credit that gave the advantages; never `auto`."""
     reasons: tuple[str, ...]
-    """Why the gradient is not exact; empty = it is."""
+    """Why the gradient is not exact; empty = it is exact."""
     policy: Policy
     normaliser: float
-    """What the sum over the tree's rows is divided by."""
+    """The divisor of the sum over the tree's rows."""
     codec: str
     codec_sha256: str
     public: Mapping[str, Any]
@@ -108,7 +108,7 @@ class Row:
 
     @property
     def num_prompt(self) -> int:
-        """Length of the opening context; the response is what follows."""
+        """Length of the opening context. The response is everything after it."""
         return sum(span.num_tokens for span in self.spans if span.origin == "prompt")
 
     @property
@@ -130,12 +130,12 @@ class Row:
 
     @property
     def coefficients(self) -> Doubles_T:
-        """(T,) weight * advantage / normaliser: summed over the rows of a tree, the credit's coefficients."""
+        """(T,) weight * advantage / normaliser. Summed over the rows of a tree, these are the credit's coefficients."""
         return self.weights * self.advantages / self.normaliser
 
     @property
     def runs(self) -> list[tuple[Origin, int]]:
-        """(origin, number of tokens) of every longest run of one origin: a turn is one, however often it was split."""
+        """(origin, number of tokens) of every longest run of one origin. A turn is one run, even if it was split."""
         spans = (span for span in self.spans if span.num_tokens)
         return [(origin, sum(s.num_tokens for s in run)) for origin, run in groupby(spans, key=_origin)]
 
@@ -146,7 +146,7 @@ class Row:
 
     @property
     def trained(self) -> Doubles_T:
-        """(T,) weight * advantage: what a trainer that knows masks and no weights is given for each token."""
+        """(T,) weight * advantage: the value per token for a trainer that supports masks but no weights."""
         return np.where(self.weights > 0, self.weights * self.advantages, 0.0)
 
     @property
@@ -167,15 +167,18 @@ def rows_of(
     post_hoc: PostHocRule | None = None,
     caveats: tuple[str, ...] = (),
 ) -> list[Row]:
-    """Rows of a finished tree, one a leaf, in canonical order or the order of `kept`; none without a trained token.
+    """Rows of a finished tree, one per leaf, in canonical order or in the order of `kept`. Rows without a trained token
+    are left out.
 
-    `kept`: ids of the leaves to export, drawn uniformly if the gradient is to stay exact; credit is computed on all
-    leaves, and what is kept stands for the rest. A leaf named twice is one row, and two as published (`per_leaf`).
+    `kept`: ids of the leaves to export. For an exact gradient they must be drawn uniformly. Credit is computed on all
+    leaves, and the kept leaves stand for the rest. A leaf named twice gives one row, or two as published (`per_leaf`).
     `normaliser`: None = the number of kept leaves; a constant keeps trees of all sizes on one scale.
     `post_hoc_reasons`: why the strategy's forks depend on tokens, whatever this tree shows. `post_hoc`: the rule by
-    which it forks finished paths, for credits of balanced shares. `caveats`: why these rows are not exact, whatever the
-    credit. Raises `ExportError` for a codec that is not the model's, for a leaf without a reward and for kept nodes
-    that may not be trained; `ContractError` for an exact credit on forks that are not predictable, or not balanced.
+    which it forks finished paths, for credits with balanced shares. `caveats`: why these rows are not exact, whatever
+    the credit.
+
+    Raises `ExportError` for a codec that is not the model's, for a leaf without a reward, and for kept nodes that may
+    not be trained. Raises `ContractError` for an exact credit on forks that are not predictable, or not balanced.
     Mutates nothing.
     """
     _refuse_inexact(tree.codec)
@@ -213,7 +216,7 @@ def _kept(forest: Forest, kept: Sequence[int] | None, policy: Policy) -> list[in
 
 
 class _Export:
-    """The rows of one tree in the making: paths as indices of its forest."""
+    """Builds the rows of one tree. Paths are indices of its forest."""
 
     def __init__(
         self, tree: Tree, credited: Credited, policy: Policy, leaves: Sequence[int], normaliser: float
@@ -274,7 +277,7 @@ class _Export:
 
     @property
     def _reasons(self) -> tuple[str, ...]:
-        """Why the gradient is not exact: the credit's reasons, and the policy's own."""
+        """Why the gradient is not exact: the credit's reasons, and the policy's own reason."""
         is_repeated = self._policy == "per_leaf" and self._credited.leaf_advantages is None and self._forest.is_forked
         own = ("policy 'per_leaf' trains a shared token once a row with its whole coefficient",) if is_repeated else ()
         return (*self._credited.reasons, *own)
@@ -286,7 +289,8 @@ class _Export:
         return path[::-1]
 
     def _of_nodes(self) -> list[float]:
-        """The credit's coefficients in advantages' size. Leaves that are not kept are stood for by those that are."""
+        """The credit's coefficients, scaled to the size of advantages. The kept leaves stand for the leaves that are
+        not kept."""
         forest = self._forest
         kept = np.zeros(forest.num_leaves)
         np.add.at(kept, np.searchsorted(forest.leaves, self._leaves), 1.0)

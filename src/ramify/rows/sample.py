@@ -1,9 +1,9 @@
-"""Sample: one example in the words of slime (THUDM/slime slime/utils/types.py), to and from plain dictionaries.
+"""Sample: one example in slime's terms (THUDM/slime slime/utils/types.py), converted to and from plain dictionaries.
 
-Tokens are the prompt's, then the response's; everything from the first token that could be trained on is response, so
-that observations lie inside it with mask 0. Rollout functions fill samples in, so that they are mutable. Invariant,
-checked when one is built and again by `check` when it is trained:
-`len(loss_mask) == len(rollout_log_probs) == response_length <= len(tokens)`, where they are there.
+Tokens are the prompt's, then the response's. Everything from the first token that could be trained on belongs to the
+response, so observations lie inside it with mask 0. Samples are mutable, because rollout functions fill them in.
+Invariant, checked when a sample is built, and again by `check` when it is trained: `len(loss_mask) ==
+len(rollout_log_probs) == response_length <= len(tokens)`, for the fields that are present.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from ramify.core.errors import ContractError, ExportError, nearest
 
 
 class SampleStatus(StrEnum):
-    """How a sample stands; equal to its word."""
+    """The state of a sample; equal to its word."""
 
     PENDING = "pending"
     COMPLETED = "completed"
@@ -26,8 +26,8 @@ class SampleStatus(StrEnum):
 
 @dataclass(kw_only=True)
 class Sample:
-    """One example. None = not there; slime's own defaults stand for fields it has and a dictionary lacks. Keys of a
-    dictionary that are no fields are attributes, and are given back as they came."""
+    """One example. None = not present. A field that a dictionary lacks gets slime's default. Keys of a dictionary that
+    are no fields become attributes, and `to_dict` returns them unchanged."""
 
     Status: ClassVar[type[SampleStatus]] = SampleStatus
 
@@ -38,7 +38,7 @@ class Sample:
     rollout_id: int | None = None
     """Samples of one rollout share it; the loss is averaged per rollout."""
     prompt: str | Sequence[Mapping[str, Any]] = ""
-    """As text or messages; only for people."""
+    """As text or messages; for people only."""
     tokens: Sequence[int] = field(default_factory=list[int])
     """(T,) prompt and response."""
     response: str = ""
@@ -46,16 +46,16 @@ class Sample:
     """R."""
     label: str | None = None
     reward: float | Mapping[str, Any] | None = None
-    """A mapping where the reward has parts: a reward key says which one is trained."""
+    """A mapping if the reward has parts; a reward key then says which part is trained."""
     loss_mask: Sequence[int] | None = None
-    """(R,) 1 = trained; None = all."""
+    """(R,) 1 = trained; None = all tokens are trained."""
     weight_versions: Sequence[str] = field(default_factory=list[str])
     rollout_log_probs: Sequence[float] | None = None
-    """(R,) of the sampled tokens, 0.0 elsewhere."""
+    """(R,) logprobs of the sampled tokens, 0.0 elsewhere."""
     teacher_log_probs: Sequence[float] | None = None
     """(R,)"""
     remove_sample: bool = False
-    """Keeps its place in the batch with a mask of zeros."""
+    """Keeps its place in the batch, with a mask of zeros."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     train_metadata: Mapping[str, Any] | None = None
 
@@ -63,7 +63,7 @@ class Sample:
         self.check()
 
     def check(self) -> None:
-        """Raises `ExportError` for a sample that breaks an invariant. Makes a status that is a plain word one."""
+        """Raise `ExportError` for a sample that breaks an invariant. Converts a status given as a plain word."""
         try:
             self.status = SampleStatus(getattr(self.status, "value", self.status))
         except ValueError:
@@ -82,24 +82,25 @@ class Sample:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Sample":
-        """A sample from its dictionary. Raises `ExportError` for one that breaks an invariant."""
+        """A sample from its dictionary. Raises `ExportError` if the sample breaks an invariant."""
         names = {f.name for f in fields(cls)}
         sample = cls(**{name: value for name, value in data.items() if name in names})
         vars(sample).update({name: value for name, value in data.items() if name not in names})
         return sample
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary that slime's `Sample.from_dict` and `from_dict` read; equal samples give equal dictionaries."""
+        """A dictionary that slime's `Sample.from_dict` and our `from_dict` can read. Equal samples give equal
+        dictionaries."""
         return {**vars(self), "status": SampleStatus(self.status).value}
 
     def mask(self) -> list[int]:
-        """(R,) what is trained: the loss mask, ones where there is none, zeros where the sample is removed."""
+        """(R,) the loss mask; all ones if there is none, all zeros if the sample is removed."""
         if self.remove_sample:
             return [0] * self.response_length
         return [1] * self.response_length if self.loss_mask is None else list(self.loss_mask)
 
     def reward_value(self, reward_key: str | None = None) -> float:
-        """The reward that is trained. Raises `ExportError` if there is none, or not under that key."""
+        """The reward that is trained. Raises `ExportError` if there is none, or none under that key."""
         value = self.reward.get(reward_key or "") if isinstance(self.reward, Mapping) else self.reward
         if value is None or isinstance(self.reward, Mapping) != (reward_key is not None):
             known = sorted(self.reward) if isinstance(self.reward, Mapping) else None
@@ -113,8 +114,8 @@ class Sample:
 
 
 def sample_of(each: Any) -> Sample:
-    """A sample of ours, or one of another class that can be written as a dictionary, as slime's own can. Raises
-    `ContractError` for anything else, `ExportError` for one that breaks an invariant."""
+    """A sample of ours, made from a sample of ours or of another class with `to_dict`, such as slime's. Raises
+    `ContractError` for anything else, `ExportError` if the sample breaks an invariant."""
     if isinstance(each, Sample):
         return each
     written = each.to_dict() if callable(getattr(each, "to_dict", None)) else None

@@ -1,12 +1,12 @@
 """Search-R1: the batch that PeterGriffinJin/Search-R1 `LLMGenerationManager.run_llm_loop` returns (requirement S1.5).
 
-Names and shapes are its own: B rows, prompts of P tokens padded on the left, responses of R on the right. The loss is
-over `info_mask[:, -R:]`, which is 1 exactly where a row trains a token: never on an observation, a forced text or
-padding, and, where rows of a tree share tokens, once over all rows.
+Names and shapes are those of Search-R1: B rows, prompts of P tokens padded on the left, responses of R tokens padded on
+the right. The loss is over `info_mask[:, -R:]`, which is 1 exactly where a row trains a token. It is never 1 on an
+observation, a forced text or padding. If rows of a tree share tokens, it is 1 once over all rows (policy `once`).
 
-Published, masks are `ids != pad`, so that a pad id the model sampled is neither attended nor trained. Here they come
-from what the tokens are. Such a token looks like a replaced one in `responses_with_info_mask`: read `info_mask`, do not
-derive it again.
+In the published code, masks are `ids != pad`, so a pad id that the model sampled is neither attended nor trained. Here,
+masks come from what the tokens are. Such a token looks like a replaced one in `responses_with_info_mask`, so use
+`info_mask` and do not derive it again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,16 +32,16 @@ class SearchR1Batch:
 
     tensors: dict[str, npt.NDArray[np.int64]]
     """`input_ids`, `attention_mask`, `position_ids`, `info_mask` (B, P + R); `prompts` (B, P); `responses` and
-    `responses_with_info_mask` (B, R): the responses with the pad id for every token that the row does not train."""
+    `responses_with_info_mask` (B, R): the responses, with the pad id for every token that the row does not train."""
     columns: dict[str, list[Any]]
-    """`uid`, the problem's public columns, and `ramify`: what else the row says of itself."""
+    """`uid`, the problem's public columns, and `ramify`: everything else that the row says about itself."""
     meta_info: dict[str, list[Any]]
-    """For each row `turns_stats`, `active_mask` (whether no answer ended it), `valid_action_stats` (calls of a tool and
-    answers) and `valid_search_stats` (calls of a tool)."""
+    """Per row: `turns_stats`, `active_mask` (whether it ended without an answer), `valid_action_stats` (number of tool
+    calls and answers) and `valid_search_stats` (number of tool calls)."""
 
 
 def batch(rows: Sequence[Row], *, pad_id: int = 0, group_by: GroupBy = "uid") -> SearchR1Batch:
-    """The batch of `rows`, in their order. Raises `ExportError` for two trees in one group or of two codecs."""
+    """The batch of `rows`, in their order. Raises `ExportError` for two trees in one group and for two codecs."""
     arrays = padded(rows, pad_id=pad_id, group_by=group_by)
     is_trained = arrays.loss_weights > 0
     info_mask = arrays.attention_mask.copy()
@@ -60,7 +60,8 @@ def batch(rows: Sequence[Row], *, pad_id: int = 0, group_by: GroupBy = "uid") ->
 
 
 def write(rows: Iterable[Row], path: Path, *, pad_id: int = 0, group_by: GroupBy = "uid") -> int:
-    """Write the batch of all rows to `path` (.safetensors or .npz, meta info as tensors) and its columns beside it."""
+    """Write the batch of all rows to `path` (.safetensors or .npz, with meta info as tensors), and its columns beside
+    it."""
     whole = batch(list(rows), pad_id=pad_id, group_by=group_by)
     meta_info = {f"meta_info.{name}": np.array(values, np.int64) for name, values in whole.meta_info.items()}
     write_tensors({**whole.tensors, **meta_info}, whole.columns, path)

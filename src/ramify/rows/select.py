@@ -1,6 +1,7 @@
 """Select: which leaves of a finished tree become rows (requirement S0.7).
 
-A leaf that is not selected stays on its tree and still counts for every value and mean. Credit is computed on all.
+A leaf that is not selected stays on its tree and still counts in every value and mean. Credit is computed on all
+leaves.
 """
 
 from collections.abc import Sequence
@@ -15,25 +16,27 @@ from ramify.strategies.parts import sample
 from ramify.strategies.parts.draws import Draws
 
 STREAM: Final = 0x726F7773
-"""Keeps the draws of a tree's rows apart from those of its strategy."""
+"""Separates the random draws of a tree's rows from those of its strategy."""
 
 
 def select_leaves(
     tree: Tree, leaves: Sequence[int], n: int, rng: Draws, *, rule: sample.Sample = sample.uniform
 ) -> list[int]:
-    """At most `n` of the `leaves` of `tree` by `rule`: uniformly without replacement, in their order. No padding."""
+    """At most `n` of the `leaves` of `tree`, chosen by `rule`; the default draws uniformly without replacement and
+    keeps the order. No padding."""
     return [leaf for leaf in rule(tree, leaves, n, rng) if leaf is not None]
 
 
 def kept_leaves(tree: Tree, n: int, *, rule: sample.Sample = sample.uniform, unjudged: Unjudged = "error") -> list[int]:
-    """At most `n` of the leaves of `tree` that may be trained, drawn by its own seed: the same whenever asked."""
+    """At most `n` of the trainable leaves of `tree`, drawn with the tree's own seed: the result is the same every
+    time."""
     forest = forest_of(tree, unjudged=unjudged)
     rng = np.random.default_rng((tree.seed, STREAM))
     return select_leaves(tree, forest.nodes[forest.leaves].tolist(), n, rng, rule=rule)
 
 
 def is_selected(tree: Tree, leaf: int) -> bool:
-    """Whether no note says that a leaf is not selected."""
+    """Whether the leaf has no note that says it is not selected."""
     return not tree.notes(leaf).get("not_selected", False)
 
 

@@ -1,8 +1,8 @@
 """SFT: finished trees as examples for supervised training, as tokens and as messages (requirement S3.9).
 
-An example is the path to one leaf: each that its run keeps, unless others are named. What is trained is what the agent
-said, sampled or written (demonstrations, stored answers), once in all examples of a tree. Prompts, observations and
-forced text never are. A tree of the byte codec has no ids of a model: its examples are messages only.
+An example is the path to one leaf. By default, each leaf that its run keeps gives one. The agent's own tokens are
+trained, sampled or written (demonstrations, stored answers), once over all examples of a tree. Prompts, observations
+and forced text are never trained. The byte codec has no ids of a model, so examples of its trees are messages only.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +23,8 @@ from ramify.rows.records import plain
 from ramify.rows.select import is_selected
 
 Leaves = Literal["kept", "written", "best"]
-"""kept: every leaf that was selected, by `rows.leaves` of its run; best: of every tree the leaves with the highest
-reward; written: every leaf on whose path something was written, and nothing else of it is trained."""
+"""kept: every leaf that `rows.leaves` of its run selected. best: the leaves of every tree with the highest reward.
+written: every leaf with written tokens on its path; only these tokens are trained."""
 TRAINED: Final[Mapping[Leaves, tuple[Origin, ...]]] = {
     "kept": ("written", "sampled"),
     "best": ("written", "sampled"),
@@ -42,11 +42,11 @@ class Example:
     reward: float | None
     """None = not judged."""
     messages: tuple[Mapping[str, Any], ...]
-    """The chat; messages of the assistant that are not trained have weight 0."""
+    """The chat. Messages of the assistant that are not trained have weight 0."""
     ids: Ids_T | None
     """(T,) None = the codec is not the model's."""
     mask: npt.NDArray[np.bool_] | None
-    """(T,) which tokens are trained; a token that several examples of a tree share is trained in the first."""
+    """(T,) which tokens are trained. A token shared by several examples of a tree is trained in the first one."""
     public: Mapping[str, Any]
     """The problem's public columns."""
 
@@ -54,10 +54,10 @@ class Example:
 def examples(
     tree: Tree, *, leaves: Leaves = "kept", num_leaves: int = 1, min_reward: float | None = None
 ) -> list[Example]:
-    """Examples of a finished tree, in canonical order; none without something to train.
+    """Examples of a finished tree, in canonical order. Examples without anything to train are left out.
 
-    `num_leaves` bounds the best leaves, ties going to the first. `min_reward` leaves out what is worse, or not judged.
-    Mutates nothing.
+    `num_leaves` limits the number of best leaves; ties go to the first. `min_reward` leaves out leaves with a lower
+    reward or none. Mutates nothing.
     """
     chosen = [leaf for leaf in tree.leaves() if _is_wanted(tree, leaf, TRAINED[leaves], min_reward)]
     if leaves == "kept":
@@ -79,7 +79,8 @@ def examples(
 
 
 def record(example: Example) -> dict[str, Any]:
-    """An example as JSON data: `uid`, `leaf`, `reward`, `messages`, `public`, and with ids `input_ids`, `loss_mask`."""
+    """An example as JSON data: `uid`, `leaf`, `reward`, `messages`, `public`, and, if it has ids, `input_ids` and
+    `loss_mask`."""
     tokens = {}
     if example.ids is not None and example.mask is not None:
         tokens = {"input_ids": example.ids.tolist(), "loss_mask": example.mask.astype(int).tolist()}
@@ -101,7 +102,7 @@ def write(
     num_leaves: int = 1,
     min_reward: float | None = None,
 ) -> int:
-    """Write the examples of `trees` to `path`, one a line, and return their number."""
+    """Write the examples of `trees` to `path`, one per line, and return their number."""
     found = (
         record(example)
         for tree in trees
@@ -111,7 +112,7 @@ def write(
 
 
 def _is_wanted(tree: Tree, leaf: int, origins: Sequence[Origin], min_reward: float | None) -> bool:
-    """Whether a leaf has something to train, an end that its own tokens caused, and reward enough."""
+    """Whether a leaf has something to train, an end that may be trained, and a high enough reward."""
     reward = tree.reward(leaf)
     if min_reward is not None and (reward is None or reward < min_reward):
         return False
@@ -139,7 +140,8 @@ def _example(tree: Tree, branch: Branch, is_trained: Sequence[bool], number: int
 
 
 def _messages(branch: Branch, is_trained: Sequence[bool]) -> tuple[Mapping[str, Any], ...]:
-    """The messages that the segments render; where a trained one renders none, a message for each turn of such text."""
+    """The messages that the segments render. If a trained segment renders none, each turn of text without messages
+    becomes one message."""
     pieces = list(zip(branch.pieces, is_trained, strict=True))
     is_rendered = all(piece.segment.message is not None for piece, trained in pieces if trained)
     found: list[Mapping[str, Any]] = []
@@ -160,7 +162,7 @@ def _kind(said: tuple[Piece, bool]) -> tuple[bool, str]:
 
 
 def _beside(pieces: Sequence[Piece]) -> dict[str, Any]:
-    """What tools returned beside the text of an observation: `metadata` and `attachments`, where there are any."""
+    """What tools returned besides the text of an observation: `metadata` and `attachments`, if there are any."""
     calls = [piece.segment.tool_call for piece in pieces if piece.segment.tool_call is not None]
     metadata = {key: value for call in calls for key, value in call.metadata.items()}
     attachments = [name for piece in pieces for name in piece.segment.attachments]

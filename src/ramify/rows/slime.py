@@ -1,9 +1,10 @@
-"""slime: rows as samples, and samples as the training data its default converter makes (requirements S3.6, S3.9).
+"""slime: rows as samples, and samples as the training data that slime's default converter makes (requirements S3.6,
+S3.9).
 
-Source: THUDM/slime slime/ray/rollout.py `_convert_samples_to_train_data`. Groups are numbered by uid, so that uneven
-trees need no position. The one field that carries numbers a token through slime unharmed is `rewards`: it holds each
-row's per-token advantages, weights included, for a `--custom-advantage-function-path` to read; `raw_reward` stays one
-number a row. They travel on the sample as `train_metadata["advantages"]`. Files are JSON lines.
+Source: THUDM/slime slime/ray/rollout.py `_convert_samples_to_train_data`. Groups are numbered by uid, so trees of
+different sizes need no fixed positions. Only one field carries per-token numbers through slime unchanged: `rewards`. It
+holds each row's per-token advantages, with weights, for a `--custom-advantage-function-path` to read. `raw_reward`
+stays one number per row. On a sample, the advantages are in `train_metadata["advantages"]`. Files are JSON lines.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +31,8 @@ from ramify.rows.sft import Example
 from ramify.rows.tensors import CreditBy
 
 Rollouts = Literal["leaf", "tree"]
-"""Which samples share a `rollout_id`. leaf: none, each leaf is a rollout; tree: those of a tree, one rollout in all."""
+"""Which samples share a `rollout_id`. leaf: none, each leaf is a rollout. tree: all samples of a tree are one
+rollout."""
 ADVANTAGES = "advantages"
 
 
@@ -43,10 +45,11 @@ def samples(
     reward_key: str | None = None,
     codec: Codec | None = None,
 ) -> list[Sample]:
-    """One sample a row, numbered in their order.
+    """One sample per row, numbered in their order.
 
-    `reward_key`: the part of the reward that is trained; rewards are then mappings of parts. `codec`: writes prompt and
-    response as text, for people. Raises `ExportError` for two trees in one group and for a part that is not there.
+    `reward_key`: the part of the reward that is trained; rewards are then mappings of parts. `codec`: if given, prompt
+    and response are also written as text, for people. Raises `ExportError` for two trees in one group and for a missing
+    part.
     """
     groups = numbered(group_keys(rows, by=group_by))
     return [
@@ -61,7 +64,8 @@ def samples(
 
 
 def sft_samples(examples: Iterable[Example]) -> list[Sample]:
-    """One sample an example with tokens, with reward 0: the response begins with the first trained token."""
+    """One sample per example, with reward 0. The response begins at the first trained token. Raises `ExportError` for
+    an example without tokens."""
     made: list[Sample] = []
     for index, example in enumerate(examples):
         if example.ids is None or example.mask is None:
@@ -86,8 +90,8 @@ def sft_samples(examples: Iterable[Example]) -> list[Sample]:
 def train_data(batch: Sequence[Sample], *, reward_key: str | None = None) -> dict[str, list[Any]]:
     """Key -> a value for each sample, as the default converter makes them.
 
-    `rewards` are the samples' per-token advantages where all carry them, otherwise their rewards as they are: see
-    `normalised`. A key that some samples have and some lack is an `ExportError`.
+    `rewards` are the samples' per-token advantages if all samples have them, otherwise their plain rewards; see
+    `normalised`. Raises `ExportError` if some samples have a key and others lack it.
     """
     for sample in batch:
         sample.check()
@@ -124,8 +128,8 @@ def normalised(
 ) -> tuple[list[float], list[float]]:
     """(raw rewards, advantages in their groups), for a `--custom-reward-post-process-path`.
 
-    slime's own takes a batch whose groups are not all equally large as one group; this goes by `group_index`. Raises
-    `ExportError` for a sample that has none.
+    If groups differ in size, slime's own function treats the whole batch as one group. This one uses `group_index`.
+    Raises `ExportError` for a sample without `group_index`.
     """
     if lone := [sample.index for sample in batch if sample.group_index is None]:
         raise ExportError(f"samples {lone[:8]} have no group_index, so nothing says whose rewards they compare with")
@@ -147,7 +151,7 @@ def write(
     credit_by: CreditBy = "tree",
     reward_key: str | None = None,
 ) -> int:
-    """Write one sample a line."""
+    """Write one sample per line."""
     made = samples(list(rows), rollouts=rollouts, group_by=group_by, credit_by=credit_by, reward_key=reward_key)
     return write_lines((sample.to_dict() for sample in made), path)
 
@@ -161,14 +165,14 @@ def write_train_data(
     credit_by: CreditBy = "tree",
     reward_key: str | None = None,
 ) -> int:
-    """Write the training data of all rows, a row's share of every key a line."""
+    """Write the training data of all rows, one line per row with its value for every key."""
     made = samples(list(rows), rollouts=rollouts, group_by=group_by, credit_by=credit_by, reward_key=reward_key)
     data = train_data(made, reward_key=reward_key)
     return write_lines((dict(zip(data, values, strict=True)) for values in zip(*data.values(), strict=True)), path)
 
 
 def read(path: Path) -> list[Sample]:
-    """The samples that `write` wrote. Raises `ExportError` for a line that is none."""
+    """The samples that `write` wrote. Raises `ExportError` for a line that is no sample."""
     made: list[Sample] = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
@@ -179,7 +183,8 @@ def read(path: Path) -> list[Sample]:
 
 
 def was_ended_by_coin(sample: Sample) -> bool:
-    """Whether a sample of a row says that random termination (a coin) ended its path: its reward of 0 is none."""
+    """Whether random termination (a coin) ended the path of the row behind this sample. Its reward of 0 is then no real
+    reward."""
     said = (sample.metadata or {}).get("ramify")
     return isinstance(said, Mapping) and said.get("stop") == ROULETTE
 
@@ -209,19 +214,19 @@ def _sample(row: Row, codec: Codec | None, reward_key: str | None, credit_by: Cr
 
 
 def _first(flags: npt.NDArray[np.bool_]) -> int:
-    """Where the response begins: at the first token that is set."""
+    """Where the response begins: at the first set flag."""
     return int(np.argmax(flags)) if flags.any() else len(flags)
 
 
 def _rollout_ids(batch: Sequence[Sample]) -> list[int]:
-    """The samples' rollout ids; those without one get the smallest numbers that nobody has."""
+    """The samples' rollout ids. Samples without one get the smallest unused numbers."""
     taken = {sample.rollout_id for sample in batch}
     free = (number for number in count() if number not in taken)
     return [next(free) if sample.rollout_id is None else sample.rollout_id for sample in batch]
 
 
 def _of_all(batch: Sequence[Sample], name: str, values: Sequence[Any]) -> list[Any] | None:
-    """`values` if every sample has one, None if none has."""
+    """`values` if every sample has one; None if no sample has one. Raises `ExportError` if only some have one."""
     lacking = [sample.index for sample, value in zip(batch, values, strict=True) if value is None]
     if 0 < len(lacking) < len(batch):
         raise ExportError(f"{name}: samples {lacking[:8]} lack what others of the batch have; give it to all, or none")

@@ -1,6 +1,7 @@
-"""Tensors: arrays in one file, and what is no number in JSON lines beside it.
+"""Tensors: arrays in one file, and everything that is no number in JSON lines beside it.
 
-`batch.safetensors` or `batch.npz`, as the name ends, and `batch.jsonl` with one line a row. Nothing is pickled.
+The files are `batch.safetensors` or `batch.npz`, depending on the suffix, and `batch.jsonl` with one line per row.
+Nothing is pickled.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +17,14 @@ from ramify.rows.records import plain
 from ramify.rows.row import Row
 
 CreditBy = Literal["tree", "trainer"]
-"""Who credits the tokens. tree: the rows' own advantages, token by token, go along; trainer: rewards alone do, and it
-compares those of a group itself."""
+"""Who credits the tokens. tree: the rows' own per-token advantages are exported. trainer: only rewards are exported,
+and the trainer compares those of a group itself."""
 SUFFIXES: Final = (".npz", ".safetensors")
 
 
 def write_tensors(tensors: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], path: Path) -> None:
-    """Write `tensors` to `path` and `columns`, each as long as the batch, to the same name with `.jsonl`."""
+    """Write `tensors` to `path`, and `columns` to the same name with `.jsonl`. Each column has one value per row of the
+    batch."""
     if path.suffix not in SUFFIXES:
         raise ExportError(f"{path.name!r} cannot name a file of tensors; it must end in {' or '.join(SUFFIXES)}")
     records = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
@@ -35,9 +37,10 @@ def write_tensors(tensors: Mapping[str, Any], columns: Mapping[str, Sequence[Any
 
 
 def public_columns(rows: Sequence[Row], taken: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """Column -> value of each row, None where its problem has no such column: the samples' own columns.
+    """The rows' public columns: column -> value of each row; None if its problem has no such column.
 
-    Raises `ExportError` for a column that is no JSON or is called like one of the exporter's own, `taken`.
+    Raises `ExportError` for a column that is no JSON data, or that has the name of one of the exporter's own columns,
+    `taken`.
     """
     names = sorted({name for row in rows for name in row.public})
     if clash := [name for name in names if name in taken]:

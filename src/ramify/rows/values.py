@@ -1,4 +1,4 @@
-"""Values: what each step of a finished tree was worth: the mean of the values at it and below it, such as rewards."""
+"""Values: what each step of a finished tree was worth: the mean of the values (such as rewards) at it and below it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class Worth:
 
 
 def worths(tree: Tree) -> dict[int, Worth]:
-    """Of every node with a judged leaf below it, by the rewards of these, in canonical order."""
+    """Worth of every node with a judged leaf below it, from the rewards of those leaves, in canonical order."""
     return below(tree, {leaf: reward for leaf in tree.leaves() if (reward := tree.reward(leaf)) is not None})
 
 
 def below(tree: Tree, values: Mapping[int, float]) -> dict[int, Worth]:
-    """Of every node that has one of `values`, or a node below it has, in canonical order."""
+    """Worth of every node that has one of `values` at it or below it, in canonical order."""
     sums: dict[int, float] = {}
     counts: dict[int, int] = {}
     for valued, value in values.items():

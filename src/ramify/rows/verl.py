@@ -1,11 +1,11 @@
-"""verl: a batch as `verl.DataProto.from_single_dict` takes it, prompts padded on the left and responses on the right.
+"""verl: a batch for `verl.DataProto.from_single_dict`, with prompts padded on the left and responses on the right.
 
-`response_mask` is 1 where a row trains a token, so that a token several rows hold is trained as often as the rows'
-policy says. `rm_scores` carries each token's own advantage, weight included: an estimator registered in verl returns
+`response_mask` is 1 where a row trains a token, so the rows' policy decides how often a token shared by several rows is
+trained. `rm_scores` carries each token's own advantage, including its weight: an estimator registered in verl returns
 `token_level_rewards * response_mask`. With `credit_by="trainer"` it carries the reward at the last token instead, for
-verl's own estimators, which group by `uid`; what the tree credited is then left behind.
+verl's own estimators, which group by `uid`; the tree's credit is then not exported.
 
-Under verl's `seq-mean-token-sum` and rows of one `normaliser` the loss is that of `docs/rows.md`.
+With verl's `seq-mean-token-sum` and rows of one `normaliser`, the loss is that of `docs/rows.md`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,19 +32,20 @@ class VerlBatch:
 
     tensors: dict[str, npt.NDArray[Any]]
     """`prompts` (B, P), `responses`, `response_mask`, `rm_scores` (B, R), `input_ids`, `attention_mask`, `position_ids`
-    (B, P + R); `rollout_log_probs` (B, R), 0 where nothing was sampled, if every trained token has one."""
+    (B, P + R). `rollout_log_probs` (B, R), 0 where nothing was sampled, if every trained token has one."""
     non_tensors: dict[str, list[Any]]
-    """B values each: `uid`, `__num_turns__`, the problem's public columns, and `ramify`, what else the row says."""
+    """B values each: `uid`, `__num_turns__`, the problem's public columns, and `ramify`: everything else that the row
+    says."""
 
     def single_dict(self) -> dict[str, npt.NDArray[Any]]:
-        """Tensors, and the rest as object arrays of shape (B,)."""
+        """The tensors, and the other columns as object arrays of shape (B,)."""
         return {**self.tensors, **{name: np.fromiter(values, object) for name, values in self.non_tensors.items()}}
 
 
 def batch(
     rows: Sequence[Row], *, pad_id: int = 0, credit_by: CreditBy = "tree", group_by: GroupBy = "uid"
 ) -> VerlBatch:
-    """The batch of `rows`, in their order. Raises `ExportError` for two trees in one group or of two codecs."""
+    """The batch of `rows`, in their order. Raises `ExportError` for two trees in one group and for two codecs."""
     arrays = padded(rows, pad_id=pad_id, group_by=group_by)
     tensors: dict[str, npt.NDArray[Any]] = {
         "prompts": arrays.prompts,
@@ -74,7 +75,7 @@ def write(
     credit_by: CreditBy = "tree",
     group_by: GroupBy = "uid",
 ) -> int:
-    """Write the batch of all rows to `path` (.safetensors or .npz) and its non-tensors beside it, as JSON lines."""
+    """Write the batch of all rows to `path` (.safetensors or .npz), and its non-tensors beside it as JSON lines."""
     whole = batch(list(rows), pad_id=pad_id, credit_by=credit_by, group_by=group_by)
     write_tensors(whole.tensors, whole.non_tensors, path)
     return len(whole.non_tensors["uid"])

@@ -1,6 +1,6 @@
-"""Weights: how often a token that several rows hold is trained, and by which row (`docs/credit.md`).
+"""Weights: how often a token shared by several rows is trained, and in which row (`docs/credit.md`).
 
-Export weights say which row carries a token, never how large its coefficient is: that is the credit's.
+Export weights decide which row carries a token. They never decide how large its coefficient is; the credit does.
 """
 
 from collections import Counter
@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 Policy = Literal["once", "fraction", "per_leaf"]
-"""once: 1 in the first row that holds the token, 0 later (kept as context); fraction: 1 / number of rows that hold it
-in each; per_leaf: 1 in each, as ARPO, Tree-GRPO, AT2PO, TreeRL and TreePO publish it."""
+"""once: 1 in the first row that holds the token, 0 in later rows (kept as context). fraction: 1 / number of rows that
+hold it, in each of them. per_leaf: 1 in each row, as ARPO, Tree-GRPO, AT2PO, TreeRL and TreePO publish it."""
 
 
 def row_weights(paths: Sequence[Sequence[int]], policy: Policy) -> list[dict[int, float]]:
     """For each row, given the nodes on its path: node -> weight of the tokens sampled there.
 
-    Over all rows the weights of a node sum to 1, under per_leaf to the number of rows that hold it. Source of `once`:
+    Over all rows, the weights of a node sum to 1; under per_leaf, to the number of rows that hold it. Source of `once`:
     PrimeIntellect-ai/prime-rl orchestrator/trajectories.py; of `fraction`: arXiv 2511.00413.
     """
     counts = Counter(node for path in paths for node in path)

@@ -1,4 +1,6 @@
-"""Store: a run on disk or in memory: its configuration and an append-only journal, of which every tree is a function.
+"""Store: a run on disk or in memory: its configuration and an append-only journal. Every tree is a function of the
+journal.
 
-Imports core, and rows for its check; files and threads are its own. Read `records` first, then `journal` and `replay`.
+It imports core, and rows for its check, and it uses files and threads. Read `records` first, then `journal` and
+`replay`.
 """

@@ -1,7 +1,7 @@
-"""Check: a saved run against everything that must hold of it.
+"""Check: tests a saved run against everything that must be true of it.
 
-Each function yields what is broken, in words; nothing yielded = all holds. Trees come from a replay, so that they
-replay at all is checked by whoever has one.
+Each function yields a description of each fault; if it yields nothing, all is well. The trees come from a replay, so
+whoever replays them has already checked that they can be replayed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ TOLERANCE = 1e-9
 
 
 def tree_faults(tree: Tree) -> Iterator[str]:
-    """Ids, parents, positions, order of siblings, sampled numbers, forks, counts."""
+    """Faults in ids, parents, positions, order of siblings, sampled numbers, forks and counts."""
     reached = tree.subtree()
     if sorted(reached) != list(range(len(tree))):
         yield f"{len(tree)} nodes, of which {len(set(reached))} hang on the root, {len(reached)} times"
@@ -32,7 +32,7 @@ def tree_faults(tree: Tree) -> Iterator[str]:
 
 
 def ledger_faults(tree: Tree, recorded: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    """What was recorded as spent against what the tree's segments, calls and scores say."""
+    """Differences between the recorded spending and what the tree's segments, calls and scores say."""
     recomputed = {role: spend.as_dict() for role, spend in tree.spent().items()}
     for role in sorted({*recorded, *recomputed}):
         was, now = recorded.get(role, {}), recomputed.get(role, Spend().as_dict())
@@ -42,7 +42,8 @@ def ledger_faults(tree: Tree, recorded: Mapping[str, Mapping[str, int]]) -> Iter
 
 
 def row_faults(tree: Tree, rows: Sequence[Row]) -> Iterator[str]:
-    """Rows are paths of the tree; what nobody sampled weighs nothing, what was sampled as much as its policy says."""
+    """Faults of rows: each must be a path of the tree, tokens that were not sampled must have weight 0, and sampled
+    tokens must have the weight that the row policy gives them."""
     totals: dict[int, npt.NDArray[np.float64]] = {}
     holders: dict[int, int] = {}
     for row in rows:

@@ -1,11 +1,12 @@
 """GroupCommit: one thread that makes lines durable in the order they were put.
 
-Owns the open file. `put` never touches the disk. A batch is written when 64 lines wait, 20 ms after its first line, or
-as soon as somebody waits for one of its lines; whoever waits is told after fdatasync. That one call is nearly all a
-record costs (about 4 ms where it was measured); all lines that came while the one before it ran share it.
+It owns the open file. `put` never touches the disk. A batch is written when 64 lines wait, 20 ms after its first line,
+or as soon as someone waits for one of its lines. Waiters are told after fdatasync. That one call is nearly the whole
+cost of a record (about 4 ms where it was measured). All lines that arrived during the previous fdatasync share the next
+one.
 
-After the first failure to open, write or sync, nothing is written any more: the state of the file is unknown. The lines
-that are not known to be durable stay in memory (`unsaved`) and everybody is told with a `StoreError`.
+After the first failure to open, write or sync, nothing more is written, because the state of the file is unknown. The
+lines that may not be durable stay in memory (`unsaved`), and every waiter gets a `StoreError`.
 """
 
 import asyncio
@@ -24,8 +25,9 @@ from ramify.core.errors import ConfigError, StoreError
 from ramify.store.framing import FramedLine, file_name
 
 Durability = Literal["fsync", "group", "os"]
-"""fsync: every record by itself; group: batches, acknowledged when on disk; os: acknowledged when the system has it,
-so that a power cut, but no crash of the process, may lose what was acknowledged."""
+"""fsync: each record is synced on its own. group: records are synced in batches and acknowledged when on disk. os:
+records are acknowledged when the operating system has them; a power cut may lose acknowledged records, but a crash of
+the process cannot."""
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
 """macOS has no fdatasync."""
@@ -79,16 +81,16 @@ class Writing:
     max_batch: int = 64
     max_delay_s: float = 0.02
     max_pending_bytes: int = 64 * 2**20
-    """Bytes waiting for the disk above which `room` waits."""
+    """If more bytes than this wait for the disk, `room` waits."""
     max_file_bytes: int = 256 * 2**20
     max_record_bytes: int = 64 * 2**20
     min_free_bytes: int = 16 * 2**20
-    """Free space without which nothing is begun."""
+    """A journal is not opened with less free space than this."""
     open_file: Callable[[Path], JournalFile] = AppendFile
 
 
 def kill_after(environment: Mapping[str, str]) -> int | None:
-    """`RAMIFY_KILL_AFTER=N`: the journal kills its process right after the N-th line it wrote; None = never."""
+    """`RAMIFY_KILL_AFTER=N`: the journal kills its process right after it wrote the N-th line; None = never."""
     text = environment.get("RAMIFY_KILL_AFTER", "")
     if not text:
         return None
@@ -98,7 +100,7 @@ def kill_after(environment: Mapping[str, str]) -> int | None:
 
 
 class GroupCommit:
-    """Write the lines of a journal in `folder` from line `number` on."""
+    """Writes the lines of a journal in `folder`, starting at line `number`."""
 
     def __init__(self, folder: Path, number: int, writing: Writing) -> None:
         self._folder = folder
@@ -122,12 +124,12 @@ class GroupCommit:
 
     @property
     def unsaved(self) -> list[bytes]:
-        """The lines that are not known to be on disk, in order."""
+        """The lines that may not be on disk, in order."""
         with self._changed:
             return [line.data for line in self._queue]
 
     def put(self, lines: list[FramedLine]) -> None:
-        """Hand lines over; returns at once. Raises `StoreError` if nothing is accepted any more."""
+        """Queue lines for writing; returns at once. Raises `StoreError` if the journal accepts nothing more."""
         with self._changed:
             self._refuse_if_stopped()
             if self._is_closing:
@@ -139,7 +141,7 @@ class GroupCommit:
                 self._changed.notify_all()
 
     def sync(self, number: int) -> None:
-        """Return when line `number` is durable; blocks. Raises `StoreError` if that cannot be."""
+        """Return when line `number` is durable; blocks. Raises `StoreError` if it cannot become durable."""
         with self._changed:
             self._want(number)
             self._changed.wait_for(lambda: self._next > number or self._error is not None)
@@ -162,14 +164,15 @@ class GroupCommit:
                 self._waiters.pop(future, None)
 
     async def room(self) -> None:
-        """Return when few enough bytes wait for the disk; to be awaited before new work is begun."""
+        """Return when few enough bytes wait for the disk. Await it before starting new work."""
         with self._changed:
             last = self._queue[-1].number if self._pending_bytes > self._writing.max_pending_bytes else None
         if last is not None:
             await self.synced(last)
 
     def close(self, last: list[FramedLine]) -> None:
-        """Write what waits, then `last`, and close the file. Raises `StoreError` if something could not be saved."""
+        """Write the waiting lines, then `last`, and close the file. Raises `StoreError` if something could not be
+        saved."""
         with self._changed:
             if self._error is None:
                 self._queue.extend(last)
@@ -192,7 +195,7 @@ class GroupCommit:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Boundary: whatever goes wrong here stops the journal and is told to everybody who waits."""
+        """Boundary: any error here stops the journal and is reported to every waiter."""
         try:
             while batch := self._next_batch():
                 self._write(batch)
@@ -201,7 +204,7 @@ class GroupCommit:
             self._stop(error)
 
     def _next_batch(self) -> list[FramedLine]:
-        """Wait for lines and return the first of them; none when the journal closes."""
+        """Wait for lines and return the first of them. Returns an empty list when the journal closes."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._is_closing)
             if self._queue and self._writing.durability == "group":
@@ -229,7 +232,7 @@ class GroupCommit:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def _turn_to(self, file_index: int) -> JournalFile:
-        """The file of that number, open; the one before it is on disk, whatever the durability."""
+        """The open file with that index. The previous file is synced first, whatever the durability."""
         if self._file is None or self._file_index != file_index:
             if self._file is not None:
                 self._file.sync()
@@ -240,7 +243,7 @@ class GroupCommit:
         return self._file
 
     def _settle(self, batch: list[FramedLine]) -> None:
-        """The batch is durable: forget it and tell whoever waits."""
+        """The batch is durable: remove it and tell its waiters."""
         with self._changed:
             for line in batch:
                 self._queue.popleft()
@@ -278,7 +281,7 @@ class GroupCommit:
 
 
 def _tell(future: asyncio.Future[None], error: StoreError | None) -> None:
-    """Answer a future of another thread's event loop."""
+    """Answer a future that belongs to another thread's event loop."""
 
     def answer() -> None:
         if future.done():

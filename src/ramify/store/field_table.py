@@ -1,7 +1,7 @@
-"""Field tables: a class of ours and its record, field by field, from which writing and reading both follow.
+"""Field tables: map a class to its record, field by field. Both writing and reading follow from the table.
 
-How a field is packed follows from its type in our class; a table names only the fields whose type does not say it. A
-table is checked when it is made: both classes have the same fields, so that no field is forgotten.
+The type of a field in our class decides how it is packed. A table names only the fields whose type does not decide it.
+A table is checked when it is made: both classes must have the same fields, so no field is forgotten.
 """
 
 import operator
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class Packer(NamedTuple):
-    """How one kind of value is written as a part of a record, and read back."""
+    """How one kind of value is written into a record and read back."""
 
     pack: Callable[[Any], Any]
     unpack: Callable[[Any], Any]
@@ -33,14 +33,14 @@ def _same(value: Any) -> Any:
 
 
 WORD = Packer(_same, str)
-"""A text out of a closed set."""
+"""A text from a closed set."""
 
 
 class FieldTable(Generic[V, R]):
     """Field -> its packer, for the class `ours` and the record `theirs`, whose fields have the same names.
 
-    `theirs` = `dict`: the fields stand among others of a larger record. `unrecorded` names fields that are not written
-    and have their default when read. Fields may have the types of `known` beside plain ones.
+    `theirs` = `dict`: the fields are part of a larger record. `unrecorded` names fields that are not written and have
+    their default when read. Fields may have the types in `known` besides plain types.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class FieldTable(Generic[V, R]):
             raise StoreError(f"{error.what.format(value)}: {error}") from None
 
     def unpack(self, record: Any) -> V:
-        """The value that `record` holds, beside others if it is a larger one."""
+        """The value that `record` holds. A larger record may hold other fields too."""
         return self.ours(**{name: unpack(getattr(record, name)) for name, unpack in self._readers})
 
 
 Packs = Packer | FieldTable[Any, Any]
-"""What packs a value."""
+"""Anything that packs a value."""
 
 
 def many(packer: Packs) -> Packer:
@@ -92,7 +92,7 @@ def optional(packer: Packs) -> Packer:
 
 
 def one_of(*tables: FieldTable[Any, Any]) -> Packer:
-    """A closed union: the table of the value's class writes it, that of the record's class reads it."""
+    """A closed union: the table of the value's class writes it, and the table of the record's class reads it."""
     readers = {table.theirs: table.unpack for table in tables}
 
     def pack(value: Any) -> Any:
@@ -105,7 +105,7 @@ def one_of(*tables: FieldTable[Any, Any]) -> Packer:
 
 
 def free_form(what: str) -> Packer:
-    """Free-form data. `what` names them in an error; `{0}` in it is the value that holds them."""
+    """Free-form data. `what` names the data in an error; `{0}` in it is the value that holds the data."""
 
     def pack(data: Any) -> Any:
         try:
@@ -117,7 +117,7 @@ def free_form(what: str) -> Packer:
 
 
 class _Unkept(StoreError):
-    """Free-form data that cannot be kept; the table that they stand in says whose they are."""
+    """Free-form data cannot be kept. The table that holds the data adds which value it belongs to."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(why)
@@ -139,7 +139,8 @@ def _row(packers: Sequence[Packs]) -> Packer:
 
 
 def _array(dtype: str) -> Packer:
-    """(T,) numbers as packed bytes, base64 on disk, so that no logprob meets JSON; bit for bit, read-only when read."""
+    """(T,) numbers as packed bytes, base64 on disk, so no logprob passes through JSON numbers. Bit-exact; arrays are
+    read-only when read."""
     native = np.dtype(dtype).newbyteorder("=")
     return Packer(
         lambda values: values.astype(dtype).tobytes(),

@@ -2,10 +2,10 @@
 
     crc32hex SP {"n":17,"after":12,"record":"grown","tree":3, …} LF
 
-The checksum covers the JSON. `n` numbers every line of a journal across its files, so that a deleted, doubled or moved
-line is seen although its checksum is right; `after` is the number of the record before it of the same tree, so that
-with a line gone it is known which tree misses one. A file begins with the run's header and, once it will not be written
-again, ends with a `sealed` record. The line of a header is framed alike in every format version.
+The checksum covers the JSON. `n` numbers every line of a journal across its files, so a deleted, doubled or moved line
+is detected although its checksum is right. `after` is the number of the previous record of the same tree, so a lost
+line shows which tree misses a record. A file begins with the run's header. When it will not be written again, it ends
+with a `sealed` record. The header line has the same framing in every format version.
 """
 
 import re
@@ -19,7 +19,7 @@ from ramify.core.errors import StoreError
 from ramify.store.records import FORMAT, ClosedRecord, Header, Record, Sealed, TreeRecord
 
 FRAME_BYTES = 64
-"""Most bytes a frame adds to a record's own JSON."""
+"""Most bytes that a frame adds to a record's own JSON."""
 
 _PREFIX = re.compile(rb'\{"n":(\d+),(?:"after":(\d+),)?')
 _START = re.compile(rb'[0-9a-f]{8} \{"n":')
@@ -28,7 +28,7 @@ _DECODER = msgspec.json.Decoder(Record)
 
 
 class JournalLine(NamedTuple):
-    """What a line with a right checksum says."""
+    """The content of a line with a right checksum."""
 
     number: int
     after: int | None
@@ -37,7 +37,7 @@ class JournalLine(NamedTuple):
 
 
 class FramedLine(NamedTuple):
-    """A line to be written, its place, and the file it belongs to."""
+    """A line to be written, its number, and the file it belongs to."""
 
     number: int
     file_index: int
@@ -62,7 +62,7 @@ def frame(number: int, after: int | None, body: bytes) -> bytes:
 
 
 def parse(raw: bytes) -> JournalLine | None:
-    """What `raw` says; None = it is no whole line with a right checksum."""
+    """The content of `raw`; None = it is not a complete line with a right checksum."""
     data = _checked_json(raw)
     prefix = _PREFIX.match(data) if data else None
     if prefix is None:
@@ -72,19 +72,19 @@ def parse(raw: bytes) -> JournalLine | None:
 
 
 def sound_end(raw: bytes) -> bytes:
-    """The sound line that a damaged `raw` ends in, the border before it being lost; empty if there is none."""
+    """The valid line at the end of a damaged `raw`, where the line break before it was lost; empty if there is none."""
     ends = (raw[match.start() :] for match in _START.finditer(raw, 1))
     return next(filter(parse, ends), b"")
 
 
 def _checked_json(raw: bytes) -> bytes:
-    """The JSON of a whole line; empty if its checksum is not right to the letter."""
+    """The JSON of a complete line; empty unless the checksum matches exactly."""
     data = raw[9:-1]
     return data if raw[-1:] == b"\n" and raw[:9] == b"%08x " % zlib.crc32(data) else b""
 
 
 def encode(record: Record) -> bytes:
-    """The record's JSON. Raises `StoreError` on what JSON cannot hold."""
+    """The record's JSON. Raises `StoreError` on values that JSON cannot hold."""
     try:
         return _ENCODER.encode(record)
     except (TypeError, ValueError, OverflowError) as error:
@@ -97,7 +97,7 @@ def _tag(record: Record) -> str:
 
 
 def decode(body: bytes) -> Record:
-    """The inverse of `encode`. Raises `StoreError` on what is no record of this format."""
+    """The inverse of `encode`. Raises `StoreError` on bytes that are no record of this format."""
     try:
         return _DECODER.decode(body)
     except msgspec.DecodeError as error:
@@ -105,7 +105,7 @@ def decode(body: bytes) -> Record:
 
 
 def check_version(raw: bytes) -> None:
-    """Raise `StoreError` if `raw` is a sound header line of another format version."""
+    """Raise `StoreError` if `raw` is a valid header line of another format version."""
     try:
         version = msgspec.json.decode(_checked_json(raw), type=_Version)
     except msgspec.DecodeError:
@@ -119,25 +119,26 @@ def check_version(raw: bytes) -> None:
 
 @dataclass(slots=True)
 class Position:
-    """Where a journal stands: in which file, after which bytes, before which record. Mutated by its methods only."""
+    """The current place in a journal: the file, the byte and the next record. Only its methods mutate it."""
 
     file_index: int = 0
     number: int = 0
-    """Of the next record."""
+    """Number of the next record."""
     num_records: int = 0
-    """Of the current file."""
+    """Records in the current file."""
     num_bytes: int = 0
     crc: int = 0
     """CRC-32 of the current file so far."""
     last: dict[int, int] = field(default_factory=dict)
-    """Tree -> number of its last record; closed trees are left out."""
+    """Tree -> number of its last record, without closed trees."""
 
     def after(self, record: Record) -> int | None:
-        """Number of the record before `record` of the same tree; None = it is the first, or of no tree."""
+        """Number of the previous record of the same tree; None = `record` is the tree's first, or belongs to no
+        tree."""
         return self.last.get(record.tree) if isinstance(record, TreeRecord) else None
 
     def advance(self, record: Record, data: bytes) -> None:
-        """`record` was written, or read, as `data`."""
+        """Advance past `record`, which was written or read as `data`."""
         if isinstance(record, ClosedRecord):
             self.last.pop(record.tree, None)
         elif isinstance(record, TreeRecord):
@@ -148,7 +149,7 @@ class Position:
         self.crc = zlib.crc32(data, self.crc)
 
     def turn(self) -> None:
-        """Go on with the next file."""
+        """Move to the next file."""
         self.file_index += 1
         self.num_records = self.num_bytes = self.crc = 0
 
@@ -164,15 +165,16 @@ class Lines:
 
     @property
     def number(self) -> int:
-        """Of the next line."""
+        """Number of the next line."""
         return self._position.number
 
     def begin(self) -> list[FramedLine]:
-        """The header, where the current file has none yet."""
+        """The header line, if the current file has none yet."""
         return [self._framed(self._header, encode(self._header))] if not self._position.num_records else []
 
     def add(self, record: Record) -> list[FramedLine]:
-        """The line of `record`, after whatever must come before it. Raises `StoreError`, having changed nothing."""
+        """The line of `record`, after the lines that must come before it. If it raises `StoreError`, nothing was
+        changed."""
         body = encode(record)
         if len(body) > self._max_record_bytes:
             raise StoreError(
@@ -186,7 +188,7 @@ class Lines:
         return [*lines, *self.begin(), self._framed(record, body)]
 
     def seal(self) -> list[FramedLine]:
-        """The footer of the current file, if anything is in it; the next line opens another."""
+        """The footer of the current file, if the file has any record. The next line opens another file."""
         if not self._position.num_records:
             return []
         footer = Sealed(num_records=self._position.num_records, crc=self._position.crc)

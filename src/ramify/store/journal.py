@@ -1,9 +1,9 @@
 """Journal: the append-only record of a run, a folder of checksummed JSON lines (`framing`) in files of up to 256 MB.
 
-One process writes (`flock`), any number read. Opening a journal again goes on behind its longest valid prefix: a tail
-that a crash tore is cut off and reported, never skipped in silence, and damage with sound records behind it is a
+One process writes (`flock`); any number may read. A journal that is opened again continues after its longest valid
+prefix. A tail torn by a crash is cut off and reported, never skipped silently. Damage with valid records after it is a
 `StoreError` that names the file, the record and the byte. A file is sealed when it is full and when the journal is
-closed; a sealed file is never written again, so a journal that was closed goes on in a new file.
+closed. A sealed file is never written again, so a closed journal continues in a new file.
 """
 
 import fcntl
@@ -28,15 +28,15 @@ _FILE_NAME = re.compile(r"\d{6}\.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class TornTail:
-    """What a crash left behind the last valid record."""
+    """What a crash left after the last valid record."""
 
     file: str
     record: int
-    """Number of the first record that is not whole."""
+    """Number of the first record that is incomplete."""
     offset: int
-    """Byte of `file` at which it begins."""
+    """Byte of `file` where the torn tail begins."""
     num_bytes: int
-    """From there to the end of the file."""
+    """From `offset` to the end of the file."""
 
     def __str__(self) -> str:
         return f"{self.file}: {self.num_bytes} bytes torn at record {self.record}, byte {self.offset}"
@@ -53,7 +53,7 @@ class Contents:
 
 @contextmanager
 def store_errors(what: str, path: Path) -> Iterator[None]:
-    """An error of the operating system becomes a `StoreError` that says what was tried."""
+    """Turn an error of the operating system into a `StoreError` that says what was tried."""
     try:
         yield
     except OSError as error:
@@ -61,7 +61,7 @@ def store_errors(what: str, path: Path) -> Iterator[None]:
 
 
 def check_space(folder: Path, min_free_bytes: int) -> None:
-    """Raise `StoreError` if the disk of `folder` has less room than that."""
+    """Raise `StoreError` if the disk of `folder` has less than `min_free_bytes` free."""
     with store_errors("look at the disk of", folder):
         disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
@@ -87,7 +87,7 @@ class FolderLock:
             os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
 
     def release(self) -> None:
-        """Let go; harmless when done before."""
+        """Release the lock. May be called repeatedly."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -106,7 +106,7 @@ def file_paths(folder: Path) -> list[Path]:
 
 
 def raw_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file as it is now: what a writer adds meanwhile is not seen."""
+    """The lines of a file as it is now. Lines that a writer adds meanwhile are not seen."""
     left = os.fstat(file.fileno()).st_size
     while left > 0:
         line = file.readline(left)
@@ -117,7 +117,7 @@ def raw_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def is_begun(folder: Path) -> bool:
-    """Whether anything was ever recorded in `folder`: a crash may come before the first header is whole."""
+    """Whether anything was ever recorded in `folder`. A crash may come before the first header is complete."""
     first, second = folder / file_name(0), folder / file_name(1)
     with store_errors("read the journal", folder):
         if second.exists() or not first.exists():
@@ -128,10 +128,11 @@ def is_begun(folder: Path) -> bool:
 
 
 class Reader:
-    """Iterate over the records of a journal, files and headers left out.
+    """Iterates over the records of a journal, without headers and seals.
 
-    Once exhausted, `position` is the end of the longest valid prefix, `torn` what lies behind it. Raises `StoreError`
-    on another format version and on damage that no crash explains. Takes no lock: a run may be going on.
+    At the end, `position` is the end of the longest valid prefix, and `torn` is what comes after it. Raises
+    `StoreError` on another format version and on damage that a crash cannot explain. It takes no lock: the run may be
+    going on.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -139,7 +140,7 @@ class Reader:
         self.position = Position()
         self.torn: TornTail | None = None
         self.is_sealed = False
-        """Whether the last file is."""
+        """Whether the last file is sealed."""
         self._files = file_paths(folder)
         for index, path in enumerate(self._files):
             if path.name != file_name(index):
@@ -182,7 +183,7 @@ class Reader:
                 yield record
 
     def _record(self, raw: bytes) -> Record | None:
-        """The record of a line that must be the next one; None = the line is not whole or its checksum is wrong."""
+        """The record of a line that must be the next one; None = the line is incomplete or its checksum is wrong."""
         line = parse(raw)
         if line is None:
             return None
@@ -204,7 +205,7 @@ class Reader:
         return record
 
     def _tear(self, raw: bytes, rest: Iterator[bytes], num_bytes: int) -> None:
-        """A bad line: the torn tail of the journal if nothing sound follows it, else damage."""
+        """Handle a bad line: it is the torn tail of the journal if no valid line follows, otherwise damage."""
         is_last = self.position.file_index == len(self._files) - 1
         is_followed = sound_end(raw) or any(parse(line) or sound_end(line) for line in rest)
         is_tail = is_last and not self.is_sealed and not is_followed
@@ -240,7 +241,7 @@ def read(folder: Path) -> Contents:
 
 
 class Journal:
-    """A journal open for writing; to be closed. Its methods may be called from any thread."""
+    """A journal open for writing. The caller must close it. Its methods may be called from any thread."""
 
     def __init__(self, folder: Path, lines: Lines, *, lock: FolderLock, writing: Writing) -> None:
         self.folder = folder
@@ -254,9 +255,9 @@ class Journal:
     def create(
         cls, folder: Path, header: Header, *, writing: Writing | None = None, lock: FolderLock | None = None
     ) -> "Journal":
-        """Begin a journal in `folder`, made if need be. Its header is durable when this returns.
+        """Begin a journal in `folder`, which is created if needed. The header is durable when this returns.
 
-        `lock` is given by a caller who holds it already; the journal releases it.
+        `lock` is for a caller that already holds the lock; the journal releases it.
         """
         writing = writing or Writing()
         with store_errors("make", folder):
@@ -290,9 +291,10 @@ class Journal:
     def resume(
         cls, folder: Path, *, writing: Writing | None = None, read: Callable[[RunRecord], None] | None = None
     ) -> tuple["Journal", Contents]:
-        """Open the journal of `folder` to go on behind its longest valid prefix; a torn tail is cut off.
+        """Open the journal of `folder` to continue after its longest valid prefix. A torn tail is cut off.
 
-        `read` is called with every record in place of gathering them: what it raises leaves the journal as it was.
+        If `read` is given, it is called with every record, and the records are not collected. If it raises an error,
+        the journal stays as it was.
         """
         writing = writing or Writing()
         lock = FolderLock(folder)
@@ -313,9 +315,9 @@ class Journal:
             raise
 
     def append(self, record: RunRecord) -> int:
-        """Number the record and hand it over to be written; never waits for the disk.
+        """Number the record and queue it for writing; never waits for the disk.
 
-        Raises `StoreError` if the record cannot be written or the journal has stopped; it is then not accepted.
+        Raises `StoreError` if the record cannot be written or the journal has stopped. Such a record is not accepted.
         """
         with self._order:
             lines = self._lines.add(record)
@@ -327,7 +329,7 @@ class Journal:
         await self._commit.synced(number)
 
     async def room(self) -> None:
-        """Return when the disk keeps up; to be awaited before new work is begun."""
+        """Return when the disk keeps up. Await it before starting new work."""
         await self._commit.room()
 
     def sync(self) -> None:
@@ -336,11 +338,12 @@ class Journal:
 
     @property
     def unsaved(self) -> list[bytes]:
-        """The lines that are not known to be on disk."""
+        """The lines that may not be on disk."""
         return self._commit.unsaved
 
     def close(self) -> None:
-        """Write what waits, seal the file and let the folder go. Raises `StoreError` if something is not saved."""
+        """Write the waiting lines, seal the file and release the folder. Raises `StoreError` if something is not
+        saved."""
         if self._is_closed:
             return
         self._is_closed = True

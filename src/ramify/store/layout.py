@@ -1,8 +1,8 @@
-"""Layout: where the journals of a run folder are: in itself, or in those of its shards.
+"""Layout: where the journals of a run folder are: in the folder itself, or in the folders of its shards.
 
-A run that is divided keeps its configuration, `shards.json` and one ordinary run folder a shard (`shards/0`,
-`shards/1`, …), each with a journal of its own, so that every journal has one writer. `shards.json` is written last: a
-folder without it has not begun.
+A divided run keeps its configuration, `shards.json` and one ordinary run folder per shard (`shards/0`, `shards/1`,
+...). Each shard has its own journal, so every journal has one writer. `shards.json` is written last: a run without it
+has not begun.
 """
 
 import os
@@ -29,7 +29,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     num_shards: int
     header: Header
-    """As each shard's journal has it, but for the shard."""
+    """The header of each shard's journal, without the shard."""
 
 
 class RunPart(NamedTuple):
@@ -41,7 +41,7 @@ class RunPart(NamedTuple):
 
 
 def is_sharded(path: Path) -> bool:
-    """Whether the run at `path` is divided. Raises `StoreError` if the folder cannot be looked into."""
+    """Whether the run at `path` is divided. Raises `StoreError` if the folder cannot be read."""
     with store_errors("look into", path):
         return (path / LAYOUT).is_file()
 
@@ -51,7 +51,7 @@ def shard_path(path: Path, index: int) -> Path:
 
 
 def layout_of(path: Path) -> Layout:
-    """How the run at `path` is divided. Raises `StoreError` where its `shards.json` cannot be read."""
+    """How the run at `path` is divided. Raises `StoreError` if its `shards.json` cannot be read."""
     with store_errors("read", path / LAYOUT):
         text = (path / LAYOUT).read_bytes()
     try:
@@ -64,7 +64,7 @@ def layout_of(path: Path) -> Layout:
 
 
 def write_layout(path: Path, layout: Layout) -> None:
-    """Write `shards.json` whole and durably: the run has begun when this returns."""
+    """Write `shards.json` as a whole and durably. The run has begun when this returns."""
     with store_errors("write", path / LAYOUT):
         with (path / LAYOUT_DRAFT).open("wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(layout)))
@@ -88,7 +88,7 @@ def shard_of(header: Header) -> Shard:
 
 
 def records(part: RunPart) -> Iterator[RunRecord]:
-    """The records of one journal. Raises `StoreError` on a tree that is not this shard's."""
+    """The records of one journal. Raises `StoreError` on a tree that belongs to another shard."""
     for record in Reader(part.path / JOURNAL):
         if isinstance(record, OpenedRecord) and not part.shard.owns(record.tree):
             raise StoreError(

@@ -1,7 +1,7 @@
-"""Packing: values that JSON does not hold, as values it does, and back; lossless but for lone surrogates.
+"""Packing: converts values that JSON cannot hold to values that it can, and back. Lossless except for lone surrogates.
 
-Encoders write NaN and infinities as `null` without a word and fail on a lone surrogate. Here a number that is not
-finite becomes a string, a lone surrogate becomes U+FFFD, and what cannot be kept raises a `StoreError`.
+JSON encoders silently write NaN and infinities as `null` and fail on a lone surrogate. Here a number that is not finite
+becomes a string, a lone surrogate becomes U+FFFD, and a value that cannot be kept raises `StoreError`.
 """
 
 import base64
@@ -18,13 +18,14 @@ Number = float | str
 """A float, or `"nan"`, `"inf"`, `"-inf"`."""
 
 MAX_DEPTH = 64
-"""Deepest nesting of free-form data; more is a cycle or an attack on the decoder's stack."""
+"""Deepest nesting of free-form data. Deeper data is a cycle or an attack on the decoder's stack."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def clean_text(text: str) -> str:
-    """`text` with every lone surrogate replaced by U+FFFD; a subclass (numpy's) becomes a plain `str`."""
+    """`text` with every lone surrogate replaced by U+FFFD. A subclass of `str` (such as numpy's) becomes a plain
+    `str`."""
     plain = "".join((text,))
     return plain if plain.isascii() else _SURROGATE.sub("\ufffd", plain)
 
@@ -37,9 +38,9 @@ def pack_number(value: float) -> Number:
 def pack_data(value: Any, *, depth: int = 0) -> Any:
     """Free-form data (columns, metadata, notes, messages) as JSON.
 
-    Kept are None, bool, int, float, str, bytes, lists, tuples, mappings and numpy scalars (as Python's). What JSON has
-    no form for is an object of one key that begins with `$`; a mapping that looks like one, or has keys that are no
-    strings, is a `$map` of pairs. Raises `StoreError` on anything else.
+    It keeps None, bool, int, float, str, bytes, lists, tuples, mappings and numpy scalars (as Python scalars). A value
+    that JSON has no form for becomes an object with one key that begins with `$`. A mapping that looks like such an
+    object, or that has keys that are not strings, becomes a `$map` of pairs. Raises `StoreError` on anything else.
     """
     if depth > MAX_DEPTH:
         raise StoreError(f"data nested deeper than {MAX_DEPTH} levels cannot be recorded; flatten it")

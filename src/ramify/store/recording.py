@@ -1,7 +1,7 @@
-"""Recording: the pure conversion between the values of the core and the records that a run writes down.
+"""Recording: the pure conversion between the values of the core and the records of a run.
 
-Every value has one field table, which both directions follow. Lossless and bit-exact but for lone surrogates (see
-`packing`). Raises `StoreError` on values that cannot be kept.
+Every kind of value has one field table, which both directions use. The conversion is lossless and bit-exact, except for
+lone surrogates (see `packing`). Raises `StoreError` on values that cannot be kept.
 """
 
 import operator
@@ -111,7 +111,8 @@ def opened(index: int, problem: Problem, *, prompt: Sequence[Segment], seed: int
 def asked(
     index: int, first_id: int, commands: Sequence[Command], *, allotments: Sequence[Mapping[str, int] | None] = ()
 ) -> AskedRecord:
-    """The record that the strategy of tree `index` asked for `commands`; `allotments` is empty or one a command."""
+    """The record that the strategy of tree `index` asked for `commands`. `allotments` is empty or has one per
+    command."""
     if allotments and len(allotments) != len(commands):
         raise StoreError(f"{len(allotments)} allotments for {len(commands)} commands")
     return AskedRecord(
@@ -188,5 +189,5 @@ def ending_of(record: OutcomeRecord) -> Ending:
 
 
 def candidates_of(record: ClosedRecord) -> tuple[Candidate, ...]:
-    """What the search of a finished tree came to."""
+    """The answers that the search of a finished tree found."""
     return CANDIDATES.unpack(record.candidates)

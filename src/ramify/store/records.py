@@ -1,10 +1,10 @@
 """Records: what a run writes down.
 
-Names on disk: `header opened asked grown outcome closed sealed`. The records of one tree, in order, are all a replay
-needs: `opened`, then `asked` (an ask of the strategy), `grown` (a complete step of a command) and `outcome` (a command
-was delivered: put on the tree and told), then `closed`. A rollout service writes `handed dropped updated marked` in
-between: what became of its trees, and with which weights it went on. A problem's secret is never recorded. These are
-plain data; `recording` makes them from the values of the core and back.
+Names on disk: `header opened asked grown outcome closed sealed`. A replay of a tree needs only its records in order:
+`opened`; then `asked` (an ask of the strategy), `grown` (a complete step of a command) and `outcome` (a command was
+delivered: put on the tree and told to the strategy); then `closed`. Between them, a rollout service writes `handed
+dropped updated marked`: what happened to its trees, and which weights it used next. A problem's secret is never
+recorded. Records are plain data; `recording` converts them from and to the values of the core.
 """
 
 import math
@@ -18,15 +18,15 @@ from ramify.core.segment import FinishKind, LogprobKind, Origin, ToolStatus
 from ramify.store.packing import Number
 
 FORMAT = 1
-"""Version of the records and of the journal's files; a store of another one is refused."""
+"""Version of the records and of the journal's files. Reading a store of another version raises an error."""
 
 Counters = dict[str, int]
 Spent = dict[str, Counters]
-"""Role -> what was spent; opaque here."""
+"""Role -> what was spent. The store does not interpret it."""
 
 
 class JournalValue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A part of a record; fields at their default are left out on disk."""
+    """A part of a record. Fields with their default value are left out on disk."""
 
 
 class SourceValue(JournalValue, frozen=True):
@@ -117,7 +117,7 @@ class GrowValue(JournalValue, frozen=True, tag="grow", tag_field="command"):
     node: int
     at: int | None = None
     until: int | Literal["step", "end"] = "end"
-    """A number means so many tokens."""
+    """A number is a number of tokens."""
     action: str = "policy"
     fork: ForkValue | int | None = None
     why: tuple[CandidateValue, ...] = ()
@@ -164,7 +164,7 @@ EndingValue = DoneValue | ScoredValue | FailureValue
 
 
 class WeightsValue(JournalValue, frozen=True):
-    """What one engine of the run samples with."""
+    """The tokenizer of one engine of the run."""
 
     engine: str
     codec: str
@@ -177,24 +177,24 @@ class ShardValue(JournalValue, frozen=True):
 
 
 class Header(JournalValue, frozen=True, tag="header", tag_field="record"):
-    """First record of every file of a journal: which run this is."""
+    """First record of every file of a journal; it identifies the run."""
 
     library: str
     """Version of ramify that began the run."""
     config_hash: str
     """SHA-256 of the resolved configuration's text."""
     weights: tuple[WeightsValue, ...]
-    """Of the policy, then of judges' actions with a tokenizer of their own, by name."""
+    """The policy's, then those of judges' actions with their own tokenizer, by name."""
     seed: int
     delivery: str
     isolation: str
-    """How tools were kept apart from the machine; a word."""
+    """How tools were isolated from the machine; one word."""
     created: float
-    """Unix time; data only."""
+    """Unix time, for information only."""
     format: int = msgspec.field(default_factory=lambda: FORMAT)
     """A factory, because a plain default would be left out on disk."""
     shard: ShardValue | None = None
-    """Which part of a run that is divided; None = the journal holds all of it."""
+    """Which part of a divided run this is; None = the journal holds the whole run."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.created):
@@ -216,13 +216,13 @@ class OpenedRecord(JournalValue, frozen=True, tag="opened", tag_field="record"):
 
 
 class AskedRecord(JournalValue, frozen=True, tag="asked", tag_field="record"):
-    """The strategy asked for commands: the first has this id, the others follow."""
+    """The strategy asked for commands. The first has this id; the others follow in order."""
 
     tree: int
     first_id: int
     commands: tuple[CommandValue, ...]
     allotments: tuple[Counters | None, ...] = ()
-    """What each command may spend, where the driver fixed it at ask; opaque here."""
+    """What each command may spend, if the driver fixed it at ask. The store does not interpret it."""
 
 
 class GrownRecord(JournalValue, frozen=True, tag="grown", tag_field="record"):
@@ -236,18 +236,19 @@ class GrownRecord(JournalValue, frozen=True, tag="grown", tag_field="record"):
 
 
 class OutcomeRecord(JournalValue, frozen=True, tag="outcome", tag_field="record"):
-    """A command was delivered: what it grew was put on the tree and its outcome told. In order of delivery."""
+    """A command was delivered: what it grew was put on the tree, and the strategy was told its outcome. These records
+    are in order of delivery."""
 
     tree: int
     command_id: int
     ending: EndingValue
     num_steps: int
-    """Steps the command had grown: a replay checks that it holds as many."""
+    """Number of steps that the command had grown; a replay compares it with its own."""
     spent: Spent = {}
 
 
 class ClosedRecord(JournalValue, frozen=True, tag="closed", tag_field="record"):
-    """A tree is finished; nothing of it follows."""
+    """A tree is finished. No record of it follows."""
 
     tree: int
     reason: str
@@ -255,48 +256,48 @@ class ClosedRecord(JournalValue, frozen=True, tag="closed", tag_field="record"):
     num_leaves: int
     spent: Spent = {}
     candidates: tuple[CandidateValue, ...] = ()
-    """Of a search: what it came to."""
+    """Of a search: the answers it found."""
 
 
 class Handed(JournalValue, frozen=True, tag="handed", tag_field="record"):
-    """A batch was handed to the trainer: its trees are nobody's any more."""
+    """A batch was handed to the trainer. The service no longer owns its trees."""
 
     rollout_id: int
     trees: tuple[int, ...]
     version: int
-    """Of the weights at that time."""
+    """Version of the weights at that time."""
     first_sample: int
-    """Number of the batch's first sample among all that were handed over."""
+    """Number of the batch's first sample among all samples handed over."""
     num_samples: int
 
 
 class Dropped(JournalValue, frozen=True, tag="dropped", tag_field="record"):
-    """A tree will be in no batch."""
+    """A tree will not be in any batch."""
 
     tree: int
     reason: str
 
 
 class Updated(JournalValue, frozen=True, tag="updated", tag_field="record"):
-    """Weights were loaded: what is sampled from here on carries their version."""
+    """Weights were loaded. Everything sampled after this carries their version."""
 
     version: int
     source: str = ""
 
 
 class Marked(JournalValue, frozen=True, tag="marked", tag_field="record"):
-    """The trainer saved what it has: its service can be brought back to here."""
+    """The trainer saved its state. The service can be brought back to this point."""
 
     rollout_id: int
     source: dict[str, Any] = {}
-    """State of the source of samples, for rollout functions; opaque here."""
+    """State of the source of samples, for rollout functions. The store does not interpret it."""
 
 
 class Sealed(JournalValue, frozen=True, tag="sealed", tag_field="record"):
     """Last record of a file that will not be written again."""
 
     num_records: int
-    """Records of this file, its header included, this one not."""
+    """Records of this file, including its header but not this record."""
     crc: int
     """CRC-32 of the file's bytes before this record."""
 
@@ -307,4 +308,4 @@ RunRecord = TreeRecord | ServiceRecord
 Record = Header | RunRecord | Sealed
 
 Shut = ClosedRecord
-"""Its old name, for one version."""
+"""The old name of `ClosedRecord`, kept for one version."""

@@ -1,8 +1,8 @@
-"""Repair: a damaged journal written anew with all that can still be trusted.
+"""Repair: write a damaged journal again with everything that can still be trusted.
 
-Kept is every record with a right checksum whose tree misses none before it, so that each tree is its longest prefix
-that replays; a tree without its beginning is dropped. Lines out of place are put back, doubled ones left out. The
-damaged journal stays beside the new one, and the report names everything that was lost.
+A record is kept if its checksum is right and no earlier record of its tree is missing. So each tree is its longest
+prefix that can be replayed; a tree without its beginning is dropped. Lines out of place are put back, and duplicates
+are left out. The damaged journal stays beside the new one, and the report names everything that was lost.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from ramify.store.journal import FolderLock, Journal, Reader, file_paths, raw_li
 from ramify.store.records import Header, OpenedRecord, Record, RunRecord, Sealed, TreeRecord
 
 NUM_IN_FLIGHT = 1024
-"""Records handed to the new journal before its writer is waited for."""
+"""Records to queue before waiting for the new journal's writer."""
 
 
 class BadLine(NamedTuple):
@@ -30,20 +30,21 @@ class BadLine(NamedTuple):
 
 @dataclass(slots=True)
 class Repair:
-    """What became of a journal."""
+    """What happened to a journal."""
 
     num_kept: int = 0
-    """Records of trees."""
+    """Number of records kept, without headers and seals."""
     bad_lines: list[BadLine] = field(default_factory=list)
     num_doubled: int = 0
     missing: list[int] = field(default_factory=list)
-    """Numbers of lines that are nowhere, as far as later ones tell."""
+    """Numbers of missing lines, as far as later lines show them."""
     cut_trees: dict[int, int] = field(default_factory=dict)
-    """Tree -> sound records dropped because one before them is missing; it goes on from there when resumed."""
+    """Tree -> valid records dropped because an earlier one is missing. When resumed, the tree continues from there."""
     dropped_trees: dict[int, int] = field(default_factory=dict)
-    """Tree whose first record is missing -> sound records dropped; it grows anew when resumed."""
+    """Tree whose first record is missing -> valid records dropped. When resumed, the tree grows again from the
+    start."""
     backup: Path | None = None
-    """The damaged journal; None = nothing was wrong and nothing was changed."""
+    """Folder of the damaged journal; None = nothing was wrong and nothing was changed."""
 
     def __str__(self) -> str:
         if self.backup is None:
@@ -75,9 +76,9 @@ class SoundLine(NamedTuple):
 
 
 def repair(folder: Path) -> Repair:
-    """Repair the journal in `folder` if it needs it, torn tails included.
+    """Repair the journal in `folder` if needed; torn tails are repaired too.
 
-    Raises `StoreError` if it is in use, of another format version or without any header.
+    Raises `StoreError` if it is in use, has another format version or has no header.
     """
     _finish_earlier(folder)
     lock = FolderLock(folder)
@@ -97,14 +98,14 @@ def _repaired(folder: Path) -> Path:
 
 
 def _finish_earlier(folder: Path) -> None:
-    """A repair that was killed between its two renames had written all of the new journal."""
+    """Finish a repair that was killed between its two renames: its new journal is already complete."""
     if not folder.exists() and _repaired(folder).exists():
         with store_errors("rename", _repaired(folder)):
             _repaired(folder).rename(folder)
 
 
 def _survey(folder: Path, report: Repair) -> list[SoundLine]:
-    """Every sound line once, in order of number. Fills in what is bad, doubled or missing."""
+    """Every valid line once, in order of number. Enters bad, doubled and missing lines in `report`."""
     lines: dict[int, SoundLine] = {}
     for path in file_paths(folder):
         for offset, raw in _raw_lines(path):
@@ -142,7 +143,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _rewrite(folder: Path, lines: list[SoundLine], report: Repair) -> None:
-    """Write what is kept to a folder beside the journal."""
+    """Write the kept records to a folder beside the journal."""
     header = next((record for _, _, record in _records(lines) if isinstance(record, Header)), None)
     if header is None:
         raise StoreError(f"the journal {folder} cannot be repaired: no header is left in it")
@@ -162,7 +163,7 @@ def _rewrite(folder: Path, lines: list[SoundLine], report: Repair) -> None:
 
 
 def _records(lines: list[SoundLine]) -> Iterator[tuple[int, int | None, Record]]:
-    """(number, number of the tree's record before, record) of every line, read one at a time."""
+    """(number, number of the tree's previous record, record) of every line, read one at a time."""
     for number, path, offset in lines:
         with store_errors("read", path), path.open("rb") as file:
             file.seek(offset)
@@ -172,7 +173,7 @@ def _records(lines: list[SoundLine]) -> Iterator[tuple[int, int | None, Record]]
 
 
 def _kept(lines: list[SoundLine], report: Repair) -> Iterator[RunRecord]:
-    """The records whose tree misses none before them, and those of no tree; the others are counted."""
+    """The records whose tree misses none before them, and those that belong to no tree. The others are counted."""
     last: dict[int, int] = {}
     lost: dict[int, int] = {}
     for number, after, record in _records(lines):
@@ -192,7 +193,7 @@ def _kept(lines: list[SoundLine], report: Repair) -> Iterator[RunRecord]:
 
 
 def _exchange(folder: Path, report: Repair) -> None:
-    """Put the new journal in the place of the damaged one, which is kept."""
+    """Put the new journal in the place of the damaged one. The damaged one is kept."""
     backups = (
         folder.with_name(f"{folder.name}.damaged{suffix}") for suffix in ("", *map("-{}".format, range(2, 1000)))
     )

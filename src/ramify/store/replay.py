@@ -1,8 +1,8 @@
 """Replay: trees as a pure function of their records. No engine, no strategy, no clock.
 
-Feeds `Growth`, the only writer of a tree, with what a live driver fed it, in the order it did. Records of different
-trees may be interleaved in any way; those of one tree are in order, and those of no tree change none. Raises
-`StoreError` on a record that does not follow from the ones before it.
+It feeds `Growth`, the only writer of a tree, with the same events in the same order as the live driver did. Records of
+different trees may be interleaved in any way, but the records of one tree must be in order. Records that belong to no
+tree change nothing. Raises `StoreError` on a record that does not follow from the ones before it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,15 +27,15 @@ from ramify.store.records import (
 
 @dataclass(slots=True)
 class Replayed:
-    """One tree as its records leave it."""
+    """One tree in the state after its records."""
 
     index: int
     growth: Growth
     """Its flights are the commands without an outcome, with the steps they had grown."""
     events: list[Recorded] = field(default_factory=list)
-    """What the strategy asked and was told, in order: with it a fresh driver comes to the same state."""
+    """What the strategy asked and was told, in order. From it, a fresh driver reaches the same state."""
     steps: dict[int, list[Step]] = field(default_factory=dict)
-    """Every step by its command; emptied when the tree closes, which nobody drives on."""
+    """Every step by its command. Emptied when the tree closes, because nobody continues a closed tree."""
     shut: ClosedRecord | None = None
     """The record that closed the tree; None = it was still growing."""
 
@@ -49,7 +49,7 @@ class Replayed:
 
     @property
     def reason(self) -> str:
-        """Why the tree closed: `"done"`, a stop word or the text of an error; empty while it is open."""
+        """Why the tree closed: `"done"`, a stop word or the text of an error. Empty while it is open."""
         return self.shut.reason if self.shut else ""
 
     def feed(self, record: AskedRecord | GrownRecord | OutcomeRecord | ClosedRecord) -> None:
@@ -105,7 +105,7 @@ class Replayed:
         self.tree.trim()
 
     def _num_steps(self, command_id: int) -> int:
-        """Steps a command in flight has grown so far."""
+        """Number of steps that a command in flight has grown so far."""
         flight = self.growth.flights.get(command_id)
         if flight is None:
             raise ContractError(f"command {command_id} is not in flight")
@@ -119,7 +119,7 @@ class Replayed:
 
 
 def replay(records: Iterable[RunRecord], codec: Codec, rules: GrowthRules) -> dict[int, Replayed]:
-    """Every tree by its index. `rules` are those of the live run."""
+    """Every tree by its index. `rules` are the rules of the live run."""
     trees: dict[int, Replayed] = {}
     for record in records:
         feed(trees, record, codec, rules=rules)
@@ -127,7 +127,7 @@ def replay(records: Iterable[RunRecord], codec: Codec, rules: GrowthRules) -> di
 
 
 def replay_each(records: Iterable[RunRecord], codec: Codec, rules: GrowthRules) -> Iterator[Replayed]:
-    """Every tree as soon as its record closes it, then those still growing: only open trees are in memory."""
+    """Yield every tree as soon as its record closes it, then those still growing. Only open trees are in memory."""
     trees: dict[int, Replayed] = {}
     for record in records:
         feed(trees, record, codec, rules=rules)
@@ -137,7 +137,7 @@ def replay_each(records: Iterable[RunRecord], codec: Codec, rules: GrowthRules) 
 
 
 def feed(trees: dict[int, Replayed], record: RunRecord, codec: Codec, *, rules: GrowthRules) -> None:
-    """Apply the next record. Mutates `trees`; a record of no tree changes none."""
+    """Apply the next record. Mutates `trees`. A record that belongs to no tree changes nothing."""
     if isinstance(record, ServiceRecord):
         return
     if isinstance(record, OpenedRecord):
@@ -153,7 +153,7 @@ def feed(trees: dict[int, Replayed], record: RunRecord, codec: Codec, *, rules: 
 
 
 def _planted(record: OpenedRecord, codec: Codec, rules: GrowthRules) -> Growth:
-    """A tree that has its root only."""
+    """A tree with only its root."""
     if record.codec_sha256 != codec.sha256:
         raise StoreError(
             f"tree {record.tree} was grown with the tokenizer {record.codec_sha256[:12]}… (SHA-256), and this run has "

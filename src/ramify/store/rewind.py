@@ -1,7 +1,7 @@
-"""Rewind: cut the journal of a run off behind one of its records, so that the run goes on from there.
+"""Rewind: cut off the journal of a run after one of its records, so the run continues from there.
 
-What is cut off is kept beside it: the whole journal as it was, renamed. A kill at any moment leaves the one or the
-other in place, or what `finish_rewind` makes one of.
+The whole old journal is renamed and kept beside the new one. If the process is killed at any moment, either journal is
+in place, or `finish_rewind` puts one in place.
 """
 
 import os
@@ -21,10 +21,10 @@ CUT = "journal.cut"
 
 
 def rewind(path: Path, is_last: Callable[[RunRecord], bool]) -> Path | None:
-    """Make the last record of the run `path` for which `is_last` holds the end of its journal.
+    """Make the last record for which `is_last` is true the end of the journal of the run `path`.
 
-    Returns where the journal of before was put; None = nothing was behind that record. Raises `StoreError` where there
-    is no such record, where another process writes the run, and where the disk is full, having changed nothing then.
+    Returns where the old journal was put; None = nothing came after that record. Raises `StoreError` if there is no
+    such record, if another process writes the run, or if the disk is full; nothing is changed then.
     """
     folder = path / JOURNAL
     finish_rewind(path)
@@ -41,8 +41,8 @@ def rewind(path: Path, is_last: Callable[[RunRecord], bool]) -> Path | None:
 
 
 def finish_rewind(path: Path) -> None:
-    """A rewind that was killed between its two renames had written all of the new journal; one killed before left a
-    part of it, which is thrown away."""
+    """Finish a rewind that was killed. Between its two renames, the new journal is complete and is put in place. Before
+    them, an incomplete copy is deleted."""
     with store_errors("finish the rewind of", path):
         if not (path / CUT).exists():
             return
@@ -54,7 +54,7 @@ def finish_rewind(path: Path) -> None:
 
 
 def _end(folder: Path, is_last: Callable[[RunRecord], bool]) -> tuple[Position, bool]:
-    """Where the wanted record ends, and whether nothing is behind it."""
+    """Where the wanted record ends, and whether nothing comes after it."""
     reader = Reader(folder)
     end: Position | None = None
     num_behind = 0
@@ -69,7 +69,7 @@ def _end(folder: Path, is_last: Callable[[RunRecord], bool]) -> tuple[Position, 
 
 
 def _copy(folder: Path, target: Path, end: Position) -> None:
-    """The files of a journal up to `end`, in a new folder, durably."""
+    """Copy the files of a journal up to `end` to a new folder, durably."""
     target.mkdir()
     for index in range(end.file_index + 1):
         name = file_name(index)

@@ -1,7 +1,7 @@
-"""ShardedFolder: a divided run, held by the one process that has its shards grown.
+"""ShardedFolder: a divided run, held by the one process that lets others grow its shards.
 
-Holding it is what keeps two from growing one run: the shards' own locks only keep two from one shard. It writes no
-record; each shard's journal belongs to whoever grows that shard.
+Holding it stops two processes from growing the same run. The shards' own locks only stop two processes from growing the
+same shard. It writes no record: each shard's journal belongs to the process that grows that shard.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from ramify.store.store import CONFIGS, config_hash, header_and_config, refuse_o
 
 
 class ShardedFolder:
-    """To be closed."""
+    """A divided run folder that is held. The caller must close it."""
 
     def __init__(self, path: Path, layout: Layout, config: str, *, lock: FolderLock) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class ShardedFolder:
 
     @classmethod
     def create(cls, path: Path, header: Header, config: str, *, num_shards: int) -> "ShardedFolder":
-        """Begin a divided run in a new or empty folder; its shards begin when they are grown.
+        """Begin a divided run in a new or empty folder. A shard begins when it is grown.
 
         Raises `StoreError` if the folder holds a run or anything else, or cannot be written.
         """
@@ -56,7 +56,8 @@ class ShardedFolder:
 
     @classmethod
     def open(cls, path: Path) -> "ShardedFolder":
-        """Hold a run that has begun. Raises `StoreError` if another process does, or its configuration was changed."""
+        """Hold a run that has begun. Raises `StoreError` if another process holds it, or its configuration was
+        changed."""
         layout, (_, config) = layout_of(path), header_and_config(path)
         return cls(path, layout, config, lock=FolderLock(path / SHARDS))
 

@@ -1,8 +1,8 @@
-"""Store: a run on disk or in memory; whatever is recorded there is the run.
+"""Store: a run on disk or in memory. The run is what is recorded there.
 
 A run folder holds the resolved configuration as it was given, `journal/` and `log.jsonl`. A new run never begins in a
-folder that holds anything else, and never over another run; a folder in which a crash came before the first record is
-a new one. The configuration cannot change under a run: its hash is in the journal's header. A run that is divided
+folder that holds anything else, and never over another run. A folder in which a crash came before the first record
+counts as new. The configuration cannot change during a run: its hash is in the journal's header. A run that is divided
 (`layout`) is read like any other; it is written shard by shard.
 """
 
@@ -34,23 +34,23 @@ class Store(Protocol):
     def header(self) -> Header: ...
 
     def append(self, record: RunRecord) -> int:
-        """Take the next record and return its number; never waits. Raises `StoreError` if it cannot be taken."""
+        """Accept the next record and return its number; never waits. Raises `StoreError` if it cannot be accepted."""
         ...
 
     async def synced(self, number: int) -> None:
-        """Return when the record of that number will outlive the process."""
+        """Return when the record with that number would survive the end of the process."""
         ...
 
     async def room(self) -> None:
-        """Return when new work may begin: the store keeps up with what it is given."""
+        """Return when new work may begin, because the store keeps up with its input."""
         ...
 
     def sync(self) -> None:
-        """Return when all that was taken will outlive the process; blocks."""
+        """Return when every accepted record would survive the end of the process; blocks."""
         ...
 
     def close(self) -> None:
-        """Take no more. Raises `StoreError` if something was not saved."""
+        """Accept no more records. Raises `StoreError` if something was not saved."""
         ...
 
 
@@ -88,7 +88,7 @@ class SavedRun:
 
 
 class FolderStore:
-    """A run folder open for writing; to be closed."""
+    """A run folder open for writing. The caller must close it."""
 
     def __init__(self, path: Path, header: Header, journal: Journal) -> None:
         self.path = path
@@ -106,7 +106,7 @@ class FolderStore:
         config_name: ConfigName = "config.toml",
         writing: Writing | None = None,
     ) -> "FolderStore":
-        """Begin a run in a new or empty folder. The hash of `config` is put in the header.
+        """Begin a run in a new or empty folder. The hash of `config` is put into the header.
 
         Raises `StoreError` if the folder holds a run or anything else, or cannot be written.
         """
@@ -131,10 +131,10 @@ class FolderStore:
     def resume(
         cls, path: Path, *, writing: Writing | None = None, read: Callable[[RunRecord], None] | None = None
     ) -> tuple["FolderStore", SavedRun]:
-        """Open a run to go on with it; a torn tail is cut off and reported. `read` is called with every record in
-        place of gathering them.
+        """Open a run to continue it. A torn tail is cut off and reported. If `read` is given, it is called with every
+        record, and the records are not collected.
 
-        Raises `StoreError` if another process writes it, it is damaged, or its configuration was changed.
+        Raises `StoreError` if another process writes the run, if it is damaged, or if its configuration was changed.
         """
         _refuse_unless_run(path)
         _refuse_divided(path)
@@ -159,7 +159,7 @@ class FolderStore:
 
     @property
     def unsaved(self) -> list[bytes]:
-        """The lines that are not known to be on disk."""
+        """The lines that may not be on disk."""
         return self._journal.unsaved
 
     def close(self) -> None:
@@ -167,20 +167,22 @@ class FolderStore:
 
 
 def load(path: Path) -> SavedRun:
-    """Everything a run folder holds, read only; a run may be going on there. Of a divided run, one shard's folder."""
+    """Everything a run folder holds, read-only; the run may still be going on. For a divided run, give the folder of
+    one shard."""
     _refuse_unless_run(path)
     _refuse_divided(path)
     return _saved(path, read(path / JOURNAL))
 
 
 def stream(path: Path) -> Iterator[RunRecord]:
-    """The records of a run folder one by one, for runs larger than memory; of a divided run one shard after another."""
+    """The records of a run folder one by one, for runs larger than memory. A divided run is read one shard after
+    another."""
     _refuse_unless_run(path)
     return chain.from_iterable(map(records, parts(path)))
 
 
 def header_and_config(path: Path) -> tuple[Header, str]:
-    """What a run began with; its records are left unread."""
+    """What a run began with. Its records are not read."""
     _refuse_unless_run(path)
     header = layout_of(path).header if is_sharded(path) else Reader(path / JOURNAL).header
     return header, _config(path, header)[1]
@@ -240,7 +242,7 @@ def refuse_occupied(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small file whole and durably, byte for byte."""
+    """Write a small file as a whole and durably, byte for byte."""
     with path.open("wb") as file:
         file.write(text.encode("utf-8", errors="replace"))
         file.flush()
