@@ -139,7 +139,7 @@ def known(kind: Kind) -> tuple[str, ...]:
 
 
 def find(kind: Kind, name: str) -> Any:
-    """Find what `name` names: a built-in, `path/to/file.py:Name` or `package.module:Name`. Imports it. Raises
+    """What `name` names: a built-in, `path/to/file.py:Name` or `package.module:Name`. Imports it. Raises
     `ConfigError`."""
     place = TABLE[kind].get(name, name)
     source, colon, attribute = place.rpartition(":")
@@ -170,7 +170,7 @@ def _attribute(what: str, name: str, source: str, attribute: str) -> Any:
 
 
 def build(kind: Kind, name: str, /, **options: Any) -> Any:
-    """Find what `name` names and, if it is a class, make an instance with `options`. An instance takes no options."""
+    """What `name` names. A class is instantiated with `options`; an instance takes none. Raises `ConfigError`."""
     found = find(kind, name)
     if not inspect.isclass(found):
         if options:
@@ -237,8 +237,7 @@ def _module(source: str, name: str) -> ModuleType:
 
 
 def _file(path: Path) -> ModuleType:
-    """Import a user's file once per process. Its module can be found again by name, so that its classes can be
-    pickled."""
+    """Import a user's file, once per process. Its module can be found by name, so its classes can be pickled."""
     full = path.resolve()
     name = f"ramify_plugin_{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:8]}"
     if name in sys.modules:

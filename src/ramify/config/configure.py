@@ -1,5 +1,4 @@
-"""Configure: combines defaults, preset, files and overrides into one checked `RunConfig`, and records the source of
-each value.
+"""Configure: combines defaults, preset, files and overrides into one checked `RunConfig`.
 
 Precedence, weakest first: defaults, the preset, `ramify.toml` of the folder, further files in order, flags, `--set`.
 All faults of all layers are reported at once, with the file or option they are in, before anything starts. Plug-ins
@@ -92,8 +91,7 @@ def _runs_builtin(values: Mapping[str, Any]) -> bool:
 
 
 def checked(values: Mapping[str, Any]) -> tuple[RunConfig | None, list[ConfigFault]]:
-    """Decode `values` and check all they name. Returns the configuration with completed options, or None, and the
-    faults."""
+    """Decode `values` and check all they name. Returns the completed configuration, or None, and the faults."""
     if values.get("format") == OWN_FORMAT:
         values = {**values, "format": None}
     if isinstance(actions := values.get("actions", {}), Mapping):

@@ -16,8 +16,7 @@ from ramify.core.errors import ConfigError
 FILE_NAME = "ramify.toml"
 """Read from the folder in which a command is started, if it exists."""
 NAMED_SECTIONS = ("task", "strategy", "engine")
-"""Sections whose options belong to the plug-in that the section names. The options of a judge belong to its kind in the
-same way."""
+"""Sections whose options belong to the plug-in they name. In the same way, a judge's options belong to its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def source_of(sources: Mapping[str, str], path: str) -> str:
 
 
 def preset_layers(name: object, *, is_small: bool, faults: list[str]) -> Iterator[Layer]:
-    """The layer of a preset and, if the built-in model runs, of its `[small]` values. No layer for None. Mutates
+    """The layer of a preset and, if the built-in model runs, of its `[small]` values; none for None. Mutates
     `faults`."""
     if name is None:
         return
@@ -88,8 +87,7 @@ def flag_layers(flags: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[
 
 
 def override_layers(overrides: Sequence[str], faults: list[str]) -> Iterator[Layer]:
-    """A layer for each text `a.b=c`, names of sections first. A value is read as TOML, or else as a string. Mutates
-    `faults`."""
+    """A layer for each text `a.b=c`, names of sections first. A value is TOML, or else a string. Mutates `faults`."""
     for text in sorted(overrides, key=lambda text: not _is_name(text.partition("=")[0].strip())):
         path, equals, value = text.partition("=")
         if equals and all(key.strip() for key in path.split(".")):

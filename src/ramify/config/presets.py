@@ -29,7 +29,8 @@ class Preset:
     assumes: str
     """What engine, tools and task must provide for the preset to be what its name says."""
     cost_a_leaf: float | None = None
-    """Decode tokens per leaf, in chains, if forks are spread evenly along paths of one length; None = it depends."""
+    """Decode tokens per leaf, as a share of a chain's, if forks are spread evenly along paths of one length; None = it
+    depends."""
     is_exact: bool
     """Whether its forks are predictable, so that `credit = "auto"` uses an exact credit."""
     values: Mapping[str, Any]

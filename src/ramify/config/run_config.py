@@ -56,7 +56,7 @@ class StrategyConfig:
     name: str = "chains"
     options: Mapping[str, Any] = field(default_factory=dict)
     reading: str | None = None
-    """How the number of chains was read from the older layout of two numbers. Filled in automatically, for the record
+    """How the number of chains was read from the older layout of two numbers. Set automatically, for the record
     only."""
 
     def __post_init__(self) -> None:
@@ -73,8 +73,7 @@ class EngineConfig:
     base_url: str | None = None
     """Address of its server; several, separated by commas, are replicas of one model. None = it has no server."""
     replicas: int = 0
-    """Number of servers to start for the run and stop after it; 0 = use the servers at `base_url`, which already
-    run."""
+    """Number of servers to start for the run and stop after it; 0 = those at `base_url` already run."""
     placement: Placement = "prefix"
     """How a replica is chosen for a request: the one that has its context cached, or one after the other."""
     log: str | None = None
@@ -123,8 +122,7 @@ class GrowthConfig:
     prune_options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the rule, besides the branch."""
     prune_judge: str | None = None
-    """Judge of steps. It is asked about every step, and the rule gets its score as `value`; None = the rule reads no
-    score."""
+    """Judge that scores every step; the rule gets the score as `value`. None = the rule reads no score."""
     keep: float = 0.0
     """Random termination: the probability that a path goes on although the rule fires. 0: the path always ends and is
     judged; this gives the exact gradient of the truncated task. Between 0 and 1: an ended path has reward 0 and a
@@ -164,8 +162,7 @@ class ToolConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsConfig:
-    """How tools are run, and which tools are used besides the task's. Deadline and retries are those of
-    RUC-NLPIR/ARPO."""
+    """How tools are run, and tools besides the task's. Deadline and retries are those of RUC-NLPIR/ARPO."""
 
     use: Mapping[str, ToolConfig] = field(default_factory=dict[str, ToolConfig])
     """Name -> tool."""
@@ -233,7 +230,7 @@ class RunConfig:
     engine: EngineConfig = EngineConfig()
     """The engine that the action `policy` samples from."""
     engines: Mapping[str, EngineConfig] = field(default_factory=dict[str, EngineConfig])
-    """Further engines, for actions to name: other models, other addresses. Only an engine of judges may have another
+    """Further engines, for actions to name: other models, other addresses. Only engines of judges may differ in
     codec."""
     format: str | None = None
     """A built-in name or `file.py:Class`; None (in a file `"task"`) = the task's own format."""

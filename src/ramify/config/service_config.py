@@ -63,8 +63,8 @@ class ServiceConfig:
     """What happens to unfinished turns when weights are loaded: finish them first, cut and continue them (`keep`), or
     discard them and sample again."""
     on_stale: OnStale = "drop"
-    """What happens to groups with tokens that lag more than `max_staleness` updates: drop the groups, mask those
-    tokens, or keep them."""
+    """What happens to groups with tokens older than `max_staleness` updates: drop the groups, mask these tokens, or
+    keep all."""
     rollout_function: str | None = None
     """`module.function` or `path/to/file.py:function` that replaces the growing of trees: (args, rollout_id,
     data_source, evaluation=False) -> groups of samples."""

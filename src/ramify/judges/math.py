@@ -41,8 +41,8 @@ class MathJudge:
     """1.0 for an answer equal to the gold answer, 0.0 for another answer or none; parts `answered` and `correct`."""
 
     def __init__(self, format: Format, *, name: str = "math", deadline_s: float = 10.0, max_workers: int = 2) -> None:
-        """`deadline_s` limits one comparison, from when a worker takes it. Raises `ConfigError`, also if the extra is
-        missing."""
+        """`deadline_s` limits one comparison, from when a worker takes it. Raises `ConfigError`, also without the
+        extra."""
         if not 0 < deadline_s < math.inf or max_workers < 1:
             raise ConfigError(f"judge {name!r}: {deadline_s=!r}, {max_workers=!r}: both must be above 0")
         if importlib.util.find_spec("math_verify") is None:
@@ -88,8 +88,7 @@ class MathJudge:
         return bool(said["is_same"])
 
     async def _asked(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Ask one question of a worker that serves nobody else. A worker that does not answer is killed; the next
-        question gets another."""
+        """Ask a worker one question; no other question shares it meanwhile. A worker that does not answer is killed."""
         async with self._free():
             alive = [each for each in self._idle if each.returncode is None]
             worker = alive.pop() if alive else await self._started()

@@ -16,8 +16,7 @@ import threading
 from typing import Any
 
 MAX_BYTES = 4 << 30
-"""Limit of the address space, in bytes: an answer such as 9**9**9**9 becomes a fault instead of exhausting the
-machine's memory."""
+"""Limit of the address space: an answer such as 9**9**9**9 is a fault and does not exhaust the machine's memory."""
 
 _DELIMITED = re.compile(r"\$|\\\(|\\\[|\\boxed|\n")
 
@@ -28,8 +27,7 @@ def main() -> None:
     from math_verify import parse, verify
 
     def parsed(text: str) -> list[Any]:
-        """Parse the whole answer as an expression. Search for an expression in it if it has delimiters or does not
-        parse."""
+        """Parse the whole answer as an expression. If it has delimiters or does not parse, search for one in it."""
         tries = (text,) if _DELIMITED.search(text) else (f"${text}$", text)
         return next((found for each in tries if (found := parse(each, parsing_timeout=0))), [])
 

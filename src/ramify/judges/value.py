@@ -27,7 +27,7 @@ class Value:
         self._folder = Path(model)
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
-        """One verdict per branch. Raises `JudgeError` for ids of another tokenizer and for a branch that is too
+        """One verdict per branch. Raises `JudgeError` for ids of another tokenizer and for branches that are too
         long."""
         for branch in branches:
             if branch.codec.sha256 != self._model.codec_sha256:

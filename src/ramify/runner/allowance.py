@@ -108,7 +108,7 @@ class Allowance:
         return num_turns * self._requests_a_step(command.action, is_cut=is_cut)
 
     def _requests_a_step(self, action: str, *, is_cut: bool) -> int:
-        """Requests of one step: one, plus one for each token of an unfinished word if the step is cut at a number of
+        """Requests per step: one, and one for each token of an unfinished word if the step is cut at a number of
         tokens."""
         return 1 + self.max_word if is_cut and action not in self.whole_turns else 1
 
@@ -127,8 +127,7 @@ class Allowance:
 
 
 def _num_quoted(tree: Tree, node: int, action: str) -> int:
-    """Most tokens of a node in the tokenizer of a judge's action. If that tokenizer is another one, the number of
-    bytes."""
+    """Most tokens of a node in the tokenizer of a judge's action: its bytes, if that is not the run's tokenizer."""
     return len(tree.branch(node).text.encode()) if action in tree.codecs else tree.length(node)
 
 

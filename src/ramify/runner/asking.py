@@ -3,7 +3,7 @@
 A judge's questions are steps of its command, like any growth: the run's engines sample them within the run's limits,
 they are recorded when complete and billed under the action's role. After a resume, a judge first gets its recorded
 replies, in order, without asking an engine. A model that gives no reply is a `JudgeError`, a fault of this one
-judgement, even if its engine is down. The run stops only if the run also grows trees with that engine.
+judgement. That also holds if its engine is down, unless the run grows trees with that engine: then the run stops.
 """
 
 import re

@@ -70,8 +70,7 @@ def _named(problems: Sequence[Problem | str] | None, task: Task, config: RunConf
 
 
 def _problems_of(task: Task, config: RunConfig) -> Sequence[Problem]:
-    """The task's problems, or those of a data file. Boundary to plug-in code: what it raises becomes a
-    `ConfigError`."""
+    """The task's problems, or those of a data file. Boundary to plug-in code: its errors become a `ConfigError`."""
     has_own = config.data.path is not None or bool(config.data.questions)
     source = DataFile(config.data) if has_own and not isinstance(task, DataFile) else task
     try:

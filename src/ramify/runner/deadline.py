@@ -83,8 +83,7 @@ async def contained(work: Work[T]) -> T:
 
 
 async def finished(work: Coroutine[Any, Any, T]) -> T:
-    """Return what `work` returns. If cancelled meanwhile, wait for its end and raise then; a second cancellation raises
-    at once."""
+    """Return what `work` returns. If cancelled, first wait for its end; a second cancellation raises at once."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

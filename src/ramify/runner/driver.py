@@ -263,8 +263,7 @@ class Driver:
             self._twin.tell(self.tree, outcome)
 
     def _settle(self, command_id: int, ending: Ending) -> int:
-        """Return the reservation and bill what the command's steps and scores used. Returns the number of leaves
-        billed."""
+        """Release the reservation and bill what the steps and scores used. Returns the number of leaves billed."""
         flight = self.growth.flights[command_id]
         used: dict[str, Spend] = {}
         for step in flight.steps:

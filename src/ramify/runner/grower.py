@@ -31,8 +31,7 @@ from ramify.runner.work import Path, Turn, behind_end, message_segments, prompt_
 from ramify.strategies.parts.entropy import STEP_ENTROPY, step_entropy_topk
 
 PRUNE_WORDS: Final = frozenset({"repetition", "no_valid_step", "tool_errors", "depth_limit"})
-"""Stop words that the reason of a prune rule may begin with (`word: …`). A path with any other reason ends as
-`closed`."""
+"""Stop words that a prune rule's reason may begin with (`word: …`). For other reasons a path ends as `closed`."""
 LIMIT_WARNING: Final = "\nNo tool calls are left. Give the final answer now.\n"
 """AT2PO's rule appends this after a call beyond the limit. The wording is ours; the text is given, never trained."""
 
@@ -70,8 +69,7 @@ class Grower:
             )
 
     async def grow(self, path: Path) -> Ending:
-        """Carry out the work of `path` and report each complete step. Raises `EnginesDown`, which is not the path's
-        fault."""
+        """Carry out the work of `path` and report each complete step. Raises `EnginesDown`, which stops the run."""
         work = path.work
         if work.done and work.done[-1].stop is not None and stop_word(work.done[-1].stop).is_failure:
             return Failure(str(work.done[-1].notes["reason"]))
@@ -95,8 +93,7 @@ class Grower:
         return self._actions[action].edge == "quotes"
 
     def failed_step(self, path: Path, stop: str, *, reason: str, fault: str = "") -> Step:
-        """A step that records why a growth ended for a reason other than its tokens. Tokens already sampled are
-        billed."""
+        """A step that records why a growth ended, if its tokens are not the cause. What it sampled is billed."""
         name = path.work.command.action
         action = self._actions[name]
         edge = "continues" if path.num_steps else action.edge
@@ -118,7 +115,7 @@ class Grower:
         return await self._closed(turn, path)
 
     def _opened(self, path: Path) -> Turn:
-        """A turn with nothing sampled yet. A fresh context begins with its prompt; an action that only writes a text is
+        """A turn with nothing sampled yet. A fresh context begins with its prompt; an action with a fixed text is
         complete."""
         action = self._actions[path.work.command.action]
         turn = Turn(path.branch, path.seed, path.next_node)
@@ -265,8 +262,7 @@ class Grower:
         return written(max(0, fitting - 1))
 
     async def _prune_at_end(self, turn: Turn) -> None:
-        """End the path if the format or the prune rule says so. Random termination (`keep`) may let a pruned path go
-        on."""
+        """End the path if the format or the prune rule says so. Random termination may let it go on."""
         reason = self._format.give_up(turn.branch) if isinstance(self._format, GivingUp) else None
         if reason is not None:
             _give_up(turn, reason, _word_of(reason))

@@ -20,8 +20,7 @@ from ramify.runner.deadline import is_being_cancelled
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """The judges of a run. `leaf` names the judges that score every leaf when it ends; the value of the last one is its
-    reward."""
+    """The judges of a run. Those in `leaf` score every leaf when it ends; the last one's value is its reward."""
 
     judges: Mapping[str, BranchJudge | SamplingJudge]
     leaf: tuple[str, ...]
@@ -51,8 +50,7 @@ class Judging:
     async def scores(
         self, name: str, branches: Sequence[Branch], problem: Problem, *, attempt: int = 0
     ) -> tuple[Score, ...]:
-        """One score per branch. Raises `JudgeError` if the judge raises, hangs or returns something that is not a
-        verdict."""
+        """One score per branch. Raises `JudgeError` if the judge raises, hangs or returns no valid verdict."""
         judge = self.named(name)
         if isinstance(judge, SamplingJudge):
             raise JudgeError(f"judge {name!r} asks a model, which only a Judge command can pay for")
@@ -64,8 +62,7 @@ class Judging:
     async def asked(
         self, judge: SamplingJudge, nodes: Sequence[Sequence[Branch]], questions: Questions, *, attempt: int
     ) -> tuple[Score, ...]:
-        """Like `scores`, for a judge that asks models through `questions` about nodes with these contexts. Its replies
-        are recorded."""
+        """Like `scores`, for a judge that asks models about nodes with these contexts. Its replies are recorded."""
         seen = questions.problem if judge.is_oracle else questions.problem.for_agents()
         try:
             verdicts = await self._verdicts(partial(judge.judge_by, questions, nodes, seen), judge.name)

@@ -38,8 +38,7 @@ class Rollout:
     post_hoc_reasons: tuple[str, ...] = ()
     """Why the strategy's forks depend on tokens already drawn; empty = exact credits may be used."""
     post_hoc: PostHocRule | None = None
-    """The rule by which the strategy forks finished paths; None = it has no rule that balanced shares can be made
-    of."""
+    """How the strategy forks finished paths; None = it has no rule that balanced shares can be made of."""
 
     def rows(self, *, per_tree: int | None = None) -> list[Row]:
         """One row for each kept leaf, by the configured credit; each sampled token counts once. With `per_tree`,

@@ -1,6 +1,6 @@
 """RunLog: the events of a run, one JSON object per line: phases and rounds, faults, closed trees.
 
-For people and dashboards. The journal is the authoritative record. Wall-clock times are only in this file.
+For people and dashboards. The journal is the authoritative record. Only this file has the wall-clock times of events.
 """
 
 import resource
@@ -33,7 +33,7 @@ def log_line(event: Event, *, num_active: int, num_tool_calls: int) -> JsonLine 
 
 
 class RunLog:
-    """Appends lines to a file, unbuffered, so that it can be followed live. The caller must close it. `observe` is an
+    """Appends lines to a file, unbuffered, so that it can be followed live. Must be closed. `observe` is an
     observer."""
 
     def __init__(self, path: Path) -> None:

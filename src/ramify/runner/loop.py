@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = 0.6
-"""How long to wait at the end for remaining tasks; all of them have been cancelled."""
+"""Seconds to wait at the end for remaining tasks; all of them have been cancelled."""
 AGAIN_S = 0.1
-"""Remaining tasks are cancelled again after this time: a second interrupt finds some still cleaning up after the
-first."""
+"""Seconds until remaining tasks are cancelled again: some may still clean up after a first interrupt."""
 
 NEW_OBJECTS = 10_000
 """Allocations between two runs of the garbage collector; CPython's default is 700. A turn leaves no reference cycles,
@@ -25,8 +24,7 @@ With 512 trees that took 85 of 385 microseconds a turn; with this value it takes
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Return or raise what `main` returns or raises. An interrupt cancels `main`; a second interrupt stops it at
-    once."""
+    """Return or raise what `main` does. An interrupt cancels `main`; a second one stops it at once."""
     runner = asyncio.Runner()
     try:
         with collecting_rarely():
@@ -37,8 +35,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 @contextlib.contextmanager
 def collecting_rarely() -> Iterator[None]:
-    """Run the garbage collector less often. This affects the whole process: use it only around a loop that owns its
-    thread."""
+    """Run the garbage collector less often, in the whole process: use it only around a loop that owns its thread."""
     first, *others = gc.get_threshold()
     gc.set_threshold(max(first, NEW_OBJECTS) if first else 0, *others)
     try:

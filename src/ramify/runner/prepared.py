@@ -76,8 +76,7 @@ class Prepared:
     post_hoc_reasons: tuple[str, ...]
     """Why the strategy's forks depend on tokens already drawn; empty = they do not."""
     post_hoc: PostHocRule | None
-    """The rule by which the strategy forks finished paths; None = it has no rule that balanced shares can be made
-    of."""
+    """How the strategy forks finished paths; None = it has no rule that balanced shares can be made of."""
     answering: Answering
     """Finds the answers of a tree."""
 

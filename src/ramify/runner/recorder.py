@@ -1,5 +1,4 @@
-"""Recorder: the observer that writes a run to its store. It is always the first, so nothing is shown before it is
-written."""
+"""Recorder: the observer that writes a run to its store. It comes first, so nothing is shown before it is written."""
 
 from ramify.runner.events import CommandsAsked, Event, OutcomeTold, StepGrown, TreeClosed, TreeOpened
 from ramify.store import recording

@@ -188,7 +188,7 @@ def _merged_engine(reports: Sequence[EngineReport]) -> EngineReport:
 
 
 def _merged_replica(one: ReplicaStats, other: ReplicaStats) -> ReplicaStats:
-    """Two processes' statistics of one server: requests are summed, and the state is taken from the process that had
+    """Two processes' statistics of one server: requests are summed; the state is that of the process that had
     trouble."""
     worst = other if one.state == "ready" else one
     return replace(

@@ -20,8 +20,7 @@ from ramify.runner.toolbox import Toolbox
 from ramify.store.replay import Replayed
 
 MAX_CHARACTER_BYTES = 4
-"""Bytes of one UTF-8 character, at most. A token may be a single byte, so a text takes at most as many tokens as it has
-bytes."""
+"""Most bytes of a UTF-8 character. A token may be a single byte, so a text has at most as many tokens as bytes."""
 
 
 async def _at_once() -> None:
@@ -72,8 +71,7 @@ class Run:
         replayed: Mapping[int, Replayed] | None = None,
         keep_up: KeepUp = _at_once,
     ) -> RunReport:
-        """Grow every unfinished tree and send its events to `observers`. Trees that are already closed are only added
-        to the report."""
+        """Grow every unfinished tree and send its events to `observers`. Trees already closed only enter the report."""
         await self.connect()
         began = asyncio.get_running_loop().time()
         seconds = self.prepared.config.run_limits.seconds

@@ -18,7 +18,7 @@ from ramify.strategies.parts.topped_up import ToppedUp
 
 @dataclass(frozen=True, slots=True)
 class RunStrategy:
-    """A strategy's class and its decoded options. Boundary to plug-in code: a strategy that cannot be made is a
+    """A strategy's class and decoded options. Boundary to plug-in code: a strategy that cannot be made is a
     `ConfigError`."""
 
     name: str

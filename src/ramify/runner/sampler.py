@@ -52,8 +52,8 @@ class Sampler:
         self._sources = {name: _source(engines[action.engine], action) for name, action in actions.items()}
 
     async def sample(self, turn: Turn, path: Path) -> None:
-        """Sample until a stop word, the end of the sequence, a limit or the number of tokens the command asks for.
-        Mutates `turn`."""
+        """Sample until a stop word, the end of the sequence, a limit or the command's number of tokens. Mutates
+        `turn`."""
         while not self._is_resolved(turn, path):
             room, word = self._room(turn, path)
             if room < 1:
@@ -92,8 +92,8 @@ class Sampler:
         return turn.is_resolved(self._stops, num_lacking=self._num_lacking(turn, path))
 
     def _whole_ends(self, path: Path) -> tuple[str, ...]:
-        """Further limits that end a path when they cut a turn. If the engine produces whole turns, no later request
-        would meet them."""
+        """Limits that also end a path when they cut a turn: an engine of whole turns makes no later request that would
+        meet them."""
         return () if self.can_continue_turn(path.work.command.action) else ("budget",)
 
     def _room(self, turn: Turn, path: Path) -> tuple[int, str]:

@@ -67,8 +67,7 @@ class TreeRun:
     before: Replayed | None = None
     """What an interrupted run had recorded of this tree."""
     _due: dict[int, Start] = field(default_factory=dict)
-    """Commands to start when the driver's requests are complete. A command that the driver cancels at once never
-    starts."""
+    """Commands to start when the driver has no more to say. A command that it cancels at once never starts."""
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     _paths: dict[int, Path] = field(default_factory=dict)
     _questions: dict[int, Questions] = field(default_factory=dict)
@@ -271,8 +270,7 @@ class Scheduler:
         self._num_outcomes = self._num_failed = 0
 
     async def run(self, trees: AsyncIterable[Callable[[], TreeRun]], *, keep_up: KeepUp) -> None:
-        """Grow every tree that `trees` yields. Each tree is built when there is room for it and `keep_up` has
-        returned."""
+        """Grow every tree of `trees`. Each is built when there is room for it and `keep_up` has returned."""
         room = asyncio.Semaphore(self._max_trees)
 
         async def one(build: Callable[[], TreeRun]) -> None:
@@ -304,8 +302,8 @@ class Scheduler:
         self.emit(TreeClosed(run.index, tree, reason))
 
     async def _reason(self, run: TreeRun) -> str:
-        """Grow a tree and return why it ended. Boundary: a fault inside a tree ends only that tree, unless it concerns
-        the whole run."""
+        """Grow a tree and return why it ended. Boundary: a fault ends only its tree, unless it concerns the whole
+        run."""
         try:
             await run.run()
         except asyncio.CancelledError:
@@ -335,8 +333,8 @@ class Scheduler:
 
 
 def _answered(run: TreeRun, reason: str) -> tuple[str, tuple[Candidate, ...]]:
-    """The candidates of a tree's search, however it ended. Boundary to plug-in code: a fault of the strategy is a fault
-    of its tree."""
+    """The candidates of a tree's search, however it ended. Boundary to plug-in code: a strategy's fault is its
+    tree's."""
     try:
         return reason, run.driver.candidates()
     except ContractError as error:

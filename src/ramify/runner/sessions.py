@@ -288,8 +288,7 @@ class Sessions:
             self._live[key[0]][key] = None
 
     def _settle(self, home: dict[Key, SessionSlot], key: Key, slot: SessionSlot) -> None:
-        """The last user of a slot closes its session if it was released meanwhile, and drops the slot if it has no
-        session."""
+        """The last user closes a session that was released meanwhile, and drops a slot without a session."""
         if slot.num_users:
             return
         if home.get(key) is slot and slot.session is None:

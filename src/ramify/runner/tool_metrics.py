@@ -1,5 +1,4 @@
-"""ToolMetrics: figures of tool calls, in total and for each tool, with the keys of RUC-NLPIR/ARPO (requirement
-S0.5)."""
+"""ToolMetrics: figures of tool calls, in total and by tool, with the keys of RUC-NLPIR/ARPO (requirement S0.5)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,7 @@ MEANS = frozenset({"avg_execution_time", "success_rate", "avg_time"})
 
 @dataclass(slots=True)
 class CallFigures:
-    """Figures of some calls. Mutated by `add` only. Times in seconds of the loop's clock, including retries and their
-    pauses."""
+    """Figures of some calls. Mutated by `add` only. Times are seconds of the loop's clock, with retries and pauses."""
 
     num_calls: int = 0
     num_ok: int = 0

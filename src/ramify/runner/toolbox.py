@@ -179,8 +179,7 @@ class Toolbox:
 
 
 def _check_timeout(tool: Tool, deadline_s: float) -> None:
-    """Refuse a deadline that ends a call before the tool's own limit does: the branch would lose its state with the
-    call."""
+    """Refuse a deadline shorter than the tool's own timeout: the branch would lose its state with the call."""
     if isinstance(tool, Sandboxed) and tool.timeout_s >= deadline_s:
         raise ConfigError(
             f"tools.deadline_s = {deadline_s:g} comes before timeout_s = {tool.timeout_s:g} of the tool {tool.name!r}, "
@@ -189,8 +188,7 @@ def _check_timeout(tool: Tool, deadline_s: float) -> None:
 
 
 def _faults_of(tool: Tool) -> Faults:
-    """A function that says why a call is not made. Boundary to plug-in code: a tool whose arguments cannot be checked
-    is called with them."""
+    """Checks a tool's arguments. Boundary to plug-in code: if they cannot be checked, the tool is called with them."""
     try:
         faults = faults_of(tool)
     except Exception:  # noqa: BLE001 - the boundary

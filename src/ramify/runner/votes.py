@@ -42,8 +42,8 @@ def majority(classes: Sequence[int]) -> int | None:
 
 
 def weighted(classes: Sequence[int], scores: Sequence[float]) -> int | None:
-    """Class with the highest sum of scores. If scores are negative, the lowest counts as 0, so no vote counts against
-    an answer."""
+    """Class with the highest sum of scores. The lowest score counts as 0 if negative: no vote counts against an
+    answer."""
     sums = weighted_sums(classes, shifted(scores))
     return max(sums, key=sums.__getitem__, default=None)
 

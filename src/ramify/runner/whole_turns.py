@@ -53,8 +53,8 @@ def check_stops(format: Format, engines: Mapping[str, Capabilities]) -> None:
 
 
 def check_growths(config: RunConfig, strategy: Strategy, tree: Tree, engines: Mapping[str, Capabilities]) -> None:
-    """Refuse a strategy whose first growths in `tree` are numbers of tokens. This asks the strategy: use a fresh one
-    afterwards."""
+    """Refuse a strategy whose first growths in `tree` are numbers of tokens. It has then been asked: use a fresh
+    one."""
     for command in _first_commands(strategy, tree):
         if not isinstance(command, Grow) or not isinstance(command.until, Tokens):
             continue
@@ -68,8 +68,7 @@ def check_growths(config: RunConfig, strategy: Strategy, tree: Tree, engines: Ma
 
 
 def _first_commands(strategy: Strategy, tree: Tree) -> Sequence[Command]:
-    """What a strategy asks for first. Boundary to plug-in code: other faults of the strategy are reported by the
-    run."""
+    """What a strategy asks for first. Boundary to plug-in code: the run reports its other faults."""
     try:
         commands = strategy.ask(tree)
     except RamifyError:

@@ -89,8 +89,7 @@ class Path:
 
     @property
     def next_node(self) -> int:
-        """Placeholder for the id of the next step's node. Nodes that are not on the tree yet have negative ids,
-        counting down."""
+        """Placeholder for the id of the next step's node. Nodes not yet on the tree have negative ids."""
         return -1 - self.num_steps
 
     def left(self, name: str) -> int | None:
@@ -205,8 +204,7 @@ def usage_of(generation: Generation) -> Usage:
 
 
 def sampled_segments(generation: Generation, source: Origination, seed: int, *, picodollars: int = 0) -> list[Segment]:
-    """One segment for each policy version in a generation. The first bills the generation, the last says how it
-    finished."""
+    """One segment per policy version of a generation. The first bills it, the last says how it finished."""
     spans = generation.versions or ((None, len(generation.ids)),)
     segments: list[Segment] = []
     start = 0

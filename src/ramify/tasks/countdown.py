@@ -105,8 +105,7 @@ def generate(
     *,
     distribution: CountdownDistribution = DEFAULT_DISTRIBUTION,
 ) -> Iterator[CountdownProblem]:
-    """Yield `num_problems` problems of one split with different canonical keys. A seed always gives the same
-    problems."""
+    """Yield `num_problems` problems of one split with different canonical keys, the same ones for each seed."""
     rng = random.Random(f"countdown {split} {seed}")
     seen: set[str] = set()
     while len(seen) < num_problems:
@@ -161,8 +160,7 @@ def operators_of(left: int, right: int) -> list[str]:
 def _chain_from(
     numbers: tuple[int, ...], rng: random.Random, max_step_value: int
 ) -> tuple[int, tuple[str, ...]] | None:
-    """Combine the numbers by random allowed steps. Returns the value and the steps, or None if a value got too
-    large."""
+    """Combine the numbers by random allowed steps: the value and the steps, or None if a value got too large."""
     state = CalculatorState(numbers)
     steps: list[str] = []
     for _ in numbers[1:]:

@@ -106,8 +106,7 @@ class _Columns:
             yield RowFault(place, row) if isinstance(row, str) else self._with_texts(place, row)
 
     def _values(self, batch: Any) -> Iterator[dict[str, Any] | str]:
-        """Rows, or the fault of a row. If Arrow fails on one row, it fails on its whole batch, so the rows are then
-        read singly."""
+        """Rows, or the fault of a row. Arrow fails on a whole batch if one row is bad, so they are then read singly."""
         try:
             yield from batch.to_pylist()
         except (ValueError, OverflowError):

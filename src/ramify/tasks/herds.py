@@ -85,8 +85,7 @@ def draw_problem(rng: random.Random, *, num_herds: int = NUM_HERDS) -> HerdsProb
 
 
 def generate(split: Split, num_problems: int, seed: int) -> Iterator[HerdsProblem]:
-    """Yield `num_problems` problems of one split with different canonical keys. A seed always gives the same
-    problems."""
+    """Yield `num_problems` problems of one split with different canonical keys, the same ones for each seed."""
     rng = random.Random(f"herds {split} {seed}")
     seen: set[str] = set()
     while len(seen) < num_problems:

@@ -67,8 +67,7 @@ def draw_problem(rng: random.Random, among: World, num_hops: int) -> HopsProblem
 
 
 def generate(split: Split, num_problems: int, seed: int, *, num_hops: int = MAX_HOPS) -> Iterator[HopsProblem]:
-    """Yield distinct problems of one split. A seed always gives the same problems. Every `PROBLEMS_A_WORLD` problems
-    use a new world."""
+    """Yield distinct problems of one split, the same ones for each seed, with `PROBLEMS_A_WORLD` problems per world."""
     rng = random.Random(f"hops {split} {seed}")
     seen: set[HopsProblem] = set()
     while len(seen) < num_problems:

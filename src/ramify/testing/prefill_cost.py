@@ -1,5 +1,4 @@
-"""Cost: what a tree would have cost on an ideal engine, computed from its shape alone; reported next to the engine's
-own figures.
+"""Cost: what a tree would have cost on an ideal engine, from its shape alone; shown next to the measured cost.
 
 The model: one engine call per node (the two halves of a split node are one call), whose context is all tokens before
 it, and a cache that loses nothing. A call leaves the keys and values of its context and of all its sampled tokens but
@@ -31,8 +30,7 @@ def modelled_spend(tree: Tree, *, block: int = 1) -> Spend:
 
 
 def decode_if_chains(tree: Tree) -> int:
-    """Tokens that would have been sampled for the same leaves without sharing. Divided by `decode`, it is the saving of
-    the tree."""
+    """Tokens that the same leaves would have needed without sharing. Divided by `decode`: the saving of the tree."""
     above = {ROOT: tree.num_sampled(ROOT)}
     for node in tree.subtree()[1:]:
         parent = tree.parent(node)

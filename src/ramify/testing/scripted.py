@@ -73,8 +73,7 @@ class Scripted:
         self._tries: Counter[tuple[str, int, int]] = Counter()
         self._prefixes = KnownPrefixes(block_size)
         self._naps: dict[str, list[asyncio.Future[bool]]] = {}
-        """Request id -> calls that wait for time to pass. The result is true when the time is over, false when they are
-        aborted."""
+        """Request id -> calls that wait. The result is true when their time is over, false when they are aborted."""
         self._is_closed = False
         self._awake = asyncio.Event()
         self._awake.set()
@@ -122,8 +121,8 @@ class Scripted:
         self._awake.set()
 
     async def update_weights(self, source: str, version: int) -> None:
-        """Tokens drawn from now on carry `version`, and the cache is cleared. A script has no weights, so `source` does
-        not change what it says."""
+        """Tokens drawn from now on carry `version`, and the cache is cleared. `source` has no effect: a script has no
+        weights."""
         self.version = version
         self._capabilities = replace(self._capabilities, has_versions=True)
         self._prefixes.clear()
@@ -167,8 +166,8 @@ class Scripted:
         return fault
 
     async def _timed(self, generation: Generation, token_s: float, request: Request) -> Generation:
-        """Wait as long as the tokens take. If the version changes meanwhile, the tokens get both versions; an abort
-        ends them."""
+        """Wait as long as the tokens take. A version that changes meanwhile applies to the later tokens; an abort ends
+        them."""
         num_tokens = len(generation.ids)
         if self.version is None:
             passed_s = await self._passed_s(request, token_s * num_tokens)

@@ -157,8 +157,7 @@ def _draw(law: TokenLaw, ids: Ids_T, length: int, request: Request) -> tuple[int
 
 
 def tempered(law: Probabilities_V, sampling: Sampling) -> Probabilities_V:
-    """The distribution that tokens are drawn from: temperature, then top-k, then top-p. Not normalised. Ties go to the
-    lowest id."""
+    """The law after temperature, then top-k, then top-p. Not normalised. Ties go to the lowest id."""
     if sampling == Sampling():
         return law
     if sampling.temperature == 0:
