@@ -1,6 +1,6 @@
 """ramify: rollout trees for language-model agents, for training and for answering.
 
-Every public name is here and is imported when it is first used, so that `import ramify` costs nothing.
+Every public name is here. Each is imported when it is first used, so that `import ramify` is fast.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""Plug-ins: what can be named in a configuration, found by name or by `path/to/file.py:Name`.
+"""Plug-ins: everything a configuration can name, found by name or by `path/to/file.py:Name`.
 
-Owns one table, kind -> name -> "module:attribute"; nothing is imported before it is asked for. Whatever is wrong with
-a name, a file or what it holds is a `ConfigError` that says where; what a plug-in does later is not this file's.
+It owns one table, kind -> name -> "module:attribute". Nothing is imported before it is asked for. A fault in a name, a
+file or its contents is a `ConfigError` that says where. What a plug-in does later is not checked here.
 """
 
 import hashlib
@@ -139,7 +139,8 @@ def known(kind: Kind) -> tuple[str, ...]:
 
 
 def find(kind: Kind, name: str) -> Any:
-    """What `name` stands for: a built-in, `path/to/file.py:Name` or `package.module:Name`. Imports it."""
+    """What `name` names: a built-in, `path/to/file.py:Name` or `package.module:Name`. Imports it. Raises
+    `ConfigError`."""
     place = TABLE[kind].get(name, name)
     source, colon, attribute = place.rpartition(":")
     if not colon or not source or not attribute:
@@ -149,8 +150,8 @@ def find(kind: Kind, name: str) -> Any:
 
 
 def located(what: str, name: str) -> Any:
-    """What a dotted path stands for: `package.module.attribute`, as trainers write it, `package.module:attribute` or
-    `path/to/file.py:attribute`. Imports it. Raises `ConfigError` that says `what` it was wanted for."""
+    """Find what a dotted path names: `package.module.attribute` as trainers write it, `package.module:attribute` or
+    `path/to/file.py:attribute`. Imports it. Raises `ConfigError` that begins with `what`, the purpose."""
     source, colon, attribute = name.rpartition(":")
     if not colon:
         source, _, attribute = name.rpartition(".")
@@ -169,7 +170,7 @@ def _attribute(what: str, name: str, source: str, attribute: str) -> Any:
 
 
 def build(kind: Kind, name: str, /, **options: Any) -> Any:
-    """What `name` stands for, made with `options` where it is a class; an instance takes none."""
+    """What `name` names. A class is instantiated with `options`; an instance takes none. Raises `ConfigError`."""
     found = find(kind, name)
     if not inspect.isclass(found):
         if options:
@@ -182,7 +183,7 @@ def build(kind: Kind, name: str, /, **options: Any) -> Any:
         return found(**options)
     except RamifyError:
         raise
-    except Exception as error:  # boundary to a user's class: whatever its making raises is a fault of what was named
+    except Exception as error:  # boundary to a user's class: whatever its constructor raises is reported with its name
         raise ConfigError(
             f"{kind} {name!r} cannot be made with {options!r}: {type(error).__name__}: {error}"
         ) from error
@@ -208,14 +209,14 @@ def unknown_keywords(target: Any, options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def missing_keywords(target: Any, given: Collection[str]) -> list[str]:
-    """Keywords that `target` needs and that are not `given`."""
+    """Keywords that `target` needs and that are not in `given`."""
     parameters = inspect.signature(target).parameters.values()
     needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     return [key for key in needed if key not in given]
 
 
 def options_of(target: Any, kind: type[Any]) -> frozenset[str]:
-    """Options that a class takes as `kind`: it is their annotation, alone or beside others."""
+    """Options that a class takes as `kind`: their annotation is `kind`, alone or in a union."""
     if not inspect.isclass(target):
         return frozenset()
     parameters = inspect.signature(target).parameters.values()
@@ -223,7 +224,7 @@ def options_of(target: Any, kind: type[Any]) -> frozenset[str]:
 
 
 def anchored(name: str) -> str:
-    """`name` with the path of its file made absolute, so that it means the same in another folder."""
+    """`name` with an absolute path for its file, so that it means the same in another folder."""
     source, colon, attribute = name.rpartition(":")
     return f"{Path(source).resolve()}:{attribute}" if colon and source.endswith(".py") else name
 
@@ -236,7 +237,7 @@ def _module(source: str, name: str) -> ModuleType:
 
 
 def _file(path: Path) -> ModuleType:
-    """Import a user's file, once a process. Its module can be found again by name, so that its classes pickle."""
+    """Import a user's file, once per process. Its module can be found by name, so its classes can be pickled."""
     full = path.resolve()
     name = f"ramify_plugin_{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:8]}"
     if name in sys.modules:

@@ -1,4 +1,5 @@
-"""What a run is told: one tree of frozen values, read from presets, files and flags and checked before anything starts.
+"""The configuration of a run: one tree of frozen values, read from presets, files and flags and checked before the
+start.
 
-It may import the parts that a configuration names, and nothing that grows or stores. Read `run_config.py` first.
+It may import the parts that a configuration names, but nothing that grows or stores trees. Read `run_config.py` first.
 """

@@ -1,9 +1,9 @@
-"""Configure: defaults, preset, files and overrides -> one checked `RunConfig`, and which of them said what.
+"""Configure: combines defaults, preset, files and overrides into one checked `RunConfig`.
 
 Precedence, weakest first: defaults, the preset, `ramify.toml` of the folder, further files in order, flags, `--set`.
-Every fault of every layer is reported at once, with the file or option it is in, and nothing has been started when it
-is. What the configuration names is found, and the options of a strategy are completed, so that a run folder says all
-that was used. The environment is no layer: it holds secrets, never settings.
+All faults of all layers are reported at once, with the file or option they are in, before anything starts. Plug-ins
+that the configuration names are found, and the options of a strategy are completed, so that a run folder records all
+that was used. The environment is not a layer: it holds secrets, never settings.
 """
 
 import tomllib
@@ -29,16 +29,16 @@ from ramify.edge.patience import Patience
 
 BUILTIN = EngineConfig().name
 OWN_FORMAT = "task"
-"""How a file says that the format is the task's own, in place of one that a layer below it names."""
+"""In a file: use the task's own format, whatever a lower layer names."""
 VALUE = "value"
-"""Keyword of a prune rule that reads a judge."""
+"""Keyword by which a prune rule gets a judge's score."""
 TASK_PRUNE = "task"
-"""The name of the running task's own prune rule."""
+"""Name of the current task's own prune rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A checked configuration, and where each setting that is no default came from, by dotted path."""
+    """A checked configuration, and the source of each setting that is not a default, by dotted path."""
 
     config: RunConfig
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -54,11 +54,11 @@ def resolve(
     overrides: Sequence[str] = (),
     is_small: bool | None = None,
 ) -> Resolved:
-    """Put all layers together and check the result.
+    """Combine all layers and check the result.
 
-    `folder` is where `ramify.toml` is looked for; None = nowhere. `flags` maps dotted paths to values and `flag_names`
-    to what the user typed. `overrides` are texts `a.b=c`. Reads files and imports plug-ins. Raises `ConfigError` with
-    every fault.
+    `ramify.toml` is looked for in `folder`; None = nowhere. `flags` maps dotted paths to values, and `flag_names` maps
+    them to what the user typed. `overrides` are texts `a.b=c`. Reads files and imports plug-ins. Raises `ConfigError`
+    with every fault.
     """
     unread: list[str] = []
     layers = [
@@ -85,13 +85,13 @@ def resolve(
 
 
 def _runs_builtin(values: Mapping[str, Any]) -> bool:
-    """Whether these settings leave the engine that of the built-in model."""
+    """Whether these settings use the built-in engine."""
     engine = values.get("engine", {})
     return isinstance(engine, Mapping) and engine.get("name", BUILTIN) == BUILTIN
 
 
 def checked(values: Mapping[str, Any]) -> tuple[RunConfig | None, list[ConfigFault]]:
-    """Decode `values` and check all they name. Returns the configuration with its options completed, or the faults."""
+    """Decode `values` and check all they name. Returns the completed configuration, or None, and the faults."""
     if values.get("format") == OWN_FORMAT:
         values = {**values, "format": None}
     if isinstance(actions := values.get("actions", {}), Mapping):
@@ -106,19 +106,19 @@ def checked(values: Mapping[str, Any]) -> tuple[RunConfig | None, list[ConfigFau
 
 
 def _actions(given: Mapping[str, Any], format: object) -> dict[str, Any]:
-    """The actions given, with those that every run has and those of its format, where they are not described."""
+    """The given actions, completed with those that every run has and those of the format."""
     known: dict[str, Any] = {"policy": {}, **format_actions(format)}
     filled = {name: {**known.get(name, {}), **a} if isinstance(a, Mapping) else a for name, a in given.items()}
     return {**known, **filled}
 
 
 def to_toml(config: RunConfig) -> str:
-    """The whole configuration as TOML, defaults included; `from_toml` reads it back unchanged."""
+    """The whole configuration as TOML, including defaults. `from_toml` reads it back unchanged."""
     return toml_text(_plain(config))
 
 
 def from_toml(text: str, *, source: str = "config.toml") -> RunConfig:
-    """A configuration written by `to_toml`. Its preset is a name only: nothing is filled in from it."""
+    """A configuration written by `to_toml`. Its preset is only a name: no values are taken from it."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -130,12 +130,12 @@ def from_toml(text: str, *, source: str = "config.toml") -> RunConfig:
 
 
 def _anchored(config: RunConfig) -> RunConfig:
-    """The configuration with every file it names as an absolute path, so that a run can be resumed from anywhere."""
+    """The configuration with absolute paths for all files it names, so that a run can be resumed from anywhere."""
     path = config.data.path
     return replace(
         config,
         task=replace(config.task, name=plugins.anchored(config.task.name)),
-        # Not resolved: a link's own name says how the file is read, and the hub's cache is made of links.
+        # Not resolved: the name of a link says how to read the file, and the hub's cache consists of links.
         data=replace(config.data, path=path and str(Path(path).absolute())),
         strategy=replace(config.strategy, name=plugins.anchored(config.strategy.name)),
         engine=_anchored_engine(config.engine),
@@ -152,18 +152,19 @@ def _anchored(config: RunConfig) -> RunConfig:
 def _anchored_engine(engine: EngineConfig) -> EngineConfig:
     python, logs = engine.server.python, _absolute(engine.server.logs)
     if python is not None and "/" in python:
-        python = str(Path.cwd() / python)  # The link itself: an environment's interpreter is one, and knows it by that.
+        # Keep the link: the interpreter of an environment is a link, and finds its environment by its path.
+        python = str(Path.cwd() / python)
     server = replace(engine.server, python=python, logs=logs)
     return replace(engine, name=plugins.anchored(engine.name), log=_absolute(engine.log), server=server)
 
 
 def _anchored_tool(name: str, tool: ToolConfig) -> ToolConfig:
-    """The tool with its file, and the options that its class takes as paths, made absolute."""
+    """The tool with absolute paths for its file and for the options that its class takes as paths."""
     kind = tool.kind and plugins.anchored(tool.kind)
     try:
         paths = plugins.options_of(plugins.find("tool", kind or name), Path)
     except ConfigError:
-        return tool  # what is wrong with it is said where it is checked
+        return tool  # The check of the tool reports this fault.
     options = {k: _absolute(v) if k in paths and isinstance(v, str) else v for k, v in tool.options.items()}
     return replace(tool, kind=kind, options=options)
 
@@ -187,7 +188,7 @@ def _with_strategy_options(config: RunConfig) -> tuple[RunConfig, list[ConfigFau
 
 
 def _named_faults(config: RunConfig) -> list[ConfigFault]:
-    """What is wrong with the other plug-ins the configuration names."""
+    """Faults of the other plug-ins that the configuration names."""
     faults = _faults_of("rows.sample", lambda: plugins.find("sample", config.rows.sample))
     if config.credit not in NAMES:
         faults.append(ConfigFault("credit", f"unknown credit {config.credit!r}; {nearest(config.credit, NAMES)}"))
@@ -204,7 +205,7 @@ def _named_faults(config: RunConfig) -> list[ConfigFault]:
 
 
 def _prune_faults(growth: GrowthConfig) -> list[ConfigFault]:
-    """What is wrong with the prune rule, its keywords and the judge it reads."""
+    """Faults of the prune rule, its keywords and the judge it reads."""
     path, name, options, judge = "growth.prune_options", growth.prune, growth.prune_options, growth.prune_judge
     if name is None or name == TASK_PRUNE:
         own = [ConfigFault(path, "they are of a rule that growth.prune names")] if options else []
@@ -228,7 +229,7 @@ def _prune_faults(growth: GrowthConfig) -> list[ConfigFault]:
 
 
 def _format_faults(config: RunConfig) -> list[ConfigFault]:
-    """What is wrong with the format and its options."""
+    """Faults of the format and its options."""
     format, options = config.format, config.format_options
     if format is None:
         return [ConfigFault("format_options", 'they are of a format that is named: format = "chat"')] if options else []
@@ -238,7 +239,7 @@ def _format_faults(config: RunConfig) -> list[ConfigFault]:
 def _constructor_faults(
     kind: Literal["task", "engine"], name: str, options: Mapping[str, Any], *, path: str | None = None
 ) -> list[ConfigFault]:
-    """Faults of a name, and of options that the constructor behind it does not take."""
+    """Faults of a plug-in's name, and of options that its constructor does not take."""
     try:
         found = plugins.find(kind, name)
         messages = plugins.unknown_keywords(found, options)
@@ -258,7 +259,7 @@ def _faults_of(path: str, action: Callable[[], object]) -> list[ConfigFault]:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """A dataclass as what TOML and JSON hold, None left out: lists for tuples, tables for dataclasses."""
+    """A dataclass as TOML and JSON data without None: tuples become lists, dataclasses become tables."""
     return _without_none(msgspec.json.decode(msgspec.json.encode(value)))
 
 

@@ -1,9 +1,9 @@
-"""Decode: plain data -> a tree of config dataclasses, all faults at once.
+"""Decode: turns plain data into a tree of config dataclasses and reports all faults at once.
 
-Strict: no value is converted but a whole number where a float is wanted, a list where a tuple is, and the word `none`,
-which clears an optional value (TOML has no other way to say so). An unknown key is a fault that names the nearest known
-one. Each fault is a `ConfigFault` with the dotted path of the key it is about, so that the caller can say which file or
-option the key came from.
+It is strict: values are converted only from a whole number to a float, from a list to a tuple, and from the word
+`none`, which clears an optional value (TOML has no null). An unknown key is a fault that names the nearest known key.
+Each fault is a `ConfigFault` with the dotted path of its key, so that the caller can say which file or option the key
+came from.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,14 +21,14 @@ CLEARED = "none"
 
 @dataclass(frozen=True, slots=True)
 class ConfigFault:
-    """What is wrong with the value at a dotted path ('' = the whole)."""
+    """A fault of the value at a dotted path ('' = the whole)."""
 
     path: str
     message: str
 
 
 def decode(kind: Callable[..., T], data: Mapping[str, Any], *, path: str = "") -> tuple[T | None, list[ConfigFault]]:
-    """Build the dataclass `kind` from `data`. Returns it, or None and the faults."""
+    """Build the dataclass `kind` from `data`. Returns it, or None, and the faults."""
     types_by_name = get_type_hints(kind)
     known = [f.name for f in fields(kind) if f.init]  # pyright: ignore[reportArgumentType]
     values: dict[str, Any] = {}
@@ -49,7 +49,7 @@ def decode(kind: Callable[..., T], data: Mapping[str, Any], *, path: str = "") -
 
 
 def value_faults(kind: Any, value: Any, *, path: str) -> list[ConfigFault]:
-    """What is wrong with one value, as `decode` would have it of a field of this type."""
+    """Faults of one value, checked as `decode` checks a field of this type."""
     return _value(kind, value, path)[1]
 
 
@@ -76,7 +76,7 @@ def _value(kind: Any, value: Any, path: str) -> tuple[Any, list[ConfigFault]]:
 
 
 def _table(kind: Any, data: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[ConfigFault]]:
-    """Decode a table whose keys are free and whose values are dataclasses."""
+    """Decode a table with free keys whose values are dataclasses."""
     values: dict[str, Any] = {}
     faults: list[ConfigFault] = []
     for key, value in data.items():
@@ -86,7 +86,7 @@ def _table(kind: Any, data: Mapping[str, Any], path: str) -> tuple[dict[str, Any
 
 
 def _table_of(kind: Any) -> Any:
-    """The dataclass of a field that may be left out; any other kind as it is."""
+    """The dataclass of an optional field; any other kind unchanged."""
     dataclasses = [part for part in get_args(kind) if is_dataclass(part)]
     is_optional = get_origin(kind) in (Union, UnionType) and len(dataclasses) == 1
     return dataclasses[0] if is_optional else kind
@@ -99,7 +99,7 @@ def _mapped_dataclass(kind: Any) -> Any:
 
 
 def _words(kind: Any) -> tuple[str, ...]:
-    """The words a field of literals takes; none if it takes other strings as well."""
+    """The words that a field of literals accepts."""
     if get_origin(kind) is Literal:
         return tuple(word for word in get_args(kind) if isinstance(word, str))
     if get_origin(kind) in (Union, UnionType):

@@ -1,8 +1,8 @@
-"""Format options: what can be known to be wrong with `format` and `format_options` before the format is made.
+"""Format options: checks `format` and `format_options` before the format is made.
 
-A format class names the dataclass of its options as `Config`; a format that is a dataclass holds them itself. Field
-metadata says what an option names: `{"names": "step_parser"}` a plug-in of that kind, `{"names": "file"}` a file. A
-format of another kind takes the keywords of its constructor, which are checked when it is made.
+A format class names the dataclass of its options as `Config`; a format that is a dataclass holds its options itself.
+Field metadata says what an option names: `{"names": "step_parser"}` a plug-in of that kind, `{"names": "file"}` a file.
+Any other format takes the keywords of its constructor, which are checked when it is made.
 """
 
 import inspect
@@ -26,12 +26,12 @@ def options_class(format: Any) -> type[Any] | None:
 
 
 def plugin_options(kind: type[Any]) -> dict[str, plugins.Kind]:
-    """Option -> the kind of the plug-in that it names."""
+    """Option -> the kind of plug-in that it names."""
     return {option: known for option, named in _naming(kind) for known in plugins.KINDS if known == named}
 
 
 def format_faults(format: str, options: Mapping[str, Any]) -> list[ConfigFault]:
-    """What is wrong with the format, its options and the plug-ins they name."""
+    """Faults of the format, its options and the plug-ins they name."""
     try:
         kind = options_class(plugins.find("format", format))
     except ConfigError as error:
@@ -49,13 +49,13 @@ def format_faults(format: str, options: Mapping[str, Any]) -> list[ConfigFault]:
 
 
 def format_actions(format: object) -> Mapping[str, Mapping[str, str]]:
-    """The actions that every run in this format has: the class attribute `actions` of the format."""
+    """The actions of every run in this format: the class attribute `actions` of the format."""
     actions = inspect.getattr_static(_found(format), "actions", None)
     return actions if isinstance(actions, Mapping) else {}
 
 
 def anchored_format_options(format: str | None, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options with every file they name as an absolute path."""
+    """The options with absolute paths for all files they name."""
     kind = options_class(_found(format))
     anchored = dict(options)
     for option, named in () if kind is None else _naming(kind):
@@ -65,7 +65,7 @@ def anchored_format_options(format: str | None, options: Mapping[str, Any]) -> M
 
 
 def _found(format: object) -> Any:
-    """What is named, if anything is: where it cannot be found, its check says so."""
+    """The format that is named; None if there is no name or it cannot be found, which its own check reports."""
     try:
         return plugins.find("format", format) if isinstance(format, str) else None
     except ConfigError:
@@ -73,5 +73,5 @@ def _found(format: object) -> Any:
 
 
 def _naming(kind: type[Any]) -> Iterator[tuple[str, str]]:
-    """Each option that names something, and what."""
+    """Each option that names something, and what it names."""
     return ((field.name, field.metadata[NAMES]) for field in fields(kind) if NAMES in field.metadata)

@@ -1,7 +1,7 @@
-"""Judge options: what an entry of `judges` names, and what can be known to be wrong with it before anything is made.
+"""Judge options: finds what an entry of `judges` names, and checks it before anything is made.
 
-An entry names a class, whose keywords are the options, a function, which the judge `function` is made of, or a finished
-judge, which takes none. `name` and `format` are the run's to give.
+An entry names a class, whose keywords are the options; a function, which the judge `function` calls; or a finished
+judge, which takes no options. The run sets `name` and `format`.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from ramify.judges.function import FunctionJudge
 
 FUNCTION: Final = "function"
 GIVEN: Final = frozenset({"name", "format"})
-"""Keywords that a configuration does not set."""
+"""Keywords that a configuration may not set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Found:
     """Makes the judge."""
     options: Mapping[str, Any]
     given: Mapping[str, Any]
-    """Keywords that stand for some of the options."""
+    """Keyword arguments found for some of the options."""
 
 
 def found_judge(name: str, entry: JudgeConfig) -> Found:
-    """Raises `ConfigError` for what is not there."""
+    """What the entry names. Raises `ConfigError` if it is not found."""
     kind, options = entry.kind or name, dict(entry.options)
     found = plugins.find("judge", kind)
     if found is FunctionJudge:
@@ -49,7 +49,7 @@ def found_judge(name: str, entry: JudgeConfig) -> Found:
 
 
 def judge_faults(name: str, entry: JudgeConfig) -> list[ConfigFault]:
-    """What is wrong with the entry `judges.NAME`."""
+    """Faults of the entry `judges.NAME`."""
     path = f"judges.{name}"
     try:
         found = found_judge(name, entry)
@@ -64,7 +64,7 @@ def judge_faults(name: str, entry: JudgeConfig) -> list[ConfigFault]:
 
 
 def anchored_judge(name: str, entry: JudgeConfig) -> JudgeConfig:
-    """The entry with the files that it names made absolute."""
+    """The entry with absolute paths for the files that it names."""
     options = dict(entry.options)
     if isinstance(function := options.get(FUNCTION), str):
         options[FUNCTION] = plugins.anchored(function)

@@ -1,7 +1,7 @@
-"""Layers: where settings come from, and how they are put on top of each other.
+"""Layers: the sources of settings, and how they are combined.
 
-A layer is a nested table with the name of its source. Reading never stops at the first fault: what cannot be read is
-added to a list of faults and the rest goes on.
+A layer is a nested table with the name of its source. Reading does not stop at the first fault: faults are collected in
+a list and reading goes on.
 """
 
 import tomllib
@@ -14,23 +14,23 @@ from ramify.config.presets import preset as find_preset
 from ramify.core.errors import ConfigError
 
 FILE_NAME = "ramify.toml"
-"""Read from the folder a command is started in, if it is there."""
+"""Read from the folder in which a command is started, if it exists."""
 NAMED_SECTIONS = ("task", "strategy", "engine")
-"""Sections whose options belong to what the section names, as those of a judge belong to its kind."""
+"""Sections whose options belong to the plug-in they name. In the same way, a judge's options belong to its kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Settings from one place."""
+    """Settings from one source."""
 
     source: str
     values: Mapping[str, Any]
 
 
 def merged(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
-    """All layers as one table, later ones winning key by key, and by dotted path the last source of each.
+    """All layers as one table, in which later layers win key by key, and the last source of each dotted path.
 
-    A layer that names another task, strategy, engine or kind of a judge discards the options given for the one before.
+    If a layer names another task, strategy, engine or kind of judge, the options given for the earlier one are dropped.
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -45,7 +45,7 @@ def merged(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def source_of(sources: Mapping[str, str], path: str) -> str:
-    """The source that said the value at a dotted path, or the table around it."""
+    """The source that set the value at a dotted path, or the table around it."""
     while path:
         if path in sources:
             return sources[path]
@@ -54,7 +54,8 @@ def source_of(sources: Mapping[str, str], path: str) -> str:
 
 
 def preset_layers(name: object, *, is_small: bool, faults: list[str]) -> Iterator[Layer]:
-    """The layer of a preset, and of its values for the built-in model if that runs; none for None. Mutates `faults`."""
+    """The layer of a preset and, if the built-in model runs, of its `[small]` values; none for None. Mutates
+    `faults`."""
     if name is None:
         return
     try:
@@ -68,7 +69,7 @@ def preset_layers(name: object, *, is_small: bool, faults: list[str]) -> Iterato
 
 
 def file_layers(folder: Path | None, files: Iterable[Path], faults: list[str]) -> Iterator[Layer]:
-    """`ramify.toml` of `folder`, if it is there, then `files`. Mutates `faults`."""
+    """`ramify.toml` of `folder`, if it exists, then `files`. Mutates `faults`."""
     default = [] if folder is None or not (folder / FILE_NAME).exists() else [folder / FILE_NAME]
     for path in (*default, *files):
         try:
@@ -80,13 +81,13 @@ def file_layers(folder: Path | None, files: Iterable[Path], faults: list[str]) -
 
 
 def flag_layers(flags: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Layer]:
-    """A layer for each dotted path, names of sections first; `names` are what the user typed for it."""
+    """A layer for each dotted path, names of sections first. `names` maps a path to what the user typed."""
     for path, value in sorted(flags.items(), key=lambda flag: not _is_name(flag[0])):
         yield Layer(names.get(path, "argument"), _nested(path, value))
 
 
 def override_layers(overrides: Sequence[str], faults: list[str]) -> Iterator[Layer]:
-    """A layer for each text `a.b=c`, names of sections first; a value is TOML, or else a string. Mutates `faults`."""
+    """A layer for each text `a.b=c`, names of sections first. A value is TOML, or else a string. Mutates `faults`."""
     for text in sorted(overrides, key=lambda text: not _is_name(text.partition("=")[0].strip())):
         path, equals, value = text.partition("=")
         if equals and all(key.strip() for key in path.split(".")):
@@ -109,7 +110,7 @@ def _merge(
 
 
 def _named(values: Mapping[str, Any]) -> dict[str, tuple[dict[str, Any], Any]]:
-    """Dotted path -> a table whose options belong to what it names, and that name; None = it names nothing."""
+    """Dotted path -> a table whose options belong to the plug-in it names, and that name; None = it names none."""
     judges = values.get("judges")
     tables = {section: (values.get(section), "name") for section in NAMED_SECTIONS}
     if isinstance(judges, Mapping):
@@ -118,13 +119,13 @@ def _named(values: Mapping[str, Any]) -> dict[str, tuple[dict[str, Any], Any]]:
 
 
 def _is_name(path: str) -> bool:
-    """Whether a path says what a section's options are of: those given beside it are its own, in whatever order."""
+    """Whether a path names the plug-in of a section. Options given beside the name belong to it, in any order."""
     is_kind = path.startswith("judges.") and path.endswith(".kind")
     return is_kind or path in {f"{section}.name" for section in NAMED_SECTIONS}
 
 
 def _nested(path: str, value: Any) -> dict[str, Any]:
-    """`a.b` and a value as the table {a: {b: value}}."""
+    """A value at the path `a.b` as the table {a: {b: value}}."""
     for key in reversed(path.split(".")):
         value = {key.strip(): value}
     return value

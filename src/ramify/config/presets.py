@@ -1,7 +1,7 @@
-"""Presets: published settings by name, one TOML file each, with what they cite.
+"""Presets: published settings by name, one TOML file each, with their sources.
 
-The table `[preset]` describes the file; everything else in it is configuration like any other, and so is the table
-`[small]`, which is put on top where the built-in model runs.
+The table `[preset]` describes the file. Everything else in it is ordinary configuration. So is the table `[small]`,
+which is applied on top if the built-in model runs.
 """
 
 import tomllib
@@ -23,19 +23,20 @@ class Preset:
     title: str
     cites: str
     notes: str = ""
-    """What is worth knowing before using it."""
+    """What to know before using it."""
     leaves: int
-    """Most leaves of a tree; of a search, most answers that it votes on."""
+    """Most leaves of a tree; for a search, the most answers that it votes on."""
     assumes: str
-    """What it needs of engine, tools and task to be worth its name."""
+    """What engine, tools and task must provide for the preset to be what its name says."""
     cost_a_leaf: float | None = None
-    """Decode tokens a leaf, in chains, where forks fall evenly along paths of one length; None = it depends."""
+    """Decode tokens per leaf, as a share of a chain's, if forks are spread evenly along paths of one length; None = it
+    depends."""
     is_exact: bool
-    """Whether its forks are predictable, so that `credit = "auto"` takes an exact credit."""
+    """Whether its forks are predictable, so that `credit = "auto"` uses an exact credit."""
     values: Mapping[str, Any]
-    """The configuration it stands for."""
+    """The configuration values of the preset."""
     small: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What is used instead on the built-in tasks, whose responses have tens of sampled tokens, not thousands."""
+    """Values used instead on the built-in tasks, whose responses have tens of sampled tokens instead of thousands."""
 
 
 def preset_names() -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""RunConfig: everything a run can be told, as one tree of frozen values that are checked when they are built.
+"""RunConfig: all settings of a run, as one tree of frozen values that are checked when they are built.
 
-Owns the fields, their defaults and the checks that need nothing but the values. Files, presets, overrides and the
-options of plug-ins are `configure`'s. An impossible value raises `ConfigError`; nothing here reads a file or a clock.
+It owns the fields, their defaults and the checks that need only the values. `configure` handles files, presets,
+overrides and the options of plug-ins. An impossible value raises `ConfigError`. Nothing here reads a file or a clock.
 """
 
 import math
@@ -37,7 +37,7 @@ def _named(name: str, value: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig:
-    """Which task the problems, format, tools and judges are of."""
+    """The task: where problems, format, tools and judges come from."""
 
     name: str = "countdown"
     """A built-in name or `path/to/file.py:Class`."""
@@ -51,12 +51,13 @@ class TaskConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyConfig:
-    """Which strategy grows the trees, and its options: the fields of its own `Config`."""
+    """The strategy that grows the trees, and its options: the fields of its own `Config`."""
 
     name: str = "chains"
     options: Mapping[str, Any] = field(default_factory=dict)
     reading: str | None = None
-    """How the number of chains was read from the older layout of two numbers; filled in, for the record only."""
+    """How the number of chains was read from the older layout of two numbers. Set automatically, for the record
+    only."""
 
     def __post_init__(self) -> None:
         _named("strategy.name", self.name)
@@ -64,27 +65,27 @@ class StrategyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Which engine samples, and the model it runs."""
+    """Which engine samples, and which model it runs."""
 
     name: str = "builtin"
     model: str | None = None
-    """A name or a folder; None = the engine's own, which for `builtin` goes by the task (`engines/shipped.py`)."""
+    """A name or a folder; None = the engine's own, which for `builtin` depends on the task (`engines/shipped.py`)."""
     base_url: str | None = None
-    """Where its server is; several with commas are replicas of one model. None = it has none."""
+    """Address of its server; several, separated by commas, are replicas of one model. None = it has no server."""
     replicas: int = 0
-    """Servers started for the run and stopped behind it; 0 = those at `base_url` are there already."""
+    """Number of servers to start for the run and stop after it; 0 = those at `base_url` already run."""
     placement: Placement = "prefix"
-    """Which replica a request goes to: where its context is cached, or one after the other."""
+    """How a replica is chosen for a request: the one that has its context cached, or one after the other."""
     log: str | None = None
-    """File that the engine appends every generation to, for `ramify check RUN --against`; None = it keeps no log."""
+    """File to which the engine appends every generation, for `ramify check RUN --against`; None = no log."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the engine's class."""
     retry: RetryPolicy = POLICY
-    """When its calls are given up and when they are tried again."""
+    """When its calls time out and when they are retried."""
     server: ServerConfig = ServerConfig()
     """How the `replicas` are started."""
     prices: Prices = UNPRICED
-    """What its tokens cost."""
+    """Prices of its tokens."""
 
     def __post_init__(self) -> None:
         _named("engine.name", self.name)
@@ -102,31 +103,33 @@ class GrowthConfig:
     """How long one path may get, and what ends it."""
 
     max_response_tokens: int = 256
-    """Actions and observations after the opening context."""
+    """Most tokens of actions and observations after the opening context."""
     max_tool_calls: int = 6
     max_turns: int | None = None
-    """Most turns of a path; None = as many as the tokens allow. In the last one no tool is called any more."""
+    """Most turns of a path; None = as many as the tokens allow. In the last turn no tool is called."""
     empty_call: Literal["observe", "end"] = "observe"
     """An empty call is answered with an error text, or ends the path."""
     no_action: Literal["end", "observe"] = "end"
-    """A turn that ends, or is cut at `actions.policy.max_tokens`, without an action: ends the path, or is answered with
-    a corrective observation, as in Search-R1."""
+    """A turn without an action that the model ends, or that is cut at `actions.policy.max_tokens`: ends the path, or is
+    answered with a corrective observation, as in Search-R1."""
     tool_failed: Literal["observe", "end"] = "observe"
     """A tool that hangs or crashes is answered with an error text, or ends the path."""
     max_observation_tokens: int | None = None
-    """A longer observation has its text cut; the frame around it stays whole. None = no limit of its own."""
+    """Most tokens of an observation. The text of a longer one is cut; the frame around it stays whole. None = no limit
+    of its own."""
     prune: str | None = None
-    """Rule that gives paths up: a built-in name or `file.py:function`."""
+    """Rule that prunes paths: a built-in name or `file.py:function`."""
     prune_options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the rule, beside the branch."""
+    """Keyword arguments of the rule, besides the branch."""
     prune_judge: str | None = None
-    """Judge of steps, asked of every step, whose value the rule is given as `value`; None = the rule reads none."""
+    """Judge that scores every step; the rule gets the score as `value`. None = the rule reads no score."""
     keep: float = 0.0
-    """Probability that a path goes on where the rule fires. 0: it ends, and is judged: the exact gradient of the task
-    so truncated. Above: what ends is worth 0 and what goes on counts 1 / keep, exact for the task as it is. 1: all go
-    on, and a note says where the rule fired."""
+    """Random termination: the probability that a path goes on although the rule fires. 0: the path always ends and is
+    judged; this gives the exact gradient of the truncated task. Between 0 and 1: an ended path has reward 0 and a
+    surviving path has weight 1 / keep, exact for the task without pruning. 1: every path goes on, and a note says where
+    the rule fired."""
     stop_rule: StopRule = "corrected"
-    """Which reading of a stop is used; the published ones are for comparison."""
+    """Which rules end a path; the published ones are for comparison."""
 
     def __post_init__(self) -> None:
         _positive("growth.max_response_tokens", self.max_response_tokens)
@@ -143,36 +146,36 @@ class GrowthConfig:
 
     @property
     def without_coin(self) -> "GrowthConfig":
-        """The same, but where a coin is thrown no path is given up: for evaluations, which count paths alike."""
+        """The same configuration, but without pruning if `keep` is above 0: evaluations weigh all paths alike."""
         return replace(self, prune=None, prune_options={}, prune_judge=None, keep=0.0) if self.keep else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolConfig:
-    """One tool beside the task's, or in the place of the one of its name."""
+    """One tool besides the task's; it replaces a tool of the task with the same name."""
 
     kind: str | None = None
-    """A built-in name or `path/to/file.py:Name`; None = the name it is used under."""
+    """A built-in name or `path/to/file.py:Name`; None = its name in `tools.use`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of its class or function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsConfig:
-    """How tools are run, and which beside the task's. Deadline and retries: those of RUC-NLPIR/ARPO."""
+    """How tools are run, and tools besides the task's. Deadline and retries are those of RUC-NLPIR/ARPO."""
 
     use: Mapping[str, ToolConfig] = field(default_factory=dict[str, ToolConfig])
     """Name -> tool."""
     deadline_s: float = 120.0
     max_retries: int = 3
     max_parallel: int = 64
-    """Calls carried out at once, of all trees; others wait their turn (RUC-NLPIR/ARPO: tool workers). Where tools are
-    slow and many trees are in flight this is what the run waits for: allow as many as the tool's server bears."""
+    """Most calls at one time, over all trees; other calls wait (RUC-NLPIR/ARPO: tool workers). With slow tools and many
+    trees in flight, this limits the speed of the run: allow as many as the tool's server can take."""
     max_result_bytes: int = 65536
-    """A longer result is cut, and says so."""
+    """A longer result is cut, and a note in it says so."""
     max_parked: int = 8192
-    """Sessions kept for forks to come; beyond it the oldest are closed and replayed when they are needed. Fewer than
-    paths in flight and every call replays its branch: the default is 512 trees of 16 paths."""
+    """Most sessions kept for later forks. Beyond it, the oldest are closed, and replayed when they are needed. If it is
+    below the number of paths in flight, every call replays its branch. The default is 512 trees of 16 paths."""
 
     def __post_init__(self) -> None:
         _positive("tools.deadline_s", self.deadline_s)
@@ -185,10 +188,10 @@ class ToolsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeConfig:
-    """One judge beside the task's, for strategies to ask; it scores no leaf by itself."""
+    """One judge besides the task's, for strategies to ask. It does not score leaves by itself."""
 
     kind: str | None = None
-    """A built-in name, `path/to/file.py:Class` or `path/to/file.py:function`; None = the name it is used under."""
+    """A built-in name, `path/to/file.py:Class` or `path/to/file.py:function`; None = its name in `judges`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of its class."""
 
@@ -201,10 +204,10 @@ class RowsConfig:
     leaves: int | None = None
     """Leaves kept of each tree; None = all."""
     min_leaves: int | None = None
-    """Fresh chains are added to a tree that has fewer leaves to train, for trainers that need n rows of every tree; its
-    credit is then not exact. None = a tree has what its strategy grew."""
+    """Trees with fewer leaves to train get additional chains, for trainers that need n rows of every tree; the credit
+    of such a tree is not exact. None = no chains are added."""
     sample: str = "uniform"
-    """Rule that draws the kept leaves: a built-in name or `file.py:function`."""
+    """Rule that selects the kept leaves: a built-in name or `file.py:function`."""
 
     def __post_init__(self) -> None:
         _positive("rows.leaves", self.leaves)
@@ -213,44 +216,45 @@ class RowsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """One run, complete: the same config and version grow the same trees on a deterministic engine."""
+    """One complete run: the same config and version grow the same trees on a deterministic engine."""
 
     preset: str | None = None
-    """Name of the preset the values began from; for the record only."""
+    """Name of the preset that the values came from; for the record only."""
     task: TaskConfig = TaskConfig()
     data: DataConfig = DataConfig()
-    """A file of questions in place of the task's own."""
+    """A file of questions instead of the task's own."""
     prompts: int = 8
     """Number of problems, one tree each."""
     seed: int = 0
     strategy: StrategyConfig = StrategyConfig()
     engine: EngineConfig = EngineConfig()
-    """What the action `policy` samples from."""
+    """The engine that the action `policy` samples from."""
     engines: Mapping[str, EngineConfig] = field(default_factory=dict[str, EngineConfig])
-    """Further engines, for actions to name: other models, other addresses. Only judges' may have another codec."""
+    """Further engines, for actions to name: other models, other addresses. Only engines of judges may differ in
+    codec."""
     format: str | None = None
-    """A built-in name or `file.py:Class`; None, in a file `"task"`, = the task's own."""
+    """A built-in name or `file.py:Class`; None (in a file `"task"`) = the task's own format."""
     format_options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the format's class; of `chat`, `ramify.formats.chat:ChatOptions`."""
+    """Keyword arguments of the format's class; for `chat`, the fields of `ramify.formats.chat:ChatOptions`."""
     actions: Mapping[str, ActionConfig] = field(default_factory=lambda: {"policy": ActionConfig()})
     growth: GrowthConfig = GrowthConfig()
     tools: ToolsConfig = ToolsConfig()
     judges: Mapping[str, JudgeConfig] = field(default_factory=dict[str, JudgeConfig])
-    """Name -> judge, for the Judge commands of strategies; the task's own judge its leaves as well."""
+    """Name -> judge, for the Judge commands of strategies. The task's own judges also score its leaves."""
     limits: Limits = Limits()
-    """Of each tree."""
+    """Limits of each tree."""
     run_limits: Limits = Limits()
-    """Of the whole run."""
+    """Limits of the whole run."""
     delivery: Delivery = "ordered"
     credit: str = "auto"
     rows: RowsConfig = RowsConfig()
     max_trees: int = 32
-    """Trees in flight at once."""
+    """Most trees in flight at one time."""
     max_failed_share: float = 0.05
-    """A run of whose commands a larger share fails is stopped."""
+    """The run stops if a larger share of its commands fails."""
     durability: Durability = "group"
     service: ServiceConfig | None = None
-    """What a rollout service is told besides; None = the run is none."""
+    """Further settings of a rollout service; None = the run is not a service."""
 
     def __post_init__(self) -> None:
         _positive("prompts", self.prompts)

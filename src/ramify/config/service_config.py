@@ -1,4 +1,4 @@
-"""ServiceConfig: what a rollout service for a trainer is told beside its run. Values and their checks."""
+"""ServiceConfig: settings of a rollout service for a trainer, besides those of its run. Values and their checks."""
 
 import string
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ OnUpdate = Literal["finish", "keep", "abort"]
 OnStale = Literal["drop", "mask", "keep"]
 Debug = Literal["none", "rollout_only", "train_only"]
 MIXED: Final = "mixed"
-"""The group filter that ships: groups whose rewards are all the same teach nothing and are dropped (DAPO's dynamic
+"""The built-in group filter: it drops groups whose rewards are all the same, because they teach nothing (DAPO's dynamic
 sampling; THUDM/slime slime/rollout/filter_hub/dynamic_sampling_filters.py)."""
 PLACE = "rollout_id"
-"""What a path template is filled in with."""
+"""The placeholder in a path template."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,17 +25,17 @@ class EvalConfig:
     """One data set to evaluate on."""
 
     task: str | None = None
-    """A built-in name or `path/to/file.py:Class`; None = the run's, or `data` where a file is named."""
+    """A built-in name or `path/to/file.py:Class`; None = the run's task, or `data` if a file is named."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the task's class."""
     split: str = "heldout"
     data: DataConfig = DataConfig()
     prompts: int = 64
-    """Problems; of a file, at most so many."""
+    """Number of problems; of a file, at most this many."""
     repeats: int = 1
-    """Answers to each (slime: n_samples_per_eval_prompt)."""
+    """Answers per problem (slime: n_samples_per_eval_prompt)."""
     seed: int = 0
-    """The same problems and, on an engine with seeds, the same luck each time."""
+    """Each evaluation uses the same problems and, on an engine with seeds, the same random numbers."""
 
     def __post_init__(self) -> None:
         if self.prompts < 1 or self.repeats < 1:
@@ -47,62 +47,63 @@ class ServiceConfig:
     """A rollout service. A group is one tree: all that grew from one problem."""
 
     batch_size: int = 32
-    """Groups of a training batch (slime: rollout_batch_size)."""
+    """Groups in a training batch (slime: rollout_batch_size)."""
     rows_per_group: int | None = None
-    """Exactly so many rows of each group, for trainers that count on it (slime: n_samples_per_prompt). None = as many
+    """Exactly this many rows of each group, for trainers that expect it (slime: n_samples_per_prompt). None = as many
     as the tree has."""
     shuffle: bool = True
-    """Problems come in another order in each epoch, which follows from the run's seed."""
+    """Whether each epoch has its own order of problems. The order depends only on the run's seed."""
     max_staleness: int = 0
-    """Batches that are grown ahead of the one asked for, and the most updates that a trained token may lie behind
-    (inclusionAI/AReaL: max_head_offpolicyness). 0 = nothing grows while the trainer trains."""
+    """How many batches are grown ahead of the requested one, and the most updates by which a trained token may lag
+    behind (inclusionAI/AReaL: max_head_offpolicyness). 0 = nothing grows while the trainer trains."""
     over_sampling: int = 0
-    """Groups begun beyond those a batch needs. It is made of the first that are done, and the rest goes on in later
-    ones. 0 = a batch is made of the next groups in order, whatever takes longest."""
+    """Groups started beyond those a batch needs. The first groups that finish make the batch, and the others go on into
+    later batches. 0 = a batch is made of the next groups in order, however long they take."""
     on_update: OnUpdate = "keep"
-    """What becomes of turns on their way when weights are loaded: they are finished before, or cut and continued, or
-    thrown away and sampled anew."""
+    """What happens to unfinished turns when weights are loaded: finish them first, cut and continue them (`keep`), or
+    discard them and sample again."""
     on_stale: OnStale = "drop"
-    """What becomes of groups with tokens further behind than `max_staleness`: they are dropped, or those tokens are not
-    trained, or nothing."""
+    """What happens to groups with tokens older than `max_staleness` updates: drop the groups, mask these tokens, or
+    keep all."""
     rollout_function: str | None = None
-    """`module.function` or `path/to/file.py:function` in place of growing trees: (args, rollout_id, data_source,
-    evaluation=False) -> groups of samples."""
+    """`module.function` or `path/to/file.py:function` that replaces the growing of trees: (args, rollout_id,
+    data_source, evaluation=False) -> groups of samples."""
     eval_function: str | None = None
     """The same for evaluations."""
     reward_function: str | None = None
-    """(args, sample) -> a number or named parts, in place of the task's judges."""
+    """(args, sample) -> a number or named parts. Replaces the task's judges."""
     convert_function: str | None = None
-    """(args, samples) -> training data, in place of ours."""
+    """(args, samples) -> training data. Replaces the built-in conversion."""
     group_filter: str | None = None
     """(args, samples of a group) -> whether to train it; `mixed` = only groups whose rewards differ."""
     buffer_filter: str | None = None
-    """(args, rollout_id, buffer, num_groups) -> the groups that make the next batch."""
+    """(args, rollout_id, buffer, num_groups) -> the groups of the next batch."""
     sample_filter: str | None = None
-    """(args, groups): sets `remove_sample` on those that are not trained but count in the normalisation."""
+    """(args, groups): sets `remove_sample` on samples that are not trained but count in the normalisation."""
     function_deadline_s: float = 600.0
-    """Of one call of one of these, rollout and eval functions left out."""
+    """Seconds for one call of one of these functions, except rollout and eval functions."""
     reward_key: str | None = None
     """The part of a reward that is trained."""
     label_key: str | None = None
-    """Column of the secret that a reward or rollout function finds as `sample.label`; the reward is then an oracle's.
-    Filters and converters get samples without it."""
+    """Column of the secret that a reward or rollout function finds as `sample.label`; rewards are then marked as an
+    oracle's. Filters and converters get samples without it."""
     save_debug: str | None = None
-    """Path with {rollout_id} that every batch is written to, as JSON lines."""
+    """Path with {rollout_id}; every batch is written there as JSON lines."""
     load_debug: str | None = None
-    """The same to read batches from, in place of generating them."""
+    """Path with {rollout_id}; batches are read from there instead of being generated."""
     debug: Debug = "none"
-    """rollout_only: nothing is converted; train_only: no engine is asked for anything, and nothing is evaluated."""
+    """rollout_only: nothing is converted. train_only: no engine is used and nothing is evaluated."""
     eval: Mapping[str, EvalConfig] = field(default_factory=dict[str, EvalConfig])
     """Name -> data set."""
     pool: PoolConfig | None = None
-    """Cards and engines to start for the service; None = the engines are what `engine` says."""
+    """GPUs and engines to start for the service; None = the engines are those of `engine`."""
     trackers: Mapping[str, TrackerConfig] = field(default_factory=dict[str, TrackerConfig])
-    """Name -> where figures of batches and evaluations are kept."""
+    """Name -> tracker for the figures of batches and evaluations."""
     always_train_step: bool = False
-    """Figures stand at the train step that a rollout begins, not at its number (slime: wandb_always_use_train_step)."""
+    """Plot figures against the train step at which a rollout begins, not its number (slime:
+    wandb_always_use_train_step)."""
     global_batch_size: int | None = None
-    """Samples of a train step; only for that."""
+    """Samples per train step; used only for `always_train_step`."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.max_staleness < 0 or self.over_sampling < 0:
@@ -121,7 +122,7 @@ class ServiceConfig:
 
 
 def _check_template(name: str, template: str | None) -> None:
-    """Refuse a path that names the same file for every batch, or asks for more than the batch's number."""
+    """Refuse a path that names the same file for every batch, or has other placeholders."""
     if template is None:
         return
     try:

@@ -1,7 +1,7 @@
-"""Strategy options: the options of a strategy read by its own `Config`, and the functions that they name.
+"""Strategy options: reads a strategy's options by its own `Config`, and finds the functions that they name.
 
-Whatever a strategy wants of its options it says itself: a `Config` that reads another layout is an `OptionsReader`, and
-a field that names a function says so by `metadata={"plugin": kind}` (`core/strategy.py`). No strategy is known by name.
+A strategy declares everything about its options itself: a `Config` that reads another layout is an `OptionsReader`, and
+a field that names a function has `metadata={"plugin": kind}` (`core/strategy.py`). No strategy is known here by name.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ C = TypeVar("C")
 
 
 def read_options(kind: type[C], given: Mapping[str, Any]) -> tuple[C | None, str | None, list[ConfigFault]]:
-    """`kind`, the `Config` of a strategy, with these options; how another layout of them was read; and the faults.
+    """Read options into `kind`, the `Config` of a strategy. Returns it, how an older layout was read, and the faults.
 
-    Files that options name become absolute paths. Where there are faults, there is no `Config`.
+    Files that options name become absolute paths. If there are faults, the `Config` is None.
     """
     reading, reader = None, cast(object, kind)
     try:
@@ -42,13 +42,13 @@ def read_options(kind: type[C], given: Mapping[str, Any]) -> tuple[C | None, str
 
 
 def named_functions(options: Any) -> dict[str, Any]:
-    """Keyword of the strategy's constructor -> the function that the field of this name in its `Config` names."""
+    """Keyword of the strategy's constructor -> the function named by the field of the same name in its `Config`."""
     return {name: plugins.find(kind, getattr(options, name)) for name, kind in _plugin_kinds(type(options)).items()}
 
 
 def _nested(kind: type[Any], given: Mapping[str, Any]) -> tuple[Mapping[str, Any], frozenset[str]]:
-    """The options with switches that were fields of `kind` itself, as in older configurations, moved into its
-    table `published`, where they win; and their names."""
+    """Move switches that older configurations give as fields of `kind` into its table `published`, where they win.
+    Returns the options and the names of the moved switches."""
     of = get_type_hints(kind).get(PUBLISHED)
     table = given.get(PUBLISHED, {})
     if not is_dataclass(of) or not isinstance(table, Mapping):
@@ -69,5 +69,5 @@ def _unknown_functions(kind: type[Any], names: Mapping[str, str]) -> list[Config
 
 
 def _plugin_kinds(kind: type[Any]) -> dict[str, plugins.Kind]:
-    """Field of a `Config` that names a function -> the kind of plug-in it is."""
+    """Field of a `Config` that names a function -> the kind of plug-in."""
     return {field.name: field.metadata["plugin"] for field in fields(kind) if "plugin" in field.metadata}

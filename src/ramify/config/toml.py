@@ -1,7 +1,7 @@
-"""Toml: plain data -> TOML text. The standard library reads TOML and does not write it.
+"""Toml: writes plain data as TOML text. The standard library reads TOML but does not write it.
 
-What TOML cannot hold is left out (None) or refused with a `ConfigError` (None in a list, other types). For everything
-else `tomllib.loads(toml_text(data))` is `data` again.
+A value of None is left out. None in a list and values of other types raise `ConfigError`. For everything else
+`tomllib.loads(toml_text(data))` equals `data`.
 """
 
 import json
@@ -15,7 +15,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def toml_text(data: Mapping[str, Any]) -> str:
-    """`data` as TOML: of each table the plain values first, then its tables."""
+    """`data` as TOML: in each table the plain values come first, then its tables."""
     return "\n".join(_lines(data, ())) + "\n"
 
 
@@ -51,5 +51,5 @@ def _key(key: str) -> str:
 
 
 def _string(text: str) -> str:
-    """A basic string: JSON's escapes are TOML's, but for the one control character that JSON leaves as it is."""
+    """A basic string. JSON's escapes are valid in TOML, except one control character that JSON does not escape."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

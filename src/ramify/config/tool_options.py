@@ -1,7 +1,7 @@
-"""Tool options: what can be known to be wrong with an entry of `tools.use` before anything is made.
+"""Tool options: checks an entry of `tools.use` before anything is made.
 
 An entry names a class, a dataclass or a decorated function, whose keywords are the options, or a finished tool, which
-takes none. Types are checked where the hints are of plain data; what else a class takes is its own to check.
+takes none. Types are checked if the hints are plain data; a class checks everything else itself.
 """
 
 import inspect
@@ -20,13 +20,13 @@ PLAIN: Final = (str, int, float, bool, NoneType, Any)
 
 
 def found_tool(name: str, entry: ToolConfig) -> Any:
-    """What an entry names; a plain function as the tool it makes. Raises `ConfigError`."""
+    """What an entry names; a plain function becomes a tool. Raises `ConfigError`."""
     found = plugins.find("tool", entry.kind or name)
     return tool(name=name)(found) if inspect.isfunction(found) else found
 
 
 def option_faults(name: str, entry: ToolConfig) -> list[ConfigFault]:
-    """What is wrong with the entry `tools.use.NAME`."""
+    """Faults of the entry `tools.use.NAME`."""
     path, kind = f"tools.use.{name}", entry.kind or name
     try:
         found = found_tool(name, entry)
@@ -40,7 +40,7 @@ def option_faults(name: str, entry: ToolConfig) -> list[ConfigFault]:
 
 
 def keyword_faults(target: Callable[..., Any], options: Mapping[str, Any], *, path: str) -> list[ConfigFault]:
-    """Options that `target` does not take, or not of this type, and those it needs; `name` is given to it."""
+    """Options that `target` does not take, options of a wrong type, and missing ones. `name` is always given."""
     unknown = plugins.unknown_keywords(target, options)
     missing = plugins.missing_keywords(target, {*options, "name"})
     faults = [ConfigFault(f"{path}.{key}", message) for key, message in unknown.items()]
@@ -53,7 +53,7 @@ def keyword_faults(target: Callable[..., Any], options: Mapping[str, Any], *, pa
 
 
 def plain_faults(target: Callable[..., Any], options: Mapping[str, Any], *, path: str) -> list[ConfigFault]:
-    """Options that `target` takes as plain data of another type."""
+    """Options that `target` takes as plain data, but of another type."""
     hints = _hints(target)
     return [
         fault
@@ -64,7 +64,7 @@ def plain_faults(target: Callable[..., Any], options: Mapping[str, Any], *, path
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """Parameter -> hint; boundary to a user's annotations: those that cannot be read are not checked."""
+    """Parameter -> type hint. Boundary to a user's annotations: hints that cannot be read are not checked."""
     try:
         return get_type_hints(target.__init__ if inspect.isclass(target) else target)
     except Exception:  # noqa: BLE001 - the boundary
@@ -72,7 +72,7 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Whether a hint is of data that a configuration can hold, and nothing else."""
+    """Whether a hint allows only data that a configuration can hold."""
     if get_origin(hint) is Literal or hint in PLAIN:
         return True
     args = [each for each in get_args(hint) if each is not Ellipsis]

@@ -1,4 +1,4 @@
-"""TrackerConfig: where the figures of a service are kept. Values and their checks."""
+"""TrackerConfig: where the figures of a service are recorded. Values and their checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ NEEDS: Final[Mapping[Kind, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackerConfig:
-    """One tracker. `project`, `group` and `name` are labels, for those that have them."""
+    """One tracker. `project`, `group` and `name` are labels; not every kind uses them."""
 
     kind: Kind
     project: str | None = None
     group: str | None = None
     name: str | None = None
-    """Of the run. In trackio a run of this name that exists is joined."""
+    """Name of the run. If trackio already has a run of this name, new figures are added to it."""
     run_id: str | None = None
-    """wandb: of the run to join, such as the trainer's; None = one of our own. JSONL: written on every line."""
+    """wandb: id of the run to join, such as the trainer's; None = a run of our own. JSONL: written on every line."""
     entity: str | None = None
     """wandb: the team."""
     folder: str | None = None
-    """Where files go; what is there is added to. wandb: None = as its own settings say."""
+    """Folder for the files; figures are appended to existing ones. wandb: None = as its own settings say."""
     mode: Mode = "offline"
-    """online: wandb sends what it is told to its server, at once."""
+    """online: wandb sends figures to its server at once."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

@@ -1,5 +1,5 @@
-"""Judges: a branch -> a score, by rules, by a model's reply or by a value model.
+"""Judges: score a branch by rules, by a model's reply or by a value model.
 
-A judge may import the pure rooms and the other edges, never the runner, which asks models for it. Read `exact.py`
-first, then `llm.py`; `core/judge.py` holds the contract.
+A judge may import the pure rooms and the other edges, but not the runner, which asks the models. Read `exact.py` first,
+then `llm.py`. The contract is in `core/judge.py`.
 """

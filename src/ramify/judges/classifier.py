@@ -1,10 +1,11 @@
 # pyright: reportMissingImports=false
-# torch and transformers are no part of the development set-up; `engines.local` says how to get them.
-"""Classifier: step scores by a Hugging Face folder on this machine. Needs the extra `hf`.
+# torch and transformers are not part of the development set-up; `engines.local` says how to install them.
+"""Classifier: step scores from a Hugging Face folder on this machine. Needs the extra `hf`.
 
-A sequence classifier gives a score a text; with a step tag, a token classifier gives one at every tag, read by position
-and not by value. Two or more classes: softmax, the positive one's probability; a single number is passed on as it is.
-No code of the folder is run. Computed in one thread, so that the loop goes on; the weights are read when first needed.
+A sequence classifier gives one score per text. With a step tag, a token classifier gives one at the position of every
+tag. With two or more classes the score is the softmax probability of the positive class; a single number is passed on
+unchanged. No code from the folder is run. Scores are computed in one thread, so the event loop is not blocked. The
+weights are loaded when first needed.
 """
 
 import asyncio
@@ -39,14 +40,14 @@ class Classifier:
         self._loaded: tuple[Any, Any] | None = None
 
     async def scores(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """A list a text. Boundary to a model's code: whatever it raises is a `JudgeError`."""
+        """A list of scores per text. Boundary to a model's code: whatever it raises becomes a `JudgeError`."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._computed, list(texts))
         except Exception as error:
             raise JudgeError(f"the model in {str(self._folder)!r} gave no score: {error_text(error)}") from error
 
     async def close(self) -> None:
-        """The weights stay: another run may ask again."""
+        """The weights stay loaded: another run may use them."""
 
     def _computed(self, texts: list[str]) -> list[list[float]]:
         tokenizer, network = self._loaded or self._load()

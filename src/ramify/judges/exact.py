@@ -1,8 +1,8 @@
-"""Exact: compare the answer that a format reads from a branch with the gold answer. An oracle.
+"""Exact: compares the answer that a format reads from a branch with the gold answer. An oracle.
 
-Two answers are the same when they are equal after case, outer space and runs of space are ignored, or when both are
-the same decimal number (`1,000` is `1000.0`). A list of gold answers is a list of alternatives. Nothing is guessed from
-text outside the answer.
+Two answers are the same if they are equal after ignoring case, outer space and runs of space, or if both are the same
+decimal number (`1,000` is `1000.0`). A list of gold answers is a list of alternatives. Text outside the answer is not
+used.
 """
 
 import re
@@ -25,16 +25,16 @@ _NUMBER = re.compile(r"[-+]?([0-9]{1,3}(,[0-9]{3})+|[0-9]{1,40})(\.[0-9]{1,40})?
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """1.0 for the gold answer, 0.0 for another one or none; parts `answered` and `correct`."""
+    """1.0 for the gold answer, 0.0 for another answer or none; parts `answered` and `correct`."""
 
     format: Format
     name: str = "exact"
     is_oracle: bool = True
     is_same: IsSame | None = None
-    """Which answers mean the same; None = `is_same_answer`."""
+    """Whether two answers mean the same; None = `is_same_answer`."""
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
-        """One verdict a branch. Raises `JudgeError` if the problem has no gold answer."""
+        """One verdict per branch. Raises `JudgeError` if the problem has no gold answer."""
         if ANSWER not in problem.secret:
             raise JudgeError(f"problem {problem.uid!r} has no secret {ANSWER!r}; map its column: data.answer = ...")
         return [self._verdict(branch, gold_answers(problem.secret[ANSWER])) for branch in branches]
@@ -46,7 +46,7 @@ class Exact:
 
 
 def gold_answers(gold: object) -> list[str]:
-    """The alternatives a gold answer stands for, as text."""
+    """The alternatives of a gold answer, as text."""
     return [str(one) for one in gold] if isinstance(gold, list | tuple) else [str(gold)]
 
 
@@ -59,7 +59,7 @@ def is_same_answer(one: str, other: str) -> bool:
 
 
 def normalised(answer: str) -> str:
-    """Without case, outer space and runs of space."""
+    """The answer without case, outer space and runs of space."""
     return " ".join(answer.casefold().split())
 
 

@@ -1,9 +1,10 @@
 """Function: any Python function as a judge, `path/to/file.py:name`.
 
-It takes a response and the problem, and returns a number, None for no score, or a `Verdict` with parts. The first
-parameter is the response's text, or the `Branch` if it is annotated as one. A coroutine function runs in the loop, any
-other in a thread, so that a slow one delays nobody. A thread cannot be killed: one that hangs is left behind at the
-deadline, as a daemon that does not keep the process alive. An exception is a `JudgeError`, never a score.
+The function takes a response and the problem, and returns a number, None for no score, or a `Verdict` with parts. The
+first parameter is the response's text, or the `Branch` if it is annotated as one. A coroutine function runs in the
+event loop, any other function in a thread, so that a slow one delays nothing else. A thread cannot be killed: one that
+hangs is abandoned at the deadline, as a daemon that does not keep the process alive. An exception is a `JudgeError`,
+never a score.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from ramify.tools.function import returned
 
 
 class FunctionJudge:
-    """`function` takes (text or branch, problem)."""
+    """A judge that calls `function` with (text or branch, problem)."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class FunctionJudge:
         deadline_s: float = 60.0,
         max_threads: int = 16,
     ) -> None:
-        """`is_oracle`: whether it is handed the secret. `deadline_s` of one call. Raises `ConfigError`."""
+        """`is_oracle`: whether the function gets the secret. `deadline_s` limits one call. Raises `ConfigError`."""
         if inspect.isclass(function) or not callable(function):
             raise ConfigError(f"judge {name!r}: {function!r} is not a function; name a class as the judge's `kind`")
         if not 0 < deadline_s < math.inf or max_threads < 1:
@@ -48,11 +49,11 @@ class FunctionJudge:
         self._threads = DaemonThreads(max_threads)
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
-        """One call for each branch, concurrently. Raises `JudgeError`."""
+        """One call per branch, concurrently. Raises `JudgeError`."""
         return await side_by_side(self._verdict(branch, problem) for branch in branches)
 
     async def _verdict(self, branch: Branch, problem: Problem) -> Verdict:
-        """Boundary to a user's function: whatever it raises or returns that is no score is the judge's fault."""
+        """Boundary to a user's function: an exception or an invalid result is the judge's fault."""
         node = branch if self._takes_branch else branch.response_text
         limit = asyncio.timeout(self.deadline_s)
         try:
@@ -73,7 +74,7 @@ class FunctionJudge:
 
 
 async def side_by_side(judgements: Iterable[Coroutine[Any, Any, Verdict]]) -> list[Verdict]:
-    """Every verdict, in order. Raises the first fault after all have ended, so that none runs on alone."""
+    """All verdicts, in order. If one fails, waits until all have ended and raises the first fault."""
     found = await asyncio.gather(*judgements, return_exceptions=True)
     verdicts = [each for each in found if isinstance(each, Verdict)]
     fault = next((each for each in found if isinstance(each, BaseException)), None)
@@ -83,19 +84,19 @@ async def side_by_side(judgements: Iterable[Coroutine[Any, Any, Verdict]]) -> li
 
 
 def _takes_branch(function: Callable[..., Any], name: str) -> bool:
-    """Whether the first of its two parameters is a branch. Raises `ConfigError` for other numbers of parameters."""
+    """Whether the first of its two parameters is a branch. Raises `ConfigError` if it does not take two arguments."""
     try:
         inspect.signature(function).bind(None, None)
         first = next(iter(inspect.signature(function).parameters.values()))
     except TypeError:
         raise ConfigError(f"judge {name!r}: {function!r} must take two arguments, a response and the problem") from None
-    except ValueError:  # a function of C that does not say what it takes
+    except ValueError:  # a C function without a signature
         return False
     return _hint(function, first) is Branch
 
 
 def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """Boundary to a user's annotations: one that cannot be read is none."""
+    """Boundary to a user's annotations: annotations that cannot be evaluated are returned unchanged."""
     try:
         return get_type_hints(function).get(parameter.name)
     except Exception:  # noqa: BLE001 - the boundary

@@ -1,12 +1,12 @@
 """Llm: a language model as the judge, by rubric, self-reward, labels, tenths, a vote over nodes, or pairs.
 
-The model, its prompt and its sampling are an action of the run (role `judge`), so another judge is another table of a
-configuration. A reply that cannot be read, is cut or is out of range is no score: the model is told the fault in the
-same context and asked again, `max_replies` times in all; then the verdict is None, never 0. Read as published, only the
-first reply counts, with the value that the published code gives it.
+The model, its prompt and its sampling are an action of the run (role `judge`), so another judge is another table in the
+configuration. If a reply cannot be read, is cut or is out of range, the model is told the fault in the same context and
+asked again, up to `max_replies` replies. If none can be read, the verdict is None, never 0. With the published reading
+only the first reply counts, with the value that the published code gives it.
 
 Sources: MCTSr's strict scale, an integer in [-100, 100] asked for up to three times, BrendanGraham14/mcts-llm
-src/mcts_llm/mctsr.py (what is over 95 is the strategy's business: the raw integer is a part); labels and votes,
+src/mcts_llm/mctsr.py (the strategy handles values over 95; the raw integer is a part); labels and votes,
 princeton-nlp/tree-of-thought-llm src/tot/tasks/{game24,text}.py; tenths, lapisrocks/LanguageAgentTreeSearch
 hotpot/hotpotqa.py; both orders of a pair, arXiv 2306.05685 section 3.4.
 """
@@ -27,7 +27,7 @@ from ramify.judges.prompts import TEMPERATURES, Mode, prompt
 from ramify.judges.replies import CHOICE, LABELS, SCORE, Reading, label_value, tenths, vote, votes
 
 RANGES: Final = {"rubric": (0.0, 10.0), "self_reward": (-100.0, 100.0)}
-"""Of modes whose numbers are asked for within `low` and `high`."""
+"""Lowest and highest number of modes that use `low` and `high`."""
 PUBLISHED: Final = frozenset({"labels", "tenths", "vote"})
 """Modes that have a published reading."""
 NO_INTEGER: Final = "this is no integer; reply with the integer and nothing else"
@@ -56,9 +56,9 @@ class LlmJudge:
         reading: Reading = "corrected",
         max_replies: int = 3,
     ) -> None:
-        """`action` names an entry of the run's actions; None = the judge's name, and where there is none of that name a
-        prompt for the mode is asked of the policy's engine. `low` and `high`: None = the mode's own. `worth` of each
-        label, of which `num_samples` are drawn and summed. Raises `ConfigError`."""
+        """`action` names an entry of the run's actions; None = the judge's name. If the run has no such action, the
+        policy's engine is asked with the default prompt of the mode. `low` and `high`: None = the mode's own. `worth`
+        maps a label to its value; `num_samples` labels are sampled and summed. Raises `ConfigError`."""
         if mode not in get_args(Mode):
             raise ConfigError(f"judge {name!r}: mode = {mode!r}; allowed are {', '.join(get_args(Mode))}")
         if min(max_replies, num_samples) < 1:
@@ -91,7 +91,7 @@ class LlmJudge:
 
     @property
     def default_action(self) -> ActionConfig:
-        """The mode's own prompt, asked of the policy's engine."""
+        """The default prompt of the mode, asked of the policy's engine."""
         labels = sorted(self._worth, key=lambda label: -self._worth[label])
         return ActionConfig(
             edge="quotes",
@@ -101,7 +101,7 @@ class LlmJudge:
         )
 
     def check(self, action: ActionConfig) -> None:
-        """Refuse an action that is no judge's, or whose template does not cite what is judged."""
+        """Refuse an action that is not for judges, or whose template does not cite what is judged."""
         names = set(placeholders(action.template))
         numbers = {int(name) for name in names if _INDEX.fullmatch(name)}
         if self._is_of_several and not ({"choices"} <= names or {0, 1} <= numbers):
@@ -118,15 +118,16 @@ class LlmJudge:
             raise ConfigError(f"judge {self.name!r}: of a pair there are {{0}} and {{1}}; it cites {sorted(numbers)}")
 
     def sitting(self, num_nodes: int) -> Sitting:
-        """One dialogue a node, or a sample of one; one for a vote; one for each order of a pair."""
+        """The dialogues needed: one per node and sample, one for a vote, one for each order of a pair."""
         num_dialogues = {"vote": 1, "pairwise": 2}.get(self._mode, num_nodes * self._num_samples)
         return Sitting(num_dialogues, 1 if self._reading == "as_published" else self._max_replies)
 
     async def judge_by(
         self, dialogue: Dialogue, nodes: Sequence[Sequence[Branch]], problem: Problem
     ) -> Sequence[Verdict]:
-        """One verdict a node; value and part `raw` are what the model said. Of labels, the sum; of a vote, 1 for the
-        choice and 0 for the others; of a pair, the share of the two orders that chose it. Raises `JudgeError`."""
+        """One verdict per node; value and part `raw` are the model's number. For labels, the sum; for a vote, 1 for the
+        choice and 0 for the others; for a pair, the share of the two orders that chose the node. Raises
+        `JudgeError`."""
         match self._mode:
             case "vote":
                 return await self._voted(dialogue, [contexts[-1] for contexts in nodes])
@@ -142,7 +143,7 @@ class LlmJudge:
         return _verdict(None if text is None else self._number(text), num_replies)
 
     async def _labelled(self, dialogue: Dialogue, contexts: Sequence[Branch]) -> Verdict:
-        """A sample that cannot be read counts as the mean of the others; published, as nothing."""
+        """A sample that cannot be read counts as the mean of the others; with the published reading, as 0."""
         heard = [await self._heard(dialogue, contexts) for _ in range(self._num_samples)]
         read = [text for text, _ in heard if text is not None]
         value = label_value(read, worth=self._worth, reading=self._reading)
@@ -156,7 +157,7 @@ class LlmJudge:
         return [Verdict(value, {"num_replies": float(num_replies)}) for value in values]
 
     async def _compared(self, dialogue: Dialogue, branches: Sequence[Branch]) -> list[Verdict]:
-        """Each order once, since models prefer a place; an order that cannot be read leaves nothing to compare."""
+        """Ask in both orders, because models prefer a position. If one order cannot be read, both verdicts are None."""
         if len(branches) != 2:
             raise JudgeError(f"judge {self.name!r} compares two nodes, got {len(branches)}")
         there, num_there = await self._heard(dialogue, branches)
@@ -185,7 +186,7 @@ class LlmJudge:
         return self._mode in ("vote", "pairwise")
 
     def _number(self, text: str) -> float | None:
-        """The number in a reply; None = there is none where it belongs."""
+        """The number in a reply; None = no number in the expected place."""
         match self._mode:
             case "self_reward":
                 return int(text) if _INTEGER.fullmatch(text.strip()) else None
@@ -200,7 +201,7 @@ class LlmJudge:
                 return vote(text)
 
     def _fault(self, text: str, num_nodes: int) -> str | None:
-        """What is wrong with a reply, as the model is told; None = nothing is."""
+        """The fault of a reply, as the model is told; None = it is fine."""
         number = self._number(text)
         if number is None:
             return self._unreadable
@@ -213,7 +214,7 @@ class LlmJudge:
 
     @property
     def _unreadable(self) -> str:
-        """What a model is told that said no number."""
+        """What the model is told if its reply has no number."""
         match self._mode:
             case "self_reward":
                 return NO_INTEGER
@@ -234,5 +235,5 @@ def _verdict(number: float | None, num_replies: int) -> Verdict:
 
 
 def _plain(label: str) -> str:
-    """A label as replies are read for it."""
+    """A label in the form in which replies are compared with it."""
     return label.strip().rstrip(".").casefold()

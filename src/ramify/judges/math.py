@@ -1,8 +1,8 @@
 """Math: whether an answer equals the gold answer, by math-verify. An oracle. Needs the extra `math`.
 
-math-verify sets alarms, which only a main thread may do, and it may compute forever. So it runs in worker processes
-(`math_worker.py`), which are killed at the deadline and replaced. A hang, a crash or an exception there is a
-`JudgeError`, never a 0. Equal texts are equal without math-verify, and words are compared as text, because symbolic
+math-verify sets alarms, which only a main thread may do, and its computations may never end. So it runs in worker
+processes (`math_worker.py`), which are killed at the deadline and replaced. A hang, a crash or an exception in a worker
+is a `JudgeError`, never a 0. Equal texts are equal without math-verify. Words are compared as text, because symbolic
 algebra reads `Paris` as a product of five letters.
 """
 
@@ -29,19 +29,20 @@ from ramify.judges.function import side_by_side
 INSTALL: Final = "pip install 'ramify[math]'"
 WORKER: Final = Path(__file__).with_name("math_worker.py")
 START_S: Final = 60.0
-"""For a worker to import what it needs."""
+"""Seconds a worker has to start and import math-verify."""
 MAX_CHARS: Final = 4096
-"""Of an answer, its end: final answers are short, and are said last."""
+"""Characters of an answer that are compared, counted from its end: final answers are short and come last."""
 
 _WORDS = re.compile(r"[^\W\d_]{2,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 
 
 class MathJudge:
-    """1.0 for an answer that is worth the gold answer, 0.0 for another one or none; parts `answered` and `correct`."""
+    """1.0 for an answer equal to the gold answer, 0.0 for another answer or none; parts `answered` and `correct`."""
 
     def __init__(self, format: Format, *, name: str = "math", deadline_s: float = 10.0, max_workers: int = 2) -> None:
-        """`deadline_s` of one comparison, from when a worker takes it. Raises `ConfigError`, also without the extra."""
+        """`deadline_s` limits one comparison, from when a worker takes it. Raises `ConfigError`, also without the
+        extra."""
         if not 0 < deadline_s < math.inf or max_workers < 1:
             raise ConfigError(f"judge {name!r}: {deadline_s=!r}, {max_workers=!r}: both must be above 0")
         if importlib.util.find_spec("math_verify") is None:
@@ -58,14 +59,14 @@ class MathJudge:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
-        """One verdict a branch, side by side. Raises `JudgeError`."""
+        """One verdict per branch, computed concurrently. Raises `JudgeError`."""
         if ANSWER not in problem.secret:
             raise JudgeError(f"problem {problem.uid!r} has no secret {ANSWER!r}; map its column: data.answer = ...")
         gold = gold_answers(problem.secret[ANSWER])
         return await side_by_side(self._verdict(branch, gold) for branch in branches)
 
     async def close(self) -> None:
-        """End the workers."""
+        """Kill the idle workers."""
         workers, self._idle = self._idle, []
         for worker in workers:
             await _ended(worker)
@@ -87,7 +88,7 @@ class MathJudge:
         return bool(said["is_same"])
 
     async def _asked(self, question: dict[str, Any]) -> dict[str, Any]:
-        """One question to a worker of its own; one that does not answer is killed, and the next one is another."""
+        """Ask a worker one question; no other question shares it meanwhile. A worker that does not answer is killed."""
         async with self._free():
             alive = [each for each in self._idle if each.returncode is None]
             worker = alive.pop() if alive else await self._started()
@@ -134,7 +135,7 @@ class MathJudge:
         return worker
 
     def _free(self) -> asyncio.Semaphore:
-        """A place for one question. Workers belong to the loop that started them."""
+        """The semaphore for questions. Workers belong to the event loop that started them."""
         loop = asyncio.get_running_loop()
         if self._places is None or self._loop is not loop:
             self._places, self._loop, self._idle = asyncio.Semaphore(self._max_workers), loop, []
@@ -148,7 +149,7 @@ def _read(line: bytes, name: str) -> dict[str, Any]:
 
 
 def _is_words(gold: str) -> bool:
-    """Whether a gold answer is words, which no algebra is to take apart."""
+    """Whether a gold answer is words, which must not be parsed as algebra."""
     return bool(_WORDS.search(_COMMAND.sub(" ", gold))) and not re.search(r"[\d\\=+*/^]", gold)
 
 

@@ -1,9 +1,8 @@
 """Math worker: a killable process in which math-verify compares answers.
 
-It is a script that needs only the standard library and math-verify. It prints a line when it is ready; then it answers
-each line of JSON, `{"gold": [...], "answer": "..."}`, with one: `{"is_same": bool, "is_read": bool}`, or `{"fault":
-text}`. It ends with its input, even while it is busy. Gold comes first, because math-verify's comparison is not
-symmetric.
+The script needs only the standard library and math-verify. It prints a line when it is ready. Then it answers each JSON
+line, `{"gold": [...], "answer": "..."}`, with one line: `{"is_same": bool, "is_read": bool}`, or `{"fault": text}`. It
+exits when its input ends, even while it is busy. Gold comes first, because math-verify's comparison is not symmetric.
 """
 
 import json
@@ -17,7 +16,7 @@ import threading
 from typing import Any
 
 MAX_BYTES = 4 << 30
-"""Of address space: an answer such as 9**9**9**9 is a fault, not the end of the machine."""
+"""Limit of the address space: an answer such as 9**9**9**9 is a fault and does not exhaust the machine's memory."""
 
 _DELIMITED = re.compile(r"\$|\\\(|\\\[|\\boxed|\n")
 
@@ -28,7 +27,7 @@ def main() -> None:
     from math_verify import parse, verify
 
     def parsed(text: str) -> list[Any]:
-        """A whole answer is an expression as it stands; in a longer text it is looked for."""
+        """Parse the whole answer as an expression. If it has delimiters or does not parse, search for one in it."""
         tries = (text,) if _DELIMITED.search(text) else (f"${text}$", text)
         return next((found for each in tries if (found := parse(each, parsing_timeout=0))), [])
 
@@ -44,7 +43,7 @@ def main() -> None:
         asked = json.loads(lines.get())
         try:
             _say(compared(asked["gold"], asked["answer"]))
-        except Exception as error:  # noqa: BLE001 - boundary to math-verify and sympy, which raise whatever they like
+        except Exception as error:  # noqa: BLE001 - boundary to math-verify and sympy, which may raise anything
             _say({"fault": f"{type(error).__name__}: {error}"[:300]})
 
 

@@ -1,9 +1,9 @@
-"""Pooling: step scores by a vLLM server: `/classify` for a score a text, `/pooling` for one a step.
+"""Pooling: step scores from a vLLM server: `/classify` gives one score per text, `/pooling` one per step.
 
-Owns the wire format (vLLM 0.33): `{"model", "input": [text]}` to `/classify`, answered by `data[i].probs`; with `task =
-"token_classify"` to `/pooling`, answered by `data[i].data`, a row of classes for every step tag where the server's
-pooler is of type STEP (a default of Qwen2ForProcessRewardModel, else `--pooler-config`). Temporary faults are
-retried here and nowhere else; a server that stays down is a `JudgeError`.
+It owns the wire format (vLLM 0.33). `{"model", "input": [text]}` to `/classify` is answered by `data[i].probs`. With
+`task = "token_classify"`, `/pooling` is answered by `data[i].data`, a row of classes for every step tag if the server's
+pooler is of type STEP (the default of Qwen2ForProcessRewardModel, else set by `--pooler-config`). Temporary faults are
+retried only here. A server that stays down is a `JudgeError`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from ramify.edge.http import Http
 from ramify.edge.retries import RetryPolicy, Tries
 
 CALL_S: Final = 60.0
-"""Of one request of a batch."""
+"""Seconds for one request of a batch."""
 POLICY: Final = RetryPolicy(max_tries=4, cap_s=5.0, max_busy_s=60.0)
 
 
@@ -32,7 +32,7 @@ class _Answer(msgspec.Struct):
 
 
 class Pooling:
-    """Implements `StepScorer`. Raises `ConfigError` for what is no address, and without the extra `http`."""
+    """Implements `StepScorer`. Raises `ConfigError` for an invalid address, or if the extra `http` is missing."""
 
     def __init__(self, base_url: str, *, model: str | None, has_steps: bool, positive: int) -> None:
         self._http = Http(base_url.rstrip("/").removesuffix("/v1"))
@@ -41,7 +41,7 @@ class Pooling:
         self._positive: Final = positive
 
     async def scores(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """A list a text. Raises `JudgeError`."""
+        """A list of scores per text. Raises `JudgeError`."""
         body: dict[str, Any] = {"input": list(texts)}
         if self._model is not None:
             body["model"] = self._model
@@ -72,7 +72,7 @@ class Pooling:
                 raise JudgeError(f"{self._http.base_url}{path} answered what is no list of scores: {error}") from None
 
     def _read(self, one: _One) -> list[float]:
-        """The scores of one text: of rows of classes, that of the positive class."""
+        """The scores of one text. From a row of classes it takes the score of the positive class."""
         rows: Any = [one.probs] if one.probs is not None else one.data or []
         try:
             return [float(row[self._positive] if isinstance(row, list) else row) for row in rows]
@@ -81,7 +81,7 @@ class Pooling:
 
 
 def _pause_s(tries: Tries, error: EngineError) -> float | None:
-    """Seconds to wait before the next try; None = there is none."""
+    """Seconds to wait before the next try; None = do not retry."""
     if not error.is_retryable:
         return None
     return tries.pause_s(error.reason) if error.retry_after_s is None else tries.busy_pause_s(error.retry_after_s)

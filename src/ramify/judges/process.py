@@ -1,8 +1,8 @@
 """Process: a process reward model (PRM; rStar's process preference model), which scores every step of a path.
 
-A branch is its question and its steps, one for each node. Branches of all trees that are asked for at about the same
-time share a request. Each branch is scored whole, and `aggregate` turns the scores of its steps into the value of its
-node. Scales differ by model, so scores are passed on unchanged and never mixed.
+A branch is its question and its steps, one per node. Branches of all trees that are judged at about the same time share
+a request. Each branch is scored whole, and `aggregate` turns the scores of its steps into the value of its node. Scales
+differ by model, so scores are passed on unchanged and never mixed.
 
 Scorers: a Hugging Face folder on this machine (`classifier.py`, the extra `hf`), or a vLLM server that pools or
 classifies (`pooling.py`, the extra `http`).
@@ -25,11 +25,11 @@ from ramify.tools.together import Together
 Aggregate = Literal["last", "min", "mean", "product"]
 AGGREGATES: Final[tuple[Aggregate, ...]] = ("last", "min", "mean", "product")
 WINDOW_S: Final = 0.005
-"""How long the first branch waits for others."""
+"""Seconds that the first branch waits for others."""
 
 
 class StepScorer(Protocol):
-    """Scores texts, a list of numbers each: one for every step tag, or a single one for the whole text."""
+    """Scores texts. Each text gets a list of numbers: one for every step tag, or a single one for the whole text."""
 
     async def scores(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """Raises `JudgeError`."""
@@ -55,11 +55,11 @@ class ProcessJudge:
         deadline_s: float = 120.0,
         max_batch: int = 64,
     ) -> None:
-        """`model` is a folder or, beside a `base_url`, the name that the server knows it by.
+        """`model` is a folder or, with a `base_url`, the model's name on the server.
 
-        `step_tag` stands behind every step and is where a step's score is read; None = the text has one score, that of
-        its last step. `separator` stands between steps without a tag. `positive`: the class whose probability is the
-        score. `deadline_s` of one judgement. Raises `ConfigError`.
+        `step_tag` is written after every step, and the step's score is read there; None = each text has one score, that
+        of its last step. `separator` is written between steps without a tag. `positive`: the class whose probability is
+        the score. `deadline_s` limits one judgement. Raises `ConfigError`.
         """
         if aggregate not in AGGREGATES:
             raise ConfigError(f"judge {name!r}: aggregate = {aggregate!r}; allowed are {', '.join(AGGREGATES)}")
@@ -82,7 +82,7 @@ class ProcessJudge:
         self._together = Together[str, Sequence[float]](self._scored, window_s=WINDOW_S, max_questions=max_batch)
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
-        """One verdict a branch, with the parts `last min mean product num_steps`. Raises `JudgeError`."""
+        """One verdict per branch, with the parts `last min mean product num_steps`. Raises `JudgeError`."""
         steps = [self._steps(branch) for branch in branches]
         texts = [self._text(problem.question, each) for each in steps]
         try:
@@ -107,7 +107,7 @@ class ProcessJudge:
         return scores
 
     def _steps(self, branch: Branch) -> list[str]:
-        """What each node added behind the opening; a tag that a step spells itself is taken out."""
+        """The text that each node added after the opening. A step tag inside a step's own text is removed."""
         pieces = [piece for piece in branch.pieces if piece.segment.origin != "prompt"]
         steps = [
             branch.codec.decode([i for piece in of for i in piece.segment.ids.tolist() if i != branch.codec.eos_id])
@@ -134,7 +134,7 @@ class ProcessJudge:
 
 
 def aggregated(scores: Sequence[float]) -> Mapping[str, float]:
-    """The scores of a path's steps, aggregated by each rule."""
+    """The scores of a path's steps, combined by each rule."""
     return {
         "last": scores[-1],
         "min": min(scores),
@@ -144,7 +144,7 @@ def aggregated(scores: Sequence[float]) -> Mapping[str, float]:
 
 
 def scorer_of(name: str, *, model: str | None, base_url: str | None, step_tag: str | None, positive: int) -> StepScorer:
-    """The scorer. Raises `ConfigError` if none is named, or the named one does not exist."""
+    """The scorer. Raises `ConfigError` if no model is named or its folder does not exist."""
     if base_url is not None:
         from ramify.judges.pooling import Pooling
 

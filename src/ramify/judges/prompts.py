@@ -2,7 +2,7 @@
 
 Sources: MCTSr, BrendanGraham14/mcts-llm src/mcts_llm/mctsr.py (a strict grade); the value and vote prompts of
 princeton-nlp/tree-of-thought-llm src/tot/prompts; the value prompt of lapisrocks/LanguageAgentTreeSearch
-hotpot/hotpot.py. In our words, for any task, and without their examples.
+hotpot/hotpot.py. The wording is ours, for any task and without their examples.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,12 +38,12 @@ VOTE: Final = (
 TEMPERATURES: Final[Mapping[Mode, float]] = MappingProxyType(
     {"self_reward": 1.0, "labels": 0.7, "tenths": 1.0, "vote": 1.0}
 )
-"""Of what is asked repeatedly, as published: 0.7 in tree-of-thought-llm run.py, 1 in LanguageAgentTreeSearch
-hotpot/lats.sh. The other modes are greedy."""
+"""Temperatures of modes that sample repeatedly, as published: 0.7 in tree-of-thought-llm run.py, 1 in
+LanguageAgentTreeSearch hotpot/lats.sh. The other modes are greedy."""
 
 
 def prompt(mode: Mode, *, rubric: str, low: float, high: float, labels: Iterable[str]) -> str:
-    """The template of a mode."""
+    """The prompt template of a mode."""
     match mode:
         case "rubric":
             return RUBRIC.format(rubric=_literal(rubric), low=low, high=high)
@@ -58,5 +58,5 @@ def prompt(mode: Mode, *, rubric: str, low: float, high: float, labels: Iterable
 
 
 def _literal(text: str) -> str:
-    """Text whose braces cite nothing."""
+    """The text with its braces escaped, so that they cite nothing."""
     return text.replace("{", "{{").replace("}", "}}")

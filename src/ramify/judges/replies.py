@@ -1,7 +1,7 @@
-"""Replies: read a judge's text as numbers. Pure: text in, numbers out, no requests.
+"""Replies: reads a judge's text as numbers. Pure: text in, numbers out, no requests.
 
-Each function has our reading and the published one, whose errors are kept exactly. A reply that cannot be read is no
-vote and no value: None, never 0, unless the published reading says otherwise.
+Each function has a corrected reading and the published one, whose errors are kept exactly. A reply that cannot be read
+is no vote and no value: None, never 0, unless the published reading differs.
 
 Sources: princeton-nlp/tree-of-thought-llm src/tot/tasks/{text,game24}.py and
 scripts/crosswords/search_crosswords-dfs.ipynb; lapisrocks/LanguageAgentTreeSearch hotpot/hotpotqa.py.
@@ -15,24 +15,24 @@ from typing import Final, Literal
 Reading = Literal["corrected", "as_published"]
 
 CHOICE: Final = "best choice is "
-"""What a voter writes before the number of its choice."""
+"""A voter writes this before the number of its choice."""
 SCORE: Final = "score is"
-"""What a scorer of LATS writes before its integer from 1 to 10."""
+"""A scorer of LATS writes this before its integer from 1 to 10."""
 LABELS: Final[Mapping[str, float]] = MappingProxyType({"impossible": 0.001, "likely": 1, "sure": 20})
-"""What the labels of game24 are worth."""
+"""Values of the labels of game24."""
 CONFIDENCES: Final[Mapping[str, float]] = MappingProxyType({"certain": 1, "high": 0.5, "medium": 0.2, "low": 0.1})
-"""What the confidences of the crosswords are worth."""
+"""Values of the confidence words of the crosswords."""
 
 _INTEGER = re.compile(r"\d+")
 _MOST_DIGITS = 9
-"""No list of candidates is longer; a longer run of digits is no choice."""
+"""A number with more digits is not a choice: no list of candidates is that long."""
 
 
 def votes(replies: Sequence[str], num_candidates: int, *, reading: Reading = "corrected") -> list[int]:
-    """(num_candidates,) number of replies that chose each; candidates are numbered from 1 in the text.
+    """(num_candidates,) number of replies that chose each candidate. Candidates are numbered from 1 in the text.
 
-    Ours takes the last whole integer behind the first "best choice is "; published is the last digit, so that "12"
-    votes for 2 and "10" for none.
+    The corrected reading takes the last whole integer after the first "best choice is ". The published reading takes
+    only its last digit, so "12" votes for 2 and "10" for none.
     """
     counts = [0] * num_candidates
     for reply in replies:
@@ -43,7 +43,7 @@ def votes(replies: Sequence[str], num_candidates: int, *, reading: Reading = "co
 
 
 def vote(reply: str, *, reading: Reading = "corrected") -> int | None:
-    """The number a voter chose, from 1 on; None = it named none."""
+    """The number a voter chose, from 1; None = it named none."""
     number = _last_integer(reply, CHOICE)
     if number is None:
         return None
@@ -55,9 +55,9 @@ def vote(reply: str, *, reading: Reading = "corrected") -> int | None:
 def label_value(
     replies: Sequence[str], *, worth: Mapping[str, float] = LABELS, reading: Reading = "corrected"
 ) -> float | None:
-    """Sum of what the labels on the replies' last lines are worth; a label that is not known is worth nothing.
+    """Sum of the values of the labels on the replies' last lines; an unknown label has no value.
 
-    Published is 0 where no label is known, and only a label without space, capitals or a full stop is.
+    The published reading returns 0 if no label is known, and knows only labels without space, capitals or a full stop.
     """
     labels = [_label(reply, reading) for reply in replies]
     if reading == "corrected" and not any(label in worth for label in labels):
@@ -66,10 +66,10 @@ def label_value(
 
 
 def tenths(reply: str, *, reading: Reading = "corrected") -> float | None:
-    """A score from 1 to 10 as a tenth of it.
+    """A score from 1 to 10, divided by 10.
 
-    Ours takes the last integer behind the last "score is" and nothing out of range. Published looks for "10" anywhere
-    in the text, then for "9" and so on down, and is -1 if there is none.
+    The corrected reading takes the last integer after the first "score is", and None if it is out of range. The
+    published reading looks for "10" anywhere in the text, then for "9" and so on down, and returns -1 if there is none.
     """
     if reading == "as_published":
         return next((score / 10 for score in range(10, 0, -1) if str(score) in reply), -1.0)
@@ -78,7 +78,7 @@ def tenths(reply: str, *, reading: Reading = "corrected") -> float | None:
 
 
 def _last_integer(reply: str, behind: str) -> str | None:
-    """The last run of digits behind the first `behind`."""
+    """The last run of digits after the first `behind`."""
     _, found, rest = reply.partition(behind)
     numbers = _INTEGER.findall(rest) if found else []
     return numbers[-1] if numbers else None

@@ -1,7 +1,8 @@
-"""Value: the probability that an unfinished path ends well, by a small classifier over the model's own tokens.
+"""Value: the probability that an unfinished path ends well, from a small classifier over the model's own tokens.
 
-The shipped one was trained on q values of trees of the built-in tasks' training problems (`models.train_value`)
-and knows nothing of any other task. It reads the ids of a branch as they are, so its tokenizer must be the run's.
+The built-in classifier was trained on q values of trees from the built-in tasks' training problems
+(`models.train_value`) and knows no other task. It reads the ids of a branch unchanged, so its tokenizer must be the
+run's.
 """
 
 from collections.abc import Sequence
@@ -16,17 +17,18 @@ from ramify.engines.value_model import FOLDER, ValueModel
 
 
 class Value:
-    """Scores steps with a probability, 0 to 1. No oracle: it reads what the agent has seen."""
+    """Scores steps with a probability, 0 to 1. Not an oracle: it reads only what the agent has seen."""
 
     is_oracle = False
 
     def __init__(self, *, name: str = "process", model: str | Path = FOLDER) -> None:
-        """`model` is a folder of one `Qwen3ForSequenceClassification`; it is read when it is first asked."""
+        """`model` is the folder of a `Qwen3ForSequenceClassification`; it is loaded at the first judgement."""
         self.name = name
         self._folder = Path(model)
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
-        """One verdict a branch. Raises `JudgeError` for another tokenizer's ids and for a branch without room."""
+        """One verdict per branch. Raises `JudgeError` for ids of another tokenizer and for branches that are too
+        long."""
         for branch in branches:
             if branch.codec.sha256 != self._model.codec_sha256:
                 raise JudgeError(

@@ -1,5 +1,5 @@
 """Prepares a run from its configuration and grows its trees: `prepared.py` decides, `run.py` performs.
 
-It may import everything but the rooms around it (experiments, service, command line). Read `driver.py` first, which is
-one tree without asyncio, then `scheduler.py`.
+The runner may import every room except experiments, service and the command line. Read `driver.py` first (one tree
+without asyncio), then `scheduler.py`.
 """

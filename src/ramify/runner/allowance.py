@@ -1,4 +1,4 @@
-"""Allowance: the most a command may use, so that the ledger can reserve it before the command starts."""
+"""Allowance: the most a command may use. The ledger reserves it before the command starts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,19 +16,19 @@ from ramify.core.tree import Place, Tree
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Worst cases of the commands of one run; call it with a tree, a command and its place."""
+    """Worst cases for the commands of one run. Call it with a tree, a command and its place."""
 
     config: GrowthConfig
     actions: Mapping[str, ActionConfig]
     num_leaf_judges: int
     max_word: int
-    """Most tokens a growth of Tokens(n) is given beyond n, to finish a stop word or a character."""
+    """Most tokens that a growth of Tokens(n) may add after n to finish a stop word or a character."""
     asking: Mapping[str, SamplingJudge] = field(default_factory=dict[str, SamplingJudge])
-    """The judges that sample, by name."""
+    """Judges that ask models, by name."""
     whole_turns: frozenset[str] = frozenset()
-    """Actions whose engine says whole turns: nothing is asked for to finish a word."""
+    """Actions whose engine produces whole turns: they need no extra tokens to finish a word."""
     prices: Mapping[str, Prices] = field(default_factory=dict[str, Prices])
-    """Of engines, by name."""
+    """By engine name."""
     num_tool_tokens: int = 0
     """Most tokens of a request that describe tools."""
 
@@ -46,7 +46,7 @@ class Allowance:
         num_made = 0 if is_fresh else tree.num_tool_calls(place.parent)
         calls = max(0, self.config.max_tool_calls - num_made)
         is_step = command.until == "step"
-        # A turn computes at most its whole context, and each call but the last is followed by another turn.
+        # A turn computes at most its whole context, and a further turn follows each call except the last.
         num_turns = 1 if is_step else calls + 2
         turns = 1 if is_step else self._turns(command.action, decode)
         return Spend(
@@ -61,7 +61,7 @@ class Allowance:
         )
 
     def _judgement(self, tree: Tree, command: Judge) -> Spend:
-        """A judge that samples may need each of its replies, and each request at most its whole context."""
+        """A judge that samples may need all of its replies, and each request may compute its whole context."""
         spend, judge = Spend(judge_calls=len(command.nodes)), self.asking.get(command.judge)
         if judge is None:
             return spend
@@ -78,7 +78,7 @@ class Allowance:
         return spend
 
     def _growth_cost(self, tree: Tree, command: Grow, place: Place, *, decode: int, num_turns: int) -> int:
-        """Most picodollars of a growth of so many turns."""
+        """Most picodollars of a growth with this many turns."""
         prices = self._prices_of(command.action)
         if not prices.is_known:
             return 0
@@ -91,14 +91,14 @@ class Allowance:
         return self.prices.get(self.actions[action].engine, UNPRICED)
 
     def _quoted(self, tree: Tree, node: int, action: str) -> int:
-        """Most tokens of a fresh context that quotes all that led to `node`."""
+        """Most tokens of a fresh context that quotes everything on the way to `node`."""
         template, contexts = len(self.actions[action].template.encode()) + MESSAGE_TOKENS, tree.contexts(node)
         if action in tree.codecs:
             return template + sum(len(branch.text.encode()) for branch in contexts)
         return template + sum(branch.most_tokens for branch in contexts)
 
     def _requests(self, command: Grow, decode: int, *, num_turns: int) -> int:
-        """Most requests of a growth of so many turns, each of which may go on over several steps."""
+        """Most requests of a growth with this many turns; a turn may take several steps."""
         max_tokens = self.actions[command.action].max_tokens
         if self.config.max_turns is not None:
             num_turns = min(num_turns, self.config.max_turns)
@@ -108,7 +108,8 @@ class Allowance:
         return num_turns * self._requests_a_step(command.action, is_cut=is_cut)
 
     def _requests_a_step(self, action: str, *, is_cut: bool) -> int:
-        """One, and where a step is cut at a number of tokens, one for each token of a word that was begun."""
+        """Requests per step: one, and one for each token of an unfinished word if the step is cut at a number of
+        tokens."""
         return 1 + self.max_word if is_cut and action not in self.whole_turns else 1
 
     def _turns(self, action: str, decode: int) -> int:
@@ -126,12 +127,12 @@ class Allowance:
 
 
 def _num_quoted(tree: Tree, node: int, action: str) -> int:
-    """Most tokens that a node is in the tokenizer of a judge's action: of another one, as many as bytes."""
+    """Most tokens of a node in the tokenizer of a judge's action: its bytes, if that is not the run's tokenizer."""
     return len(tree.branch(node).text.encode()) if action in tree.codecs else tree.length(node)
 
 
 def _num_response_tokens(tree: Tree, node: int) -> int:
-    """Tokens behind the opening context of a node's branch."""
+    """Tokens after the opening context of a node's branch."""
     if tree.codec.is_exact:
         return tree.length(node) - tree.num_prompt(node)
     return tree.branch(node).num_response_tokens

@@ -1,8 +1,8 @@
-"""Answers: the answer of a finished tree to its question, the other answers ranked, and every vote.
+"""Answers: the answer of a finished tree to its question, the other answers ranked, and the result of every vote.
 
-A search names its candidates. A tree without a search has its leaves as candidates, without scores, because their
-rewards may come from a judge that knows the answer. The run's format reads the texts, the task says which answers mean
-the same, and the strategy's vote picks one. No judge is asked and no secret is read.
+A search names its candidates. In a tree without a search every leaf is a candidate, without a score, because its reward
+may come from a judge that knows the answer. The run's format reads the answers, the task says which answers mean the
+same, and the strategy's vote picks one. No judge is asked and no secret is read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,20 +17,21 @@ from ramify.core.tree import Tree
 from ramify.runner import votes
 
 ReadAnswer = Callable[[str], str | None]
-"""Response -> the answer in it."""
+"""Response -> its answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """One answer, and what speaks for it."""
+    """One answer and its support."""
 
     text: str
     nodes: tuple[int, ...]
-    """Where it was given, in order of request."""
+    """Nodes where it was given, in order of request."""
     score: float
-    """The highest of its candidates'."""
+    """The highest score of its candidates."""
     weight: float
-    """Sum of its candidates' scores, none of which counts below 0."""
+    """Sum of its candidates' scores. If any candidate of the tree has a negative score, all scores are first raised so
+    that the lowest is 0."""
 
     @property
     def num_votes(self) -> int:
@@ -39,18 +40,18 @@ class Solution:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What one tree answers."""
+    """The answers of one tree."""
 
     uid: str
     answer: str | None
-    """By the strategy's vote; None = no candidate gave one."""
+    """Chosen by the strategy's vote; None = no candidate gave an answer."""
     node: int | None
-    """Where it was first given, or given with the highest score."""
+    """The node whose answer the vote chose."""
     ranked: tuple[Solution, ...] = ()
     """All different answers: by score, then by weight, then in order of request."""
     num_candidates: int = 0
     by_vote: Mapping[Vote, int | None] = field(default_factory=dict[Vote, "int | None"])
-    """Where the answer stands that each vote picks."""
+    """Vote -> the node whose answer it picks."""
 
     def text_at(self, node: int | None) -> str | None:
         """The answer given at `node`."""
@@ -73,16 +74,16 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """How the trees of a run are asked for their answers."""
+    """Finds the answers of the trees of a run."""
 
     vote: Vote
     read: ReadAnswer
     is_same: IsSame
 
     def of(self, tree: Tree) -> Answers:
-        """The answers of a finished tree: those of its candidates; where no search named any, those of its leaves.
+        """The answers of a finished tree, from its candidates. If no search named any, every leaf is a candidate.
 
-        A path that a coin ended answers nothing.
+        A path that ended by random termination is no candidate.
         """
         leaves = (leaf for leaf in tree.leaves() if tree.stop(leaf) != ROULETTE)
         candidates = tree.candidates or tuple(Candidate(leaf, 0.0) for leaf in leaves)
@@ -101,7 +102,7 @@ class Answering:
 
 
 def _chosen(classes: Sequence[int], scores: Sequence[float]) -> dict[Vote, int | None]:
-    """Which answer each vote picks."""
+    """The number of the answer that each vote picks."""
     return {
         "best": votes.best(classes, scores),
         "first": votes.first(classes),

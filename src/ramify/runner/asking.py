@@ -1,9 +1,9 @@
-"""Asking: carries out what judges that sample ask of the run's models.
+"""Asking: carries out the questions that judges ask the models of the run.
 
-A judge's questions are steps of its command like any growth: sampled by the run's engines within its limits, recorded
-when complete, billed under the action's role. Resumed, a judge is given the replies it had, in their order, and no
-engine is asked for them again. A model that gives no reply is a `JudgeError`, a fault of this one judgement, also where
-its engine is down; only when that engine is one the run grows by does the run stop for it.
+A judge's questions are steps of its command, like any growth: the run's engines sample them within the run's limits,
+they are recorded when complete and billed under the action's role. After a resume, a judge first gets its recorded
+replies, in order, without asking an engine. A model that gives no reply is a `JudgeError`, a fault of this one
+judgement. That also holds if its engine is down, unless the run grows trees with that engine: then the run stops.
 """
 
 import re
@@ -29,7 +29,7 @@ from ramify.runner.sampler import CONTEXT_FULL, DEADLINE
 from ramify.runner.work import Path, Turn, Work, behind_end, message_segments, prompt_segments
 
 SPENT: Final = frozenset({"budget", DEADLINE})
-"""Stop words of a reply for which the tree had nothing left."""
+"""Stop words of a reply that mean that the tree has no budget or time left."""
 BUDGET: Final = Failure("budget")
 
 _THOUGHT = re.compile(r"\A.*</think>|<think>.*\Z", re.DOTALL)
@@ -44,17 +44,17 @@ class Asking:
     actions: Mapping[str, ActionConfig]
 
     def begin(self, work: Work, problem: Problem, *, places: Callable[[int], Place]) -> "Questions":
-        """The questions of one Judge command. `places`: number of a fresh context -> its place."""
+        """The questions of one Judge command. `places` maps the number of a fresh context to its place."""
         return Questions(work, problem, asking=self, places=places)
 
     def is_grown_by(self, action: str) -> bool:
-        """Whether the engine of `action` is one that the run grows by as well."""
+        """Whether the run also grows trees with the engine of `action`."""
         own = self.actions[action].engine
         return any(each.engine == own for each in self.actions.values() if each.role != "judge")
 
 
 class Questions:
-    """What one Judge command asks. Implements `Dialogue`."""
+    """The questions of one Judge command. Implements `Dialogue`."""
 
     def __init__(self, work: Work, problem: Problem, *, asking: Asking, places: Callable[[int], Place]) -> None:
         self._work = work
@@ -68,20 +68,20 @@ class Questions:
         self._path = Path(work, work.branch, work.place.seed)
         self._num_opened = 0
         self._is_fresh = True
-        """Whether the reply in the making is the first of its context."""
+        """Whether the current reply is the first of its context."""
         self._has_ended = False
         """Whether the last reply ended its context."""
         self._is_spent = False
 
     @property
     def had_failed(self) -> Failure | None:
-        """How the command had failed before the run was resumed; only its outcome had not been told."""
+        """How the command failed before the run was resumed, if only its outcome was not yet delivered."""
         last = self._work.done[-1] if self._work.done else None
         is_failed = last is not None and last.stop is not None and stop_word(last.stop).is_failure
         return Failure(str(last.notes["reason"])) if last is not None and is_failed else None
 
     def failure(self, error: JudgeError) -> Failure:
-        """How the command ends for this fault; having nothing left to ask with is no fault of the judge."""
+        """How the command ends for this fault. An exhausted budget is not a fault of the judge."""
         return BUDGET if self._is_spent else Failure(f"judge: {error}")
 
     async def open(self, contexts: Sequence[Branch]) -> Reply:
@@ -113,12 +113,12 @@ class Questions:
         return await self._heard(Turn(self._path.branch, self._path.seed, self._path.next_node))
 
     def close(self) -> None:
-        """Record the last reply of a context, which stays as it is. Harmless when repeated."""
+        """Record the last reply of a context unchanged. A second call does nothing."""
         if self._path.turn is not None:
             self._report(self._path.turn, self._ending(self._path.turn))
 
     def give_up(self, stop: str, reason: str, fault: str = "") -> None:
-        """Record what had been sampled of a reply that will not come, and why."""
+        """Record what was sampled of an unfinished reply, and why it was given up."""
         turn = self._path.turn or Turn(self._path.branch, self._path.seed, self._path.next_node)
         turn.notes |= {"reason": reason, "fault": fault}
         self._report(turn, stop)
@@ -146,7 +146,7 @@ class Questions:
         return fault
 
     def _again(self) -> Reply:
-        """The reply that the run had before it was resumed."""
+        """The reply that was recorded before the run was resumed."""
         step = self._recorded.popleft()
         self._path.add(step)
         self._has_ended = step.stop is not None
@@ -166,7 +166,7 @@ class Questions:
         return Reply(said, is_cut=finish.kind not in ("stop", "end_of_sequence"))
 
     def _observe(self, turn: Turn, fault: str) -> None:
-        """Tell the model what was wrong, as the format answers what is no action."""
+        """Tell the model what was wrong, as the format answers an invalid action."""
         format, codec, message = self._judge_format.format, turn.branch.codec, turn.message
         action, result = InvalidAction(fault), ToolResult(fault, "invalid")
         if message is not None and isinstance(format, MessageFormat):
@@ -203,7 +203,7 @@ class Questions:
 
 
 def _without_end(text: str, finish: Finish) -> str:
-    """A reply without thoughts, and without the stop word that ended it."""
+    """A reply without its thoughts and without the stop word that ended it."""
     said = _THOUGHT.sub("", text)
     place = said.rfind(finish.matched) if finish.matched else -1
     return said if place < 0 else said[:place]

@@ -1,6 +1,6 @@
-"""Build: a run from its configuration: its task, its engines, its problems.
+"""Build: makes a run from its configuration: its task, its engines, its problems.
 
-Boundary to plug-in code: whatever a task or an engine raises while it is made is a `ConfigError` that names it.
+Boundary to plug-in code: whatever a task or an engine raises while it is made becomes a `ConfigError` that names it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +25,8 @@ from ramify.runner.prepared import Prepared, prepare
 from ramify.tasks.data import DataFile
 
 Measured = Callable[[Engine, str], Engine]
-"""Puts something between an engine, whose server calls its model so, and what tries its requests again: an engine that
-is the same but for being watched."""
+"""Puts an observing layer between an engine and the layer that retries its requests. Arguments: the engine and its
+model's name. The result must behave like the engine."""
 
 
 def prepared_run(
@@ -40,9 +40,9 @@ def prepared_run(
     measured: Measured | None = None,
     shard: Shard = WHOLE,
 ) -> Prepared:
-    """Make and check a run's parts. Objects win over what the config names. `in_front` is as of `prepare`; `measured`
-    is asked for each engine that is built here. Of the problems it takes those of `shard`, or the portion it is given.
-    Raises `ConfigError`."""
+    """Make and check the parts of a run. Objects passed here replace what the config names. `in_front` is as in
+    `prepare`; `measured` is called for each engine built here. The run takes the problems of `shard`, or the portion it
+    is given. Raises `ConfigError`."""
     task = task or build_task(config)
     portion = problems if isinstance(problems, Portion) else shard.of(_named(problems, task, config))
     build = build_engine if measured is None else lambda each: measured(build_engine(each), each.model or "")
@@ -63,14 +63,14 @@ def problems_of(config: RunConfig) -> Sequence[Problem]:
 
 
 def _named(problems: Sequence[Problem | str] | None, task: Task, config: RunConfig) -> Sequence[Problem]:
-    """Problems, of bare questions too; None = as many of the task's as the configuration says."""
+    """The given problems, bare questions made into problems; None = as many of the task's as the configuration says."""
     if problems is None:
         return _problems_of(task, config)
     return [p if isinstance(p, Problem) else Problem(f"question-{i}", p) for i, p in enumerate(problems)]
 
 
 def _problems_of(task: Task, config: RunConfig) -> Sequence[Problem]:
-    """The task's problems, or those of a data file. Boundary to plug-in code: what it raises is a `ConfigError`."""
+    """The task's problems, or those of a data file. Boundary to plug-in code: its errors become a `ConfigError`."""
     has_own = config.data.path is not None or bool(config.data.questions)
     source = DataFile(config.data) if has_own and not isinstance(task, DataFile) else task
     try:
@@ -89,8 +89,8 @@ def build_task(config: RunConfig) -> Task:
 
 
 def build_engine(config: EngineConfig) -> Engine:
-    """The engine of a configuration: one, the replicas at its addresses, or those of servers started for it. Classes
-    that take a `Patience` are handed that of `engine.retry`."""
+    """The engine of a configuration: a single engine, the replicas at its addresses, or those of servers started for
+    it. Classes that take a `Patience` get the one of `engine.retry`."""
     build = client_of(config)
     urls, patience = config.base_urls, config.retry.patience
     if config.replicas:
@@ -103,12 +103,12 @@ def build_engine(config: EngineConfig) -> Engine:
 
 
 def logged(engine: Engine, config: EngineConfig) -> Engine:
-    """`engine`, keeping the log that its configuration names, if it names one."""
+    """`engine`, wrapped to keep a log if its configuration names one."""
     return engine if config.log is None else Logged(engine, Path(config.log))
 
 
 def client_of(config: EngineConfig) -> Callable[[str | None], Engine]:
-    """What makes the engine of a configuration by the address of its server; None = it has none."""
+    """Returns a function from a server's address to the engine; None = the engine has no address."""
     options = dict(config.options)
     if config.model is not None:
         options["model"] = config.model
@@ -122,7 +122,7 @@ def client_of(config: EngineConfig) -> Callable[[str | None], Engine]:
 
 
 def _with_servers(config: EngineConfig, build: Callable[[str], Engine]) -> Engine:
-    """An engine whose servers start when it connects. Raises `ConfigError` for one that has no servers."""
+    """An engine whose servers start when it connects. Raises `ConfigError` for an engine that has no servers."""
     from ramify.servers.launch import Launch
     from ramify.servers.self_served import self_served
 
@@ -137,10 +137,10 @@ def configured(
     engine: Engine | None = None,
     strategy: type[Strategy] | None = None,
 ) -> RunConfig:
-    """A config from a preset and keyword settings, whose double underscores stand for dots.
+    """A config from a preset and keyword settings, in which double underscores stand for dots.
 
-    A preset is not made small for an engine handed in, but for the built-in model's. A strategy handed in takes the
-    `strategy.options` that were given with it, and none of the preset's.
+    A preset is made small only for the built-in model, not for another engine passed here. A strategy passed here uses
+    the `strategy.options` in `settings` and none of the preset's.
     """
     flags = {name.replace("__", "."): value for name, value in settings.items()}
     options = {} if strategy is None else flags.pop("strategy.options", {})

@@ -1,7 +1,7 @@
 """Deadlines that hold whatever the code under them does.
 
-`asyncio.timeout` waits until the cancelled code gives in; plug-in code may swallow a cancellation, cancel itself or try
-to leave the process. `Deadlines.within` gives the caller its time back in each of these cases.
+`asyncio.timeout` waits until the cancelled code gives in, but plug-in code may swallow a cancellation, cancel itself or
+try to exit the process. `Deadlines.within` returns to the caller in each of these cases.
 """
 
 import asyncio
@@ -12,19 +12,19 @@ T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]
 
 GRACE_S = 1.0
-"""Time that cancelled code has to clean up before it is left to itself."""
+"""Seconds that cancelled code has to clean up before nobody waits for it any more."""
 
 
 class OutOfTime(Exception):
-    """The code under a deadline was still running at it. Private to the runner: callers turn it into data."""
+    """The code was still running at its deadline. Private to the runner: callers turn it into data."""
 
 
 class GaveUp(Exception):
-    """The code under a deadline cancelled itself or wanted the process to end."""
+    """The code under a deadline cancelled itself or tried to exit the process."""
 
 
 class Deadlines:
-    """Runs coroutines under deadlines, and owns those that did not stop when told to."""
+    """Runs coroutines under deadlines, and owns those that did not stop when cancelled."""
 
     def __init__(self) -> None:
         self.abandoned: set[asyncio.Task[Any]] = set()
@@ -32,14 +32,15 @@ class Deadlines:
     async def within(
         self, work: Work[T], seconds: float, *, unwanted: Callable[[T], object] = lambda result: None
     ) -> T:
-        """What `work()` returns or raises; `OutOfTime` after `seconds`, or `GaveUp`. Cancelling this cancels it.
+        """Return or raise what `work()` returns or raises. Raises `OutOfTime` after `seconds`, or `GaveUp`. Cancelling
+        this cancels the work.
 
-        `unwanted` is called with a result that came when nobody waited for it any more.
+        `unwanted` is called with a result that came after the deadline or a cancellation.
         """
         task = asyncio.create_task(contained(work))
         try:
             await asyncio.sleep(0)
-            if not task.done():  # Most tools of this process are by now, and need no timer.
+            if not task.done():  # Most tools inside this process are done by now and need no timer.
                 await asyncio.wait({task}, timeout=seconds)
         except asyncio.CancelledError:
             await self._stop(task, unwanted)
@@ -52,7 +53,7 @@ class Deadlines:
         return task.result()
 
     async def close(self) -> None:
-        """Ask once more what was abandoned to stop, and wait as long as is decent, but for each task only once."""
+        """Cancel the abandoned tasks once more and wait up to `GRACE_S` for them; afterwards forget them."""
         tasks = set(self.abandoned)
         for task in tasks:
             task.cancel()
@@ -63,7 +64,7 @@ class Deadlines:
     async def _stop(self, task: asyncio.Task[T], unwanted: Callable[[T], object]) -> None:
         def ended(task: asyncio.Task[T]) -> None:
             self.abandoned.discard(task)
-            # Looking at the exception keeps asyncio from reporting at exit that nobody did.
+            # Reading the exception keeps asyncio from reporting at exit that nobody did.
             if not task.cancelled() and task.exception() is None:
                 unwanted(task.result())
 
@@ -74,7 +75,7 @@ class Deadlines:
 
 
 async def contained(work: Work[T]) -> T:
-    """A task that raises SystemExit takes the loop down with it; here it is a fault of the code alone."""
+    """Raise `GaveUp` if the work raises SystemExit, which would otherwise stop the event loop."""
     try:
         return await work()
     except SystemExit as error:
@@ -82,7 +83,7 @@ async def contained(work: Work[T]) -> T:
 
 
 async def finished(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns. Cancelled meanwhile, this waits for its end and raises then; cancelled twice, at once."""
+    """Return what `work` returns. If cancelled, first wait for its end; a second cancellation raises at once."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -92,6 +93,6 @@ async def finished(work: Coroutine[Any, Any, T]) -> T:
 
 
 def is_being_cancelled() -> bool:
-    """Whether somebody wants the running task to end; if not, a `CancelledError` in it is a fault of its own code."""
+    """Whether the running task was asked to end. If not, a `CancelledError` in it is a fault of its own code."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,11 +1,11 @@
-"""Driver: one tree, its strategy, its ledger and its rule of delivery. No asyncio, no clock, no I/O.
+"""Driver: one tree, its strategy, its ledger and its order of delivery. No asyncio, no clock, no I/O.
 
-The shell calls `pump` to learn what to start, reports steps with `grew` and endings with `ended`, and calls `pump`
-again. Between two outcomes the strategy is always asked, so a recorded sequence of outcomes drives it to the same
-commands: resuming a run is feeding the record to a fresh driver and comparing what it says.
+The caller calls `pump` to learn what to start, reports steps with `grew` and endings with `ended`, and calls `pump`
+again. The driver asks the strategy after every single outcome, so a recorded sequence of outcomes leads to the same
+commands. To resume a run, feed the record to a fresh driver and compare its events with the record.
 
-Invariants: every command has exactly one outcome; nothing starts before the ledger has room for all it may use; an
-empty ask with nothing in flight before the strategy is done is a `ContractError`.
+Invariants: every command has exactly one outcome. Nothing starts before the ledger has room for all it may use. If the
+strategy is not done, asks for nothing and nothing is in flight, the driver raises `ContractError`.
 """
 
 import math
@@ -31,13 +31,13 @@ Need = Callable[[Tree, Command, Place | None], Spend]
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A command's outcome was put on the tree and told."""
+    """The outcome of a command is on the tree, and the strategy was told."""
 
     command_id: int
     ending: Ending
     outcome: Outcome
     num_steps: int
-    """Steps the command had grown."""
+    """Number of steps the command had grown."""
 
 
 DriverEvent = Asked | Delivered
@@ -45,7 +45,7 @@ DriverEvent = Asked | Delivered
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A command to carry out now, with what it may use at most."""
+    """A command to carry out now, and the most it may use."""
 
     command_id: int
     command: Grow | Judge
@@ -55,7 +55,7 @@ class Start:
 
 @dataclass(slots=True)
 class Pumped:
-    """What the shell has to do now."""
+    """What the caller has to do now."""
 
     starts: list[Start] = field(default_factory=list)
     cancels: list[int] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Pumped:
 
 
 class Driver:
-    """Drive one tree. `twin`, if given, is a second strategy built alike: what it asks must be the same."""
+    """Drives one tree. `twin`, if given, is a second strategy built the same way; it must ask for the same commands."""
 
     def __init__(
         self,
@@ -98,9 +98,9 @@ class Driver:
         return self._has_asked and not self.growth.flights and self._is_done()
 
     def pump(self, into: Pumped | None = None) -> Pumped:
-        """Ask, deliver what has ended, ask again after each, and say what to start and cancel.
+        """Ask, deliver what has ended, ask again after each outcome, and return what to start and cancel.
 
-        Whoever hands `into` over finds there what happened before a `ContractError` as well.
+        `into`, if given, is filled in place. It also holds what happened before a `ContractError`.
         """
         pumped = Pumped() if into is None else into
         if not self._has_asked:
@@ -123,7 +123,7 @@ class Driver:
         self._endings[command_id] = ending
 
     def has_ended(self, command_id: int) -> bool:
-        """Whether a command has ended, told or not."""
+        """Whether a command has ended; its outcome may not be delivered yet."""
         return command_id not in self.growth.flights or command_id in self._endings
 
     @property
@@ -132,7 +132,7 @@ class Driver:
         return frozenset(self.ledger.limits.counted())
 
     def candidates(self) -> tuple[Candidate, ...]:
-        """The answers of a search as it stands; none where the strategy is no search. Raises `ContractError`."""
+        """The current answers of a search; empty if the strategy is no search. Raises `ContractError`."""
         strategy = self.strategy
         if not isinstance(strategy, SearchStrategy):
             return ()
@@ -165,7 +165,7 @@ class Driver:
         return commands
 
     def _register(self, commands: Sequence[Command], pumped: Pumped) -> None:
-        """Put the commands of one ask on the tree; those that share a Fork share its record."""
+        """Put the commands of one ask on the tree. Commands that share a Fork share its record."""
         first = self.growth.num_asked
         decisions: dict[int, int] = {}
         asked: list[Command] = []
@@ -205,10 +205,10 @@ class Driver:
     # -- the budget ---------------------------------------------------------------------------------------------------
 
     def _start_waiting(self, pumped: Pumped) -> None:
-        """Start waiting commands in order while the ledger has room for the most each may use.
+        """Start waiting commands in order, each only when the ledger has room for the most it may use.
 
-        A command that does not fit waits for what is in flight to give back; with nothing in flight it takes what is
-        left, or fails for the budget.
+        A command that does not fit waits until commands in flight return what they did not use. If nothing is in
+        flight, it gets what is left, or fails with reason `budget`.
         """
         while self._waiting:
             command_id = self._waiting[0]
@@ -233,7 +233,7 @@ class Driver:
     # -- delivery -----------------------------------------------------------------------------------------------------
 
     def follow(self, order: Iterable[int]) -> None:
-        """Deliver these commands next, in this order, whatever else has ended: how a recorded run is told again."""
+        """Deliver these commands next, in this order, whatever else has ended. Used to replay a recorded run."""
         self._recorded_order.extend(order)
 
     def _next_delivery(self) -> int | None:
@@ -254,7 +254,7 @@ class Driver:
         outcome = self.growth.end(command_id, ending)
         num_unbilled = self.tree.num_leaves - num_before - num_billed
         if num_unbilled:
-            # A Close makes a leaf, and what grew below a closed path takes one away: no step bills either.
+            # A Close makes a leaf, and growth below a closed path removes one: no step bills these leaves.
             self.ledger.bill("policy", Spend(leaves=num_unbilled))
         self.num_failed += isinstance(outcome, Failed) and outcome.is_fault
         pumped.events.append(Delivered(command_id, ending, outcome, num_steps))
@@ -263,7 +263,7 @@ class Driver:
             self._twin.tell(self.tree, outcome)
 
     def _settle(self, command_id: int, ending: Ending) -> int:
-        """Give the reservation back and bill what the command's steps and scores used; returns the leaves billed."""
+        """Release the reservation and bill what the steps and scores used. Returns the number of leaves billed."""
         flight = self.growth.flights[command_id]
         used: dict[str, Spend] = {}
         for step in flight.steps:
@@ -292,7 +292,7 @@ class Driver:
         return bool(self._call(lambda: self.strategy.is_done(self.tree), "is_done"))
 
     def _call(self, method: Callable[[], T], what: str) -> T:
-        """Boundary to plug-in code: whatever a strategy raises becomes a ContractError that names it."""
+        """Boundary to plug-in code: whatever a strategy raises becomes a `ContractError` that names it."""
         try:
             return method()
         except RamifyError:
@@ -302,7 +302,7 @@ class Driver:
 
 
 def grouped(commands: Sequence[Command]) -> list[Command]:
-    """Bare Grows at one place in one ask are one decision: give them one Fork."""
+    """Bare Grows at the same place in one ask are one decision: give them one Fork."""
     places: dict[tuple[int, int | None], int] = {}
     for command in commands:
         if isinstance(command, Grow) and command.fork is None:

@@ -1,7 +1,7 @@
 """Events of a run, passed in order to its observers: the recorder, the report, the log, the progress bar.
 
-Observers are plain functions called in the run's own task; they must not block. The recorder is the first, so that
-nothing is shown before it is recorded.
+Observers are plain functions called in the run's own task, and they must not block. The recorder comes first, so an
+event is recorded before anything shows it.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from ramify.runner.driver import Delivered
 
 @dataclass(frozen=True, slots=True)
 class TreeOpened:
-    """A tree has its root. `index` is the problem's place in its source."""
+    """A tree has its root. `index` is the place of the problem in its source."""
 
     index: int
     tree: Tree
@@ -32,12 +32,12 @@ class CommandsAsked:
 
 @dataclass(frozen=True, slots=True)
 class StepGrown:
-    """A step is complete; it joins the tree when its command's outcome is delivered."""
+    """A step is complete. It joins the tree when the outcome of its command is delivered."""
 
     index: int
     command_id: int
     number: int
-    """Of the step within its command."""
+    """Place of the step within its command."""
     step: Step
 
 
@@ -49,17 +49,17 @@ class OutcomeTold:
 
 @dataclass(frozen=True, slots=True)
 class PhaseBegan:
-    """A tree's strategy entered a phase or a round of it."""
+    """A tree's strategy entered a phase, or a new round of one."""
 
     index: int
     phase: Phase
     num_active: int
-    """Commands in flight then."""
+    """Commands in flight at that moment."""
 
 
 @dataclass(frozen=True)
 class TreeClosed:
-    """Nothing more will happen to this tree; it leaves memory unless an observer keeps it."""
+    """The tree is finished. It leaves memory unless an observer keeps it."""
 
     index: int
     tree: Tree
@@ -72,26 +72,26 @@ class TreeClosed:
 
     @cached_property
     def spent(self) -> Mapping[str, Spend]:
-        """What the tree billed, by role; worked out once for all observers."""
+        """What the tree billed, by role. Computed once for all observers."""
         return self.tree.spent()
 
 
 @dataclass(frozen=True, slots=True)
 class TailCut:
-    """A crash had left half a record at the journal's end; it was cut off before the run went on."""
+    """A crash had left an incomplete record at the end of the journal. It was cut off before the run resumed."""
 
     what: str
     index: int = -1
-    """No tree's."""
+    """-1: the event belongs to no tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A run goes on in which trees had been finished before: nothing else is said of those."""
+    """The run was resumed. `num_closed` trees were finished before; there are no other events about them."""
 
     num_closed: int
     index: int = -1
-    """No tree's."""
+    """-1: the event belongs to no tree."""
 
 
 Event = TailCut | Resumed | TreeOpened | CommandsAsked | StepGrown | OutcomeTold | PhaseBegan | TreeClosed

@@ -1,8 +1,8 @@
-"""Folder: a run on disk, begun, resumed, divided into shards or not.
+"""Folder: a run on disk: begun or resumed, divided into shards or not.
 
-A divided run has the trees of the undivided one: indices, seeds and shares of the run's limits are the whole run's.
-What bounds work at one time (`max_trees`, `tools.max_parallel`) is dealt out among the shards that grow at the same
-time. What a process judges by its own experience (`max_failed_share`, `engine.retry`) each shard judges alone.
+A divided run has the same trees as an undivided one: indices, seeds and shares of the run's limits are those of the
+whole run. Limits on parallel work (`max_trees`, `tools.max_parallel`) are divided among the shards that grow at the
+same time. Each shard counts its own faults and retries (`max_failed_share`, `engine.retry`).
 """
 
 import time
@@ -39,14 +39,14 @@ from ramify.version import __version__
 def begin(
     config: RunConfig, path: Path, *, observers: Iterable[Observer] = (), measured: Measured | None = None
 ) -> RunReport:
-    """Grow a run into the new folder `path`. Raises `ConfigError`, `StoreError`, or `EngineError` where a server does
-    not answer, before anything starts; then there is no folder."""
+    """Grow a run into the new folder `path`. Before anything starts, raises `ConfigError`, `StoreError`, or
+    `EngineError` if a server does not answer; then no folder is created."""
     return loop.run(_begin(config, path, observers, measured))
 
 
 def resume(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
-    """Go on with a run that was killed or interrupted; nothing acknowledged is generated again. A divided run is grown
-    on by this process alone."""
+    """Continue a run that was killed or interrupted. Recorded steps are not generated again. This process alone
+    finishes a divided run."""
     if is_sharded(path):
         return loop.run(grow_here(path, observers=observers))
     return loop.run(grow_on(path, observers))
@@ -60,7 +60,7 @@ async def _begin(config: RunConfig, path: Path, observers: Iterable[Observer], m
 async def grow_new(run: Run, path: Path, observers: Iterable[Observer], *, text: str | None = None) -> RunReport:
     """Grow `run` into the new folder `path`, and close it. `text` is the configuration to record; None = the run's.
 
-    The folder is made when everybody who is needed has answered: a run that cannot start leaves none.
+    The folder is created after all engines and tools have answered. If a run cannot start, no folder is created.
     """
     prepared = run.prepared
     header, writing = header_of(prepared), Writing(durability=prepared.config.durability)
@@ -76,8 +76,8 @@ async def grow_new(run: Run, path: Path, observers: Iterable[Observer], *, text:
 async def grow_on(
     path: Path, observers: Iterable[Observer], *, config: RunConfig | None = None, portion: Portion | None = None
 ) -> RunReport:
-    """Go on with the run, or the shard of one, in the folder `path`. `config` stands for the recorded one, `portion`
-    for the problems that it would make."""
+    """Continue the run, or the shard of one, in the folder `path`. `config` replaces the recorded configuration,
+    `portion` the problems it would make."""
     config = config or from_toml(header_and_config(path)[1])
     if config.service is not None:
         raise ConfigError(f"{path} is a rollout service's, which its trainer opens again: see docs/service.md")
@@ -133,8 +133,8 @@ def refuse_other_weights(recorded: Header, now: Header) -> None:
 
 
 async def checked_start(config: RunConfig) -> tuple[Header, str, Sequence[Problem]]:
-    """What a divided run is begun with: its header, the text of its configuration, all its problems. Nothing is grown,
-    but everybody who is needed is asked. Raises as `begin`."""
+    """What is needed to begin a divided run: its header, the text of its configuration and all its problems. Nothing is
+    grown, but all engines and tools are asked. Raises as `begin`."""
     run = Run(prepared_run(config))
     try:
         await run.connect()
@@ -146,7 +146,8 @@ async def checked_start(config: RunConfig) -> tuple[Header, str, Sequence[Proble
 async def grow_shard(
     path: Path, portion: Portion, *, observers: Iterable[Observer] = (), num_at_once: int = 1
 ) -> RunReport:
-    """Grow one shard of the run at `path` to its end, from wherever it stands; `num_at_once` shards grow meanwhile.
+    """Grow one shard of the run at `path` to its end, from wherever it stands. `num_at_once` shards grow at the same
+    time.
 
     Raises `FolderBusy` if another process grows it.
     """
@@ -159,7 +160,7 @@ async def grow_shard(
 
 
 async def grow_here(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
-    """Grow the divided run at `path` to its end in this process, one shard after the other."""
+    """Finish the divided run at `path` in this process, one shard after the other."""
     began = time.monotonic()
     with closing(ShardedFolder.open(path)) as folder:
         problems = problems_of(from_toml(folder.config))
@@ -168,6 +169,6 @@ async def grow_here(path: Path, *, observers: Iterable[Observer] = ()) -> RunRep
 
 
 def dealt(config: RunConfig, num_at_once: int) -> RunConfig:
-    """The configuration for one of so many processes: its part of what may be done at one time, and at least 1."""
+    """The configuration for one of `num_at_once` processes: its part of the limits on parallel work, at least 1."""
     tools = replace(config.tools, max_parallel=max(1, config.tools.max_parallel // num_at_once))
     return replace(config, max_trees=max(1, config.max_trees // num_at_once), tools=tools)

@@ -1,7 +1,7 @@
-"""Formats: the format a run speaks: its task's own, or the one the configuration names.
+"""Formats: the format of a run: its task's own, or the one the configuration names.
 
-`chat` is built from the chat template of the engine's model, or of `format_options.template`, and the task's tools.
-Where an engine takes messages in place of token ids the format is `messages`, also around a tag format that is named.
+`chat` is built from the chat template of the engine's model, or of `format_options.template`, and the run's tools. If
+an engine takes messages instead of token ids, the format is `messages`; a tag format is then used inside messages.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ T = TypeVar("T")
 def build_format(
     config: RunConfig, task: Task, codec: Codec, *, tools: Sequence[Tool], engines: Iterable[Capabilities]
 ) -> Format:
-    """The format of a run that has these tools and samples by engines that can so much. Raises `ConfigError`."""
+    """The format of a run with these tools and engines with these capabilities. Raises `ConfigError`."""
     found = None if config.format is None else plugins.find("format", config.format)
     if all(engine.has_token_ids for engine in engines):
         return _chat(config, codec, tools) if found is Chat else _named_format(config, task, tools)
@@ -51,8 +51,8 @@ def build_format(
 
 
 def in_messages(format: TagFormat, tools: Sequence[Tool]) -> Messages:
-    """A tag format in chat messages: its tags, observations and answer; its opening is one message of the user, without
-    the control tokens around a user's turn that the built-in model knows."""
+    """A tag format in chat messages: its tags, observations and answer. Its opening becomes one user message, without
+    the control tokens that the built-in model has around a user's turn."""
     schemas = [schema_of(tool) for tool in tools]
     if unknown := set(format.tags).difference(str(schema["name"]) for schema in schemas):
         raise ConfigError(f"the format has tags for the tools {sorted(unknown)}, but the task has no such tools")
@@ -82,7 +82,7 @@ def _named_format(config: RunConfig, task: Task, tools: Sequence[Tool]) -> Forma
 
 
 def _plugins_of(options: Any) -> dict[str, Any]:
-    """Option -> the plug-in that it names, where it names one."""
+    """Option -> the plug-in that it names, for options that name one."""
     kinds = plugin_options(type(options))
     named = {option: name for option in kinds if (name := getattr(options, option)) is not None}
     return {option: plugins.find(kinds[option], name) for option, name in named.items()}
@@ -115,7 +115,7 @@ def _decoded(kind: type[T], config: RunConfig) -> T:
 
 
 def with_tags(format: Format, tools: Sequence[Tool]) -> Format:
-    """A format, with a tag for every tool that it has none for: the tool's name."""
+    """The format, with a tag added for every tool that has none. The tag is the tool's name."""
     if not isinstance(format, TagFormat):
         return format
     others = {tool.name: tool.name for tool in tools if tool.name not in format.tags}
@@ -123,7 +123,7 @@ def with_tags(format: Format, tools: Sequence[Tool]) -> Format:
 
 
 def model_folder(engine: EngineConfig) -> Path | None:
-    """Where the files of the engine's model are; None = not on this machine."""
+    """Folder with the files of the engine's model; None = not on this machine."""
     if engine.model is None:
         return MODELS["builtin"] if engine.name == EngineConfig().name else None
     folder = MODELS.get(engine.model, Path(engine.model))

@@ -1,8 +1,7 @@
-"""Grower: carries one Grow out: engine, action, tool, observation, again, until what was asked for is reached.
+"""Grower: carries out one Grow: engine, action, tool, observation, and again until the command is fulfilled.
 
-Owns no tree: it is handed the branch it continues and reports each complete step as it comes. Invariants: no token a
-model sampled is ever encoded from text; whatever the model's own tokens cause is a stop word on a leaf, and only what
-they do not cause is a `Failure`.
+It owns no tree: it gets the branch to continue and reports each complete step. Invariants: tokens that a model sampled
+are never encoded from text. What the model's own tokens cause is a stop word on a leaf; everything else is a `Failure`.
 """
 
 import asyncio
@@ -32,13 +31,13 @@ from ramify.runner.work import Path, Turn, behind_end, message_segments, prompt_
 from ramify.strategies.parts.entropy import STEP_ENTROPY, step_entropy_topk
 
 PRUNE_WORDS: Final = frozenset({"repetition", "no_valid_step", "tool_errors", "depth_limit"})
-"""Stop words that a prune rule's reason may begin with, `word: …`; any other reason ends a path as `closed`."""
+"""Stop words that a prune rule's reason may begin with (`word: …`). For other reasons a path ends as `closed`."""
 LIMIT_WARNING: Final = "\nNo tool calls are left. Give the final answer now.\n"
-"""What AT2PO's rule writes behind a call beyond the limit; in our words, given and never trained."""
+"""AT2PO's rule appends this after a call beyond the limit. The wording is ours; the text is given, never trained."""
 
 
 class Grower:
-    """Carry the Grows of one problem's tree out."""
+    """Carries out the Grows of one problem's tree."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class Grower:
             )
 
     async def grow(self, path: Path) -> Ending:
-        """Carry the work of `path` out, reporting each complete step. Raises `EnginesDown`: no fault of a path."""
+        """Carry out the work of `path` and report each complete step. Raises `EnginesDown`, which stops the run."""
         work = path.work
         if work.done and work.done[-1].stop is not None and stop_word(work.done[-1].stop).is_failure:
             return Failure(str(work.done[-1].notes["reason"]))
@@ -94,7 +93,7 @@ class Grower:
         return self._actions[action].edge == "quotes"
 
     def failed_step(self, path: Path, stop: str, *, reason: str, fault: str = "") -> Step:
-        """A step that says how a growth ended without its tokens being the cause; what it had sampled is billed."""
+        """A step that records why a growth ended, if its tokens are not the cause. What it sampled is billed."""
         name = path.work.command.action
         action = self._actions[name]
         edge = "continues" if path.num_steps else action.edge
@@ -108,7 +107,7 @@ class Grower:
             await self._sampler.sample(turn, path)
             is_to_act = turn.was_ended or (self._policy.no_action == "observe" and self._is_full(turn, path))
             if turn.message is not None and not is_to_act:
-                # The message was cut, and nothing can be added to it.
+                # The message was cut, and its engine cannot continue it.
                 turn.stop = turn.stop or "length"
             is_unfinished = turn.stop is None and is_to_act and await self._act(turn, path)
         if turn.stop is None and self._is_policy(path):
@@ -116,7 +115,8 @@ class Grower:
         return await self._closed(turn, path)
 
     def _opened(self, path: Path) -> Turn:
-        """A turn with nothing sampled yet; a fresh context begins with its prompt, what is only written is whole."""
+        """A turn with nothing sampled yet. A fresh context begins with its prompt; an action with a fixed text is
+        complete."""
         action = self._actions[path.work.command.action]
         turn = Turn(path.branch, path.seed, path.next_node)
         if action.edge == "quotes" and not path.num_steps:
@@ -130,7 +130,7 @@ class Grower:
         return turn
 
     async def _act(self, turn: Turn, path: Path) -> bool:
-        """Do what follows from how the run ended: end the path, or observe. True = the same step goes on."""
+        """Act on how the generation ended: end the path, or add an observation. True = the same step goes on."""
         assert turn.finish is not None
         action = self._read(turn) if turn.finish.kind == "stop" else None
         if action is None and turn.finish.kind == "stop":
@@ -157,7 +157,7 @@ class Grower:
         return turn.finish is None
 
     def _read(self, turn: Turn) -> Action | None:
-        """The action that ends what the model has just said."""
+        """The action at the end of what the model has just written."""
         if turn.message is not None and isinstance(self._format, MessageFormat):
             return self._format.hear(turn.message)
         return self._format.read(turn.branch.run_text)
@@ -166,7 +166,7 @@ class Grower:
         turn.stop = ruling.stop
         end = turn.branch.codec.eos_id
         if ruling.forced_eos_trained and end is not None:
-            # The published rules train this token; nobody sampled it, so here it stands as given, with weight 0.
+            # The published rules train this token, which nobody sampled. Here it is given, with weight 0.
             turn.take(Segment("given", token_array((end,))))
         if ruling.stop == "tool_limit":
             self._toolbox.count_limit_reached()
@@ -196,7 +196,7 @@ class Grower:
         return max_tokens is not None and turn.num_sampled >= max_tokens
 
     def _is_beyond_limit(self, turn: Turn) -> bool:
-        """Whether the call the turn has just asked for is one too many, and the path goes on all the same."""
+        """Whether the call is beyond the limit and the path still goes on."""
         return self._policy.at_limit == "warn" and _num_calls(turn.branch) >= self._config.max_tool_calls
 
     async def _use_tool(self, turn: Turn, path: Path, action: ToolAction) -> None:
@@ -217,7 +217,7 @@ class Grower:
             self._observe(turn, path, action, call)
 
     def _observe(self, turn: Turn, path: Path, action: Action, call: ToolCall) -> None:
-        """Write the observation, cut to the room there is; one that fills it ends the path."""
+        """Write the observation, cut to the available room. The path ends if the observation fills it."""
         spans = self._observation(turn, action, call)
         if messages := message_segments("given", turn.branch.codec, spans):
             first = replace(messages[0], tool_call=call, attachments=call.attachments)
@@ -234,13 +234,13 @@ class Grower:
             turn.stop = word
 
     def _room(self, turn: Turn, path: Path) -> tuple[int, str]:
-        """Tokens that an observation may have, and the stop word of one that has as many."""
+        """Most tokens an observation may have, and the stop word if it has that many."""
         response = self._config.max_response_tokens - turn.branch.num_response_tokens
         context = self._sampler.context_length(path.work.command.action) - turn.branch.num_tokens
         return min((response, "length"), (context, "context_full"))
 
     def _observation(self, turn: Turn, action: Action, call: ToolCall) -> str | Sequence[Span]:
-        """The observation; of one beyond its own limit the tool's text is cut. Its frame stays whole."""
+        """The observation. If it exceeds its own limit, the tool's text is cut and the frame around it stays whole."""
         result = ToolResult(call.result, call.status, call.metadata, call.attachments)
         codec, message = turn.branch.codec, turn.message
 
@@ -262,7 +262,7 @@ class Grower:
         return written(max(0, fitting - 1))
 
     async def _prune_at_end(self, turn: Turn) -> None:
-        """End the path where the format gives it up, or the prune rule, whose coin may let it go on."""
+        """End the path if the format or the prune rule says so. Random termination may let it go on."""
         reason = self._format.give_up(turn.branch) if isinstance(self._format, GivingUp) else None
         if reason is not None:
             _give_up(turn, reason, _word_of(reason))
@@ -310,7 +310,7 @@ class Grower:
         )
 
     def _measured(self, turn: Turn) -> dict[str, float]:
-        """Values of the whole step that need more than its own logprobs."""
+        """Measures of the whole step that need more than its own logprobs."""
         value = step_entropy_topk(turn.topk, turn.branch.codec.vocab_size) if turn.topk else None
         return {} if value is None else {STEP_ENTROPY: value}
 
@@ -321,11 +321,11 @@ def _give_up(turn: Turn, reason: str, stop: str) -> None:
 
 
 def _word_of(reason: str) -> str:
-    """The stop word of a path that is given up for a reason."""
+    """The stop word of a path that is given up for this reason."""
     word = reason.partition(":")[0]
     return word if word in PRUNE_WORDS else "closed"
 
 
 def _num_calls(branch: Branch) -> int:
-    """Calls of tools on a branch, those that were no action left out."""
+    """Tool calls on a branch, without those that were no action."""
     return sum(call.tool != "" for call in branch.tool_calls)

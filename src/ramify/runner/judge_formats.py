@@ -1,9 +1,9 @@
-"""Judge formats: in which format and tokenizer a judge asks its model.
+"""Judge formats: the format and tokenizer in which a judge asks its model.
 
-A model with the run's tokenizer is asked in the run's format. Any other model gets contexts of its own, in its own
-tokenizer: chat messages where its engine takes them, else its model's chat template, else the bare prompt. There the
-judged text is quoted as the run's format reads it, as text, so that no token of one tokenizer enters a context of the
-other.
+A model with the run's tokenizer is asked in the run's format. Any other model gets its own contexts in its own
+tokenizer: chat messages if its engine takes them, else its model's chat template, else the bare prompt. In those
+contexts the judged text is quoted as text, as the run's format reads it, so no token of one tokenizer enters a context
+of the other.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from ramify.runner.formats import model_folder
 from ramify.runner.sampler import Sampler
 
 BARE: Final = TagFormat(template="{question}", stops_at_answer=False)
-"""The prompt and nothing around it; an answer may stand between tags, as in a run of tags."""
+"""Only the prompt. The answer may stand between tags, as in a run with a tag format."""
 IN_MESSAGES: Final = Messages(BARE, options=MessagesOptions(system=""))
 
 
@@ -36,27 +36,27 @@ class JudgeFormat:
 
     sampler: Sampler
     format: Format
-    """Of its turns."""
+    """The format of its turns."""
     codec: Codec
     reader: Format | None = None
-    """The run's format, which reads what is cited; None = it is `format`."""
+    """The run's format, which reads the quoted text; None = `format` does."""
 
     def open(self, template: str, contexts: Sequence[Branch], problem: Problem) -> Sequence[Span]:
-        """A fresh context: the template around what it cites."""
+        """A fresh context: the template filled with what it quotes."""
         if self.reader is None:
             return self.format.quote(template, contexts, problem)
         return self.format.open(Problem(problem.uid, _cited(self.reader, template, contexts, problem)))
 
 
 def is_spoken_to(engine: Engine, codec: Codec, format: Format) -> bool:
-    """Whether an engine is spoken to in the run's format, of that codec."""
+    """Whether an engine can use the run's format with this codec."""
     is_in_messages = format.speaks == "messages" if isinstance(format, Refine) else isinstance(format, MessageFormat)
     is_taken = is_in_messages or engine.capabilities.has_token_ids
     return is_taken and engine.codec.sha256 == codec.sha256
 
 
 def format_for(engine: Engine, config: EngineConfig) -> Format:
-    """The format of another engine's contexts. Raises `ConfigError` for a model's folder without a chat template."""
+    """The format of another engine's contexts. Raises `ConfigError` if the model's folder has no chat template."""
     if not engine.capabilities.has_token_ids:
         return IN_MESSAGES
     named = config.options.get("tokenizer")
@@ -65,7 +65,7 @@ def format_for(engine: Engine, config: EngineConfig) -> Format:
 
 
 def _cited(reader: Format, template: str, contexts: Sequence[Branch], problem: Problem) -> str:
-    """The template around what it cites, without any turn of the run's format around it."""
+    """The template filled with what it quotes, without any turn of the run's format around it."""
     if isinstance(reader, Refine):
         spans = replace(reader, speaks="messages", system="").quote(template, contexts, problem)
     else:

@@ -1,7 +1,7 @@
 """Judges of a run: the task's and those of its configuration, checked before the start.
 
-Strategies ask the judges of the configuration. A judge with the name of a task's judge replaces it, also at leaves. A
-judge that samples has an action: the one it names, or its own default if the run has none of that name.
+Strategies ask the judges of the configuration. A judge with the name of a task's judge replaces it, also for leaves. A
+judge that asks a model has an action: the one it names, or its own default if the run has no action of that name.
 """
 
 import inspect
@@ -27,7 +27,7 @@ WANTED: Final = ("name", "is_oracle", "judge")
 
 
 def judges_of(config: RunConfig, task: Task, format: Format) -> tuple[Judges, tuple[str, ...]]:
-    """Every judge by name, and the names of those that score leaves, in their order. Raises `ConfigError`."""
+    """All judges by name, and the names of those that score leaves, in order. Raises `ConfigError`."""
     is_same = format.is_same_answer if isinstance(format, Equating) else None
     own = {
         judge.name: replace(judge, format=format, is_same=is_same or judge.is_same)
@@ -48,7 +48,8 @@ def judges_of(config: RunConfig, task: Task, format: Format) -> tuple[Judges, tu
 
 
 def judge_actions(config: RunConfig, judges: Judges, format: Format) -> dict[str, ActionConfig]:
-    """The run's actions, with those of judges whose own it has not. Raises `ConfigError` for one that is no judge's."""
+    """The run's actions, plus default actions for judges whose action the run lacks. Raises `ConfigError` if a judge
+    names an action that is not for judges."""
     actions = dict(config.actions)
     for judge in sampling(judges).values():
         if judge.action not in actions:
@@ -64,12 +65,12 @@ def judge_actions(config: RunConfig, judges: Judges, format: Format) -> dict[str
 
 
 def sampling(judges: Judges) -> dict[str, SamplingJudge]:
-    """Those that ask a model."""
+    """The judges that ask a model."""
     return {name: judge for name, judge in judges.items() if isinstance(judge, SamplingJudge)}
 
 
 def check_strategy_judges(options: Any, judges: Iterable[str], strategy: str) -> None:
-    """Refuse a strategy whose options `judge`, `…_judge` or `outcome` name one that the run does not have."""
+    """Refuse a strategy if its option `judge`, `…_judge` or `outcome` names a judge that the run does not have."""
     known = {*judges, REWARD}
     if not is_dataclass(options):
         return
@@ -84,7 +85,7 @@ def check_strategy_judges(options: Any, judges: Iterable[str], strategy: str) ->
 
 
 def _built(name: str, entry: JudgeConfig, format: Format) -> BranchJudge | SamplingJudge:
-    """Boundary to a user's class: whatever its making raises is a fault of what was named."""
+    """Boundary to a user's class: whatever its constructor raises becomes a `ConfigError` about the entry."""
     if faults := judge_faults(name, entry):
         raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
     found = found_judge(name, entry)
@@ -111,7 +112,7 @@ def _takes(target: Any, keyword: str) -> bool:
 
 
 def _spoken(action: ActionConfig, format: Format) -> ActionConfig:
-    """An action whose template opens a context as tag formats do; other formats put their own turns around it."""
+    """An action whose template opens a context as tag formats do. Other formats add their own turns."""
     if not isinstance(format, TagFormat):
         return action
     start, _, end = TagFormat().template.partition("{question}")

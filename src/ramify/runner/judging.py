@@ -1,4 +1,4 @@
-"""Judging: run judges, turn their faults into data, and give ground truth to oracles only."""
+"""Judging: runs judges, records their faults, and gives ground truth only to oracles."""
 
 import asyncio
 import math
@@ -20,17 +20,17 @@ from ramify.runner.deadline import is_being_cancelled
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """The judges of a run. `leaf` names those that score every leaf when it ends, the last one's value its reward."""
+    """The judges of a run. Those in `leaf` score every leaf when it ends; the last one's value is its reward."""
 
     judges: Mapping[str, BranchJudge | SamplingJudge]
     leaf: tuple[str, ...]
     deadline_s: float = 60.0
-    """Of a judgement by a judge that keeps no deadline of its own."""
+    """Seconds for one judgement, for judges that have no deadline of their own."""
     asking: Asking | None = None
-    """How judges that sample ask; None = there are none."""
+    """How judges ask models; None = no judge does."""
 
     async def leaf_scores(self, branch: Branch, problem: Problem) -> tuple[tuple[Score, ...], str | None]:
-        """Scores of a leaf by every leaf judge, and the first fault, if any: a fault is a score of None, never 0."""
+        """Scores of a leaf by every leaf judge, and the first fault, if any. A fault gives a score of None, never 0."""
         scores: list[Score] = []
         fault: str | None = None
         for name in self.leaf:
@@ -42,7 +42,7 @@ class Judging:
         return tuple(scores), fault
 
     def named(self, name: str) -> BranchJudge | SamplingJudge:
-        """The judge of that name. Raises `ContractError` if the run has none."""
+        """The judge with this name. Raises `ContractError` if the run has none."""
         if name not in self.judges:
             raise ContractError(f"there is no judge {name!r}; {nearest(name, self.judges)}")
         return self.judges[name]
@@ -50,7 +50,7 @@ class Judging:
     async def scores(
         self, name: str, branches: Sequence[Branch], problem: Problem, *, attempt: int = 0
     ) -> tuple[Score, ...]:
-        """One score a branch. Raises `JudgeError` if the judge raises, hangs or returns what is no verdict."""
+        """One score per branch. Raises `JudgeError` if the judge raises, hangs or returns no valid verdict."""
         judge = self.named(name)
         if isinstance(judge, SamplingJudge):
             raise JudgeError(f"judge {name!r} asks a model, which only a Judge command can pay for")
@@ -62,7 +62,7 @@ class Judging:
     async def asked(
         self, judge: SamplingJudge, nodes: Sequence[Sequence[Branch]], questions: Questions, *, attempt: int
     ) -> tuple[Score, ...]:
-        """As `scores`, by a judge that asks `questions` about nodes with these contexts; its replies are recorded."""
+        """Like `scores`, for a judge that asks models about nodes with these contexts. Its replies are recorded."""
         seen = questions.problem if judge.is_oracle else questions.problem.for_agents()
         try:
             verdicts = await self._verdicts(partial(judge.judge_by, questions, nodes, seen), judge.name)
@@ -72,7 +72,7 @@ class Judging:
                 questions.close()
 
     async def close(self) -> None:
-        """Let go of what the judges hold. Boundary to plug-in code: one that cannot keeps no other from it."""
+        """Close what the judges hold. Boundary to plug-in code: a failure of one judge does not stop the others."""
         for judge in self.judges.values():
             if isinstance(judge, Closable):
                 with suppress(Exception):
@@ -81,7 +81,7 @@ class Judging:
     async def _verdicts(
         self, judging: Callable[[], Awaitable[object]], name: str, *, deadline_s: float | None = None
     ) -> object:
-        """Boundary to plug-in code: whatever a judge raises is its fault, recorded."""
+        """Boundary to plug-in code: whatever a judge raises is recorded as its fault."""
         scope = asyncio.timeout(deadline_s)
         try:
             async with scope:

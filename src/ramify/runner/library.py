@@ -1,7 +1,7 @@
-"""The library: grow trees from inside anybody's process, with nothing on disk.
+"""The library: grow trees inside your own process and write nothing to disk.
 
-`rollout` returns trees and rows, `rollout_sync` is the same without an event loop, `steps` yields events and can stop a
-tree.
+`rollout` returns trees and rows. `rollout_sync` does the same without an event loop. `steps` yields events and can stop
+a tree.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ from ramify.runner.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What a rollout came to: its trees in order of their problems, and the report."""
+    """The result of a rollout: its trees in the order of their problems, and the report."""
 
     config: RunConfig
     trees: tuple[Tree, ...]
     report: RunReport
     answering: Answering
     post_hoc_reasons: tuple[str, ...] = ()
-    """Why forks of the strategy depend on tokens already drawn; empty = exact credits may be used."""
+    """Why the strategy's forks depend on tokens already drawn; empty = exact credits may be used."""
     post_hoc: PostHocRule | None = None
-    """The rule by which the strategy forks finished paths; None = it has none that balanced shares could be made of."""
+    """How the strategy forks finished paths; None = it has no rule that balanced shares can be made of."""
 
     def rows(self, *, per_tree: int | None = None) -> list[Row]:
-        """One row a kept leaf, each sampled token once, by the configured credit; with `per_tree`, exactly that many of
-        each tree. Raises `ExportError`."""
+        """One row for each kept leaf, by the configured credit; each sampled token counts once. With `per_tree`,
+        exactly that many rows of each tree. Raises `ExportError`."""
         return [
             row
             for tree in self.trees
@@ -50,7 +50,7 @@ class Rollout:
         ]
 
     def answers(self) -> list[Answers]:
-        """What each tree answers, in order of their problems."""
+        """The answers of each tree, in the order of their problems."""
         return [self.answering.of(tree) for tree in self.trees]
 
 
@@ -65,11 +65,11 @@ async def rollout(
     observers: Iterable[Observer] = (),
     **settings: Any,
 ) -> Rollout:
-    """Grow one tree a problem and return them.
+    """Grow one tree for each problem and return the trees.
 
-    `problems` are problems or questions; None = as many of the task's own as `config.prompts` says. `engine`, `task`
-    and `strategy` take objects where the config names built-in ones. `settings` are paths of the config with `__` for
-    the dot: `strategy__options={"n": 4}`, `limits__decode=224`. An engine handed in stays open. Raises `ConfigError`
+    `problems` are problems or plain questions; None = as many of the task's own as `config.prompts` says. Objects given
+    as `engine`, `task` and `strategy` replace those the config names. `settings` are paths of the config with `__` for
+    the dot: `strategy__options={"n": 4}`, `limits__decode=224`. An engine you pass stays open. Raises `ConfigError`
     before anything starts.
     """
     config = config or configured(preset, settings, engine=engine, strategy=strategy)
@@ -95,7 +95,7 @@ def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: An
 
 
 def grow(config: RunConfig, problems: Sequence[Problem], *, observers: Iterable[Observer]) -> RunReport:
-    """Grow a run of these problems in memory; nothing is kept but what the observers keep."""
+    """Grow the trees of these problems in memory. Only the observers keep what they want."""
     return loop.run(_observed(config, problems, observers))
 
 
@@ -109,7 +109,7 @@ async def _observed(config: RunConfig, problems: Sequence[Problem], observers: I
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """An event of a running rollout, and the means to stop the tree it is about."""
+    """An event of a running rollout, and a function that stops its tree."""
 
     event: Event
     stop: Callable[[], None]
@@ -126,7 +126,7 @@ async def steps(
     strategy: type[Strategy] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Watched]:
-    """Grow trees and yield what happens, in order. Leaving the loop cancels the rest. Arguments as in `rollout`."""
+    """Grow trees and yield events in order. Leaving the loop cancels the rest. Arguments as in `rollout`."""
     config = config or configured(preset, settings, engine=engine, strategy=strategy)
     run = Run(prepared_run(config, problems, engine=engine, task=task, strategy=strategy))
     events: asyncio.Queue[Event | None] = asyncio.Queue()

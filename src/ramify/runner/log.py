@@ -1,6 +1,6 @@
 """RunLog: the events of a run, one JSON object per line: phases and rounds, faults, closed trees.
 
-For people and dashboards; the journal is the record that counts. Only this file holds wall-clock times.
+For people and dashboards. The journal is the authoritative record. Only this file has the wall-clock times of events.
 """
 
 import resource
@@ -18,7 +18,7 @@ JsonLine = dict[str, Any]
 
 
 def log_line(event: Event, *, num_active: int, num_tool_calls: int) -> JsonLine | None:
-    """What is worth a line of the log; None for the rest."""
+    """The log line of an event; None if the event is not logged."""
     match event:
         case PhaseBegan(index, phase):
             line = {"event": "phase", "tree": index, "phase": phase.name, "round": phase.round}
@@ -33,7 +33,8 @@ def log_line(event: Event, *, num_active: int, num_tool_calls: int) -> JsonLine 
 
 
 class RunLog:
-    """Appends lines to a file, unbuffered, so that it can be followed; to be closed. `observe` is an observer."""
+    """Appends lines to a file, unbuffered, so that it can be followed live. Must be closed. `observe` is an
+    observer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,7 +44,7 @@ class RunLog:
         self._num_tool_calls = 0
 
     def observe(self, event: Event) -> None:
-        """Write the event down if it is worth a line. Raises `StoreError` when the disk takes no more."""
+        """Write the event if it is logged. Raises `StoreError` if the write fails."""
         self._count(event)
         line = log_line(event, num_active=sum(self._active.values()), num_tool_calls=self._num_tool_calls)
         if line is not None:

@@ -1,7 +1,7 @@
-"""Loop: a coroutine run to its end in an event loop of its own, as `asyncio.run` does.
+"""Loop: runs a coroutine to its end in its own event loop, like `asyncio.run`.
 
-The difference: at the end nothing is waited for that ignores being cancelled. A tool that hangs and swallows its
-cancellation would otherwise hold a process whose run is over, and one that is interrupted, for good.
+The difference: at the end it does not wait for tasks that ignore cancellation. Otherwise a tool that hangs and swallows
+its cancellation would keep the process alive after its run has ended or was interrupted.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = 0.6
-"""How long tasks that are left at the end, which have all been cancelled, are waited for."""
+"""Seconds to wait at the end for remaining tasks; all of them have been cancelled."""
 AGAIN_S = 0.1
-"""After this long they are cancelled again: a second interrupt finds some of them cleaning up after the first."""
+"""Seconds until remaining tasks are cancelled again: some may still clean up after a first interrupt."""
 
 NEW_OBJECTS = 10_000
-"""Objects made between two looks of the garbage collector, in place of CPython's 700. A turn leaves no cycles, but with
-hundreds of trees in flight its objects outlive 700 others and are walked again and again as old ones: with 512 trees
-that took 85 of 385 microseconds a turn, and takes 20 of 315 so (bench/many_trees.py)."""
+"""Allocations between two runs of the garbage collector; CPython's default is 700. A turn leaves no reference cycles,
+but with hundreds of trees in flight its objects survive 700 allocations and are scanned again and again as old objects.
+With 512 trees that took 85 of 385 microseconds a turn; with this value it takes 20 of 315 (bench/many_trees.py)."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """What `main` returns or raises. An interrupt cancels it; a second one ends it where it stands."""
+    """Return or raise what `main` does. An interrupt cancels `main`; a second one stops it at once."""
     runner = asyncio.Runner()
     try:
         with collecting_rarely():
@@ -35,7 +35,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 @contextlib.contextmanager
 def collecting_rarely() -> Iterator[None]:
-    """Let the garbage collector look less often. It is the process's: only around a loop that owns its thread."""
+    """Run the garbage collector less often, in the whole process: use it only around a loop that owns its thread."""
     first, *others = gc.get_threshold()
     gc.set_threshold(max(first, NEW_OBJECTS) if first else 0, *others)
     try:
@@ -54,6 +54,6 @@ def _close(runner: asyncio.Runner) -> None:
     if not tasks:
         runner.close()
         return
-    loop.set_exception_handler(lambda loop, context: None)  # It would complain of each task that is left.
+    loop.set_exception_handler(lambda loop, context: None)  # asyncio would report every task that is left.
     loop.close()
     asyncio.set_event_loop(None)

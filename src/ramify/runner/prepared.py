@@ -1,7 +1,7 @@
-"""Prepared: everything one run is made of, decided and checked before a token exists.
+"""Prepared: all parts of one run, decided and checked before any token is sampled.
 
-`prepare` makes it once: format, tools, judges, pruning, strategy. Nothing is opened, started or asked of a server, so a
-saved run is read by the same steps. `Run` grows it.
+`prepare` makes it once: format, tools, judges, pruning, strategy. It opens nothing, starts nothing and asks no engine's
+server, so reading a saved run uses the same steps. `Run` grows it.
 """
 
 import sys
@@ -52,37 +52,37 @@ from ramify.runner.work import prompt_segments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What one run is made of. Growing it changes nothing of it."""
+    """All parts of one run. Growing the run does not change it."""
 
     config: RunConfig
-    """Completed: with what tools' servers say of themselves, and the actions of judges."""
+    """The complete configuration: with what tools' servers say of themselves, and the actions of judges."""
     task: Task
     portion: Portion
-    """The problems it grows trees of."""
+    """The problems whose trees this run grows."""
     engines: Mapping[str, Retrying]
-    """By name, `policy` among them; each tries its requests again."""
+    """By name, including `policy`; each engine retries its requests."""
     policy: Engine
-    """The policy's engine as the trees see it."""
+    """The policy's engine as the trees use it."""
     codec: Codec
     tools: tuple[Tool, ...]
     format: Format
     judging: Judging
     judge_formats: Mapping[str, JudgeFormat]
-    """Judge's action -> how its model is spoken to."""
+    """Judge's action -> the format and tokenizer for asking its model."""
     pruning: PruneRule | None
     strategy: RunStrategy
     measures: frozenset[str]
-    """That the strategy reads."""
+    """Measures that the strategy reads."""
     post_hoc_reasons: tuple[str, ...]
     """Why the strategy's forks depend on tokens already drawn; empty = they do not."""
     post_hoc: PostHocRule | None
-    """The rule by which the strategy forks finished paths; None = it has none that balanced shares could be made of."""
+    """How the strategy forks finished paths; None = it has no rule that balanced shares can be made of."""
     answering: Answering
-    """How its trees are asked for their answers."""
+    """Finds the answers of a tree."""
 
     @property
     def engine(self) -> Retrying:
-        """The policy's, which `policy` may stand in front of."""
+        """The policy's engine. `policy` may be a layer in front of it."""
         return self.engines["policy"]
 
     @property
@@ -91,44 +91,44 @@ class Prepared:
 
     @property
     def rules(self) -> GrowthRules:
-        """Where growths may begin: what a live tree and its replay must agree on."""
+        """Where growths may begin. A live tree and its replay must use the same rules."""
         quoting = (name for name, action in self.config.actions.items() if action.edge == "quotes")
         return GrowthRules(self.format.stops, frozenset(quoting), self.codecs)
 
     @property
     def codecs(self) -> dict[str, Codec]:
-        """Judge's action -> the tokenizer of contexts of its own."""
+        """Judge's action -> the tokenizer of its own contexts."""
         return {action: each.codec for action, each in self.judge_formats.items() if each.reader is not None}
 
     @property
     def prices(self) -> dict[str, Prices]:
-        """Of the engines that have any, by name."""
+        """Prices by engine name, for engines that have prices."""
         return _prices(self.config)
 
     @property
     def described_tools(self) -> tuple[Mapping[str, Any], ...]:
-        """Those that every request to an engine that speaks in messages describes."""
+        """Tools described in every request to an engine that takes messages."""
         return self.format.schemas if isinstance(self.format, MessageFormat) else ()
 
     @property
     def whole_turns(self) -> frozenset[str]:
-        """Actions whose engine cannot go on inside a turn."""
+        """Actions whose engine cannot continue inside a turn."""
         actions, engines = self.config.actions, self.engines
         return frozenset(n for n, each in actions.items() if not engines[each.engine].capabilities.can_continue_turn)
 
     def limits(self, index: int) -> Limits:
-        """Of one tree: its own, and its share of the run's."""
+        """Limits of one tree: its own, and its share of the run's."""
         return self.config.limits.within(self.config.run_limits.share(self.portion.num_problems, index))
 
     def tree(self, problem: Problem) -> Tree:
-        """A tree with nothing but its opening context."""
+        """A tree that has only its opening context."""
         prompt = prompt_segments(self.codec, self.format.open(problem.for_agents()))
         seed = tree_seed(self.config.seed, problem.uid)
         return Tree(problem, self.codec, prompt, seed=seed, codecs=self.codecs)
 
     def check(self) -> None:
-        """Refuse what the engines, the tools, the actions or the problems cannot do: before the start, and again when
-        servers have said what they are. Raises `ConfigError`."""
+        """Raise `ConfigError` for what the engines, tools, actions or problems cannot do. Called before the start, and
+        again when servers have reported what they can do."""
         config, engines = self.config, self.engines
         used = _capabilities(engines, (each for name, each in config.actions.items() if name not in self.codecs))
         check_problems(self.problems, config)
@@ -146,7 +146,7 @@ class Prepared:
             check_growths(config, self.strategy.sample(), self.tree(self.problems[0]), used)
 
     def _check_dollars(self) -> None:
-        """Refuse a question whose opening context its dollars do not pay for."""
+        """Refuse a problem whose dollar limit does not pay for its opening context."""
         policy = self.config.actions["policy"]
         if policy.text or policy.engine not in self.prices:
             return
@@ -165,9 +165,9 @@ def prepare(
     strategy: type[Strategy] | None = None,
     in_front: Callable[[Engine], Engine] | None = None,
 ) -> Prepared:
-    """Decide and check all of a run. Raises `ConfigError` for whatever can be known to be wrong before the start.
+    """Decide and check all parts of a run. Raises `ConfigError` for every fault that can be known before the start.
 
-    `in_front` puts something between the policy's engine and the trees that sample from it.
+    `in_front` puts a layer between the policy's engine and the trees that sample from it.
     """
     config = replace(config, tools=listed(config.tools))
     others = {name: retrying(each, config.engines[name].retry) for name, each in (engines or {}).items()}
@@ -200,7 +200,7 @@ def prepare(
         measures=sample.measures,
         post_hoc_reasons=(sample.post_hoc_reason,) if sample.post_hoc_reason else (),
         post_hoc=post_hoc_rule(sample, format.stops),
-        # Leaves that no search grew answer by majority.
+        # Leaves of a strategy that is no search are answered by majority.
         answering=Answering(
             sample.vote if isinstance(sample, SearchStrategy) else "majority",
             format.answer,
@@ -214,7 +214,7 @@ def prepare(
 def _judge_format(
     config: RunConfig, engines: Mapping[str, Engine], own: Format, codec: Codec, action: str
 ) -> JudgeFormat:
-    """How judges ask by an action: in the run's own format wherever its engine is spoken to in that."""
+    """How judges ask by an action: in the run's own format wherever the action's engine can use it."""
     name = config.actions[action].engine
     engine = engines[name]
     if is_spoken_to(engine, codec, own):
@@ -224,7 +224,7 @@ def _judge_format(
 
 
 def _judges_sampler(config: RunConfig, engines: Mapping[str, Engine], stops: tuple[str, ...]) -> Sampler:
-    """What judges ask by: no tools, and a limit to each reply, but none to all of a dialogue but the context."""
+    """The sampler of judges: no tools, a limit on each reply, and no limit on a whole dialogue except the context."""
     room = config.growth.max_response_tokens
     actions = {
         name: replace(action, max_tokens=action.max_tokens or room)
@@ -241,6 +241,6 @@ def _prices(config: RunConfig) -> dict[str, Prices]:
 
 
 def _capabilities(engines: Mapping[str, Engine], actions: Iterable[ActionConfig]) -> dict[str, Capabilities]:
-    """Of the engines that these actions name."""
+    """Capabilities of the engines that these actions name."""
     used = {action.engine for action in actions}
     return {name: engine.capabilities for name, engine in engines.items() if name in used}

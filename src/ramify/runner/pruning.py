@@ -1,4 +1,4 @@
-"""Pruning: what the rule of a run says of paths, and the judge of steps whose value it reads, if it reads any."""
+"""Pruning: the prune rule of a run, and the judge of steps whose value the rule reads, if any."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,19 +18,19 @@ from ramify.strategies.parts.prune import Prune
 
 @dataclass(frozen=True, slots=True)
 class PruneAnswer:
-    """What came of asking about one path."""
+    """The answer for one path."""
 
     reason: str | None
-    """Why to give it up; None = go on."""
+    """Why to give the path up; None = it goes on."""
     scores: tuple[Score, ...] = ()
-    """What the judge gave, if there is one."""
+    """The judge's scores, if there is a judge."""
     fault: str | None = None
-    """Why it gave nothing: the path goes on."""
+    """Why the judge gave no score; the path then goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class PruneRule:
-    """A rule, asked of paths that have not ended."""
+    """A prune rule, for paths that have not ended."""
 
     rule: Prune
     judging: Judging
@@ -38,7 +38,7 @@ class PruneRule:
 
     @classmethod
     def of(cls, growth: GrowthConfig, task: Task, judging: Judging) -> "PruneRule | None":
-        """The pruning of a run, if it names a rule. Raises `ConfigError` for a judge that may not be asked."""
+        """The prune rule of a run, or None. Raises `ConfigError` for a judge that may not be asked."""
         if growth.prune is None:
             return None
         if growth.prune_judge is not None:
@@ -47,7 +47,7 @@ class PruneRule:
         return cls(partial(found, **growth.prune_options), judging, growth.prune_judge)
 
     async def ask(self, branch: Branch, problem: Problem) -> PruneAnswer:
-        """Whether to give the path up. A judge's fault is data: its score is None."""
+        """Whether to give the path up. A judge's fault is recorded as a score of None."""
         if self.judge is None:
             return PruneAnswer(self.rule(branch))
         try:
@@ -59,7 +59,7 @@ class PruneRule:
 
 
 def _check(name: str, judging: Judging) -> None:
-    """Refuse a judge that is not there, that saw the answer, or that samples."""
+    """Refuse a judge that does not exist, that knows the answer, or that asks a model."""
     if name not in judging.judges:
         raise ConfigError(
             f"growth.prune_judge = {name!r}: the run has no such judge; {nearest(name, judging.judges)} Name one by "

@@ -1,4 +1,4 @@
-"""Recorder: the observer that writes a run down; always the first, so that nothing is acted on or shown unwritten."""
+"""Recorder: the observer that writes a run to its store. It comes first, so nothing is shown before it is written."""
 
 from ramify.runner.events import CommandsAsked, Event, OutcomeTold, StepGrown, TreeClosed, TreeOpened
 from ramify.store import recording
@@ -6,7 +6,7 @@ from ramify.store.store import Store
 
 
 class Recorder:
-    """Append a record to `store` for every event that a replay needs."""
+    """Appends a record to `store` for every event that a replay needs."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

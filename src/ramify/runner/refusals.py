@@ -1,6 +1,6 @@
-"""Refusals: what a run asks for and its problems, engines, tools or actions cannot do, said before it starts.
+"""Refusals: checks, before the start, that the run's problems, engines, tools and actions can do what it asks for.
 
-Each check raises `ConfigError` and changes nothing. What engines that speak in messages cannot do: `whole_turns.py`.
+Each check raises `ConfigError` and changes nothing. Checks for engines that take messages are in `whole_turns.py`.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from ramify.strategies.parts.entropy import LOGPROBS, STEP_ENTROPY
 
 
 def check_problems(problems: Sequence[Problem], config: RunConfig) -> None:
-    """Refuse two problems of one uid, and more problems than the run's limits can be shared among."""
+    """Refuse two problems with one uid, and more problems than the run's limits can be shared among."""
     counts = Counter(problem.uid for problem in problems)
     twice = [uid for uid, count in counts.items() if count > 1]
     if twice:
@@ -35,7 +35,7 @@ def check_problems(problems: Sequence[Problem], config: RunConfig) -> None:
 
 
 def check_prices(config: RunConfig, prices: Mapping[str, Prices]) -> None:
-    """Refuse a limit in dollars where an engine that actions ask has no prices."""
+    """Refuse a limit in dollars if an engine that some action uses has no prices."""
     if config.limits.dollars is None and config.run_limits.dollars is None:
         return
     for name in sorted({action.engine for action in config.actions.values() if not action.text}):
@@ -48,7 +48,7 @@ def check_prices(config: RunConfig, prices: Mapping[str, Prices]) -> None:
 
 
 def check_opening(tree: Tree, prices: Prices, limits: Limits) -> None:
-    """Refuse a limit in dollars that does not pay for the opening context of `tree` and one token behind it."""
+    """Refuse a limit in dollars that does not pay for the opening context of `tree` and one more token."""
     num_tokens = tree.branch(ROOT).most_tokens
     least = prices.most(num_tokens, 1)
     if least > limits.counted()["picodollars"]:
@@ -68,7 +68,7 @@ def check_codecs(engines: Mapping[str, Engine], codec: Codec) -> None:
 
 
 def check_measures(measures: Iterable[str], capabilities: Capabilities, strategy: str) -> None:
-    """Refuse a strategy that reads what its engine cannot measure."""
+    """Refuse a strategy that reads measures its engine cannot give."""
     given = capabilities.measures | ({STEP_ENTROPY} if capabilities.max_topk else set())
     given |= {LOGPROBS} if capabilities.logprobs is not None else set()
     for measure in sorted(measures):
@@ -80,7 +80,7 @@ def check_measures(measures: Iterable[str], capabilities: Capabilities, strategy
 
 
 def check_tools(format: Format, names: Collection[str]) -> None:
-    """Refuse a format that calls tools which the run has not."""
+    """Refuse a format that calls tools the run does not have."""
     for tool, tag in format.tools().items():
         if tool not in names:
             raise ConfigError(
@@ -89,7 +89,7 @@ def check_tools(format: Format, names: Collection[str]) -> None:
 
 
 def check_spelling(stops: Iterable[str], codec: Codec) -> None:
-    """Refuse stop words that a tokenizer does not give back as they are."""
+    """Refuse stop words that change when the tokenizer encodes and decodes them."""
     for word in stops:
         text = codec.decode(codec.encode(word))
         if word not in text:

@@ -19,17 +19,17 @@ from ramify.runner.tool_metrics import merged_figures
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """What one of a run's engines was asked for."""
+    """Requests made to one of a run's engines."""
 
     actions: tuple[str, ...]
-    """That sample from it."""
+    """Actions that sample from it."""
     requests: int
     retries: int
-    """Tries beyond the first that faults have cost."""
+    """Tries after the first, caused by faults."""
     waits: int
-    """Times a request waited for it because it was busy, lost a replica or could not be reached."""
+    """How often a request waited because the engine was busy, lost a replica or could not be reached."""
     wasted_tokens: int
-    """Sampled in turns that it aborted."""
+    """Tokens sampled in turns that the engine aborted."""
     replicas: tuple[ReplicaStats, ...] = ()
     """Empty = it has none."""
 
@@ -65,10 +65,10 @@ class RunReport:
     """Problem uid -> why its tree was not finished."""
     tools: dict[str, float] = field(default_factory=dict)
     engines: dict[str, EngineReport] = field(default_factory=dict)
-    """By name; empty = there is one, and it has no replicas."""
+    """By name; empty = the run has one engine, without replicas."""
     seconds: float = 0.0
     max_rss_mb: float = 0.0
-    """Of the process; where several shared the run, of the one that had most."""
+    """Highest memory of the process, in MiB. If several processes shared the run, the highest of any."""
     _sum_rewards: float = 0.0
     _num_judged: int = 0
     _num_solved: int = 0
@@ -106,20 +106,20 @@ class RunReport:
         self._add_rewards([r for leaf in leaves if (r := tree.reward(leaf)) is not None])
 
     def _add_rewards(self, rewards: list[float]) -> None:
-        """Count one tree's judged leaves in."""
+        """Add the rewards of one tree's judged leaves."""
         self._sum_rewards += sum(rewards)
         self._num_judged += len(rewards)
         self._num_solved += any(reward >= 1 for reward in rewards)
         self._num_mixed += len(set(rewards)) > 1
 
     def finish(self, *, seconds: float, tools: dict[str, float], engines: Mapping[str, EngineReport]) -> "RunReport":
-        """Work the figures over all trees out. Mutates and returns the report."""
+        """Compute the figures over all trees. Mutates and returns the report."""
         self.seconds, self.tools, self.engines = seconds, tools, dict(engines)
         self.max_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return self._divided()
 
     def _divided(self) -> "RunReport":
-        """Work the means and shares out of the sums. Mutates and returns the report."""
+        """Compute means and shares from the sums. Mutates and returns the report."""
         if self._num_judged:
             self.mean_reward = self._sum_rewards / self._num_judged
             self.coverage = self._num_solved / self.trees
@@ -130,7 +130,7 @@ class RunReport:
 
     @classmethod
     def merged(cls, reports: Iterable["RunReport"], *, seconds: float) -> "RunReport":
-        """One report of a run whose trees several processes grew in `seconds`; means and shares are of all trees."""
+        """One report of a run whose trees several processes grew in `seconds`. Means and shares are over all trees."""
         whole, every = cls(), list(reports)
         for report in every:
             whole._include(report)
@@ -163,12 +163,12 @@ class RunReport:
         self.max_rss_mb = max(self.max_rss_mb, other.max_rss_mb)
 
     def as_dict(self) -> dict[str, object]:
-        """The report as plain JSON-able values, private sums left out."""
+        """The report as plain values for JSON, without the private sums."""
         return {name: value for name, value in asdict(self).items() if not name.startswith("_")}
 
 
 def _merged_engines(reports: Sequence[RunReport]) -> dict[str, EngineReport]:
-    """Of each engine by name, what all processes asked of it."""
+    """For each engine by name, what all processes together asked of it."""
     names = dict.fromkeys(name for report in reports for name in report.engines)
     return {name: _merged_engine([r.engines[name] for r in reports if name in r.engines]) for name in names}
 
@@ -188,7 +188,8 @@ def _merged_engine(reports: Sequence[EngineReport]) -> EngineReport:
 
 
 def _merged_replica(one: ReplicaStats, other: ReplicaStats) -> ReplicaStats:
-    """What two processes say of one server: what was asked of it in all, and its state as the one that had trouble."""
+    """Two processes' statistics of one server: requests are summed; the state is that of the process that had
+    trouble."""
     worst = other if one.state == "ready" else one
     return replace(
         worst,
@@ -202,7 +203,7 @@ def _merged_replica(one: ReplicaStats, other: ReplicaStats) -> ReplicaStats:
 
 
 def engine_reports(engines: Mapping[str, Retrying], actions: Mapping[str, ActionConfig]) -> dict[str, EngineReport]:
-    """Of each engine by name; none where there is one engine without replicas, of which the totals say all."""
+    """Report of each engine by name. Empty if there is one engine without replicas: the totals already say all."""
     reports: dict[str, EngineReport] = {}
     for name, engine in engines.items():
         behind = innermost(engine)

@@ -1,7 +1,7 @@
-"""Resume: bring a fresh driver to where a killed run stood, by telling it what was recorded.
+"""Resume: brings a fresh driver to where an interrupted run stopped, by telling it what was recorded.
 
-The strategy is asked again and must ask the same; what it says is compared with the record, event by event. Nothing
-acknowledged is generated again: recorded steps of commands in flight are handed back to their growers.
+The strategy is asked again and must ask for the same; every event is compared with the record. Recorded steps are not
+generated again: those of commands in flight go back to their growers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,19 +15,19 @@ from ramify.runner.driver import Delivered, Driver, DriverEvent, Start
 
 @dataclass(slots=True)
 class Redriven:
-    """What is left to do once a driver has caught up with the record."""
+    """What is left to do when a driver has caught up with the record."""
 
     starts: list[Start] = field(default_factory=list)
     """Commands that were in flight."""
     cancels: list[int] = field(default_factory=list)
     unsaid: list[DriverEvent] = field(default_factory=list)
-    """Events the driver produced beyond the record: the run was killed before it wrote them."""
+    """Events that the driver produced after the record: the run was killed before it wrote them."""
 
 
 def redrive(driver: Driver, recorded: Sequence[Recorded], steps: Mapping[int, Sequence[Step]]) -> Redriven:
     """Tell a fresh `driver` the recorded outcomes, in order. `steps` are the recorded steps by command id.
 
-    Mutates `driver`. Raises `StoreError` if the strategy does not ask what it asked before.
+    Mutates `driver`. Raises `StoreError` if the strategy does not ask for what it asked before.
     """
     said: list[DriverEvent] = []
     starts: dict[int, Start] = {}

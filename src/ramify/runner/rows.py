@@ -1,4 +1,4 @@
-"""Rows: the rows of a tree as the configuration wants them: which credit, how many leaves, how often a token counts."""
+"""Rows: makes the rows of a tree as configured: which credit, how many leaves, how often a shared token counts."""
 
 from collections.abc import Iterable, Iterator
 
@@ -11,7 +11,7 @@ from ramify.rows.row import Row, rows_of
 from ramify.rows.select import kept_leaves, mark_not_selected
 
 EVEN = frozenset({"as_planned", "copies_of_last", "uniform"})
-"""Rules that keep every leaf of a tree with the same probability: what is kept may then stand for the rest."""
+"""Rules that keep every leaf of a tree with the same probability, so the kept leaves may stand for the rest."""
 
 
 def tree_rows(
@@ -22,12 +22,12 @@ def tree_rows(
     post_hoc: PostHocRule | None = None,
     per_tree: int | None = None,
 ) -> list[Row]:
-    """Rows of a finished tree in canonical order. Raises `ExportError` where none can be made.
+    """Rows of a finished tree in canonical order. Raises `ExportError` if none can be made.
 
-    A leaf that no judge could score is left out, and the rows of its tree say that they are not exact.
-    `post_hoc_reasons`: why the strategy's forks depend on tokens already drawn, whatever this tree shows. `post_hoc`:
-    the rule by which it forks finished paths. `per_tree`: exactly that many rows, for trainers with positional groups,
-    in place of what the configuration keeps.
+    A leaf that no judge could score is left out, and the rows of its tree are marked as not exact. `post_hoc_reasons`:
+    why the strategy's forks depend on tokens already drawn, whatever this tree shows. `post_hoc`: the rule by which it
+    forks finished paths. `per_tree`: exactly that many rows, for trainers with positional groups, instead of the number
+    the configuration keeps.
     """
     wanted = config.rows
     if per_tree is not None:
@@ -60,7 +60,7 @@ def tree_rows(
 
 
 def marked(trees: Iterable[Tree], wanted: RowsConfig) -> Iterator[Tree]:
-    """`trees`, each with a note on the leaves that are not kept, for exports that are made of trees."""
+    """`trees`, with a note on each leaf that is not kept, for exports made from trees."""
     for tree in trees:
         if wanted.leaves is not None:
             mark_not_selected(tree, _kept(tree, wanted, wanted.leaves))

@@ -1,4 +1,4 @@
-"""Run: grows what was prepared: connects, grows trees, closes."""
+"""Run: connects to engines and tools, grows the trees of a prepared run, and closes."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
@@ -20,16 +20,16 @@ from ramify.runner.toolbox import Toolbox
 from ramify.store.replay import Replayed
 
 MAX_CHARACTER_BYTES = 4
-"""Of UTF-8. A token may be a single byte, so a word or a character takes at most as many tokens as it has bytes."""
+"""Most bytes of a UTF-8 character. A token may be a single byte, so a text has at most as many tokens as bytes."""
 
 
 async def _at_once() -> None:
-    """A run that writes nothing down has nothing to wait for."""
+    """The `keep_up` of a run that writes no records: it never waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seedling:
-    """A tree to grow: its number, its problem, and what a killed run had recorded of it."""
+    """A tree to grow: its number, its problem, and what an interrupted run had recorded of it."""
 
     index: int
     problem: Problem
@@ -49,8 +49,8 @@ class Run:
         self._is_connected = False
 
     async def connect(self) -> None:
-        """Try the walls of the tools, ask the engines' servers what they are, and check the run against that. Harmless
-        when repeated; the first that fails ends the others."""
+        """Test the sandboxes of the tools, ask each engine's server what it can do, and check the run against the
+        answers. A second call does nothing. The first engine that fails to connect cancels the others."""
         if self._is_connected:
             return
         await self.toolbox.try_walls()
@@ -71,7 +71,7 @@ class Run:
         replayed: Mapping[int, Replayed] | None = None,
         keep_up: KeepUp = _at_once,
     ) -> RunReport:
-        """Grow every tree that is not finished yet, telling observers; closed ones only enter the report."""
+        """Grow every unfinished tree and send its events to `observers`. Trees already closed only enter the report."""
         await self.connect()
         began = asyncio.get_running_loop().time()
         seconds = self.prepared.config.run_limits.seconds
@@ -89,8 +89,8 @@ class Run:
     async def grow_each(
         self, seedlings: AsyncIterable[Seedling], observers: Iterable[Observer], *, keep_up: KeepUp = _at_once
     ) -> None:
-        """Grow a tree for every one of `seedlings`, each when there is room for it, and return behind the last. Their
-        numbers differ, and the first is driven by twins where it is 0."""
+        """Grow one tree for each of `seedlings` as soon as there is room for it; return when all are done. The numbers
+        of the trees must differ. The tree with number 0 is checked with a twin strategy."""
         await self.connect()
         scheduler = self._scheduler = Scheduler(
             (*observers, self._release),
@@ -104,16 +104,16 @@ class Run:
             await finished(self._let_go())
 
     def forgive(self) -> None:
-        """Begin to count failed commands anew."""
+        """Reset the count of failed commands."""
         if self._scheduler is not None:
             self._scheduler.forgive()
 
     async def _let_go(self) -> None:
-        """End what tools and judges hold for this run; a later one opens it again."""
+        """Release what tools and judges hold for this run; a later run opens it again."""
         await asyncio.gather(self.toolbox.close(), self.prepared.judging.close())
 
     def stop(self, index: int) -> None:
-        """Stop growing one tree; what it has is kept. The others go on."""
+        """Stop growing one tree and keep what it has. The other trees go on."""
         if self._scheduler is not None:
             self._scheduler.stop(index)
 
@@ -121,7 +121,7 @@ class Run:
         await asyncio.gather(self.close_others(), self.prepared.engine.close())
 
     async def close_others(self) -> None:
-        """Close all but the policy's engine, which somebody may have handed in."""
+        """Close everything except the policy's engine, which the caller may own."""
         others = (engine for name, engine in self.prepared.engines.items() if name != "policy")
         await asyncio.gather(self.prepared.judging.close(), *(engine.close() for engine in others))
 

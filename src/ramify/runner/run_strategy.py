@@ -1,4 +1,4 @@
-"""RunStrategy: the strategy of a run, from which every tree gets a fresh one of its own."""
+"""RunStrategy: the strategy of a run; every tree gets a fresh instance."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ from ramify.strategies.parts.topped_up import ToppedUp
 
 @dataclass(frozen=True, slots=True)
 class RunStrategy:
-    """A strategy's class and its decoded options. Boundary to plug-in code: a strategy that cannot be made is a fault
-    of the configuration."""
+    """A strategy's class and decoded options. Boundary to plug-in code: a strategy that cannot be made is a
+    `ConfigError`."""
 
     name: str
-    """What the configuration calls it."""
+    """Its name in the configuration."""
     kind: type[Any]
     options: Any
-    """Of its own `Config`."""
+    """An instance of the strategy's own `Config`."""
     functions: Mapping[str, Any]
     """Keyword of the class -> the function that its options name."""
     min_leaves: int | None = None
-    """Trees with fewer leaves get fresh chains; None = they stay as they are."""
+    """Trees with fewer leaves get additional chains; None = trees are not topped up."""
 
     @classmethod
     def of(cls, config: RunConfig, kind: type[Strategy] | None = None) -> "RunStrategy":
-        """The strategy that `config` names, or `kind`. Raises `ConfigError` for what is no strategy."""
+        """The strategy that `config` names, or `kind`. Raises `ConfigError` if it is not a strategy."""
         name = config.strategy.name
         found = kind or plugins.find("strategy", name)
         options = _options(found, config)
@@ -45,7 +45,7 @@ class RunStrategy:
         return strategy if self.min_leaves is None else ToppedUp(_checked(strategy), self.min_leaves)
 
     def sample(self) -> Strategy:
-        """A fresh one to look at, for no tree of the run. Raises `ConfigError` for one that cannot be made."""
+        """A fresh strategy to inspect; it belongs to no tree. Raises `ConfigError` if it cannot be made."""
         try:
             return _checked(self.new(seed=0))
         except RamifyError:
@@ -55,8 +55,8 @@ class RunStrategy:
 
 
 def _checked(strategy: object) -> Strategy:
-    """Refuse a plug-in that is no strategy, naming what it lacks. `unpredictable` is read for one version: it is what
-    `post_hoc_reason` was called."""
+    """Refuse an object that is not a strategy and name what it lacks. For one more version it also reads
+    `unpredictable`, the old name of `post_hoc_reason`."""
     if hasattr(strategy, "unpredictable") and not hasattr(strategy, "post_hoc_reason"):
         type(strategy).post_hoc_reason = property(lambda each: each.unpredictable)  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(strategy, Strategy):

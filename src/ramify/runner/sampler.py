@@ -1,4 +1,4 @@
-"""Sampler: asks an engine for one turn, within every limit that holds for it."""
+"""Sampler: asks an engine for one turn, within all limits."""
 
 import asyncio
 import json
@@ -17,17 +17,17 @@ from ramify.runner.work import Path, Turn, usage_of
 from ramify.strategies.parts.entropy import STEP_ENTROPY
 
 CONTEXT_FULL: Final = "context_full"
-"""The stop word, and the reason of an engine that only finds out by asking its server."""
+"""The stop word. Also the reason of an `EngineError` if an engine only learns it from its server."""
 DEADLINE: Final = "deadline"
-"""The stop word, and the reason of an engine that has nothing to show at the request's deadline."""
+"""The stop word. Also the reason of an `EngineError` if an engine has no tokens when the request's deadline comes."""
 ENTROPY_TOKENS = 20
-"""Tokens of a step that its entropy looks at (ARPO, AEPO and the offline plan)."""
+"""The entropy of a step looks at its first tokens, this many (ARPO, AEPO and the offline plan)."""
 ENTROPY_TOPK = 10
-"""Top logprobs a token for it (RUC-NLPIR/ARPO: vllm_rollout_with_tools.py)."""
+"""Top logprobs per token for the entropy (RUC-NLPIR/ARPO: vllm_rollout_with_tools.py)."""
 
 
 class Sampler:
-    """Sample turns of the actions of one run."""
+    """Samples turns for the actions of one run."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Sampler:
         tools: tuple[Mapping[str, Any], ...] = (),
         prices: Mapping[str, Prices] | None = None,
     ) -> None:
-        """`prices` are those of engines, by name."""
+        """`prices` maps an engine's name to its prices."""
         self._engines = engines
         self._actions = actions
         self._stops = stops
@@ -52,7 +52,8 @@ class Sampler:
         self._sources = {name: _source(engines[action.engine], action) for name, action in actions.items()}
 
     async def sample(self, turn: Turn, path: Path) -> None:
-        """Sample until a stop word, the end of the sequence, a limit, or what was asked for. Mutates `turn`."""
+        """Sample until a stop word, the end of the sequence, a limit or the command's number of tokens. Mutates
+        `turn`."""
         while not self._is_resolved(turn, path):
             room, word = self._room(turn, path)
             if room < 1:
@@ -72,30 +73,31 @@ class Sampler:
                 turn.stop = DEADLINE
                 return
         if turn.finish is not None and turn.finish.kind == "length":
-            # The step has all the tokens it ends at; where there is room for no other, the path ends too.
+            # The step has all its tokens. If there is no room for another token, the path ends too.
             room, word = self._room(turn, path)
             turn.stop = word if room < 1 and word in ("length", CONTEXT_FULL, *self._whole_ends(path)) else None
 
     def context_length(self, action: str) -> int:
-        """Most tokens the engine of `action` can hold."""
+        """Most tokens that the engine of `action` can hold."""
         return self._engines[self._actions[action].engine].capabilities.context_length
 
     def can_continue_turn(self, action: str) -> bool:
-        """Whether the engine of `action` goes on inside a turn; one that cannot says whole messages."""
+        """Whether the engine of `action` can continue inside a turn. If not, it produces whole messages."""
         return self._engines[self._actions[action].engine].capabilities.can_continue_turn
 
     def _is_resolved(self, turn: Turn, path: Path) -> bool:
-        """Whether sampling may stop here: a message is whole, whatever ended it."""
+        """Whether sampling may stop here. A message is always complete, whatever ended it."""
         if turn.finish is not None and not self.can_continue_turn(path.work.command.action):
             return True
         return turn.is_resolved(self._stops, num_lacking=self._num_lacking(turn, path))
 
     def _whole_ends(self, path: Path) -> tuple[str, ...]:
-        """Further limits that end a path at the turn they cut: where the turn is whole, no next one meets them."""
+        """Limits that also end a path when they cut a turn: an engine of whole turns makes no later request that would
+        meet them."""
         return () if self.can_continue_turn(path.work.command.action) else ("budget",)
 
     def _room(self, turn: Turn, path: Path) -> tuple[int, str]:
-        """Most tokens of the next request, and the stop word that is due when there are none."""
+        """Most tokens of the next request, and the stop word to use if there are none."""
         rooms = [
             (self._config.max_response_tokens - turn.branch.num_response_tokens, "length"),
             (self.context_length(path.work.command.action) - turn.branch.num_tokens, CONTEXT_FULL),
@@ -126,15 +128,15 @@ class Sampler:
         return turn.branch.most_tokens + self._num_tool_tokens
 
     def _cost(self, turn: Turn, path: Path, generation: Generation) -> int:
-        """Picodollars of the generation that goes on from `turn`; where its server says nothing of what it read, the
-        most that can have been."""
+        """Cost in picodollars of the generation that continues `turn`. If its server does not report the prefill
+        tokens, the highest possible cost."""
         prices, usage = self._prices[path.work.command.action], usage_of(generation)
         if usage.num_cached + usage.num_prefilled:
             return prices.cost(usage)
         return prices.most(self._most_context(turn), usage.num_billed)
 
     def _num_lacking(self, turn: Turn, path: Path) -> int | None:
-        """Tokens that the step lacks of the number it ends at; None = it ends at none."""
+        """Tokens that the step still lacks to its limit; None = it has no limit in tokens."""
         until, max_tokens = path.work.command.until, self._actions[path.work.command.action].max_tokens
         numbers = [] if max_tokens is None else [max_tokens - turn.num_sampled]
         if isinstance(until, Tokens):
@@ -142,7 +144,7 @@ class Sampler:
         return min(numbers, default=None)
 
     async def _generate(self, turn: Turn, path: Path, room: int) -> Generation:
-        """One generation, finished by `abort` where the deadline cut it. Raises `EngineError`."""
+        """One generation. Its finish is `abort` if the deadline cut it. Raises `EngineError`."""
         deadline = path.work.deadline
         if deadline is not None and deadline <= asyncio.get_running_loop().time():
             raise EngineError(DEADLINE, "it came before the request")
@@ -171,20 +173,20 @@ class Sampler:
 
 
 def most_tool_tokens(tools: Sequence[Mapping[str, Any]]) -> int:
-    """Most tokens of a request that describe these tools: nobody counts them, so a token a byte."""
+    """Most tokens that describe these tools in a request. They are not counted exactly: one token per byte."""
     return len(json.dumps(tools)) if tools else 0
 
 
 def request_id(tree: str, seed: int) -> str:
-    """What the request with this seed in the tree of this name is called: no other request of a run is called so."""
+    """Id of the request with this seed in the tree of this name. It is unique in a run."""
     return f"{tree}/{seed:016x}"
 
 
 def affinity(tree: str) -> int:
-    """The number of the tree of this name, for placement: equal in every process."""
+    """A number for the tree of this name, used for placement. It is the same in every process."""
     return zlib.crc32(tree.encode())
 
 
 def _source(engine: Engine, action: ActionConfig) -> Origination:
-    """What is said of everything `engine` samples for `action`."""
+    """The origin recorded for everything that `engine` samples for `action`."""
     return Origination(engine.capabilities.name, action.sampling, engine.capabilities.logprobs)

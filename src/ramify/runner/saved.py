@@ -1,4 +1,4 @@
-"""Saved: a run folder, read only: its configuration, its trees one by one, its rows and its answers."""
+"""Saved: reads a run folder: its configuration, its trees one by one, its rows and its answers."""
 
 import heapq
 from collections.abc import Iterator
@@ -25,7 +25,8 @@ from ramify.store.store import header_and_config
 
 
 def _refuse_other_judges(recorded: Header, now: Header) -> None:
-    """Of judges with tokenizers of their own: what they said could not be read. A tree's own is in its record."""
+    """Refuse a change of the tokenizers of judges: their recorded replies could not be read. The run's own tokenizer is
+    in the record of each tree."""
     was, is_now = ([weights.codec_sha256 for weights in header.weights[1:]] for header in (recorded, now))
     if was != is_now:
         raise StoreError(f"the run was begun with {recorded.weights} and would be read with {now.weights}")
@@ -33,7 +34,7 @@ def _refuse_other_judges(recorded: Header, now: Header) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A run folder, read only: its configuration, its trees one by one, its rows."""
+    """A run folder, opened for reading: its configuration, its trees one by one, its rows and its answers."""
 
     path: Path
     config: RunConfig
@@ -45,7 +46,7 @@ class Saved:
 
     @classmethod
     def open(cls, path: Path) -> "Saved":
-        """Raises `StoreError` if `path` is no readable run."""
+        """Raises `StoreError` if `path` is not a readable run."""
         header, text = header_and_config(path)
         config = from_toml(text)
         run = prepared_run(replace(config, engine=replace(config.engine, log=None)))
@@ -53,12 +54,12 @@ class Saved:
         return cls(path, config, run.codec, run.rules, run.answering, run.post_hoc_reasons, run.post_hoc)
 
     def trees(self) -> Iterator[Tree]:
-        """Finished trees in order of their problems."""
+        """Finished trees in the order of their problems."""
         shards = map(self._trees_of, parts(self.path))
         return (tree for _, tree in heapq.merge(*shards, key=itemgetter(0)))
 
     def _trees_of(self, part: RunPart) -> Iterator[tuple[int, Tree]]:
-        """Finished trees of one journal in order of their problems, with their indices."""
+        """Finished trees of one journal with their indices, in the order of their problems."""
         early: dict[int, Tree] = {}
         wanted = part.shard.index
         for replayed in replay_each(records(part), self.codec, self.rules):
@@ -70,10 +71,10 @@ class Saved:
         yield from sorted(early.items())
 
     def rows(self, *, per_tree: int | None = None) -> Iterator[Row]:
-        """Rows of all finished trees, in canonical order; with `per_tree`, exactly that many of each."""
+        """Rows of all finished trees, in canonical order. With `per_tree`, exactly that many rows of each tree."""
         for tree in self.trees():
             yield from tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
 
     def answers(self) -> Iterator[Answers]:
-        """What each finished tree answers, in order of their problems."""
+        """The answers of each finished tree, in the order of their problems."""
         return (self.answering.of(tree) for tree in self.trees())

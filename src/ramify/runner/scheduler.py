@@ -1,8 +1,8 @@
 """Scheduler: grows many trees at once.
 
-One TaskGroup owns the tasks of a tree, nothing is fire-and-forget, and no tree waits for another: there is no barrier
-across trees or rounds. Back-pressure is a bound on trees in flight. A fault of one tree closes that tree and touches no
-other; too many failed commands stop the run.
+One TaskGroup owns the tasks of a tree, so no task is left running unobserved. No tree waits for another: there is no
+barrier across trees or rounds. The number of trees in flight is limited. A fault in one tree closes only that tree; too
+many failed commands stop the run.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from ramify.runner.work import Path, Work
 from ramify.store.replay import Replayed
 
 KeepUp = Callable[[], Awaitable[None]]
-"""Returns when new work may begin: what was written down before has found room."""
+"""Returns when new work may begin, that is, when the store has room for more records."""
 MIN_COMMANDS_TO_JUDGE_FAULTS = 20
-"""Below so many outcomes a share of failures says nothing."""
+"""Failures are not judged before this many outcomes."""
 
 
 BUILD = Phase("build")
@@ -47,12 +47,12 @@ BUILD = Phase("build")
 
 
 class TooManyFailures(RamifyError):
-    """More commands failed than `max_failed_share` allows; what is done is kept and the run can be resumed."""
+    """More commands failed than `max_failed_share` allows. Finished work is kept, and the run can be resumed."""
 
 
 @dataclass(slots=True)
 class TreeRun:
-    """One tree being grown: its driver, the tasks of its commands, and whom to tell."""
+    """One tree being grown: its driver, the tasks of its commands, and where its events go."""
 
     index: int
     problem: Problem
@@ -61,13 +61,13 @@ class TreeRun:
     judging: Judging
     emit: Callable[[Event], None]
     max_seconds: float | None = None
-    """Of this tree, from its start."""
+    """Most seconds of this tree, from its start."""
     deadline: float | None = None
-    """Of the run, by the loop's clock; whichever comes first."""
+    """Deadline of the run, by the loop's clock. If `max_seconds` ends earlier, the tree stops then."""
     before: Replayed | None = None
-    """What a killed run had recorded of this tree."""
+    """What an interrupted run had recorded of this tree."""
     _due: dict[int, Start] = field(default_factory=dict)
-    """Commands to start when the driver has said all it wants: one that it cancels at once never begins."""
+    """Commands to start when the driver has no more to say. A command that it cancels at once never starts."""
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     _paths: dict[int, Path] = field(default_factory=dict)
     _questions: dict[int, Questions] = field(default_factory=dict)
@@ -98,18 +98,18 @@ class TreeRun:
                 await self._woken.wait()
 
     def had_failed(self, command_id: int) -> bool:
-        """Whether the command had failed before the run was resumed; only its outcome had not been told."""
+        """Whether the command had failed before the run was resumed, and only its outcome was not yet delivered."""
         steps = () if self.before is None else self.before.steps.get(command_id, ())
         return bool(steps) and steps[-1].stop is not None and stop_word(steps[-1].stop).is_failure
 
     def stop(self) -> None:
-        """Give the tree up where it stands."""
+        """Give the tree up as it stands."""
         if self._task is not None and not self.is_stopped:
             self.is_stopped = True
             self._task.cancel()
 
     def _advance(self) -> bool:
-        """Deliver what has ended and gather what is to start; false when the tree is finished."""
+        """Deliver what has ended and collect what to start. Returns false when the tree is finished."""
         while True:
             pumped = Pumped()
             try:
@@ -127,7 +127,7 @@ class TreeRun:
             self.emit(CommandsAsked(self.index, event) if is_question else OutcomeTold(self.index, event))
 
     def _take(self, starts: Iterable[Start], cancels: Iterable[int]) -> None:
-        """Note what the driver wants started, and cancel what it no longer wants."""
+        """Note what the driver wants to start, and cancel what it no longer wants."""
         self._due.update((start.command_id, start) for start in starts)
         for command_id in cancels:
             self._cancel(command_id)
@@ -150,7 +150,7 @@ class TreeRun:
             self.driver.ended(command_id, Failure("cancelled"))
 
     async def _carry_out(self, start: Start) -> None:
-        """One command, from its start to its ending."""
+        """Carry out one command, from its start to its ending."""
         try:
             ending = await self._ending(start)
         except asyncio.CancelledError:
@@ -162,7 +162,7 @@ class TreeRun:
         self._woken.set()
 
     def _cancelled_ending(self, start: Start) -> Ending:
-        """How a command ends whose task was cancelled. Raises if that was the whole tree's."""
+        """How a command ends whose task was cancelled. Raises `CancelledError` if the whole tree was cancelled."""
         if start.command_id in self._cancelled:
             asyncio.current_task().uncancel()  # pyright: ignore[reportOptionalMemberAccess]
             return self._given_up(start)
@@ -250,7 +250,7 @@ class Scheduler:
         self._num_failed = 0
 
     def emit(self, event: Event) -> None:
-        """Tell every observer, then look at the share of failures. What an observer raises ends the run."""
+        """Tell every observer, then check the share of failures. An exception of an observer ends the run."""
         for observer in self._observers:
             try:
                 observer(event)
@@ -266,12 +266,11 @@ class Scheduler:
             self._runs[index].stop()
 
     def forgive(self) -> None:
-        """Begin to count failures anew: what failed so far is behind a run that goes on for days."""
+        """Reset the count of failures: in a run of many days, earlier failures should not count any more."""
         self._num_outcomes = self._num_failed = 0
 
     async def run(self, trees: AsyncIterable[Callable[[], TreeRun]], *, keep_up: KeepUp) -> None:
-        """Grow every tree, for as long as there are any. Each is built only when there is room for it and `keep_up`
-        returns."""
+        """Grow every tree of `trees`. Each is built when there is room for it and `keep_up` has returned."""
         room = asyncio.Semaphore(self._max_trees)
 
         async def one(build: Callable[[], TreeRun]) -> None:
@@ -303,8 +302,8 @@ class Scheduler:
         self.emit(TreeClosed(run.index, tree, reason))
 
     async def _reason(self, run: TreeRun) -> str:
-        """Grow a tree and return why it ended. Boundary: whatever goes wrong inside it ends that tree alone, but for
-        what concerns the whole run."""
+        """Grow a tree and return why it ended. Boundary: a fault ends only its tree, unless it concerns the whole
+        run."""
         try:
             await run.run()
         except asyncio.CancelledError:
@@ -334,7 +333,8 @@ class Scheduler:
 
 
 def _answered(run: TreeRun, reason: str) -> tuple[str, tuple[Candidate, ...]]:
-    """What a tree's search came to, however it ended. Boundary to plug-in code: its fault is the tree's."""
+    """The candidates of a tree's search, however it ended. Boundary to plug-in code: a strategy's fault is its
+    tree's."""
     try:
         return reason, run.driver.candidates()
     except ContractError as error:
@@ -342,7 +342,7 @@ def _answered(run: TreeRun, reason: str) -> tuple[str, tuple[Candidate, ...]]:
 
 
 def _flat(error: Exception) -> list[Exception]:
-    """The exceptions of a group, without the nesting; any other exception alone."""
+    """The exceptions of a group without the nesting; a single exception as a list of one."""
     if not isinstance(error, ExceptionGroup):
         return [error]
     return [fault for inner in error.exceptions for fault in _flat(inner)]

@@ -1,14 +1,18 @@
 """Sessions: the states of tools on the branches of trees.
 
 The key of a state is the call before it: the `ToolCall` object itself, which a tree keeps with the observation, or
-nothing at the start of a branch. So branches that fork behind an observation find its state, and a branch read from a
-store, whose calls are new objects, gets its state by replay. Only answered calls count: a call that timed out or
-crashed leaves the state before it. Tools that act on one state (`core.tool.Joint`) share it.
+nothing at the start of a branch. So branches that fork after an observation find its state. A branch read from a store
+has new call objects, so its state is rebuilt by replay. Only answered calls count: a call that timed out or crashed
+leaves the state before it. Tools that act on one state (`core.tool.Joint`) share it.
 
-`share`: one session per tree. `fork`: every state stays parked and is forked for each call, so that all branches and
-retries start from it. `replay`: the session moves on with its branch; a later branch replays. `refuse`: it moves on,
-and a later branch is refused. At most `max_parked` rebuildable sessions are parked; the least recently used is evicted
-first.
+How a tool can branch:
+
+- `share`: one session per tree.
+- `fork`: every state stays parked and is forked for each call, so all branches and retries can start from it.
+- `replay`: the session moves on with its branch; a later branch replays the calls.
+- `refuse`: the session moves on with its branch; a later branch is refused.
+
+At most `max_parked` sessions that can be rebuilt are parked; the least recently used is evicted first.
 """
 
 import asyncio
@@ -30,31 +34,31 @@ from ramify.tools.output import made_safe
 T = TypeVar("T")
 
 LOST: Final = "sandbox_lost"
-"""Reason of a `ToolError` that says nothing of the call: another try may find a sandbox that lasts."""
+"""Reason of a `ToolError` that is not caused by the call: a retry may get a sandbox that lasts."""
 
 CLOSE_S = 2.0
-"""Time a session has to close: the end of a run waits for it."""
+"""Seconds a session has to close. The end of a run waits for it."""
 
 Key = tuple[str, str, int]
-"""Tree, state, and the id of the call the state followed (0 = none)."""
+"""Tree, state, and the id of the call before the state (0 = none)."""
 
 
 class Refused(Exception):
-    """Another branch has the tool's state, which can be neither forked nor replayed. Private to the runner."""
+    """Another branch holds the tool's state, and it can be neither forked nor replayed. Private to the runner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """A tool, and the state it acts on."""
+    """A tool and the state it acts on."""
 
     tool: Tool
     state: str
     peers: Mapping[str, Tool]
-    """Tools that act on the state, by name; itself among them."""
+    """Tools that act on this state, by name, including the tool itself."""
 
 
 def acting(tools: Iterable[Tool]) -> dict[str, Acting]:
-    """Name -> tool. Made once a run, because what kind of tool one is takes as long to find out as a quick call."""
+    """Name -> tool. Made once a run: finding out the kind of a tool takes as long as a quick call."""
     states = {tool.name: (tool, state_of(tool)) for tool in tools}
     return {
         name: Acting(tool, state, {peer: other for peer, (other, its) in states.items() if its == state})
@@ -64,7 +68,7 @@ def acting(tools: Iterable[Tool]) -> dict[str, Acting]:
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """Where a call begins: a tool, and the calls on the branch that made the state it acts on."""
+    """Where a call begins: a tool, and the earlier calls on the branch that made its state."""
 
     acting: Acting
     tree: str
@@ -72,7 +76,7 @@ class CallStart:
 
     @classmethod
     def behind(cls, acting: Acting, tree: str, calls: Sequence[ToolCall]) -> "CallStart":
-        """On a branch of `tree` that has made `calls`."""
+        """The start of a call on a branch of `tree` that has made `calls`."""
         return cls(acting, tree, tuple(c for c in calls if c.tool in acting.peers and c.status in STATEFUL))
 
     @property
@@ -84,13 +88,13 @@ class CallStart:
         return self.key_after(len(self.history))
 
     def key_after(self, num_calls: int) -> Key:
-        """Of the state behind the first calls of the history."""
+        """Key of the state after the first `num_calls` calls of the history."""
         return self.tree, self.acting.state, id(self.history[num_calls - 1]) if num_calls else 0
 
 
 @dataclass(slots=True)
 class SessionSlot:
-    """One state. `call` is kept because its id names the slot; a slot in use is neither evicted nor closed."""
+    """One state. `call` is kept because its id is the key of the slot. A slot in use is neither evicted nor closed."""
 
     call: ToolCall | None
     session: ToolSession | None = None
@@ -99,17 +103,17 @@ class SessionSlot:
 
 
 class Sessions:
-    """Hands out sessions in the state a branch needs: `take` one, then `park` or `discard` it."""
+    """Hands out sessions in the state a branch needs: `take` a session, then `park` or `discard` it."""
 
     def __init__(self, problems: Mapping[str, Problem], config: ToolsConfig) -> None:
         self._problems = problems
         self._config = config
         self._parked: OrderedDict[Key, SessionSlot] = OrderedDict()
-        """States that can be rebuilt, the least recently used first."""
+        """States that can be rebuilt, least recently used first."""
         self._kept: dict[Key, SessionSlot] = {}
-        """States that cannot, and shared sessions: never evicted."""
+        """States that cannot be rebuilt, and shared sessions. Never evicted."""
         self._live: dict[str, dict[Key, None]] = {}
-        """Trees whose sessions may be parked, and every key one of theirs was kept by."""
+        """Trees whose sessions may be parked, and every key under which a session of theirs was kept."""
         self._closing: set[asyncio.Task[None]] = set()
         self.deadlines = Deadlines()
         self.num_replayed = 0
@@ -120,10 +124,10 @@ class Sessions:
         return len(self._parked) + len(self._kept)
 
     async def take(self, start: CallStart) -> ToolSession:
-        """A session in the state the branch needs, for the caller alone unless the tool is shared.
+        """A session in the state the branch needs. Only the caller uses it, unless the tool is shared.
 
-        Raises `Refused`, `ToolError("replay_diverged")` where the calls gave other results this time, and whatever the
-        tool raises when it opens or forks.
+        Raises `Refused`, `ToolError("replay_diverged")` if replayed calls give other results this time, and `ToolError`
+        for whatever the tool raises when it opens or forks.
         """
         self._live.setdefault(start.tree, {})
         match start.tool.branching:
@@ -135,7 +139,7 @@ class Sessions:
                 return await self._moved(start)
 
     def park(self, start: CallStart, call: ToolCall, session: ToolSession) -> None:
-        """Keep a session, taken at `start`, in the state behind `call`."""
+        """Keep a session, taken at `start`, in the state after `call`."""
         if start.tool.branching == "share":
             return
         if start.tree not in self._live:
@@ -147,16 +151,16 @@ class Sessions:
         self._evict()
 
     def discard(self, start: CallStart, session: ToolSession) -> None:
-        """Close a session whose state is no longer known; a shared one has none and lives on."""
+        """Close a session whose state is no longer known. A shared session stays open."""
         if start.tool.branching != "share":
             self._close_soon(session)
 
     def release(self, tree: str) -> None:
-        """Close all sessions of a tree: those in use when their users are done."""
+        """Close all sessions of a tree. A session in use is closed when its user is done."""
         self._drop([key for key in self._live.pop(tree, ()) if key in self._parked or key in self._kept])
 
     async def close(self) -> None:
-        """Close everything and wait for it."""
+        """Close all sessions and wait until they are closed."""
         self._live.clear()
         self._drop([*self._parked, *self._kept])
         await self.deadlines.close()
@@ -174,14 +178,14 @@ class Sessions:
             return slot.session
 
     async def _forked(self, start: CallStart) -> ToolSession:
-        """A fork of the parked state, which is rebuilt if it is not there."""
+        """A fork of the parked state; the state is rebuilt if it is not parked."""
         async with self._held(start) as slot:
             if slot.session is None:
                 slot.session = await self._rebuilt(start)
             return await self._fork(slot)
 
     async def _moved(self, start: CallStart) -> ToolSession:
-        """The parked session itself; one that has moved on is replayed, or refused."""
+        """The parked session itself. If it has moved on, its calls are replayed, or the branch is refused."""
         slot = self._home(start).pop(start.key, None)
         if slot is not None and slot.session is not None:
             return slot.session
@@ -190,7 +194,7 @@ class Sessions:
         return await self._replayed(start, await self._opened(start), num_done=0)
 
     async def _rebuilt(self, start: CallStart) -> ToolSession:
-        """The state from its nearest parked ancestor, or from the beginning."""
+        """The state, rebuilt from its nearest parked ancestor or from the beginning."""
         for num_calls in range(len(start.history) - 1, -1, -1):
             slot = self._parked.get(start.key_after(num_calls))
             if slot is None or slot.session is None:
@@ -210,7 +214,7 @@ class Sessions:
         return await self._in_time(lambda: start.tool.open(problem), what, unwanted=self._close_soon)
 
     async def _fork(self, slot: SessionSlot) -> ToolSession:
-        """A fork of the slot's session; one that fails to fork is lost, and rebuilt by the next who needs it."""
+        """A fork of the slot's session. If the fork fails, the session is closed and the next user rebuilds it."""
         session = slot.session
         assert session is not None
         try:
@@ -221,7 +225,7 @@ class Sessions:
             raise
 
     async def _replayed(self, start: CallStart, session: ToolSession, *, num_done: int) -> ToolSession:
-        """`session` after the rest of the history, whose results must be those the branch shows."""
+        """`session` after the remaining calls of the history. Their results must equal those on the branch."""
         try:
             for call in start.history[num_done:]:
                 self.num_replayed += 1
@@ -245,7 +249,7 @@ class Sessions:
             raise ToolError("replay_diverged", f"{what} had given {was} and now gave {now}")
 
     async def _in_time(self, work: Work[T], what: str, *, unwanted: Callable[[T], object] = lambda result: None) -> T:
-        """Boundary to plug-in code: whatever a session raises or does to the clock becomes a `ToolError`."""
+        """Boundary to plug-in code: an exception or a timeout of a session becomes a `ToolError`."""
         try:
             return await self.deadlines.within(work, self._config.deadline_s, unwanted=unwanted)
         except OutOfTime:
@@ -264,7 +268,7 @@ class Sessions:
 
     @contextlib.asynccontextmanager
     async def _held(self, start: CallStart) -> AsyncIterator[SessionSlot]:
-        """The slot of a state, made if need be, for one user at a time."""
+        """The slot of a state, made if needed, for one user at a time."""
         home, key = self._home(start), start.key
         slot = home.setdefault(key, SessionSlot(start.history[-1] if start.history else None))
         self._note(key)
@@ -279,12 +283,12 @@ class Sessions:
             self._settle(home, key, slot)
 
     def _note(self, key: Key) -> None:
-        """Remember a key of a tree that is live, so that its release need not look for it."""
+        """Remember a key of a live tree, so that `release` need not search for it."""
         if key[0] in self._live:
             self._live[key[0]][key] = None
 
     def _settle(self, home: dict[Key, SessionSlot], key: Key, slot: SessionSlot) -> None:
-        """The last user of a slot closes what was released meanwhile and drops what came to nothing."""
+        """The last user closes a session that was released meanwhile, and drops a slot without a session."""
         if slot.num_users:
             return
         if home.get(key) is slot and slot.session is None:
@@ -303,7 +307,7 @@ class Sessions:
             self._drop([idle])
 
     def _drop(self, keys: Iterable[Key]) -> None:
-        """Forget states; a session in use is closed by its last user."""
+        """Forget states. A session in use is closed by its last user."""
         slots = [self._parked.pop(key, None) or self._kept.pop(key) for key in keys]
         self._close_soon(*(s.session for s in slots if not s.num_users and s.session is not None))
 
@@ -314,7 +318,7 @@ class Sessions:
             task.add_done_callback(self._closing.discard)
 
     async def _close(self, sessions: Sequence[ToolSession]) -> None:
-        """Boundary to plug-in code: nothing depends on how a session ends."""
+        """Boundary to plug-in code: errors while a session closes are ignored."""
 
         async def closed() -> None:
             await asyncio.gather(*(contained(session.close) for session in sessions), return_exceptions=True)

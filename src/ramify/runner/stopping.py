@@ -1,7 +1,7 @@
-"""Stopping: what happens after one generation of a path. Pure; the grower does what this says.
+"""Stopping: decides what happens after one generation of a path. Pure; the grower carries out the decision.
 
-Owns the rules of `docs/rollouts.md` as one policy of named switches, of which the published rules are values.
-Tokens count as the path's response: actions and observations after the opening context.
+It owns the rules of `docs/rollouts.md` as one policy of named switches; the published rules are values of it. The
+response of a path is everything after the opening context: actions and observations.
 """
 
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from ramify.core.format import Action, AnswerAction, InvalidAction, ToolAction
 
 @dataclass(frozen=True, slots=True)
 class StopPolicy:
-    """When a path ends. Defaults are the corrected ones."""
+    """When a path ends. The defaults are the corrected rules."""
 
     empty_call: Literal["observe", "end", "continue"] = "observe"
-    """A call without content: answer with an error text, end the path, or let the model write on (the plan)."""
+    """A call without content: answer with an error text, end the path, or let the model continue (the plan)."""
     invalid_call: Literal["observe", "end"] = "observe"
-    """An action that could not be understood; ended as an empty call."""
+    """An action that cannot be parsed: answer with an error text, or end the path as for an empty call."""
     no_action: Literal["end", "observe"] = "end"
-    """A turn without an action, ended by the model or cut at its own limit: nothing more, or the corrective observation
-    of Search-R1."""
+    """A turn without an action, ended by the model or cut at its own limit: end the path, or answer with the corrective
+    observation of Search-R1."""
     tool_failed: Literal["observe", "end"] = "observe"
-    """A tool that failed: its error text becomes the observation, or the path ends at its call."""
+    """A failed tool call: its error text becomes the observation, or the path ends at the call."""
     at_limit: Literal["end", "warn"] = "end"
-    """A call beyond the limit: end, or append a warning that nobody sampled and go on."""
+    """A call beyond the limit: end the path, or append a warning that nobody sampled and continue."""
     forced_end: frozenset[str] = frozenset()
     """Stop words after which an end token that nobody sampled is appended and trained. Never by default."""
 
@@ -41,24 +41,24 @@ STOP_POLICIES: Final = {"arpo": ARPO, "at2po": AT2PO, "corrected": CORRECTED}
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A path after one generation, as the rules see it."""
+    """The state of a path after one generation, as the rules see it."""
 
     finish: Literal["stop", "end_of_sequence", "length"]
     """How the generation ended; `stop` = at a stop word of the format."""
     action: Action | None
-    """What the format read at its end; None = there is none."""
+    """The action that the format found at its end; None = no action."""
     calls_made: int
     """Tool calls of the path before this one."""
     call_limit: int | None
     response_tokens: int
-    """This generation and, where the policy warns at the limit, its warning counted."""
+    """Includes this generation and, if the policy warns at the limit, the warning."""
     max_response_tokens: int
     is_context_full: bool = False
     """Whether the model's context has no room for another token."""
     is_last_turn: bool = False
     """Whether the path may make no further step."""
     is_turn_full: bool = False
-    """Whether the turn has as many tokens as one may have."""
+    """Whether the turn has reached its own limit of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Ruling:
 
 
 def classify_stop(policy: StopPolicy, path: Generated) -> Ruling:
-    """Rule on a path whose generation has just ended."""
+    """Decide about a path whose generation has just ended."""
     if isinstance(path.action, AnswerAction):
         return _end(policy, "answer")
     if path.finish == "end_of_sequence":
@@ -90,12 +90,12 @@ def classify_stop(policy: StopPolicy, path: Generated) -> Ruling:
 
 
 def classify_failed_tool(policy: StopPolicy) -> Ruling:
-    """Rule on a path whose tool has just failed."""
+    """Decide about a path whose tool call has just failed."""
     return _end(policy, "tool_failed") if policy.tool_failed == "end" else Ruling("call_tool_error")
 
 
 def _call(policy: StopPolicy, path: Generated) -> Ruling:
-    """The path asked for a tool within its limit; a stop word without an action is an empty call."""
+    """The path asked for a tool within its limit. A stop word without an action is an empty call."""
     is_callable = isinstance(path.action, ToolAction) and path.action.arguments != ""
     how = policy.invalid_call if isinstance(path.action, InvalidAction) else policy.empty_call
     if not is_callable and how == "end":
@@ -108,7 +108,7 @@ def _call(policy: StopPolicy, path: Generated) -> Ruling:
 
 
 def _go_on(policy: StopPolicy, path: Generated) -> Ruling:
-    """Generate on if there is room for another token."""
+    """Continue to generate if there is room for another token."""
     if path.response_tokens >= path.max_response_tokens:
         return _end(policy, "length")
     return _end(policy, "context_full") if path.is_context_full else Ruling("continue")

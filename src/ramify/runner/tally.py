@@ -1,4 +1,4 @@
-"""Tally: the progress of a run in counts, for the progress bar and for the processes that share a run."""
+"""Tally: the progress of a run in counts, for the progress bar and for processes that share a run."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,22 +15,22 @@ class Tally:
 
     num_closed: int = 0
     part_done: float = 0.0
-    """Of the open trees whose searches know how many rounds they have, the sum of the shares that are done."""
+    """Sum of the finished shares of open trees, for searches that know their number of rounds."""
     num_leaves: int = 0
     num_tokens: int = 0
-    """Sampled."""
+    """Sampled tokens."""
     num_tool_calls: int = 0
     phases: Mapping[str, int] = field(default_factory=dict[str, int])
-    """What the open trees are at -> how many of them are."""
+    """Name of a phase -> number of open trees in it."""
 
     @property
     def completed(self) -> float:
-        """Trees that have closed, and the parts of others that are done."""
+        """Closed trees, plus the finished parts of open trees."""
         return self.num_closed + self.part_done
 
     @property
     def state(self) -> str:
-        """What is going on, in one line."""
+        """What the run is doing, in one line."""
         counts = f"{self.num_leaves} leaves, {self.num_tokens} tokens, {self.num_tool_calls} tool calls"
         is_single = sum(self.phases.values()) == 1
         shown = [name if is_single else f"{name}: {number}" for name, number in sorted(self.phases.items())]
@@ -38,7 +38,7 @@ class Tally:
 
     @classmethod
     def total(cls, tallies: Iterable["Tally"]) -> "Tally":
-        """Those of several processes as one."""
+        """The tallies of several processes as one."""
         every = list(tallies)
         return cls(
             num_closed=sum(tally.num_closed for tally in every),
@@ -51,14 +51,14 @@ class Tally:
 
 
 class Tallying:
-    """Counts a run's events; `observe` is an observer."""
+    """Counts a run's events. `observe` is an observer."""
 
     def __init__(self) -> None:
         self._phases: dict[int, Phase] = {}
         self._num_leaves = self._num_tokens = self._num_tool_calls = self._num_closed = 0
 
     def observe(self, event: Event) -> None:
-        """Take one event of the run."""
+        """Count one event of the run."""
         match event:
             case Resumed(num_closed):
                 self._num_closed += num_closed
@@ -94,5 +94,5 @@ class Tallying:
 
 
 def rounds(phase: Phase) -> str:
-    """`expansion 5 of 16`; empty where nobody knows how many there are."""
+    """`expansion 5 of 16`; empty if the number of rounds is not known."""
     return f"{phase.name} {phase.round} of {phase.num_rounds}" if phase.num_rounds else ""

@@ -1,4 +1,4 @@
-"""ToolMetrics: figures of tool calls, in all and for each tool, by the keys of RUC-NLPIR/ARPO (requirement S0.5)."""
+"""ToolMetrics: figures of tool calls, in total and by tool, with the keys of RUC-NLPIR/ARPO (requirement S0.5)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +11,11 @@ MEANS = frozenset({"avg_execution_time", "success_rate", "avg_time"})
 
 @dataclass(slots=True)
 class CallFigures:
-    """Of some calls. Mutated by `add` only; times in seconds of the loop's clock, retries and their pauses included."""
+    """Figures of some calls. Mutated by `add` only. Times are seconds of the loop's clock, with retries and pauses."""
 
     num_calls: int = 0
     num_ok: int = 0
-    """Calls with a result that is not empty; ARPO counts an empty one as failed too."""
+    """Calls with a non-empty result; ARPO also counts an empty result as failed."""
     total_s: float = 0.0
     max_s: float = 0.0
     num_retries: int = 0
@@ -40,12 +40,12 @@ class CallFigures:
 
 @dataclass(slots=True)
 class ToolMetrics:
-    """Of all calls of a run. A tool that was never called has zeros."""
+    """Figures of all calls of a run. A tool that was never called has zeros."""
 
     total: CallFigures = field(default_factory=CallFigures)
     by_tool: dict[str, CallFigures] = field(default_factory=dict)
     num_refused: int = 0
-    """Calls answered without running anything."""
+    """Calls answered without running a tool."""
     num_limits_reached: int = 0
 
     @classmethod
@@ -53,7 +53,7 @@ class ToolMetrics:
         return cls(by_tool={name: CallFigures() for name in tools})
 
     def add(self, call: ToolCall) -> None:
-        """Count one call of a known tool."""
+        """Count one call."""
         if not call.is_executed:
             self.num_refused += 1
             return
@@ -82,7 +82,7 @@ class ToolMetrics:
 
 
 def merged_figures(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The figures of several processes as those of one: sums, largest values, and means over all of their calls."""
+    """The figures of several processes as one: sums, largest values, and means over all calls."""
     return {key: _merged(key, figures) for key in dict.fromkeys(key for each in figures for key in each)}
 
 

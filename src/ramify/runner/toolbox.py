@@ -1,8 +1,8 @@
-"""Toolbox: run the model's tool calls; a tool's fault affects only its own observation.
+"""Toolbox: runs the model's tool calls. A tool's fault affects only its own observation.
 
-Owns deadlines, retries, the sessions of all branches and their metrics. A tool that raises, hangs or returns
-junk gives a `ToolCall` with status `crashed` or `timeout`; only a branch whose state cannot be restored raises,
-`ToolError("replay_diverged")`, and a cancellation is never swallowed. Time is that of the running loop.
+It owns deadlines, retries, the sessions of all branches and their metrics. A tool that raises, hangs or returns an
+invalid result gives a `ToolCall` with status `crashed` or `timeout`. Only a branch whose state cannot be restored
+raises `ToolError("replay_diverged")`. Cancellation is never swallowed. Times are those of the running loop.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from ramify.tools.arguments import Faults, faults_of
 from ramify.tools.output import made_safe, valid
 
 BACKOFF_BASE_S, BACKOFF_CAP_S = 0.5, 30.0
-"""Longest pause before the first retry, which doubles each time, and its limit."""
+"""Longest pause before the first retry, and the limit of a pause, in seconds. The pause doubles with each retry."""
 END_S: Final = 10.0
-"""Time a tool has to let go of what it holds: a server gets 2 s to end by itself, 2 s after SIGTERM, then SIGKILL."""
+"""Seconds a tool has to release what it holds. A server gets 2 s to end by itself, 2 s after SIGTERM, then SIGKILL."""
 UNTRIED: Final = frozenset({"replay_diverged", "tool_hang", "tool_gave_up"})
-"""Reasons of a `ToolError` that another try would only meet again."""
+"""Reasons of a `ToolError` that a retry would only meet again."""
 
 
 class Toolbox:
-    """The tools of a run. `problems` maps each tree's name to its problem; tools see it without its secret."""
+    """The tools of a run. `problems` maps the name of each tree to its problem; tools see it without its secret."""
 
     def __init__(
         self, tools: Iterable[Tool], config: ToolsConfig | None = None, *, problems: Mapping[str, Problem]
@@ -58,7 +58,7 @@ class Toolbox:
         return tuple(self._tools)
 
     async def call(self, tree: str, branch: Branch, action: ToolAction) -> ToolCall:
-        """Carry `action` out at the end of `branch`, in the state its last observations left.
+        """Carry out `action` at the end of `branch`, in the state after the branch's earlier calls.
 
         Raises `ToolError("replay_diverged")` if that state cannot be restored.
         """
@@ -72,26 +72,26 @@ class Toolbox:
             return await self._answered(CallStart.behind(called, tree, branch.tool_calls), action)
 
     async def try_walls(self) -> None:
-        """Try the walls of every tool that needs some, before anything is grown. Raises as `Sandboxed` says."""
+        """Test the sandbox of every tool that needs one, before anything is grown. Raises as `Sandboxed` says."""
         for tool in self._tools.values():
             if isinstance(tool, Sandboxed):
                 await tool.try_walls()
 
     def release(self, tree: str) -> None:
-        """A tree is finished: close its sessions, from inside the running loop."""
+        """Close the sessions of a finished tree. Call it from inside the running loop."""
         self._sessions.release(tree)
 
     async def close(self) -> None:
-        """Close every session, then what tools hold for the run, and wait for it."""
+        """Close every session, then release what tools hold for the run. Waits for both."""
         await self._sessions.close()
         await asyncio.gather(*(self._ended(tool) for tool in self._tools.values() if isinstance(tool, Lasting)))
 
     def count_limit_reached(self) -> None:
-        """A path asked for a call beyond its limit, which is never made."""
+        """Count a path that asked for a call beyond its limit. The call is never made."""
         self._metrics.num_limits_reached += 1
 
     def metrics(self) -> dict[str, float]:
-        """Figures of all calls so far: ARPO's keys, and what sessions cost."""
+        """Figures of all calls so far: ARPO's keys, and the costs of sessions."""
         return self._metrics.as_dict() | {
             "tools/replayed_calls": float(self._sessions.num_replayed),
             "tools/evicted_sessions": float(self._sessions.num_evicted),
@@ -99,7 +99,7 @@ class Toolbox:
         }
 
     async def _answered(self, start: CallStart, action: ToolAction) -> ToolCall:
-        """The call of `action`, tried again while the tool says that the fault is its own."""
+        """The call of `action`, retried while the tool reports a fault of its own."""
         clock = asyncio.get_running_loop().time
         began = clock()
         num_retries = 0
@@ -134,19 +134,19 @@ class Toolbox:
         return call
 
     async def _ended(self, tool: Lasting) -> None:
-        """Boundary to plug-in code: nothing depends on how a tool lets go."""
+        """Boundary to plug-in code: errors of a tool that releases what it holds are ignored."""
         with contextlib.suppress(Exception):
             await self._sessions.deadlines.within(tool.let_go, END_S)
 
     def _may_retry(self, start: CallStart, error: ToolError, num_retries: int) -> bool:
-        """Whether another try makes sense; a tool that refuses to branch lost its state with the fault."""
+        """Whether a retry makes sense. A tool with branching `refuse` has lost its state with the fault."""
         is_restorable = start.tool.branching != "refuse"
         return is_restorable and error.reason not in UNTRIED and num_retries < self._config.max_retries
 
     async def _tried(self, start: CallStart, action: ToolAction) -> tuple[ToolResult, ToolSession | None]:
-        """One try: what the tool said, and its session if its state is that behind the call.
+        """One try: the tool's result, and its session if its state after the call is known.
 
-        Boundary to plug-in code: whatever a tool raises is data, but for a `ToolError`, which asks for another try.
+        Boundary to plug-in code: whatever a tool raises becomes data, except a `ToolError`, which may be retried.
         """
         session = await self._sessions.take(start)
         is_known = False
@@ -179,7 +179,7 @@ class Toolbox:
 
 
 def _check_timeout(tool: Tool, deadline_s: float) -> None:
-    """Refuse a deadline that would come before the tool's own limit, and lose the state of a branch with the call."""
+    """Refuse a deadline shorter than the tool's own timeout: the branch would lose its state with the call."""
     if isinstance(tool, Sandboxed) and tool.timeout_s >= deadline_s:
         raise ConfigError(
             f"tools.deadline_s = {deadline_s:g} comes before timeout_s = {tool.timeout_s:g} of the tool {tool.name!r}, "
@@ -188,8 +188,7 @@ def _check_timeout(tool: Tool, deadline_s: float) -> None:
 
 
 def _faults_of(tool: Tool) -> Faults:
-    """What says why a call is not made. Boundary to plug-in code: a tool that cannot check its arguments is called with
-    them."""
+    """Checks a tool's arguments. Boundary to plug-in code: if they cannot be checked, the tool is called with them."""
     try:
         faults = faults_of(tool)
     except Exception:  # noqa: BLE001 - the boundary
@@ -205,7 +204,7 @@ def _faults_of(tool: Tool) -> Faults:
 
 
 def _pause_s(start: CallStart, action: ToolAction, number: int) -> float:
-    """A pause before retry `number` that follows from what is called, so that a run repeats itself."""
+    """Pause before retry `number`. It depends only on the call, so that a run is reproducible."""
     digest = hashlib.blake2b(f"{start.tree}\0{action.tool}\0{action.arguments}".encode(), digest_size=8).digest()
     seed = int.from_bytes(digest, "little")
     return backoff_s(number, seed=seed, base_s=BACKOFF_BASE_S, cap_s=BACKOFF_CAP_S)

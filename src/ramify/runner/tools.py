@@ -14,21 +14,22 @@ from ramify.core.tool import Isolated, Listing, Tool, ToolSet
 from ramify.tools.function import FunctionTool
 
 UNWALLED = "none"
-"""The isolation of a run none of whose tools runs foreign code."""
+"""The isolation of a run whose tools run no foreign code."""
 
 
 def listed(config: ToolsConfig) -> ToolsConfig:
-    """The configuration with what its tools' servers say of themselves, so that nobody needs to ask them again.
+    """The configuration with what tools' servers say of themselves, so that they need not be asked again.
 
-    Asks them now. Raises `ConfigError` where one does not answer.
+    Asks the servers now. Raises `ConfigError` if one does not answer.
     """
     return replace(config, use={name: _listed(name, entry) for name, entry in config.use.items()})
 
 
 def tools_of(task: Task, config: ToolsConfig) -> tuple[Tool, ...]:
-    """The task's tools, then those of `tools.use`; one called as a tool of the task takes its place.
+    """The task's tools, then those of `tools.use`. A tool of `tools.use` replaces a tool of the task with the same
+    name.
 
-    Raises `ConfigError` where a tool cannot be made, or two entries make tools of one name.
+    Raises `ConfigError` if a tool cannot be made, or two entries make tools with the same name.
     """
     used: dict[str, Tool] = {}
     places: dict[str, str] = {}
@@ -45,7 +46,7 @@ def tools_of(task: Task, config: ToolsConfig) -> tuple[Tool, ...]:
 
 
 def isolation_of(tools: Sequence[Tool]) -> str:
-    """How the tools are kept apart from the machine, for the record: `none`, or `strict` and others by tool."""
+    """How the tools are isolated from the machine, for the record: `none`, or for example `python=strict`, per tool."""
     walls = {tool.name: tool.isolation for tool in tools if isinstance(tool, Isolated)}
     return ", ".join(f"{name}={wall}" for name, wall in walls.items()) or UNWALLED
 
@@ -62,7 +63,7 @@ def _tools(built: Tool | ToolSet) -> Sequence[Tool]:
 
 
 def _built(name: str, entry: ToolConfig) -> Tool | ToolSet:
-    """What an entry makes. A class or a function that can be called otherwise is called as the entry."""
+    """The tool that an entry makes. If the class or function accepts another name, it gets the entry's name."""
     if faults := option_faults(name, entry):
         raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
     found: Any = found_tool(name, entry)

@@ -1,8 +1,8 @@
-"""Votes: choose one of many scored answers. Numbers and classes only.
+"""Votes: choose one of several scored answers. Uses only numbers and classes.
 
-The class of an answer is the number of the first answer that means the same. An answer None has no class and is not
-counted. Ties go to the first answer. Source: huggingface/search-and-learn sal/utils/math.py; the order
-of ties is the published one.
+The class of an answer is the number of the first answer that means the same. An answer of None has no class and is not
+counted. Ties go to the first answer. Source: huggingface/search-and-learn sal/utils/math.py; ties are broken in its
+order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from ramify.core.format import IsSame
 
 
 def classes_of(answers: Sequence[str | None], is_same: IsSame) -> list[int]:
-    """For each answer the number of the first one that means the same; -1 where none was given."""
+    """For each answer, the number of the first answer that means the same; -1 if the answer is None."""
     found: list[int] = []
     firsts: dict[str, int] = {}
     for number, answer in enumerate(answers):
@@ -25,7 +25,7 @@ def classes_of(answers: Sequence[str | None], is_same: IsSame) -> list[int]:
 
 
 def best(classes: Sequence[int], scores: Sequence[float]) -> int | None:
-    """Number of the answer of the highest score; None = no answer was given."""
+    """Number of the answer with the highest score; None = no answer was given."""
     given = [number for number, kind in enumerate(classes) if kind >= 0]
     return max(given, key=scores.__getitem__, default=None)
 
@@ -42,7 +42,8 @@ def majority(classes: Sequence[int]) -> int | None:
 
 
 def weighted(classes: Sequence[int], scores: Sequence[float]) -> int | None:
-    """Class whose scores sum highest. Where scores are negative the lowest counts as 0: a vote never speaks against."""
+    """Class with the highest sum of scores. The lowest score counts as 0 if negative: no vote counts against an
+    answer."""
     sums = weighted_sums(classes, shifted(scores))
     return max(sums, key=sums.__getitem__, default=None)
 
@@ -57,6 +58,6 @@ def weighted_sums(classes: Sequence[int], scores: Sequence[float]) -> Mapping[in
 
 
 def shifted(scores: Sequence[float]) -> list[float]:
-    """The scores, moved up as one so that none is negative."""
+    """The scores, all raised by the same amount so that none is negative."""
     lowest = min(0.0, *scores) if scores else 0.0
     return [score - lowest for score in scores]

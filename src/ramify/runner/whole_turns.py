@@ -1,8 +1,9 @@
-"""Whole turns: what a run must not ask for where its engines speak in messages.
+"""Whole turns: what a run must not ask for if its engines take messages.
 
-Such an engine says a turn and cannot go on inside it. A strategy that grows by numbers of tokens, a rule that writes
-into a turn and a format that writes no messages are refused before the start; a position inside a turn, which only
-shows later, is a `ContractError` of the tree. `engines` are those that the run's actions name.
+Such an engine produces a whole turn and cannot continue inside it. Three things are refused before the start: a
+strategy that grows by numbers of tokens, a rule that writes into a turn, and a format that writes no messages. A
+position inside a turn, which only shows later, is a `ContractError` of the tree. `engines` are those that the run's
+actions name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ BY_STEPS: Final = "chains, online, offline, tree_grpo or another that grows by s
 
 
 def check_messages(config: RunConfig, format: Format, engines: Mapping[str, Capabilities]) -> None:
-    """Refuse a format that the engines of the actions cannot speak, and rules that write into a turn."""
+    """Refuse a format that the engines of the actions cannot use, and rules that write into a turn."""
     for name, engine in engines.items():
         if not engine.has_token_ids and not isinstance(format, MessageFormat):
             raise ConfigError(
@@ -41,7 +42,7 @@ def check_messages(config: RunConfig, format: Format, engines: Mapping[str, Capa
 
 
 def check_stops(format: Format, engines: Mapping[str, Capabilities]) -> None:
-    """Refuse more stop words than an engine takes."""
+    """Refuse more stop words than an engine accepts."""
     for name, engine in engines.items():
         if engine.max_stops is not None and len(format.stops) > engine.max_stops:
             raise ConfigError(
@@ -52,7 +53,8 @@ def check_stops(format: Format, engines: Mapping[str, Capabilities]) -> None:
 
 
 def check_growths(config: RunConfig, strategy: Strategy, tree: Tree, engines: Mapping[str, Capabilities]) -> None:
-    """Refuse a strategy whose first growths in `tree` are numbers of tokens. It has been asked then: use another."""
+    """Refuse a strategy whose first growths in `tree` are numbers of tokens. It has then been asked: use a fresh
+    one."""
     for command in _first_commands(strategy, tree):
         if not isinstance(command, Grow) or not isinstance(command.until, Tokens):
             continue
@@ -66,7 +68,7 @@ def check_growths(config: RunConfig, strategy: Strategy, tree: Tree, engines: Ma
 
 
 def _first_commands(strategy: Strategy, tree: Tree) -> Sequence[Command]:
-    """What a strategy asks for first. Boundary to plug-in code: what is wrong with it is the run's to say."""
+    """What a strategy asks for first. Boundary to plug-in code: the run reports its other faults."""
     try:
         commands = strategy.ask(tree)
     except RamifyError:

@@ -1,6 +1,6 @@
-"""Work: one Grow being carried out: where it stands, what it may still use, the step in the making.
+"""Work: one Grow being carried out: its position, what it may still use, and its current step.
 
-Values and bookkeeping without any I/O; the sampler and the grower do what they say.
+Values and bookkeeping without I/O. The sampler and the grower use them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,16 +27,16 @@ class Work:
     """One Grow to carry out."""
 
     tree: str
-    """Names the tree to tools and engines."""
+    """Name of the tree for tools and engines."""
     command: Grow
     place: Place
     branch: Branch
-    """The path it continues; an action that quotes starts afresh instead."""
+    """The path to continue. An action that quotes starts a fresh context instead."""
     contexts: tuple[Branch, ...]
-    """For an action that quotes: one branch a fresh context on the way here."""
+    """For an action that quotes: one branch for each fresh context on the path."""
     allotment: Spend
     limited: frozenset[str]
-    """Names of the amounts in `allotment` that bind."""
+    """Names of the amounts in `allotment` that are limited."""
     report: Callable[[Step], None]
     """Called with each complete step."""
     done: tuple[Step, ...] = ()
@@ -47,19 +47,19 @@ class Work:
 
 @dataclass(slots=True)
 class Path:
-    """How far a piece of work has come."""
+    """How far the work has come."""
 
     work: Work
     branch: Branch
     seed: int
-    """Of the next step."""
+    """Seed of the next step."""
     spent: Spend = field(default_factory=Spend)
-    """Of the allotment; counted only where something in it binds."""
+    """Used so far of the allotment; counted only if some amount is limited."""
     num_steps: int = 0
     num_sampled: int = 0
     is_over: bool = False
     turn: "Turn | None" = None
-    """The step in the making."""
+    """The unfinished step."""
 
     @classmethod
     def begin(cls, work: Work) -> "Path":
@@ -69,7 +69,7 @@ class Path:
         return path
 
     def add(self, step: Step) -> None:
-        """A step is complete."""
+        """Add a complete step."""
         turn, self.turn = self.turn, None
         self.branch = self._behind(step) if turn is None else turn.branch
         if self.work.limited:
@@ -82,18 +82,18 @@ class Path:
         self.is_over = step.stop is not None or is_enough
 
     def _behind(self, step: Step) -> Branch:
-        """The branch with a step behind it that was grown before the run was resumed."""
+        """The branch after a step that was grown before the run was resumed."""
         is_fresh = step.edge == "quotes" and not self.num_steps
         base = Branch(self.branch.codec, self.branch.node, ()) if is_fresh else self.branch
         return extended(base, step.segments, node=self.next_node)
 
     @property
     def next_node(self) -> int:
-        """Stands for the id the next step's node will have; ids of nodes that are not on the tree yet count down."""
+        """Placeholder for the id of the next step's node. Nodes not yet on the tree have negative ids."""
         return -1 - self.num_steps
 
     def left(self, name: str) -> int | None:
-        """What the allotment leaves of a counted amount; None = it does not bind."""
+        """What is left of a counted amount of the allotment; None = it is not limited."""
         if name not in self.work.limited:
             return None
         return getattr(self.work.allotment, name) - getattr(self.spent, name)
@@ -101,27 +101,27 @@ class Path:
 
 @dataclass(slots=True)
 class Turn:
-    """A step in the making."""
+    """An unfinished step."""
 
     branch: Branch
     seed: int
-    """Of the next request: the node's own for the first."""
+    """Seed of the next request. For the first request it is the seed of the node."""
     node: int
-    """Stands for the id its node will have."""
+    """Placeholder for the id its node will have."""
     segments: list[Segment] = field(default_factory=list)
     topk: list[Floats_T] = field(default_factory=list)
     finish: Finish | None = None
     stop: str | None = None
     notes: dict[str, Any] = field(default_factory=dict)
     scores: tuple[Score, ...] = ()
-    """Of a judge of steps that the prune rule reads."""
+    """Scores of the judge of steps that the prune rule reads."""
 
     def take(self, *segments: Segment) -> None:
         self.segments.extend(segments)
         self.branch = extended(self.branch, segments, node=self.node)
 
     def hear(self, generation: Generation, source: Origination, *, picodollars: int = 0) -> None:
-        """Add what an engine sampled, and what it cost."""
+        """Add what an engine sampled, and its cost."""
         self.take(*sampled_segments(generation, source, self.seed, picodollars=picodollars))
         self.topk.extend(generation.topk)
         self.notes.update(generation.notes)
@@ -130,12 +130,12 @@ class Turn:
 
     @property
     def num_sampled(self) -> int:
-        """Tokens sampled so far; of messages as the engine counts them."""
+        """Tokens sampled so far. For messages, the engine's own count."""
         return sum(num_sampled(s) for s in self.segments)
 
     @property
     def message(self) -> Mapping[str, Any] | None:
-        """The chat message that the model said last, from an engine that speaks in them."""
+        """The last chat message of the model, if the engine takes messages."""
         last = self.segments[-1] if self.segments else None
         return last.message if last is not None and last.is_sampled else None
 
@@ -153,8 +153,8 @@ class Turn:
         return self.finish is not None and self.finish.kind in ("stop", "end_of_sequence")
 
     def is_resolved(self, words: Sequence[str], *, num_lacking: int | None) -> bool:
-        """Whether sampling may stop here: by a stop word or the end, or because the step lacks no token of its number
-        and no word or character is begun."""
+        """Whether sampling may stop here: at a stop word or the end of the sequence, or because the step has all its
+        tokens and no stop word or character is incomplete."""
         if self.finish is None:
             return False
         if self.finish.kind != "length":
@@ -163,24 +163,24 @@ class Turn:
 
 
 def num_sampled(segment: Segment) -> int:
-    """Tokens that the model sampled; the ids of a message are bytes, so its engine's count stands for them."""
+    """Tokens that the model sampled. The ids of a message are bytes, so the engine's count is used instead."""
     if not segment.is_sampled:
         return 0
     return len(segment) if segment.message is None else segment.usage.num_billed
 
 
 def extended(branch: Branch, segments: Sequence[Segment], *, node: int) -> Branch:
-    """`branch` with `segments` of one more node behind it."""
+    """`branch` with `segments` of one more node appended."""
     return Branch(branch.codec, branch.node, (*branch.pieces, *(Piece(node, s) for s in segments)))
 
 
 def prompt_segments(codec: Codec, spans: Sequence[Span]) -> list[Segment]:
-    """A context's opening: control tokens only where they are trusted; one segment, or one a message."""
+    """The opening of a context, with control tokens only where they are trusted. One segment, or one per message."""
     return message_segments("prompt", codec, spans) or [Segment("prompt", token_array(span_ids(codec, spans)))]
 
 
 def message_segments(origin: Origin, codec: Codec, spans: str | Sequence[Span]) -> list[Segment]:
-    """One segment a message; none where the spans are text alone."""
+    """One segment per message; empty if the spans are text only."""
     if isinstance(spans, str):
         return []
     return [
@@ -191,7 +191,7 @@ def message_segments(origin: Origin, codec: Codec, spans: str | Sequence[Span]) 
 
 
 def behind_end(observation: Ids_T, end: int, codec: Codec) -> Ids_T:
-    """An observation without the end of the turn it begins with, where the model has written that itself."""
+    """An observation without the end-of-turn token it begins with, if the model has already written that token."""
     places = np.flatnonzero(observation == end)
     if len(places) and not codec.decode(observation[: places[0]]).strip():
         return observation[places[0] + 1 :]
@@ -199,12 +199,12 @@ def behind_end(observation: Ids_T, end: int, codec: Codec) -> Ids_T:
 
 
 def usage_of(generation: Generation) -> Usage:
-    """What a generation used, its price left out."""
+    """What a generation used, without its price."""
     return Usage(1, generation.num_billed, generation.num_cached, generation.num_prefilled)
 
 
 def sampled_segments(generation: Generation, source: Origination, seed: int, *, picodollars: int = 0) -> list[Segment]:
-    """One segment a policy version of a generation; the first bills it, the last says how it finished."""
+    """One segment per policy version of a generation. The first bills it, the last says how it finished."""
     spans = generation.versions or ((None, len(generation.ids)),)
     segments: list[Segment] = []
     start = 0

@@ -1,9 +1,9 @@
 """Countdown: make the target from all the numbers, each used exactly once, with a stateful calculator.
 
-Owns the problems, their split and the score. A problem is made by one random chain of steps, which is also its
-demonstration, so every fork in the demonstrations is a real choice. A hash of its canonical key
-alone decides whether a problem is held out, so no seed, generator or order can move it across the split. The score and
-the dead-end rule read the transcript alone; no solver takes part.
+It owns the problems, their split and the score. A problem is made by one random chain of steps, which is also its
+demonstration, so every fork in the demonstrations is a real choice. A hash of the problem's canonical key alone decides
+whether it is held out, so no seed, generator or order can move it across the split. The score and the dead-end rule
+read only the transcript; no solver is used.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ HELDOUT_PERCENT: Final = 10
 FORMAT: Final = arpo({"calculator": "calc"})
 
 _QUESTION = re.compile(r"make ([0-9]+) from((?: [0-9]+)+)")
-# Only a result right behind a call counts: sampling stops at `</calc>`, so the model cannot write such a pair itself.
+# Only a result directly after a call counts: sampling stops at `</calc>`, so the model cannot write such a pair itself.
 _RESULT = re.compile(r"</calc> <result>\n(.*?)\n</result>", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,6}")
@@ -55,14 +55,14 @@ class CountdownProblem:
 
 @dataclass(frozen=True, slots=True)
 class CountdownDistribution:
-    """What problems are drawn from. The defaults are those of the built-in model and of every figure quoted for it."""
+    """Distribution of the problems. The defaults are those of the built-in model and of every figure quoted for it."""
 
     # Hard enough that the built-in model solves half at the first try; with weights .5 .35 .15 it solved 0.61.
     num_numbers_weights: tuple[tuple[int, float], ...] = ((3, 0.3), (4, 0.4), (5, 0.3))
     max_number: int = 15
     min_target: int = 10
     max_target: int = 99
-    max_step_value: int = 225  # the largest product of two numbers; larger values only make dead weight
+    max_step_value: int = 225  # the largest product of two numbers; larger values only lead to dead ends
 
     def __post_init__(self) -> None:
         if not all(2 <= count <= MAX_CALLS + 1 and weight >= 0 for count, weight in self.num_numbers_weights):
@@ -80,7 +80,7 @@ DEFAULT_DISTRIBUTION: Final = CountdownDistribution()
 
 
 def split_of(problem: CountdownProblem) -> Split:
-    """Which side of the split a problem is on; a function of its canonical key alone."""
+    """The split of a problem; it depends only on its canonical key."""
     digest = hashlib.sha256(f"countdown {problem.key}".encode()).digest()
     return "heldout" if int.from_bytes(digest[:8], "big") % 100 < HELDOUT_PERCENT else "train"
 
@@ -88,7 +88,7 @@ def split_of(problem: CountdownProblem) -> Split:
 def draw_chain(
     rng: random.Random, distribution: CountdownDistribution = DEFAULT_DISTRIBUTION
 ) -> tuple[CountdownProblem, tuple[str, ...]]:
-    """One problem and the chain of steps that made it, from either split. Consumes `rng`."""
+    """One problem of either split, and the chain of steps that made it. Consumes `rng`."""
     counts, weights = zip(*distribution.num_numbers_weights, strict=True)
     (num_numbers,) = rng.choices(counts, weights)
     while True:
@@ -105,7 +105,7 @@ def generate(
     *,
     distribution: CountdownDistribution = DEFAULT_DISTRIBUTION,
 ) -> Iterator[CountdownProblem]:
-    """Yield `num_problems` problems of one split, no two with the same canonical key; the same ones for one seed."""
+    """Yield `num_problems` problems of one split with different canonical keys, the same ones for each seed."""
     rng = random.Random(f"countdown {split} {seed}")
     seen: set[str] = set()
     while len(seen) < num_problems:
@@ -116,7 +116,7 @@ def generate(
 
 
 def parse_question(question: str) -> CountdownProblem:
-    """The problem a question states. Raises ValueError when it states none."""
+    """The problem in a question. Raises ValueError if the text is not a countdown question."""
     match = _QUESTION.fullmatch(question.strip())
     if match is None:
         raise ValueError(f"not a countdown question: {question!r}; it must read like 'make 99 from 13 7 1 5'")
@@ -124,10 +124,10 @@ def parse_question(question: str) -> CountdownProblem:
 
 
 def is_dead_end(target: int, last_result_text: str) -> str | None:
-    """Why a path should be given up after this tool result, or None. Uses only what the transcript shows.
+    """Why to give a path up after this tool result, or None. Uses only the transcript.
 
-    One number left that is not the target is certainly dead. An error is not quite (the model may recover), but it
-    rarely pays to go on.
+    If one number is left and it is not the target, the path cannot succeed. After an error the model may recover, but
+    going on rarely pays.
     """
     left = numbers_left(last_result_text)
     if left is None:
@@ -138,7 +138,7 @@ def is_dead_end(target: int, last_result_text: str) -> str | None:
 
 
 def score(question: str, transcript_text: str) -> dict[str, float]:
-    """Parts of the reward, each 0.0 or 1.0, from the text after the question; the reward is 1.0 iff both are.
+    """Parts of the reward, each 0.0 or 1.0, from the text after the question. The reward is 1.0 only if both are.
 
     `reached`: the tool's last good result leaves exactly the target. `answered`: the last answer is the target.
     """
@@ -153,18 +153,18 @@ def score(question: str, transcript_text: str) -> dict[str, float]:
 
 
 def operators_of(left: int, right: int) -> list[str]:
-    """Those of the steps that problems are made of, where `left` is the larger operand."""
+    """The operators that problems may use for this pair; `left` is the larger operand."""
     return ["+", "*", *(["-"] if left > right else []), *(["/"] if right > 0 and left % right == 0 else [])]
 
 
 def _chain_from(
     numbers: tuple[int, ...], rng: random.Random, max_step_value: int
 ) -> tuple[int, tuple[str, ...]] | None:
-    """Combine the numbers by random allowed steps: the value and the steps, or None when a value got too large."""
+    """Combine the numbers by random allowed steps: the value and the steps, or None if a value got too large."""
     state = CalculatorState(numbers)
     steps: list[str] = []
     for _ in numbers[1:]:
-        # The larger operand first: order is free for + and *, so leaving it open would only add noise to learn.
+        # The larger operand comes first. The order does not matter for + and *, so a free order would only add noise.
         right, left = sorted(rng.sample(state.numbers, 2))
         step = f"{left}{rng.choice(operators_of(left, right))}{right}"
         state, _, is_allowed = apply(state, step)
@@ -176,13 +176,13 @@ def _chain_from(
 
 @dataclass(frozen=True, slots=True)
 class CountdownJudge:
-    """Scores a transcript by what it shows; it needs no secret, so it is no oracle."""
+    """Scores a transcript by its content. It needs no secret, so it is not an oracle."""
 
     name: str = "countdown"
     is_oracle: bool = False
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> list[Verdict]:
-        """1.0 iff the calculator holds exactly the target and the answer says it."""
+        """1.0 only if the calculator holds exactly the target and the answer gives it."""
         parts = [score(problem.question, branch.response_text) for branch in branches]
         return [Verdict(float(all(p.values())), p) for p in parts]
 
@@ -204,7 +204,7 @@ class Countdown:
             raise ConfigError(f"num_numbers = {self.num_numbers!r}: countdown problems have 3 to 5 numbers")
 
     def problems(self, split: str, num_problems: int, seed: int) -> list[Problem]:
-        """Distinct problems of one side of the hash split, the same ones for one seed."""
+        """Distinct problems of one split. A seed always gives the same problems."""
         if split not in ("train", "heldout"):
             raise ConfigError(f"split {split!r}: countdown has 'train' and 'heldout'")
         return [
@@ -218,7 +218,7 @@ class Countdown:
         return replace(DEFAULT_DISTRIBUTION, num_numbers_weights=((self.num_numbers, 1.0),))
 
     def prune(self, branch: Branch) -> str | None:
-        """The dead-end rule, applied right behind a tool's result."""
+        """The dead-end rule, applied directly after a tool's result."""
         call, question = branch.pieces[-1].segment.tool_call, _QUESTION.search(branch.prompt_text)
         return None if call is None or question is None else is_dead_end(int(question[1]), call.result)
 

@@ -1,9 +1,9 @@
 """DataFile: the user's own questions, from a file or a folder whose columns are mapped.
 
-Owns mapping and checking: every fault names the file, the line or row and the column, and all of them are reported at
+It owns mapping and checking. Every fault names the file, the line or row and the column, and all faults are reported at
 once. `data_folder` finds the files, `data_rows` and `data_arrow` read them. The answer column becomes the problem's
-secret, which only oracle judges get; everybody may read the question, the id and the public columns. Rows keep their
-order, memory holds one batch of them beside the problems, and a file is never changed.
+secret, which only oracle judges get. Everybody may read the question, the id and the public columns. Rows keep their
+order. Besides the problems, memory holds one batch of rows. Files are never changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,22 +40,22 @@ MAX_FAULTS_SHOWN = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
-    """Where questions are, and which of their columns are what. A column is named exactly or by a dotted path."""
+    """Where the questions are, and what their columns mean. A column is named exactly or by a dotted path."""
 
     path: str | None = None
     """JSONL, CSV, Parquet or Arrow file, or a folder of them; None = the task makes its own problems."""
     split: str | None = None
-    """Which of a folder's splits; None = the only one."""
+    """Split to read from a folder; None = the only one."""
     questions: tuple[str, ...] = ()
-    """Questions themselves, in place of a file; they have no gold answers."""
+    """The questions themselves, instead of a file; they have no gold answers."""
     question: str = "question"
-    """Column of the question: a text, or a list of messages, one of the user and at most one of the system."""
+    """Column of the question: a text, or a list of messages: one from the user and at most one from the system."""
     uid: str | None = None
     """Column of the problem's id; None = the number of its row, from 0."""
     answer: str | None = None
-    """Column of the gold answer, which reaches oracle judges only."""
+    """Column of the gold answer, which only oracle judges get."""
     public: tuple[str, ...] | None = None
-    """Columns that go along to every row; None = all that are neither question, uid nor answer."""
+    """Columns that are copied to every row; None = all except question, uid and answer."""
     on_bad_row: Literal["stop", "skip"] = "stop"
 
     def __post_init__(self) -> None:
@@ -70,20 +70,20 @@ class DataConfig:
                 )
 
     def named(self) -> Mapping[str, str]:
-        """Setting -> column, of those that must be in the file."""
+        """Setting -> column, for columns that must be in the file."""
         single = {"question": self.question, "uid": self.uid, "answer": self.answer}
         public = {f"public[{i}]": column for i, column in enumerate(self.public or ())}
         return {setting: column for setting, column in {**single, **public}.items() if column is not None}
 
     def taken(self) -> list[str]:
-        """Columns that are public only where they are named."""
+        """Columns that are public only if `public` names them."""
         return [column for column in (self.question, self.uid, self.answer) if column is not None]
 
 
 class DataFile:
-    """Questions of the user's own as a task: no tools, and judged by exact match where there are answers.
+    """The user's own questions as a task. It has no tools; answers, if given, are judged by exact match.
 
-    A file is read when problems are asked for; `skipped` then holds the bad rows that were left out.
+    A file is read when problems are asked for. `skipped` then holds the bad rows that were left out.
     """
 
     def __init__(self, data: DataConfig) -> None:
@@ -106,7 +106,7 @@ class DataFile:
         return () if self.data.answer is None else (Exact(self._format),)
 
     def problems(self, split: str, num_problems: int, seed: int) -> Sequence[Problem]:
-        """The first `num_problems`, in order; a user's questions have one split and need no seed."""
+        """The first `num_problems`, in order. A user's questions have one split and need no seed."""
         problems, self.skipped = read_problems(self.data)
         if len(problems) < num_problems:
             source = self.data.path or "data.questions"
@@ -123,8 +123,8 @@ class DataFile:
 def read_problems(data: DataConfig) -> tuple[list[Problem], list[RowFault]]:
     """Problems of a file or folder in the order of its rows, and the rows that were skipped.
 
-    Raises `ConfigError` if a file cannot be read, a mapped column is nowhere, no row is good, or, unless bad rows are
-    skipped, a row is bad.
+    Raises `ConfigError` if a file cannot be read, a mapped column is missing everywhere, or no row is good. Also raises
+    it for a bad row, unless bad rows are skipped.
     """
     if data.path is None:
         return [Problem(f"question-{number}", question) for number, question in enumerate(data.questions)], []
@@ -143,16 +143,16 @@ def read_problems(data: DataConfig) -> tuple[list[Problem], list[RowFault]]:
 
 
 class _Reading:
-    """Rows on their way to problems, and what was found out about them."""
+    """Turns rows into problems and collects their faults."""
 
     def __init__(self, data: DataConfig, wanted: WantedColumns, split: str) -> None:
         self._data = data
         self._split = split
         self._places: dict[str, RowPlace] = {}
         self.unseen = dict(wanted.named)
-        """Setting -> column, of those that no row has had so far."""
+        """Setting -> column, for columns that no row has had so far."""
         self.present: set[str] = set()
-        """Columns of the rows, until every mapped one was seen."""
+        """Columns of the rows, collected until every mapped column was seen."""
         self.faults: list[RowFault] = []
 
     def problems(self, read: Iterator[Row]) -> Iterator[Problem]:
@@ -178,7 +178,7 @@ class _Reading:
         uid = str(number) if data.uid is None else _uid(value_of(row, data.uid), data.uid)
         secret = {} if data.answer is None else {ANSWER: _answer(value_of(row, data.answer), data.answer)}
         public = _public(row, data, system)
-        # Numbers of rows are different anyhow.
+        # Row numbers are always different.
         if data.uid is not None and (first := self._places.setdefault(uid, place)) is not place:
             raise BadRow(f"uid {uid!r:.80} was used in {first.beside(place)}; a uid names one problem")
         return Problem(uid, question, public=public, secret=secret, split=self._split)
@@ -198,7 +198,7 @@ def _answer(value: Any, column: str) -> Any:
 
 
 def _public(row: Columns, data: DataConfig, system: str | None) -> dict[str, Any]:
-    """The columns for everybody; of one that holds the answer by a dotted path, the rest."""
+    """The public columns. If a dotted path inside a column is the answer, the rest of the column stays."""
     if data.public is None:
         public = without(row, data.taken())
     else:

@@ -1,9 +1,9 @@
 """Rows of Parquet files and of Arrow files, batch by batch. Needs pyarrow, an extra.
 
 Arrow files are streams, as `Dataset.save_to_disk` writes them, or files with a footer. Unused columns are not read. A
-used column is skipped if JSON cannot hold a part of it: bytes (images, audio), times, decimals and maps. A setting that
-names such a column is a `ConfigError`, and so is a file that is damaged or ends too early. A column of JSON text
-(Arrow's type of that name) is decoded; inside another column it is skipped.
+column is skipped if JSON cannot hold a part of it: bytes (images, audio), times, decimals and maps. If a setting names
+such a column, or a file is damaged or incomplete, a `ConfigError` is raised. A column of JSON text (Arrow's type of
+that name) is decoded; inside another column it is skipped.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from ramify.core.errors import ConfigError
 from ramify.tasks.data_row import Row, RowFault, RowPlace, WantedColumns
 
 BATCH: Final = 1024
-"""Rows held as Python values at a time."""
+"""Most rows held as Python values at one time."""
 
 _FILE_MARK = b"ARROW1"
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
@@ -73,7 +73,7 @@ def _batches(path: Path, source: Any, arrow: Any) -> Iterator[Any]:
         yield from (file.get_batch(index) for index in range(file.num_record_batches))
         return
     yield from arrow.ipc.open_stream(source)
-    # A stream that was cut between two batches reads like a whole one.
+    # A stream that was cut between two batches reads without an error.
     if source.read_at(len(_STREAM_END), source.size() - len(_STREAM_END)) != _STREAM_END:
         raise ConfigError(f"{path} ends before the end of its stream: it was not written to its end")
 
@@ -98,15 +98,15 @@ class _Columns:
         self._texts = [name for name in self.names if self._is_json_text(schema.field(name).type)]
 
     def rows(self, batch: Any, number: int) -> Iterator[Row]:
-        """The rows of a batch of the file; `number` of them stand before it."""
-        # A Parquet file that is asked for `a` gives a column `a.b` besides.
+        """The rows of a batch of the file. `number` is how many rows come before the batch."""
+        # A Parquet file asked for `a` also returns a column called `a.b`.
         chosen = batch.select(self.names)
         for index, row in enumerate(self._values(chosen), start=number + 1):
             place = RowPlace(self._path, index, is_line=False)
             yield RowFault(place, row) if isinstance(row, str) else self._with_texts(place, row)
 
     def _values(self, batch: Any) -> Iterator[dict[str, Any] | str]:
-        """Rows, or what is wrong with one; where Arrow fails on a row, it fails on its whole batch."""
+        """Rows, or the fault of a row. Arrow fails on a whole batch if one row is bad, so they are then read singly."""
         try:
             yield from batch.to_pylist()
         except (ValueError, OverflowError):
@@ -119,7 +119,7 @@ class _Columns:
                     yield f"this cannot be read: {error}"
 
     def _with_texts(self, place: RowPlace, row: dict[str, Any]) -> Row:
-        """The row with its columns of JSON text as what they say."""
+        """The row with its columns of JSON text decoded."""
         for name in self._texts:
             try:
                 row[name] = None if row[name] is None else msgspec.json.decode(row[name])
@@ -130,7 +130,7 @@ class _Columns:
     # -- types --------------------------------------------------------------------------------------------------------
 
     def _refuse(self, wanted: WantedColumns, schema: Any) -> None:
-        """Raise `ConfigError` naming every mapped column that is not there or that JSON cannot hold."""
+        """Raise `ConfigError` for every mapped column that is missing, or for one that JSON cannot hold."""
         types = {setting: self._type_at(schema, column) for setting, column in wanted.named.items()}
         missing = {setting: wanted.named[setting] for setting, found in types.items() if found is None}
         if missing:
@@ -142,7 +142,7 @@ class _Columns:
                 raise ConfigError(f"{self._path}: {what}; name another one")
 
     def _type_at(self, schema: Any, column: str) -> Any:
-        """The type of a column or of what stands at a dotted path; None = there is none. JSON text holds anything."""
+        """The type of a column or of a dotted path; None = it does not exist. JSON text may hold anything."""
         if column in schema.names:
             return schema.field(column).type
         head, *path = column.split(".")
@@ -160,7 +160,7 @@ class _Columns:
         return {*schema.names, *(f"{field.name}.{part.name}" for field in inner for part in field.type)}
 
     def _can_be_json(self, kind: Any, *, is_column: bool = False) -> bool:
-        """Whether JSON can hold all values of a type; JSON text, only where it is a whole column."""
+        """Whether JSON can hold all values of a type. JSON text is accepted only as a whole column."""
         arrow, types = self._arrow, self._arrow.types
         if isinstance(kind, arrow.BaseExtensionType):
             return self._can_be_json(kind.storage_type) and (is_column or not self._is_json_text(kind))

@@ -1,7 +1,7 @@
 """Columns of a row: find one by name or dotted path, read it as a question, and make it plain data.
 
-A row is a mapping of columns to values. A column is looked up by its exact name first, then, if the name has dots, by
-the path through nested columns. A fault of a row is a `BadRow`; the report adds the row's place.
+A row maps columns to values. A column is looked up by its exact name first, then, if the name has dots, by the path
+through nested columns. A fault of a row is a `BadRow`; the report adds the row's place.
 """
 
 import math
@@ -14,17 +14,17 @@ Columns = Mapping[str, Any]
 """Column -> value, of one row."""
 
 SYSTEM_MESSAGE: Final = "system_message"
-"""Public column that holds the system message of a question that is a list of messages."""
+"""Public column for the system message of a question that is a list of messages."""
 MISSING: Final = object()
-"""What `found` returns where a row has no such column; None is a value."""
+"""`found` returns this if a row has no such column; None is a valid value."""
 
 
 class BadRow(Exception):
-    """What is wrong with one row."""
+    """A fault of one row."""
 
 
 def found(row: Columns, column: str) -> Any:
-    """The value of a column, None where a column on the way to it holds None, or `MISSING`."""
+    """The value of a column. None if a column on the path holds None; `MISSING` if there is no such column."""
     if column in row:
         return row[column]
     value: Any = row
@@ -38,13 +38,13 @@ def found(row: Columns, column: str) -> Any:
 
 
 def value_of(row: Columns, column: str) -> Any:
-    """The value of a column; None where the row has none."""
+    """The value of a column; None if the row does not have it."""
     value = found(row, column)
     return None if value is MISSING else value
 
 
 def without(row: Columns, columns: Iterable[str]) -> dict[str, Any]:
-    """The row without `columns`, nor what stands at their dotted paths. Does not change `row`."""
+    """The row without `columns` and without the values at their dotted paths. Does not change `row`."""
     rest = dict(row)
     for column in columns:
         rest.pop(column, None)
@@ -55,7 +55,7 @@ def without(row: Columns, columns: Iterable[str]) -> dict[str, Any]:
 
 
 def names_in(row: Columns) -> Iterable[str]:
-    """The columns of a row and what is right inside them, by their dotted paths."""
+    """The columns of a row, and those one level inside them as dotted paths."""
     for column, value in row.items():
         yield column
         if isinstance(value, Mapping):
@@ -63,9 +63,9 @@ def names_in(row: Columns) -> Iterable[str]:
 
 
 def plain(value: Any, column: str) -> Any:
-    """`value` as JSON data: numpy's numbers are Python's, and a number that is not finite is None, as in rows.
+    """`value` as JSON data. Numbers of numpy become Python's, and a number that is not finite becomes None, as in rows.
 
-    Raises `BadRow` naming the column for what JSON cannot hold, such as bytes and times.
+    Raises `BadRow` that names the column if JSON cannot hold the value, such as bytes and times.
     """
     match value:
         case None | bool() | int() | str():
@@ -84,10 +84,10 @@ def plain(value: Any, column: str) -> Any:
 
 
 def question_in(value: Any, column: str) -> tuple[str, str | None]:
-    """The question that a value is, and the system message before it, or None.
+    """The question in a value, and the system message before it, or None.
 
-    A list of chat messages is a question where it is one message of the user, with at most a system message before it.
-    Raises `BadRow` for all else.
+    A list of chat messages is a question if it is one user message with at most one system message before it. Raises
+    `BadRow` for anything else.
     """
     system: str | None = None
     if isinstance(value, list):
@@ -101,7 +101,7 @@ def question_in(value: Any, column: str) -> tuple[str, str | None]:
 
 
 def _spoken(messages: list[Any], column: str) -> tuple[str | None, str]:
-    """(the system's text, the user's) of a list of messages."""
+    """(the system's text, the user's text) of a list of messages."""
     said = [_message(message, column) for message in messages]
     match said:
         case [("user", text)]:
@@ -117,7 +117,7 @@ def _spoken(messages: list[Any], column: str) -> tuple[str | None, str]:
 
 
 def _message(message: Any, column: str) -> tuple[str, str]:
-    """(role, text). Keys that hold None are not there: a Parquet file has every key in every message."""
+    """(role, text). Keys with the value None count as missing: in a Parquet file every message has every key."""
     filled = {k: v for k, v in message.items() if v is not None} if isinstance(message, Mapping) else {}
     match filled:
         case {"role": str(role), "content": str(text), **more} if not more:

@@ -1,12 +1,12 @@
 """Data folders: the files behind a path, in reading order, and their split.
 
-A path is a file; a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote, whose own lists are obeyed
-(huggingface/datasets:src/datasets/arrow_dataset.py); or a folder of data files, whose names say which split they are
-of, as on the Hugging Face hub (src/datasets/data_files.py). Files of a split are read in the order of their names.
-Links are followed and keep their own names, for the hub's cache is made of links.
+A path is one of three things: a file; a folder written by `Dataset.save_to_disk` or `DatasetDict.save_to_disk`, whose
+own file lists are used (huggingface/datasets:src/datasets/arrow_dataset.py); or a folder of data files, whose names
+tell their split, as on the Hugging Face hub (src/datasets/data_files.py). Files of a split are read in the order of
+their names. Links are followed but keep their own names, because the hub's cache consists of links.
 
-Nothing is skipped silently: a split that is not chosen, a missing or empty shard, files of several kinds and folders
-that may or may not belong are each a `ConfigError` that names them. It reads no row.
+Nothing is skipped silently. Several splits of which none is chosen, a missing or empty shard, files of several kinds
+and ambiguous folders are each a `ConfigError` that names them. No row is read here.
 """
 
 import re
@@ -26,11 +26,11 @@ KINDS: Final[Mapping[str, str]] = {
     ".parquet": "Parquet",
     ".arrow": "Arrow",
 }
-"""Suffix -> what a file that has it is read as."""
+"""File suffix -> the kind the file is read as."""
 SPLIT_WORDS: Final = frozenset("train training validation valid val dev test testing eval evaluation".split())
-"""Words of a file's or folder's name that say its split (huggingface/datasets:src/datasets/data_files.py)."""
+"""Words in the name of a file or folder that tell its split (huggingface/datasets:src/datasets/data_files.py)."""
 NAMELESS: Final = frozenset({"data", "part", "shard"})
-"""What stands before `-00000-of-00002` and is no split."""
+"""Words before `-00000-of-00002` that are not a split."""
 
 DICT_FILE: Final = "dataset_dict.json"
 STATE_FILE: Final = "state.json"
@@ -42,15 +42,15 @@ _BETWEEN_WORDS = re.compile(r"[-._ \d]+")
 
 @dataclass(frozen=True, slots=True)
 class DataFiles:
-    """Files of one kind in the order they are read, and the split that all of them are of."""
+    """Files of one kind in reading order, and their common split."""
 
     files: tuple[Path, ...]
     split: str
-    """'' = nothing says which."""
+    """'' = no name tells the split."""
 
 
 class _Splits(msgspec.Struct):
-    """`dataset_dict.json`."""
+    """The content of `dataset_dict.json`."""
 
     splits: list[str]
 
@@ -60,7 +60,7 @@ class _File(msgspec.Struct):
 
 
 class _State(msgspec.Struct):
-    """`state.json`, as far as it says where the rows are."""
+    """The parts of `state.json` that tell where the rows are."""
 
     files: list[_File] = msgspec.field(name="_data_files")
     split: str | None = msgspec.field(name="_split", default=None)
@@ -71,7 +71,7 @@ _Value = TypeVar("_Value", _Splits, _State)
 
 
 def data_files(path: Path, split: str | None) -> DataFiles:
-    """The files of `split` behind `path`; None = the only split. Raises `ConfigError` naming what is wrong."""
+    """The files of `split` behind `path`; None = the only split. Raises `ConfigError` that names the fault."""
     try:
         if not path.is_dir():
             return _of_file(path, split)
@@ -89,7 +89,7 @@ def data_files(path: Path, split: str | None) -> DataFiles:
 
 
 def split_of(path: Path) -> str:
-    """The split that a file's name says it is of, or ''."""
+    """The split that a file's name tells, or ''."""
     name = path.name.removesuffix(path.suffix)
     shard = _SHARD.match(name)
     base = shard["base"] if shard else name
@@ -107,7 +107,7 @@ def _of_file(path: Path, split: str | None) -> DataFiles:
 
 
 def _chosen(path: Path, names: Iterable[str], split: str | None) -> str:
-    """`split`, or the only one of `names`, of which '' is that of files whose names say none."""
+    """`split`, or the only one of `names`. A name of '' stands for files whose names tell no split."""
     names = list(names)
     there = ", ".join(repr(name) for name in names if name)
     if split is not None and split not in names:
@@ -146,7 +146,7 @@ def _decoded(path: Path, kind: type[_Value]) -> _Value:
 
 
 def _by_name(folder: Path) -> dict[str, list[Path]]:
-    """Split -> its files: those of the folder, of its folders that are called like a split, or else of `data`."""
+    """Split -> its files: those of the folder and of subfolders named like a split, or else those of `data`."""
     splits: dict[str, list[Path]] = {}
     for file in _files_in(folder):
         splits.setdefault(split_of(file), []).append(file)
@@ -167,7 +167,7 @@ def _by_name(folder: Path) -> dict[str, list[Path]]:
 
 
 def _listed(folder: Path) -> list[Path]:
-    """What stands in a folder in the order of names, without what is hidden or a writer's own (`_SUCCESS`)."""
+    """The entries of a folder in the order of their names, without hidden files and markers of writers (`_SUCCESS`)."""
     return sorted((p for p in folder.iterdir() if not p.name.startswith((".", "_"))), key=lambda p: p.name)
 
 
@@ -176,12 +176,12 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Data files of a folder, links to nothing included, for those are refused by name when they are to be read."""
+    """Data files of a folder. Broken links are included, because they are reported by name when read."""
     return [path for path in _listed(folder) if path.suffix.lower() in KINDS and not path.is_dir()]
 
 
 def _shards(files: Sequence[Path]) -> tuple[Path, ...]:
-    """The files of one split, once all are there and of one kind."""
+    """The files of one split, after checking that all shards exist and are of one kind."""
     kinds = {KINDS[file.suffix.lower()]: file for file in reversed(files)}
     if len(kinds) > 1:
         shown = ", ".join(f"{kind} ({file.name})" for kind, file in sorted(kinds.items()))
@@ -191,7 +191,7 @@ def _shards(files: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _refuse_missing_shards(files: Sequence[Path]) -> None:
-    """Raise `ConfigError` where `-of-00003` promises a shard that is not there."""
+    """Raise `ConfigError` if `-of-00003` announces a shard that does not exist."""
     seen: dict[tuple[str, int], set[int]] = {}
     for file in files:
         if shard := _SHARD.match(file.name):
@@ -204,7 +204,7 @@ def _refuse_missing_shards(files: Sequence[Path]) -> None:
 
 
 def _present(files: Sequence[Path]) -> tuple[Path, ...]:
-    """`files`, once each is a file with something in it."""
+    """`files`, after checking that each is a non-empty file."""
     for file in files:
         if file.is_symlink() and not file.exists():
             raise ConfigError(f"{file} is a link to {file.readlink()}, which is not there")

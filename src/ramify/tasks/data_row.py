@@ -10,11 +10,11 @@ from ramify.tasks.data_columns import Columns
 
 @dataclass(frozen=True, slots=True)
 class RowPlace:
-    """Where a row stands."""
+    """The place of a row."""
 
     path: Path
     number: int
-    """Of its line, or of its row in a file that has no lines; both from 1."""
+    """Number of its line, or of its row in a file without lines; both count from 1."""
     is_line: bool = True
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ class RowPlace:
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """What is wrong with one row."""
+    """The fault of one row."""
 
     place: RowPlace
     message: str
@@ -39,7 +39,7 @@ class RowFault:
 
 @dataclass(frozen=True, slots=True)
 class WantedColumns:
-    """What is read of each row. Columns that nobody wants are not read, where a file allows that."""
+    """The columns to read from each row. Other columns are not read if the file format allows that."""
 
     named: Mapping[str, str]
     """Setting -> the column it names, exactly or by a dotted path."""
@@ -47,11 +47,11 @@ class WantedColumns:
     """Whether every other column that JSON can hold is read too."""
 
     def heads(self) -> frozenset[str]:
-        """Columns that those named are or may stand in."""
+        """Top-level columns that the named ones are, or may be inside."""
         return frozenset(name for column in self.named.values() for name in (column, column.partition(".")[0]))
 
     def missing(self, settings: Mapping[str, str], present: set[str]) -> str:
-        """A sentence for each of `settings`, whose columns are not there."""
+        """One sentence for each of `settings`, whose columns are missing."""
         return "; ".join(
             f"data.{setting} = {column!r}: the file has no such column; {nearest(column, present)}"
             for setting, column in settings.items()

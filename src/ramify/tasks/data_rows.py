@@ -1,6 +1,6 @@
 """Rows of data files, one at a time, each with its place: `data.jsonl:3` or `data.parquet row 3`.
 
-A row that cannot be read is a fault with its place, and reading continues behind it. A file that cannot be read is a
+A row that cannot be read is a fault with its place, and reading continues after it. A file that cannot be read is a
 `ConfigError` that names it. Memory holds one line of JSONL and CSV, and one batch of Parquet and Arrow.
 """
 
@@ -20,7 +20,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 def rows(path: Path, wanted: WantedColumns) -> Iterator[Row]:
-    """Every row of a file in its order. Raises `ConfigError`."""
+    """All rows of a file in order. Raises `ConfigError`."""
     match KINDS[path.suffix.lower()]:
         case "JSONL":
             return _json_rows(path)
@@ -83,7 +83,7 @@ def _header(cells: list[str], place: RowPlace) -> list[str]:
 
 
 def _no_utf8(path: Path) -> str:
-    """Where a file stops being UTF-8; the decoder of an open file tells no more than the place in its buffer."""
+    """The line at which a file stops being UTF-8. The decoder of an open file only tells the position in its buffer."""
     content = path.read_bytes()
     try:
         content.decode()

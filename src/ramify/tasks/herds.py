@@ -1,7 +1,7 @@
 """Herds: look up the sizes of a town's herds, one search each, then make a number from two of them.
 
-Owns the problems, their split, their passages and the score. The look-ups are long and decide little; the few tokens of
-the answer choose the two herds. This is the opposite of countdown, so forks behind the prefix pay here
+It owns the problems, their split, their passages and the score. The look-ups are long and decide little; the few tokens
+of the answer choose the two herds. This is the opposite of countdown, so here forks after the prefix pay
 (`docs/when-trees-pay.md`). A hash of its target and numbers alone decides whether a problem is held out. The score
 reads only the question and the transcript.
 """
@@ -34,15 +34,15 @@ SPLITS: Final[tuple[Split, ...]] = ("train", "heldout")
 HELDOUT_PERCENT: Final = 10
 NUM_HERDS: Final = 5
 NUM_TOWNS: Final = 6
-"""Towns with herds of the same kinds: a search for a kind alone mostly finds another town's."""
-MAX_CALLS: Final = 6  # what the runner allows by default: one more than there are herds
+"""Number of towns with herds of the same kinds. A search for a kind alone mostly finds another town's record."""
+MAX_CALLS: Final = 6  # the runner's default: one more than there are herds
 MAX_NUMBER: Final = 15
 MIN_TARGET: Final = 10
 MAX_TARGET: Final = 99
 OPERATORS: Final = "+-*"
 
 _QUESTION = re.compile(r"make ([0-9]+) from two of (\w+) 's((?: \w+)+)")
-# Only a page right behind a call counts: sampling stops at `</search>`, so the model cannot write such a pair itself.
+# Only a page directly after a call counts: sampling stops at `</search>`, so the model cannot write such a pair itself.
 _RECORD = re.compile(r"</search>\n\n<information>record (\w+) (\w+) ([0-9]+)</information>")
 _EXPRESSION = re.compile(r" *([0-9]{1,3}) *([-+*]) *([0-9]{1,3}) *")
 
@@ -58,7 +58,7 @@ class HerdsProblem:
 
     @property
     def key(self) -> str:
-        """Canonical key: the same for every town, all kinds and any order of the numbers."""
+        """Canonical key. It does not depend on the town, the kinds or the order of the numbers."""
         return f"{self.target}:{','.join(map(str, sorted(self.numbers)))}"
 
     @property
@@ -68,7 +68,7 @@ class HerdsProblem:
 
 
 def split_of(problem: HerdsProblem) -> Split:
-    """Which side of the split a problem is on; a function of its canonical key alone."""
+    """The split of a problem; it depends only on its canonical key."""
     digest = hashlib.sha256(f"herds {problem.key}".encode()).digest()
     return "heldout" if int.from_bytes(digest[:8], "big") % 100 < HELDOUT_PERCENT else "train"
 
@@ -85,7 +85,7 @@ def draw_problem(rng: random.Random, *, num_herds: int = NUM_HERDS) -> HerdsProb
 
 
 def generate(split: Split, num_problems: int, seed: int) -> Iterator[HerdsProblem]:
-    """Yield `num_problems` problems of one split, no two with the same canonical key; the same ones for one seed."""
+    """Yield `num_problems` problems of one split with different canonical keys, the same ones for each seed."""
     rng = random.Random(f"herds {split} {seed}")
     seen: set[str] = set()
     while len(seen) < num_problems:
@@ -119,12 +119,12 @@ def passages_of(problem: HerdsProblem) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def index_of(problem: HerdsProblem) -> Index:
-    """The passages of a problem, ready to be searched."""
+    """A search index of the problem's passages."""
     return memory_index(Passage(text) for text in passages_of(problem))
 
 
 def parse_question(question: str) -> tuple[int, str, tuple[str, ...]]:
-    """Target, town and kinds that a question names. Raises ValueError when it names none."""
+    """Target, town and kinds that a question names. Raises ValueError if the text is not a herds question."""
     match = _QUESTION.fullmatch(question.strip())
     if match is None:
         raise ValueError(
@@ -134,14 +134,14 @@ def parse_question(question: str) -> tuple[int, str, tuple[str, ...]]:
 
 
 def numbers_found(question: str, transcript_text: str) -> Mapping[str, int]:
-    """Kind -> size of the asked herds whose records the searches of a transcript have shown."""
+    """Kind -> size, for herds of the question whose records the transcript's searches have shown."""
     _, asked_town, kinds = parse_question(question)
     records = _RECORD.findall(transcript_text)
     return {kind: int(number) for town, kind, number in records if town == asked_town and kind in kinds}
 
 
 def score(question: str, transcript_text: str) -> dict[str, float]:
-    """Parts of the reward, each 0.0 or 1.0, from the text after the question; the reward is 1.0 iff both are.
+    """Parts of the reward, each 0.0 or 1.0, from the text after the question. The reward is 1.0 only if both are.
 
     `found`: the answer's operands are sizes of two herds that the searches have shown. `made`: they make the target.
     """
@@ -169,27 +169,27 @@ def _index_of_problem(problem: Problem) -> Index:
 
 @dataclass(frozen=True, slots=True)
 class HerdsJudge:
-    """Scores a transcript by what it shows; it needs no secret, so it is no oracle."""
+    """Scores a transcript by its content. It needs no secret, so it is not an oracle."""
 
     name: str = "herds"
     is_oracle: bool = False
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> list[Verdict]:
-        """1.0 iff the answer makes the target from two herds that were looked up."""
+        """1.0 only if the answer makes the target from two herds that were looked up."""
         parts = [score(problem.question, branch.response_text) for branch in branches]
         return [Verdict(float(all(p.values())), p) for p in parts]
 
 
 @dataclass(frozen=True, slots=True)
 class Herds:
-    """The task: five herds a problem, a search tool that shows one passage, the format of `hops`."""
+    """The task: five herds per problem, a search tool that shows one passage, the format of `hops`."""
 
     format: Format = FORMAT
     tools: Sequence[Tool] = field(default_factory=lambda: (Search(_index_of_problem, top_k=1, page="joined"),))
     judges: Sequence[BranchJudge] = (HerdsJudge(),)
 
     def problems(self, split: str, num_problems: int, seed: int) -> list[Problem]:
-        """Distinct problems of one side of the hash split, the same ones for one seed."""
+        """Distinct problems of one split. A seed always gives the same problems."""
         if split not in SPLITS:
             raise ConfigError(f"split {split!r}: herds has {' and '.join(map(repr, SPLITS))}")
         return [
@@ -198,7 +198,7 @@ class Herds:
         ]
 
     def prune(self, branch: Branch) -> str | None:
-        """Nothing a search shows here is a certain dead end."""
+        """Never prunes: no search result proves that a path must fail."""
         return None
 
     def is_same_answer(self, one: str, other: str) -> bool:

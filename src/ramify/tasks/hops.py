@@ -1,7 +1,7 @@
 """Hops: multi-hop questions about made-up worlds, answered with a search tool.
 
-Owns the questions and how hard they are. The gold answer is secret and only the judge, an oracle, sees it; the tool
-searches the passages of the problem's own world, where a rumor looks much like a record.
+It owns the questions and their difficulty. The gold answer is secret; only the judge, an oracle, sees it. The tool
+searches the passages of the problem's own world, where rumors look much like records.
 """
 
 import random
@@ -26,14 +26,14 @@ from ramify.tools.sqlite_index import memory_index
 MAX_HOPS: Final = 3
 PROBLEMS_A_WORLD: Final = 8
 TOP_K: Final = 3
-"""Passages a page."""
+"""Passages per page."""
 
 FORMAT: Final = replace(
     SEARCH_R1,
     invalid="\n\n<information>error: use search or answer</information>\n\n",
     texts={"empty": "", "invalid": "error: use search or answer"},
 )
-"""Search-R1's, with a corrective observation in the words of the built-in tokenizer."""
+"""Search-R1's format, with a corrective observation in words of the built-in tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def draw_problem(rng: random.Random, among: World, num_hops: int) -> HopsProblem
 
 
 def generate(split: Split, num_problems: int, seed: int, *, num_hops: int = MAX_HOPS) -> Iterator[HopsProblem]:
-    """Yield distinct problems of one split, the same ones for one seed; a new world every `PROBLEMS_A_WORLD`."""
+    """Yield distinct problems of one split, the same ones for each seed, with `PROBLEMS_A_WORLD` problems per world."""
     rng = random.Random(f"hops {split} {seed}")
     seen: set[HopsProblem] = set()
     while len(seen) < num_problems:
@@ -80,12 +80,12 @@ def generate(split: Split, num_problems: int, seed: int, *, num_hops: int = MAX_
 
 @lru_cache(maxsize=256)
 def index_of(name: str) -> Index:
-    """The passages of a world, ready to be searched."""
+    """A search index of a world's passages."""
     return memory_index(Passage(text) for text in world(name).passages)
 
 
 def search_tool(top_k: int = TOP_K) -> Search:
-    """Search in the problem's own world."""
+    """A search tool for the problem's own world."""
     return Search(_index_of_problem, top_k=top_k, page="joined")
 
 
@@ -100,8 +100,8 @@ def _index_of_problem(problem: Problem) -> Index:
 class Hops:
     """The task: questions of one to three hops, a search tool, the `search_r1` format.
 
-    `num_hops`: how many hops a question has, 1 to 3. By default 3: at the first try the built-in model is right on a
-    little more than half of these, and on four in five of the others.
+    `num_hops`: hops per question, 1 to 3; the default is 3. At the first try the built-in model answers a little more
+    than half of the 3-hop questions, and four in five of the others.
     """
 
     num_hops: int = MAX_HOPS
@@ -114,7 +114,7 @@ class Hops:
             raise ConfigError(f"num_hops = {self.num_hops!r}: questions have 1 to {MAX_HOPS} hops")
 
     def problems(self, split: str, num_problems: int, seed: int) -> list[Problem]:
-        """Distinct problems of one side of the hash split, the same ones for one seed."""
+        """Distinct problems of one split. A seed always gives the same problems."""
         if split not in SPLITS:
             raise ConfigError(f"split {split!r}: hops has {' and '.join(map(repr, SPLITS))}")
         return [
@@ -129,7 +129,7 @@ class Hops:
         ]
 
     def prune(self, branch: Branch) -> str | None:
-        """Nothing a tool shows here is a certain dead end."""
+        """Never prunes: no search result proves that a path must fail."""
         return None
 
     def is_same_answer(self, one: str, other: str) -> bool:

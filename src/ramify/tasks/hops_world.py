@@ -1,9 +1,9 @@
 """Made-up worlds for multi-hop questions: sixteen people, six towns, and passages about them.
 
-Owns the facts, their passages and the split. Every fact has one `record`, which is true, and up to two `rumor`s, which
-are not. Which side of the split a person is on depends on a hash of the name alone; a world holds people of one side,
-so no fact, no question and no near miss of a held-out world was ever seen in training. A world is a pure function of
-its name: the same one in every process.
+It owns the facts, their passages and the split. Every fact has one `record`, which is true, and up to two `rumor`s,
+which are false. A hash of the name alone decides the split of a person, and all people of a world are of one split. So
+no fact, question or near miss of a held-out world appears in training. A world is a pure function of its name: it is
+the same in every process.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ RELATIONS: Final = (*PERSON_RELATIONS, "mayor")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Facts: subject and relation -> value; and every passage, in the order they are indexed."""
+    """Facts: (subject, relation) -> value; and all passages, in the order in which they are indexed."""
 
     name: str
     people: tuple[str, ...]
@@ -49,25 +49,25 @@ class World:
     passages: tuple[str, ...]
 
     def relations_of(self, subject: str) -> tuple[str, ...]:
-        """What can be asked of `subject`: none of a pet."""
+        """Relations that can be asked of `subject`; a pet has none."""
         return tuple(relation for relation in RELATIONS if (subject, relation) in self.facts)
 
     def follow(self, subject: str, relations: Sequence[str]) -> str:
-        """Where a chain of relations leads. Raises KeyError where there is no such fact."""
+        """The end of a chain of relations. Raises KeyError if a fact does not exist."""
         for relation in relations:
             subject = self.facts[subject, relation]
         return subject
 
 
 def split_of(person: str) -> Split:
-    """Which side of the split a person is on; a function of the name alone."""
+    """The split of a person; it depends only on the name."""
     digest = hashlib.sha256(f"hops {person}".encode()).digest()
     return "heldout" if int.from_bytes(digest[:8], "big") % 100 < HELDOUT_PERCENT else "train"
 
 
 @lru_cache
 def people_of(split: Split) -> tuple[str, ...]:
-    """Everybody on one side, in a fixed order."""
+    """All people of one split, in a fixed order."""
     names = (f"{first} {last}" for first in FIRST_NAMES for last in LAST_NAMES)
     return tuple(name for name in names if split_of(name) == split)
 
@@ -79,7 +79,7 @@ def world_name(split: Split, seed: int, index: int) -> str:
 
 @lru_cache(maxsize=256)
 def world(name: str) -> World:
-    """The world called `name`, as `world_name` makes it. Raises ValueError for any other name."""
+    """The world with this `name`, as `world_name` makes it. Raises ValueError for other names."""
     split, _, rest = name.partition(" ")
     if split not in SPLITS or not rest:
         raise ValueError(f"{name!r} is no world; a world is called like 'heldout 0 3': split, seed, number")

@@ -1,7 +1,7 @@
-"""Ledgers: carry out orders on a ledger in a Python session; each order is shown when the one before it is done.
+"""Ledgers: carry out orders on a ledger in a Python session. Each order is shown after the one before it is done.
 
-This is a coding agent's problem in small: the answer is built over three or more calls, and the next order depends on
-the state of the session. So a branch is right only if its interpreter is its own: a branch that sees a sibling's
+This is a small version of a coding agent's problem: the answer takes three or more calls, and the next order depends on
+the state of the session. So a branch is right only if it has its own interpreter: a branch that sees a sibling's
 variables gets other orders and another answer. The gold answer is secret; only the judge, an oracle, sees it.
 """
 
@@ -28,15 +28,15 @@ FORMAT: Final = replace(
         "are shown what it prints. Write the answer between <answer> and </answer>.\n{question}<|end|><|assistant|>"
     ),
 )
-"""ARPO's, with an opening that says how to act."""
+"""ARPO's format, with an opening that explains what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ledgers:
     """The task: books of three to five orders, a Python session, ARPO's tags.
 
-    `num_orders` fixes how many orders a book has (3 to 5); None = all of these. `python` holds options of the tool
-    `python`, such as `isolation`; `tools` take its place.
+    `num_orders` fixes how many orders a book has (3 to 5); None = a mix. `python` holds options of the tool `python`,
+    such as `isolation`; `tools`, if given, replace that tool.
     """
 
     num_orders: int | None = None
@@ -51,7 +51,7 @@ class Ledgers:
         object.__setattr__(self, "tools", self.tools or (LedgerPython(Python(**self.python)),))
 
     def problems(self, split: str, num_problems: int, seed: int) -> list[Problem]:
-        """Distinct problems of one side of the hash split, the same ones for one seed."""
+        """Distinct problems of one split. A seed always gives the same problems."""
         if split not in SPLITS:
             raise ConfigError(f"split {split!r}: ledgers has {' and '.join(map(repr, SPLITS))}")
         return [
@@ -66,7 +66,7 @@ class Ledgers:
         ]
 
     def prune(self, branch: Branch) -> str | None:
-        """Nothing that a session shows is a certain dead end."""
+        """Never prunes: no output proves that a path must fail."""
         return None
 
     def is_same_answer(self, one: str, other: str) -> bool:

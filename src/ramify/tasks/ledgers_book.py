@@ -1,8 +1,8 @@
 """Made-up books for a coding agent: accounts, and orders to carry out on them one after the other.
 
-Owns the problems, their split and the one right answer. A hash of the problem and the account values chooses the next
-order. So a wrong step leads to other orders, and no order can be known before the previous one is done. Pure: nothing
-here runs code.
+It owns the problems, their split and the one right answer. A hash of the problem and the account values chooses the
+next order. So a wrong step leads to other orders, and no order can be known before the previous one is done. Pure:
+nothing here runs code.
 """
 
 import hashlib
@@ -19,21 +19,21 @@ NAMES: Final = ("ann", "bob", "cid", "dan", "eve", "fay")
 NUM_ACCOUNTS: Final = 3
 MIN_ORDERS: Final = 3
 MAX_ORDERS: Final = 5
-"""With one call for each and one for the answer, the six calls that a path has by default."""
+"""One call per order and one for the answer make six calls, the default limit of a path."""
 HELDOUT_PERCENT: Final = 20
 
 Ledger = Mapping[str, int]
-"""Account -> what it holds."""
+"""Account -> its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerOrder:
-    """One thing to do; carrying it out always changes the ledger it was made for."""
+    """One order. Carrying it out always changes the ledger it was made for."""
 
     verb: Verb
     one: str
     other: str = ""
-    """'' where only one account takes part."""
+    """'' if the order uses only one account."""
     amount: int = 0
 
     @property
@@ -52,7 +52,7 @@ class LedgerOrder:
                 return f"swap {self.one} and {self.other}"
 
     def done(self, ledger: Ledger) -> dict[str, int]:
-        """The ledger once it is carried out."""
+        """The ledger after the order is carried out."""
         one, other = ledger[self.one], ledger.get(self.other, 0)
         match self.verb:
             case "add":
@@ -69,7 +69,7 @@ class LedgerOrder:
 
 @dataclass(frozen=True, slots=True)
 class LedgerBook:
-    """One problem: what the accounts hold at first, and how many orders follow."""
+    """One problem: the first values of the accounts, and the number of orders."""
 
     accounts: tuple[tuple[str, int], ...]
     num_orders: int
@@ -81,11 +81,11 @@ class LedgerBook:
 
     @property
     def ledger(self) -> dict[str, int]:
-        """What the accounts hold at first."""
+        """The first values of the accounts."""
         return dict(self.accounts)
 
     def order(self, number: int, ledger: Ledger) -> LedgerOrder:
-        """Order `number`, from 0, for whoever has this ledger then."""
+        """Order `number`, from 0, for a session that now has this ledger."""
         rng = random.Random(f"ledgers {self.key} {number} {sorted(ledger.items())}")
         one, other = rng.sample(sorted(ledger), 2)
         verbs: list[Verb] = ["add", "take", "move"]
@@ -103,7 +103,7 @@ class LedgerBook:
 
     @property
     def weights(self) -> dict[str, int]:
-        """Account -> how often it counts in the answer."""
+        """Account -> its factor in the answer."""
         names = sorted(self.ledger)
         weights = list(range(1, len(names) + 1))
         random.Random(f"ledgers {self.key}").shuffle(weights)
@@ -111,16 +111,16 @@ class LedgerBook:
 
     @property
     def asked(self) -> str:
-        """What the answer is, once the book is closed, e.g. `2*ann + 3*bob + 1*eve`."""
+        """The formula for the answer, shown when the book is closed, e.g. `2*ann + 3*bob + 1*eve`."""
         return " + ".join(f"{weight}*{name}" for name, weight in self.weights.items())
 
     def result(self, ledger: Ledger) -> int:
-        """What `asked` comes to."""
+        """The value of `asked` for a ledger."""
         return sum(weight * ledger[name] for name, weight in self.weights.items())
 
     @property
     def answer(self) -> int:
-        """The one right answer: that of whoever carries out every order as it is told."""
+        """The one right answer: the result of carrying out every order as told."""
         ledger: Ledger = self.ledger
         for number in range(self.num_orders):
             ledger = self.order(number, ledger).done(ledger)
@@ -128,19 +128,19 @@ class LedgerBook:
 
 
 def split_of(key: str) -> Split:
-    """Which side of the split a book is on; a function of its canonical key alone."""
+    """The split of a book; it depends only on its canonical key."""
     digest = hashlib.sha256(f"ledgers {key}".encode()).digest()
     return "heldout" if int.from_bytes(digest[:8], "big") % 100 < HELDOUT_PERCENT else "train"
 
 
 def draw_book(rng: random.Random, num_orders: int | None = None) -> LedgerBook:
-    """A book from either split. Consumes `rng`."""
+    """A book of either split. Consumes `rng`."""
     accounts = tuple((name, rng.randint(10, 99)) for name in sorted(rng.sample(NAMES, NUM_ACCOUNTS)))
     return LedgerBook(accounts, num_orders or rng.randint(MIN_ORDERS, MAX_ORDERS))
 
 
 def generate(split: Split, num_books: int, seed: int, *, num_orders: int | None = None) -> Iterator[LedgerBook]:
-    """Yield distinct books of one split, the same ones for one seed."""
+    """Yield distinct books of one split. A seed always gives the same books."""
     rng = random.Random(f"ledgers {split} {seed}")
     seen: set[str] = set()
     while len(seen) < num_books:

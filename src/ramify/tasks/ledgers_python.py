@@ -1,8 +1,8 @@
-"""The Python session of `ledgers`: it starts with the problem's ledger, and shows the next order after every call.
+"""The Python session of `ledgers`: it starts with the problem's ledger, and shows the current order after every call.
 
-An order stands until the ledger in the session changes; then the next one is shown. It is chosen outside the session,
-from the ledger's values, so no code in the session can know it before. The state of a branch is its interpreter and its
-position in the book, and a fork copies both.
+An order stays current until the ledger in the session changes; then the next order is shown. The order is chosen
+outside the session, from the ledger's values, so no code in the session can know it earlier. The state of a branch is
+its interpreter and its position in the book, and a fork copies both.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from ramify.tasks.ledgers_book import Ledger, LedgerBook
 from ramify.tools.python import Python
 
 READ: Final = 'print("\\n" + __import__("json").dumps(ledger))'
-"""Has the session show its ledger, in the last line."""
+"""Prints the session's ledger in the last line."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerPython:
-    """`python` with the ledger of the problem in every session. Branches as it does."""
+    """`python` with the problem's ledger in every session. Branches as `python` does."""
 
     python: Python
     name: str = "python"
@@ -54,7 +54,7 @@ class LedgerPython:
         await self.python.try_walls()
 
     async def open(self, problem: Problem) -> "LedgerSession":
-        """Raises `ToolError` where the problem is none of `ledgers`, or the session cannot be begun."""
+        """Raises `ToolError` if the problem is not from `ledgers`, or the session cannot be started."""
         book = _book(problem)
         python = await self.python.open(problem)
         try:
@@ -69,16 +69,16 @@ class LedgerPython:
 
 @dataclass(slots=True)
 class LedgerSession:
-    """One branch's interpreter, and its book: open at page `num_done`, told with `ledger`."""
+    """One branch's interpreter and its book: `num_done` orders are done, and `ledger` is the last known ledger."""
 
     python: ToolSession
     book: LedgerBook
     ledger: Ledger
-    """As it was when the order that stands was told."""
+    """The ledger for which the current order was shown."""
     num_done: int = 0
 
     async def call(self, arguments: str) -> ToolResult:
-        """Run the code; behind what it printed stands the order to carry out next."""
+        """Run the code. The result is its output, followed by the order to carry out next."""
         result = await self.python.call(arguments)
         if result.status not in STATEFUL:
             return result
@@ -103,7 +103,7 @@ class LedgerSession:
 
 
 def told(book: LedgerBook, num_done: int, ledger: Ledger) -> str:
-    """What is to be done with a ledger once so many orders are done."""
+    """What to do with a ledger after `num_done` orders."""
     if num_done == book.num_orders:
         return f"the book is closed: answer {book.asked}"
     return f"order {num_done + 1} of {book.num_orders}: {book.order(num_done, ledger).text}"
@@ -129,7 +129,7 @@ class _Columns(msgspec.Struct):
 
 
 def _ledger(shown: str, book: LedgerBook) -> Ledger | None:
-    """The ledger a session has shown; None = it is none of this book."""
+    """The ledger that a session printed; None = it does not have the accounts of this book."""
     try:
         ledger = msgspec.json.decode(shown.rstrip().rpartition("\n")[2], type=dict[str, int])
     except msgspec.DecodeError:

@@ -1,8 +1,9 @@
-"""Testing: doubles for what a plug-in of yours works with, and the contract of each kind of plug-in as a function.
+"""Testing: test doubles for writing a plug-in, and the contract of each kind of plug-in as a function.
 
 Doubles: a scripted engine, a simulated server, virtual time, a tool with state, problems, worlds without a model.
 Contracts: `check_strategy`, `check_tool`, `check_engine`, `check_judge`, `check_credit`, `check_task`, `check_format`.
-It may import anything but `cli`; nothing else of the package imports it. Each name is imported when it is first used.
+It may import anything except `cli`; nothing else in the package imports it. Each name is imported when it is first
+used.
 """
 
 from importlib import import_module

@@ -1,11 +1,11 @@
-"""Virtual time for asyncio: delays, deadlines and time-outs that are exact and take no time.
+"""Virtual time for asyncio: delays, deadlines and timeouts that are exact and take no real time.
 
-`run_virtual` runs a coroutine on a loop whose clock starts at 0 and stands still while anything can run; when nothing
-can, it jumps to the next timer. So a day of waiting is simulated at once and a duration compares with `==`.
+`run_virtual` runs a coroutine on a loop whose clock starts at 0 and stands still while anything can run. When nothing
+can run, it jumps to the next timer. So a day of waiting is simulated at once, and durations can be compared with `==`.
 
-Threads are allowed through `run_in_executor` and `asyncio.to_thread`: the clock stands still while one works. Real I/O
-is refused when it is registered. When everything waits for something that no timer and no thread will bring, the run
-ends with `Deadlock`, which lists the tasks, instead of hanging.
+Threads are allowed through `run_in_executor` and `asyncio.to_thread`: the clock stands still while a thread works. Real
+I/O is refused when it is registered. If every task waits and no timer or thread can wake one, the run ends with
+`Deadlock`, which lists the tasks, instead of hanging.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from ramify.core.errors import ContractError, RamifyError
 T = TypeVar("T")
 
 MAX_THREAD_S = 30.0
-"""Real seconds after which a thread that has not answered is taken to hang."""
+"""Real seconds after which a thread that has not answered is treated as hanging."""
 ROUNDING_S = 1e-6
-"""`now + (when - now)` is not always `when`; timers this close to a jump's end are what it jumps to."""
+"""`now + (when - now)` is not always `when`, so a jump ends exactly on a timer within this distance."""
 
 
 class Deadlock(RamifyError):
@@ -43,7 +43,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._now = 0.0
         self._times: list[float] = []
-        """Heap of the times of all timers still ahead, cancelled ones included."""
+        """Heap of the times of all future timers, including cancelled ones."""
         self._num_threads = 0
         super().__init__(_JumpingSelector(self._pass_time))
 
@@ -54,19 +54,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> TimerHandle:
-        """Every timer of asyncio is set here; its exact time is kept so that jumps end on it."""
+        """Set a timer. All timers of asyncio are set here; the exact time is kept so that jumps end on it."""
         heapq.heappush(self._times, when)
         return super().call_at(when, callback, *args, context=context)
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """As ever; the clock stands still until the thread has answered or its future is cancelled."""
+        """As in asyncio, but the clock stands still until the thread has answered or its future is cancelled."""
         future = super().run_in_executor(executor, func, *args)
         self._num_threads += 1
         future.add_done_callback(self._thread_answered)
         return future
 
     async def shutdown_default_executor(self, *args: Any) -> None:
-        """As ever: the thread that does it is waited for."""
+        """As in asyncio, but the clock stands still until the executor's thread has ended."""
         self._num_threads += 1
         try:
             await super().shutdown_default_executor(*args)
@@ -77,7 +77,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._num_threads -= 1
 
     def _pass_time(self, timeout: float | None) -> float:
-        """Nothing can run for `timeout` seconds (None = for ever): jump, and return how long to wait really."""
+        """Nothing can run for `timeout` seconds (None = for ever): jump ahead. Returns the real seconds to wait."""
         if self._num_threads:
             return MAX_THREAD_S
         if timeout is None:
@@ -95,7 +95,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Watches the loop's own wake-up socket and passes virtual time where it would wait."""
+    """Watches the loop's own wake-up socket, and passes virtual time instead of waiting."""
 
     def __init__(self, pass_time: Callable[[float | None], float]) -> None:
         super().__init__()

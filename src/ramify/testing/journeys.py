@@ -1,6 +1,6 @@
-"""Journey: a strategy driven through a world to its end, with no model, no event loop and no clock.
+"""Journey: drives a strategy through a world to its end, with no model, no event loop and no clock.
 
-Commands complete in a chosen order, and each may fail, so that what a strategy promises is checked exactly.
+Commands complete in a chosen order, and each may fail, so that a strategy's promises can be checked exactly.
 """
 
 import random
@@ -26,7 +26,7 @@ from ramify.testing.worlds import (
 )
 
 MAX_COMPLETIONS = 20_000
-"""After so many a strategy is taken to run for ever."""
+"""After this many completed commands, a strategy counts as endless."""
 
 
 def worst_case(tree: Tree, command: object, place: object) -> Spend:
@@ -39,7 +39,7 @@ def worst_case(tree: Tree, command: object, place: object) -> Spend:
 
 
 class Journey:
-    """Drives a strategy through a world to its end, commands completing in a chosen order."""
+    """Drives a strategy through a world to its end. Commands complete in a chosen order."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Journey:
         self._open: list[Start] = []
 
     def step(self) -> bool:
-        """Complete one command; False when nothing is left to do."""
+        """Complete one command. Returns False when nothing is left to do."""
         pumped = self.driver.pump()
         self.events += pumped.events
         self._open += pumped.starts
@@ -106,7 +106,7 @@ def journey(strategy: Strategy, world: StrategyWorld | None = None, **options: o
 
 
 def canonical(tree: Tree) -> list[tuple[object, ...]]:
-    """The tree in canonical order, without ids: equal for trees that are the same."""
+    """The tree in canonical order, without ids. Equal trees have equal results."""
     nodes = tree.subtree(ROOT)
     place = {node: i for i, node in enumerate(nodes)}
     return [

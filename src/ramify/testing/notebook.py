@@ -1,8 +1,8 @@
 """Notebook: notes that an agent keeps on its branch, because its context is short or is summarised.
 
-Three calls: `write TEXT` adds a note, `read` shows all with their numbers, `find TEXT` those that hold a text, case
-aside. The state is the list of notes, which follows from the calls alone, so a fork replays them (`branching` =
-`replay`): nothing is copied, and a branch restored from a store has its notes again.
+Three calls: `write TEXT` adds a note, `read` shows all with their numbers, `find TEXT` shows those that contain a text,
+ignoring case. The state is the list of notes, which depends only on the calls, so a fork replays them (`branching` =
+`replay`). Nothing is copied, and a branch restored from a store has its notes again.
 """
 
 from dataclasses import dataclass, field

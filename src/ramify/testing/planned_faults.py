@@ -1,4 +1,4 @@
-"""Planned faults and delays of a scripted engine: which calls they strike follows from numbers and seeds."""
+"""Planned faults and delays of a scripted engine. Call numbers and seeds decide which calls they affect."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ DelayRule = Callable[[ScriptedTurn], Delay]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One way an engine fails, and when: any of `calls`, `share` and `when` is enough."""
+    """One kind of engine failure, and when it occurs: any of `calls`, `share` and `when` is enough."""
 
     kind: FaultKind
     calls: tuple[int, ...] = ()
@@ -39,9 +39,9 @@ class Fault:
     """Probability, drawn from the request's seed: the same requests fail in every run."""
     when: Callable[[ScriptedTurn], bool] | None = None
     num_tries: int | None = None
-    """How many tries of one request fail before it is let through; None = all."""
+    """How many tries of one request fail before one succeeds; None = all."""
     reason: str = "engine_500"
-    """Of the `EngineError`."""
+    """Reason of the `EngineError`."""
     is_retryable: bool = True
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class Fault:
             raise ContractError(f"a fault's share is a probability, got {self.share!r}")
 
     def strikes(self, turn: ScriptedTurn, num_tries: int) -> bool:
-        """Whether it strikes a call whose request it has struck `num_tries` times."""
+        """Whether it affects a call, if it already affected `num_tries` tries of its request."""
         if self.num_tries is not None and num_tries >= self.num_tries:
             return False
         is_drawn = child_seed(turn.seed, 0, FAULT_DRAW) < self.share * 2**64
@@ -57,7 +57,7 @@ class Fault:
 
 
 def spoilt(generation: Generation, kind: FaultKind, vocab_size: int) -> Generation:
-    """What a broken engine returns in place of `generation`."""
+    """What a broken engine returns instead of `generation`."""
     ids, logprobs = generation.ids.copy(), generation.logprobs
     match kind:
         case "abort":
@@ -80,7 +80,7 @@ def spoilt(generation: Generation, kind: FaultKind, vocab_size: int) -> Generati
 
 
 def first_tokens(generation: Generation, num_tokens: int, finish: Finish) -> Generation:
-    """The first tokens of a generation that ended otherwise."""
+    """The first tokens of a generation, with another finish."""
     return replace(
         generation,
         ids=generation.ids[:num_tokens],

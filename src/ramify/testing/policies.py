@@ -1,4 +1,4 @@
-"""Ready-made scripts for tests, demonstrations and benches: a table, chains of given lengths, a random agent."""
+"""Ready-made scripts for tests, demonstrations and benchmarks: a table, chains of given lengths, a random agent."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ LOOK_BACK = 96
 
 
 def table(lines: Mapping[str, str | Sequence[str]]) -> Rule:
-    """Say the line whose key the context ends with; the longest such key counts, '' ends every context.
+    """Say the line whose key ends the context. The longest such key counts; the key '' matches every context.
 
-    Of several texts the seed chooses one. The rule raises `ContractError` where no key fits.
+    If a line has several texts, the seed chooses one. The rule raises `ContractError` if no key matches.
     """
     keys = sorted(lines, key=len, reverse=True)
 
@@ -35,9 +35,10 @@ def table(lines: Mapping[str, str | Sequence[str]]) -> Rule:
 
 
 def chains(*lengths: int, tag: str = "calc", answer_tag: str = "answer") -> Rule:
-    """Chains of planned lengths: the seed of the first turn chooses one of `lengths`, and so many tool calls follow.
+    """Chains of planned lengths: the seed of the first turn chooses one of `lengths`, which is the number of tool
+    calls.
 
-    The calls read `1/3`, `2/3`, `3/3`, so that a fork of a chain keeps its length; the answer is the seed's last digit.
+    The calls read `1/3`, `2/3`, `3/3`, so that a fork of a chain keeps its length. The answer is the seed's last digit.
     """
     last_call = re.compile(rf".*<{tag}>(\d+)/(\d+)</{tag}>", re.DOTALL)
 
@@ -53,21 +54,21 @@ def chains(*lengths: int, tag: str = "calc", answer_tag: str = "answer") -> Rule
 
 @dataclass(frozen=True, slots=True)
 class RandomAgent:
-    """A law over bytes: words, tool calls with short arithmetic between the tags, answers; all of it at random.
+    """A random law over bytes: words, tool calls with short arithmetic between the tags, and answers.
 
-    It now and then calls with nothing between the tags, or ends without an answer. For the byte codec only.
+    Sometimes a call is empty, or a turn ends without an answer. For the byte codec only.
     """
 
     tags: tuple[str, ...] = ("calc",)
     answer_tag: str = "answer"
     act_share: float = 0.5
-    """Probability that an action begins, at each byte outside of one."""
+    """Probability that an action begins, at each byte outside an action."""
     call_share: float = 0.7
     """Probability that the action is a tool call."""
     close_share: float = 0.3
     """Probability that an action's content ends, at each of its bytes."""
     end_share: float = 0.02
-    """Probability that the turn ends without an action, at each byte outside of one."""
+    """Probability that the turn ends without an action, at each byte outside an action."""
     max_bytes: int = 12
     """Most bytes of words before an action, and of an action's content."""
 
@@ -78,9 +79,10 @@ class RandomAgent:
 
 
 def _place(agent: RandomAgent, tail: bytes) -> tuple[str, bytes, bool]:
-    """Where in an action the context ends: the open tag ('' = none), the part of a tag being spelt, whether it is full.
+    """Where in an action the context ends: the open tag ('' = none), the unfinished part of a tag, whether the limit of
+    bytes is reached.
 
-    The open tag is `/NAME` right behind an action's end.
+    Directly after the end of an action, the open tag is `/NAME`.
     """
     inside, start = "", 0
     for tag in _tags(agent).finditer(tail):

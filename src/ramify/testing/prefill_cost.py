@@ -1,7 +1,8 @@
-"""Cost: what a tree would have cost an ideal engine, from its shape alone; printed beside what the engine measured.
+"""Cost: what a tree would have cost on an ideal engine, from its shape alone; shown next to the measured cost.
 
-The model: one engine call a node (the two halves of a split are one), its context all tokens before it, and a cache
-that loses nothing. A call leaves the keys and values of its context and of all but the last token it sampled.
+The model: one engine call per node (the two halves of a split node are one call), whose context is all tokens before
+it, and a cache that loses nothing. A call leaves the keys and values of its context and of all its sampled tokens but
+the last.
 """
 
 from ramify.core.ledger import Spend
@@ -29,7 +30,7 @@ def modelled_spend(tree: Tree, *, block: int = 1) -> Spend:
 
 
 def decode_if_chains(tree: Tree) -> int:
-    """Tokens that would have been sampled for the same leaves without sharing; over `decode`: the tree's saving."""
+    """Tokens that the same leaves would have needed without sharing. Divided by `decode`: the saving of the tree."""
     above = {ROOT: tree.num_sampled(ROOT)}
     for node in tree.subtree()[1:]:
         parent = tree.parent(node)
@@ -39,7 +40,7 @@ def decode_if_chains(tree: Tree) -> int:
 
 
 def _num_computed(tree: Tree, node: int) -> int:
-    """Tokens of the branch of `node` whose keys and values the call that made it has left."""
+    """Tokens on the branch of `node` whose keys and values the call that made the node has left."""
     if node == ROOT:
         return 0
     num_observed = 0

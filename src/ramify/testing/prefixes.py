@@ -1,7 +1,7 @@
 """KnownPrefixes: what a model's key-value cache would still hold, counted in whole blocks.
 
-A call leaves the keys and values of its context and of all but its last sampled token (`docs/rollouts.md`). Only
-hashes are kept, of the most recently used blocks, so memory stays bounded.
+A call leaves the keys and values of its context and of all its sampled tokens but the last (`docs/rollouts.md`). Only
+hashes of the most recently used blocks are kept, so memory is bounded.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ MAX_BLOCKS = 1 << 16
 
 
 class KnownPrefixes:
-    """Prefixes seen before, in blocks of `block_size` tokens; 0 = nothing is ever known."""
+    """Prefixes seen before, in blocks of `block_size` tokens; 0 = no prefix is ever known."""
 
     def __init__(self, block_size: int, *, max_blocks: int = MAX_BLOCKS) -> None:
         self._block_size = block_size
@@ -22,7 +22,7 @@ class KnownPrefixes:
         self._seen: OrderedDict[int, None] = OrderedDict()
 
     def num_known(self, ids: Ids_T) -> int:
-        """Length of the longest known prefix of `ids` short of its last token, in whole blocks."""
+        """Length of the longest known prefix of `ids` without its last token, in whole blocks."""
         num_blocks = 0
         for key in self._keys.of(ids[:-1]) if self._keys else ():
             if key not in self._seen:
@@ -32,7 +32,7 @@ class KnownPrefixes:
         return num_blocks * self._block_size
 
     def add(self, ids: Ids_T) -> None:
-        """`ids` have been computed."""
+        """Add the prefixes of `ids`, which have been computed."""
         for key in self._keys.of(ids) if self._keys else ():
             self._seen[key] = None
             self._seen.move_to_end(key)
@@ -40,5 +40,5 @@ class KnownPrefixes:
             self._seen.popitem(last=False)
 
     def clear(self) -> None:
-        """Nothing is known any more: its keys and values were those of other weights."""
+        """Forget everything: the cached keys and values were those of other weights."""
         self._seen.clear()

@@ -1,9 +1,9 @@
 """Scripted: a deterministic engine without a model; the test double of the whole project.
 
-Public, because everybody who writes a strategy, task or tool needs one. It says what its script says (`scripts.py`,
-ready-made ones in `policies.py`) and keeps every promise of an engine: token limits, stop words that began in an
-earlier request, the end of the sequence, logprobs, measures, top logprobs, policy versions, prefix-cache counts,
-cancellation. Faults and delays are planned, and exact in virtual time.
+It is public, because everybody who writes a strategy, task or tool needs one. It samples what its script says
+(`scripts.py`; ready-made scripts in `policies.py`) and keeps every promise of an engine: token limits, stop words that
+began in an earlier request, the end of the sequence, logprobs, measures, top logprobs, policy versions, prefix-cache
+counts, cancellation. Faults and delays are planned, and exact in virtual time.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ SCRIPTED: Final = Capabilities(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One answered request, for tests that look at what was fed."""
+    """One answered request, for tests that check what was sent."""
 
     request_id: str
     fed: Ids_T
@@ -49,7 +49,7 @@ class Call:
 
 
 class Scripted:
-    """An engine that follows a script. Counts what it does; `calls` is kept only if `keeps_calls`."""
+    """An engine that follows a script. It counts its calls and tokens; `calls` is kept only if `keeps_calls`."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Scripted:
         self._tries: Counter[tuple[str, int, int]] = Counter()
         self._prefixes = KnownPrefixes(block_size)
         self._naps: dict[str, list[asyncio.Future[bool]]] = {}
-        """Request id -> calls that let time pass: true when it is over, false when they are aborted."""
+        """Request id -> calls that wait. The result is true when their time is over, false when they are aborted."""
         self._is_closed = False
         self._awake = asyncio.Event()
         self._awake.set()
@@ -93,7 +93,7 @@ class Scripted:
         return self._capabilities
 
     async def generate(self, request: Request) -> Generation:
-        """Carry one request out. Raises `EngineError` where a fault is planned or the context has no room."""
+        """Answer one request. Raises `EngineError` if a fault is planned or the context is full."""
         if self._is_closed:
             raise EngineError("engine_closed", "generate after close")
         call, self.num_calls = self.num_calls, self.num_calls + 1
@@ -105,7 +105,7 @@ class Scripted:
             self.num_active -= 1
 
     async def abort(self, request_id: str) -> None:
-        """End every call of this id with the tokens it has had the time for; those that hang go on hanging."""
+        """End every call with this id; it returns the tokens that it had time for. Calls that hang go on hanging."""
         for nap in self._naps.get(request_id, ()):
             _wake(nap, is_over=False)
 
@@ -114,21 +114,21 @@ class Scripted:
         self._is_closed = True
 
     async def pause(self) -> None:
-        """Begin no further call; those on their way go on."""
+        """Start no further calls; calls in flight go on."""
         self._awake.clear()
 
     async def resume(self) -> None:
         self._awake.set()
 
     async def update_weights(self, source: str, version: int) -> None:
-        """Tokens drawn from now on carry `version`, and nothing computed before is cached. A script has no weights:
-        whatever `source` is, it says the same."""
+        """Tokens drawn from now on carry `version`, and the cache is cleared. `source` has no effect: a script has no
+        weights."""
         self.version = version
         self._capabilities = replace(self._capabilities, has_versions=True)
         self._prefixes.clear()
 
     async def offload(self, tags: tuple[str, ...] = ()) -> None:
-        """Pause, and forget what is cached."""
+        """Pause and clear the cache."""
         self._prefixes.clear()
         await self.pause()
 
@@ -166,7 +166,8 @@ class Scripted:
         return fault
 
     async def _timed(self, generation: Generation, token_s: float, request: Request) -> Generation:
-        """Take the time the tokens take; a version that changes meanwhile divides them, an abort ends them."""
+        """Wait as long as the tokens take. A version that changes meanwhile applies to the later tokens; an abort ends
+        them."""
         num_tokens = len(generation.ids)
         if self.version is None:
             passed_s = await self._passed_s(request, token_s * num_tokens)
@@ -179,7 +180,7 @@ class Scripted:
         return replace(generation if whole else aborted(generation, len(versions)), versions=spans)
 
     async def _passed_s(self, request: Request, seconds: float) -> float:
-        """Let so many seconds pass. Returns them, or fewer if the request was aborted meanwhile."""
+        """Let `seconds` pass. Returns them, or fewer if the request was aborted meanwhile."""
         if not seconds:
             return seconds
         loop = asyncio.get_running_loop()
@@ -197,7 +198,7 @@ class Scripted:
         return seconds if is_over else min(loop.time() - began, math.nextafter(seconds, 0))
 
     def _nothing(self) -> Generation:
-        """A call that was aborted before its first token."""
+        """The result of a call that was aborted before its first token."""
         has_logprobs = self._capabilities.logprobs is not None
         return Generation(token_array(()), Finish("abort"), logprobs=np.empty(0, np.float32) if has_logprobs else None)
 
@@ -222,7 +223,7 @@ class Scripted:
         )
 
     def _taken(self, request: Request, room: int, call: int) -> tuple[ScriptedDraft, Finish]:
-        """What the script says, up to the first stop word, the end of the sequence or the end of the room."""
+        """What the script says, up to the first stop word, the end of the sequence or the token limit."""
         drafts = self._script(request, self._codec, call=call)
         run = joined_bytes(self._codec, request.ids[len(request.ids) - request.num_run :].tolist())
         draft = next(drafts)
@@ -238,7 +239,7 @@ class Scripted:
         return taken, finish
 
     def _end(self, ids: Ids_T, run: bytes, stops: tuple[str, ...], room: int) -> tuple[int, Finish] | None:
-        """Number of tokens to take and why no more; None = the draft ends before anything ends it."""
+        """Number of tokens to take, and why it ends there; None = the draft ends before any reason to stop."""
         tokens = [self._codec.token_bytes(i) for i in ids.tolist()]
         ends: list[tuple[int, Finish]] = []
         stop = first_stop(run + b"".join(tokens), stops, after=len(run))
@@ -260,7 +261,7 @@ def _wake(nap: asyncio.Future[bool], *, is_over: bool) -> None:
 
 
 def aborted(generation: Generation, num_tokens: int) -> Generation:
-    """What there is of a generation that is aborted."""
+    """The part of a generation that exists when it is aborted."""
     return replace(first_tokens(generation, num_tokens, Finish("abort")), num_billed=num_tokens)
 
 

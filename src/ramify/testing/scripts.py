@@ -3,10 +3,11 @@
 A `Rule` writes the text of a whole turn of the model; its logprobs are a fixed function of token and position. A
 `TokenLaw` gives the probability of every next token; its tokens are drawn from it and its logprobs are exact.
 
-Invariant: what is said depends on the context's ids, the seed and the sampling parameters alone, never on how a run was
+Invariant: the text depends only on the context's ids, the seed and the sampling parameters, never on how a run was
 divided into requests. A law draws the token at position p of a context by a number hashed from (seed, p). A rule is
-asked what the turn says that began where the run did; a request that goes on inside that turn gets the rest of it, and
-one whose run the rule would not have said (a fork with another seed) asks the rule again with the run as context.
+asked for the turn that began where the run began, and a request that continues inside that turn gets the rest of it. If
+the rule would not have written the run (a fork with another seed), the rule is asked again with the run as part of the
+context.
 """
 
 import itertools
@@ -25,37 +26,37 @@ from ramify.core.segment import Floats_T, Ids_T, Sampling, token_array
 Probabilities_V = npt.NDArray[np.float64]
 
 CHUNK = 8
-"""Tokens drawn from a law before a stop word is looked for; the ones behind it are thrown away."""
+"""Tokens drawn from a law before checking for a stop word; tokens after the stop word are discarded."""
 TOKEN_DRAWS = 1 << 40
-"""Index of token draws among the children of a seed: beyond any child of a node."""
+"""Index of token draws among the children of a seed. It is larger than the index of any child of a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedTurn:
-    """What a rule is asked to go on with."""
+    """What a rule has to continue."""
 
     context: str
-    """Everything before what the rule writes."""
+    """Everything before the text that the rule writes."""
     seed: int
-    """Of the request; 0 for a rule under greedy sampling, which no seed changes."""
+    """Seed of the request; 0 for a rule under greedy sampling, which does not depend on a seed."""
     sampling: Sampling
     request_id: str
     call: int
-    """Number of the engine call in order of arrival; a rule that reads it gives up determinism."""
+    """Number of the engine call in order of arrival. A rule that reads it is no longer deterministic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """A turn of the model with planned uncertainty; what is None follows from token and position."""
+    """A turn of the model with planned uncertainty. Values of None are computed from token and position."""
 
     text: str
-    """Control tokens may be spelt. The engine ends it with the end-of-sequence token."""
+    """It may contain control tokens as text. The engine appends the end-of-sequence token."""
     logprob: float | None = None
     """Of each token, in nats."""
     entropy: float | None = None
     """Of each token, in nats."""
     topk: tuple[float, ...] | None = None
-    """Top logprobs of each token, the sampled one's among them."""
+    """Top logprobs of each token, including that of the sampled one."""
 
 
 Rule = Callable[[ScriptedTurn], str | Speech]
@@ -63,16 +64,16 @@ Rule = Callable[[ScriptedTurn], str | Speech]
 
 @runtime_checkable
 class TokenLaw(Protocol):
-    """A language model as small as it gets."""
+    """The smallest possible language model."""
 
     def next(self, ids: Ids_T) -> Probabilities_V:
-        """(V,) probabilities of the token behind `ids`; they sum to 1."""
+        """(V,) probabilities of the token after `ids`; they sum to 1."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScriptedDraft:
-    """T tokens said, and what they were drawn from; a request takes as many as it has room for."""
+    """T tokens and what they were drawn from. A request takes as many as it has room for."""
 
     ids: Ids_T
     logprobs: Floats_T
@@ -80,11 +81,11 @@ class ScriptedDraft:
     entropy: Floats_T
     """(T,) float32, in nats over the whole vocabulary."""
     topk: tuple[Floats_T, ...] = ()
-    """Of the first tokens, where they were asked for."""
+    """Top logprobs of the first tokens, if requested."""
 
 
 def spoken(rule: Rule, request: Request, codec: Codec, *, call: int) -> Iterator[ScriptedDraft]:
-    """The rest of the turn a rule says, as one draft that ends with the end of the sequence."""
+    """The rest of a rule's turn, as one draft that ends with the end of the sequence."""
     length, num_run = len(request.ids), request.num_run
     speech, ids = _asked(rule, request, codec, call=call, start=length - num_run)
     if num_run and (ids[:num_run] != request.ids[length - num_run :].tolist() or len(ids) == num_run):
@@ -95,7 +96,7 @@ def spoken(rule: Rule, request: Request, codec: Codec, *, call: int) -> Iterator
 
 
 def _asked(rule: Rule, request: Request, codec: Codec, *, call: int, start: int) -> tuple[Speech, list[int]]:
-    """What the rule says behind the first `start` ids, and its ids with the end of the sequence."""
+    """What the rule says after the first `start` ids, and its ids including the end of the sequence."""
     context = codec.decode(request.ids[:start])
     seed = request.seed if request.sampling.temperature > 0 else 0
     said = rule(ScriptedTurn(context, seed, request.sampling, request.request_id, call))
@@ -118,7 +119,7 @@ def _draft(ids: Ids_T, speech: Speech, request: Request) -> ScriptedDraft:
 
 
 def _made_up_topk(logprobs: Floats_T, speech: Speech, k: int) -> tuple[Floats_T, ...]:
-    """The sampled token's logprob, then `k - 1` others that halve what is left of the probability each time."""
+    """The sampled token's logprob, then `k - 1` others, each with half of the remaining probability."""
     if not k:
         return ()
     if speech.topk is not None:
@@ -129,7 +130,7 @@ def _made_up_topk(logprobs: Floats_T, speech: Speech, k: int) -> tuple[Floats_T,
 
 
 def drawn(law: TokenLaw, request: Request, codec: Codec, *, call: int) -> Iterator[ScriptedDraft]:
-    """Tokens drawn from a law, a chunk at a time, up to the end of the sequence. A law knows nothing of `call`."""
+    """Tokens drawn from a law, a chunk at a time, up to the end of the sequence. A law does not use `call`."""
     ids = np.concatenate([request.ids, np.zeros(CHUNK, np.int32)])
     length = len(request.ids)
     while True:
@@ -145,7 +146,7 @@ def drawn(law: TokenLaw, request: Request, codec: Codec, *, call: int) -> Iterat
 
 
 def _draw(law: TokenLaw, ids: Ids_T, length: int, request: Request) -> tuple[int, float, float, Probabilities_V]:
-    """Draw the token at position `length` and write it into `ids`: token, logprob, entropy, law."""
+    """Draw the token at position `length` and write it into `ids`. Returns token, logprob, entropy, law."""
     raw = law.next(ids[:length])
     summed = np.cumsum(tempered(raw, request.sampling))
     u = child_seed(request.seed, length, TOKEN_DRAWS) / 2**64
@@ -156,7 +157,7 @@ def _draw(law: TokenLaw, ids: Ids_T, length: int, request: Request) -> tuple[int
 
 
 def tempered(law: Probabilities_V, sampling: Sampling) -> Probabilities_V:
-    """The law tokens are drawn from: temperature, then top-k, then top-p. Not normalised. Ties go to the lowest id."""
+    """The law after temperature, then top-k, then top-p. Not normalised. Ties go to the lowest id."""
     if sampling == Sampling():
         return law
     if sampling.temperature == 0:
@@ -172,7 +173,7 @@ def tempered(law: Probabilities_V, sampling: Sampling) -> Probabilities_V:
 
 
 def _top(law: Probabilities_V, token: int, k: int) -> Floats_T:
-    """The `k` top logprobs, and the token's own behind them where it is not among them."""
+    """The `k` top logprobs, followed by the token's own if it is not among them."""
     order = np.argsort(-law, kind="stable")[:k].tolist()
     chosen = order if token in order else [*order, token]
     with np.errstate(divide="ignore"):

@@ -1,12 +1,12 @@
-"""Simulated: what a model server would take, without one.
+"""Simulated: the time a model server would take, without a server.
 
-What is said comes from a script, exactly as `scripted` says it; when it has been said comes from the clockwork of one
-server that batches continuously (`simulated_server.py`). So schedulers are compared on the same tokens, to the
-microsecond, under `run_virtual` at once and elsewhere in real time. Tokens never depend on time: the same requests give
-the same bits whatever runs beside them.
+The text comes from a script, exactly as in `scripted`. The timing comes from a model of one server that batches
+continuously (`simulated_server.py`). So schedulers can be compared on the same tokens, to the microsecond: at once
+under `run_virtual`, elsewhere in real time. Tokens never depend on time: the same requests give the same bits, whatever
+else runs.
 
-Life of a request: its tokens are known when it arrives; it waits for room in the batch; its context is looked up in the
-prefix cache and the rest computed; it samples one token a step and is answered when the last one's step is over.
+Life of a request: its tokens are fixed when it arrives. It waits for room in the batch. Its context is looked up in the
+prefix cache and the rest is computed. It samples one token per step and is answered when its last step is over.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from ramify.testing.simulated_server import Job, ServerStats, SimulatedCosts, Si
 SIMULATED: Final = replace(SCRIPTED, name="simulated")
 COSTS: Final = SimulatedCosts()
 BLOCK_SIZE: Final = 16
-"""Tokens a block of the prefix cache (vllm-project/vllm: block_size)."""
+"""Tokens per block of the prefix cache (vllm-project/vllm: block_size)."""
 
 
 class Simulated:
     """An engine that says what its script says, in the time a server would need.
 
-    `max_batch` is the most sequences of one step (vllm-project/vllm:vllm/engine/arg_utils.py: max_num_seqs on cards
-    below 70 GB); the costs are those of `SimulatedCosts`.
+    `max_batch` is the most sequences in one step (vllm-project/vllm:vllm/engine/arg_utils.py: max_num_seqs on cards
+    below 70 GB). The costs are those of `SimulatedCosts`.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Simulated:
         self._script = Scripted(script, codec=codec, capabilities=SIMULATED, block_size=0, version=version)
         self._server = SimulatedServer(costs, max_batch=max_batch, prefixes=KnownPrefixes(BLOCK_SIZE))
         self._answers: dict[Job, asyncio.Future[int]] = {}
-        """Running jobs, and the number of tokens that each is answered with."""
+        """Running jobs, each with a future for the number of tokens that answers it."""
         self._jobs: dict[str, list[Job]] = {}
         """By the ids of their requests."""
         self._timer: asyncio.TimerHandle | None = None
@@ -66,16 +66,16 @@ class Simulated:
 
     @property
     def stats(self) -> ServerStats:
-        """What the server has done so far; live."""
+        """Statistics of the server so far. The object is updated live."""
         return self._server.stats
 
     @property
     def least_s(self) -> float:
-        """Seconds that the work so far would have taken with every step full: no schedule can take less."""
+        """Seconds that the work so far would have taken with every step full. No schedule can take less."""
         return self._server.least_s
 
     async def generate(self, request: Request) -> Generation:
-        """Carry one request out. Cancelled, it leaves the batch behind the step under way. Raises `EngineError`."""
+        """Answer one request. If cancelled, it leaves the batch after the current step. Raises `EngineError`."""
         generation = await self._script.generate(request)
         loop = asyncio.get_running_loop()
         job = Job(request.ids, generation.ids)
@@ -97,36 +97,36 @@ class Simulated:
         return replace(generation, num_cached=job.num_cached, num_prefilled=num_prefilled)
 
     async def abort(self, request_id: str) -> None:
-        """End every request of this id with the tokens of the steps that are over."""
+        """End every request with this id; it returns the tokens of its finished steps."""
         now = asyncio.get_running_loop().time()
         for job in self._jobs.get(request_id, ()):
             if not self._answers[job].done():
                 self._answers[job].set_result(min(self._server.num_sampled(job, now), len(job.sampled) - 1))
 
     async def close(self) -> None:
-        """Refuse further requests; those on their way raise `EngineError`. Harmless when repeated."""
+        """Refuse further requests; those in flight raise `EngineError`. A second call does nothing."""
         await self._script.close()
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(EngineError("closed", "the engine was closed while the request ran"))
 
     async def pause(self) -> None:
-        """Begin no further request; those on their way go on."""
+        """Start no further requests; those in flight go on."""
         await self._script.pause()
 
     async def resume(self) -> None:
         await self._script.resume()
 
     async def update_weights(self, source: str, version: int) -> None:
-        """Tokens of requests made from now on carry `version`, and nothing computed before is cached. Raises
-        `EngineError` while requests are on their way, whose keys and values would be those of the old weights."""
+        """Tokens of requests made from now on carry `version`, and the cache is cleared. Raises `EngineError` if
+        requests are in flight, because their keys and values would be those of the old weights."""
         if self._answers:
             raise EngineError("in_flight", f"{len(self._answers)} requests are on their way; hold them first")
         await self._script.update_weights(source, version)
         self._server.forget()
 
     async def offload(self, tags: tuple[str, ...] = ()) -> None:
-        """Pause, and forget what is cached."""
+        """Pause and clear the cache."""
         await self.pause()
         self._server.forget()
 
@@ -137,7 +137,7 @@ class Simulated:
         return await self._script.is_healthy()
 
     def _forget(self, request_id: str, job: Job) -> None:
-        """Nobody waits for a job any more."""
+        """Forget a job that nobody waits for any more."""
         self._answers.pop(job, None)
         self._jobs[request_id].remove(job)
         if not self._jobs[request_id]:

@@ -1,10 +1,10 @@
 """SimulatedServer: one model server that batches continuously. No asyncio, no clock, no tokens of its own.
 
-Whoever drives it says what time it is and calls `advance` when something is `due`. One step samples one token of every
-sequence in the batch and takes `step_s + sequence_s * batch + kv_token_s * tokens held by the batch` seconds; a context
-that joins adds `prefill_token_s` for each of its tokens that is not cached. Sequences join, first come, first served,
-and leave between two steps; one that is withdrawn leaves when the step under way is over. Steps in which nobody joins
-or leaves are passed in one jump, so the work is a matter of requests, not of tokens.
+The caller passes the time and calls `advance` when something is `due`. One step samples one token of every sequence in
+the batch and takes `step_s + sequence_s * batch + kv_token_s * tokens held by the batch` seconds. A context that joins
+adds `prefill_token_s` for each of its tokens that is not cached. Sequences join first come, first served, and join and
+leave only between two steps; a withdrawn sequence leaves after the current step. Steps in which no sequence joins or
+leaves are computed in one jump, so the work grows with the number of requests, not of tokens.
 
 Not modelled: running out of memory for keys and values (waiting sequences are not swapped, running ones not preempted),
 contexts computed in chunks, the network.
@@ -26,17 +26,17 @@ from ramify.testing.prefixes import KnownPrefixes
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCosts:
-    """What a step costs, in seconds. The defaults are assumed, not measured: the size of a 7 B model in 16 bits with
-    grouped keys on one data-centre card (15 GB of weights a step, 57 kB of keys and values a token)."""
+    """The cost of a step, in seconds. The defaults are assumed, not measured: a 7 B model in 16 bits with grouped-query
+    attention on one data-centre GPU (15 GB of weights a step, 57 kB of keys and values a token)."""
 
     step_s: float = 6e-3
-    """Of any step: the weights are read once for the whole batch."""
+    """For each step: the weights are read once for the whole batch."""
     sequence_s: float = 27e-6
-    """More for each sequence of the batch."""
+    """Added for each sequence of the batch."""
     kv_token_s: float = 44e-9
-    """More for each token whose keys and values are read."""
+    """Added for each token whose keys and values are read."""
     prefill_token_s: float = 30e-6
-    """More for each context token that is computed."""
+    """Added for each context token that is computed."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -45,13 +45,13 @@ class SimulatedCosts:
                 raise ConfigError(f"{f.name} = {value!r}: a cost is a number of seconds, 0 or more")
 
     def steps_s(self, num_steps: int, *, batch: int, held: int) -> float:
-        """Seconds of `num_steps` steps of the same `batch` sequences, which hold `held` tokens at the first of them."""
+        """Seconds of `num_steps` steps with the same `batch` sequences, which hold `held` tokens at the first step."""
         num_read = kv_read(num_steps, batch=batch, held=held)
         return num_steps * (self.step_s + self.sequence_s * batch) + self.kv_token_s * num_read
 
 
 def kv_read(num_steps: int, *, batch: int, held: int) -> int:
-    """Keys and values read by `num_steps` steps: each sequence holds one token more after each of them."""
+    """Keys and values read by `num_steps` steps. Each sequence holds one token more after each step."""
     return num_steps * held + batch * (num_steps * (num_steps - 1) // 2)
 
 
@@ -61,7 +61,7 @@ class ServerStats:
 
     num_steps: int = 0
     num_decoded: int = 0
-    """Tokens sampled, those of withdrawn requests included."""
+    """Tokens sampled, including those of withdrawn requests."""
     num_read: int = 0
     """Keys and values read, in tokens."""
     prefill_cached: int = 0
@@ -69,17 +69,17 @@ class ServerStats:
     prefill_uncached: int = 0
     """Context tokens computed."""
     busy_s: float = 0.0
-    """Time in which at least one sequence ran."""
+    """Seconds in which at least one sequence ran."""
 
     @property
     def mean_batch(self) -> float:
-        """Tokens sampled a step."""
+        """Tokens sampled per step."""
         return self.num_decoded / max(1, self.num_steps)
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request: the ids of its context and those it will have sampled when it is over."""
+    """One request: the ids of its context, and the ids it will have sampled at its end."""
 
     context: Ids_T
     sampled: Ids_T
@@ -91,7 +91,7 @@ class Job:
 
 
 class SimulatedServer:
-    """One server. Mutated by `submit`, `withdraw` and `advance`; times are seconds of one clock that never goes back
+    """One server. Mutated by `submit`, `withdraw` and `advance`. Times are seconds of one clock that never goes back
     while there is anything to do."""
 
     def __init__(self, costs: SimulatedCosts, *, max_batch: int, prefixes: KnownPrefixes) -> None:
@@ -104,18 +104,18 @@ class SimulatedServer:
         self._waiting: deque[Job] = deque()
         self._running: set[Job] = set()
         self._leaving: set[Job] = set()
-        """Running ones that were withdrawn: they stay until the step under way is over."""
+        """Withdrawn jobs that still run: they stay until the current step is over."""
         self._ends: list[tuple[int, int, Job]] = []
-        """Heap of (number of steps after which it is over, order of joining, job); withdrawn ones may linger."""
+        """Heap of (number of steps after which it is over, order of joining, job). It may still hold withdrawn jobs."""
         self._num_joined = 0
         self._held = 0
         """Tokens the running sequences hold."""
         self._began = 0.0
-        """When the steps under way began; the batch is the same since then."""
+        """When the current steps began. The batch has not changed since then."""
         self._prefill_s = 0.0
-        """Part of the first of them that computes contexts."""
+        """Seconds of the first current step that compute contexts."""
         self._planned = 0
-        """Steps from then until somebody may join or leaves."""
+        """Steps from `_began` until a sequence may join or leave."""
 
     @property
     def due(self) -> float | None:
@@ -124,7 +124,7 @@ class SimulatedServer:
 
     @property
     def least_s(self) -> float:
-        """Seconds that the work so far would have taken had every step been full: no schedule can take less."""
+        """Seconds that the work so far would have taken with every step full. No schedule can take less."""
         stats, costs = self.stats, self._costs
         return (
             stats.num_decoded * (costs.step_s / self._max_batch + costs.sequence_s)
@@ -148,11 +148,11 @@ class SimulatedServer:
         return min(len(job.sampled), self.stats.num_steps + num_over - job.first_step)
 
     def forget(self) -> None:
-        """Nothing is cached any more: the weights are others."""
+        """Clear the cache, because the weights have changed."""
         self._prefixes.clear()
 
     def withdraw(self, job: Job, now: float) -> None:
-        """Nobody waits for `job` any more. One that is over is left alone."""
+        """Stop a job that nobody waits for any more. A job that is over stays unchanged."""
         match job.state:
             case "waiting":
                 self._waiting.remove(job)
@@ -166,7 +166,7 @@ class SimulatedServer:
                 pass
 
     def advance(self) -> list[Job]:
-        """Pass to the end of the planned steps and change the batch; returns the jobs that are finished then."""
+        """Pass to the end of the planned steps and change the batch. Returns the jobs that are finished then."""
         self._pass(self._planned)
         for job in self._leaving:
             self._leave(job)
@@ -180,7 +180,7 @@ class SimulatedServer:
         return finished
 
     def _finished(self) -> list[Job]:
-        """Jobs whose last step is over. Drops withdrawn ones from the front of the heap."""
+        """Jobs whose last step is over. Removes withdrawn ones from the front of the heap."""
         finished: list[Job] = []
         while self._ends and (self._ends[0][2].state == "over" or self._ends[0][0] <= self.stats.num_steps):
             job = heapq.heappop(self._ends)[2]
@@ -189,14 +189,14 @@ class SimulatedServer:
         return finished
 
     def _end_of(self, num_steps: int) -> float:
-        """When the first `num_steps` of the steps under way are over."""
+        """When the first `num_steps` of the current steps are over."""
         if not num_steps:
             return self._began
         seconds = self._costs.steps_s(num_steps, batch=len(self._running), held=self._held)
         return self._began + self._prefill_s + seconds
 
     def _stop_early(self, now: float) -> None:
-        """Plan no further than to the end of the step that is under way at `now`."""
+        """Shorten the plan: it ends with the step that is running at `now`."""
         self._planned = min(self._planned, 1 + bisect_left(range(1, self._planned), now, key=self._end_of))
 
     def _pass(self, num_steps: int) -> None:

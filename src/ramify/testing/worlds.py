@@ -1,7 +1,7 @@
-"""Worlds: what stands for the model, the tools and the judges when a strategy is tested by itself.
+"""Worlds: replace the model, the tools and the judges when a strategy is tested alone.
 
-A world answers each command of a strategy with steps, as a function of the command's place alone: the same commands
-grow the same tree, in whatever order they are carried out. `journeys.py` drives a strategy through one.
+A world answers each command of a strategy with steps that depend only on the command's place: the same commands grow
+the same tree, in whatever order they are carried out. `journeys.py` drives a strategy through a world.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,10 +24,10 @@ MAX_STEP_TOKENS = 5
 UNLIMITED = 10**9
 ROLES: dict[str, Role] = {"probe": "probe", "lookahead": "probe", "critique": "critique"}
 QUOTING = frozenset({"critique", "refine", "rewrite"})
-"""Actions that begin a fresh context; what they end with has no reward."""
+"""Actions that begin a fresh context; their ends have no reward."""
 
 JudgeOf = Callable[[Tree, Judge], Sequence[float | None]]
-"""One value a node of the command; None = no score."""
+"""One value per node of the command; None = no score."""
 
 
 class StrategyWorld(Protocol):
@@ -46,7 +46,7 @@ def bare_tree(seed: int = 7) -> Tree:
 def sampled_step(
     num_sampled: int, *, entropy: float, stop: str | None, role: Role = "policy", reward: float = 0.0, seed: int = 0
 ) -> Step:
-    """A step of the policy with an observation behind it unless the path ends."""
+    """A step of the policy, with an observation after it unless the path ends."""
     letters = np.random.default_rng(seed).integers(97, 123, num_sampled)
     action = Segment(
         "sampled",
@@ -66,12 +66,13 @@ def sampled_step(
 
 
 class SeededWorld:
-    """Steps and lengths follow from the place's seed; a path has at most `MAX_STEPS` steps, those cut short aside.
+    """Steps and their lengths depend only on the place's seed. A path has at most `MAX_STEPS` steps, not counting steps
+    cut short.
 
-    A growth of tokens that ends inside a step leaves it without an observation; the next growth begins a step anew.
+    A growth of tokens that ends inside a step leaves it without an observation; the next growth begins a new step.
 
-    With `prunes` a share of the paths is given up, with `coins` half of these by a coin, while the others go on. A path
-    whose allotment is used up ends with `budget`.
+    With `prunes` a share of the paths is given up. With `coins` half of these end by random termination and the others
+    go on. A path whose allotment is used up ends with `budget`.
     """
 
     def __init__(self, *, prunes: bool = False, coins: bool = False) -> None:
@@ -111,7 +112,7 @@ class SeededWorld:
             seed = child_seed(seed, position, 0)
 
     def _tossed(self, step: Step, seed: int) -> Step:
-        """A step whose path would be given up behind it, by a coin."""
+        """Apply random termination to a step whose path would be given up."""
         if step.stop != "closed":
             return step
         if seed // 35 % 2:
@@ -125,12 +126,12 @@ class SeededWorld:
 
 
 def seeded_values(tree: Tree, command: Judge) -> list[float | None]:
-    """Values in [0, 1) that follow from the nodes' seeds and the attempt alone."""
+    """Values in [0, 1) that depend only on the nodes' seeds and the attempt."""
     return [(tree.node_seed(node) // 13 + command.attempt * 37) % 97 / 97 for node in command.nodes]
 
 
 def text_step(text: str, *, stop: str | None = None, role: Role = "policy", logprob: float = -0.5, **more: Any) -> Step:
-    """A step in which the model said `text`, each byte a token of the same logprob."""
+    """A step in which the model said `text`; each byte is a token, all with the same logprob."""
     ids = token_array(CODEC.encode(text))
     sampled = Segment(
         "sampled",
@@ -149,7 +150,7 @@ def path_text(tree: Tree, node: int) -> str:
 
 
 class ListDraws:
-    """Draws fed from lists; more draws than there are values raise."""
+    """Random draws taken from lists. Raises if there are more draws than values."""
 
     def __init__(self, uniforms: Sequence[float] = (), integers: Sequence[int] = ()) -> None:
         self.uniforms, self.whole = list(uniforms), list(integers)

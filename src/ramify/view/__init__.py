@@ -1,6 +1,6 @@
-"""View: a tree in the words of the method that grew it, by pure functions of a finished or stored tree.
+"""View: shows a tree in the terms of the method that grew it, by pure functions of a finished or stored tree.
 
-It may import every room but `cli`, and needs `core` and `strategies` only. Read `valued.py` first.
+It may import every room except `cli`, and needs only `core` and `strategies`. Read `valued.py` first.
 """
 
 from ramify.view.mctsr import MCTSrNode, MCTSrTrace, mctsr, mctsr_nodes, mctsr_trace

@@ -1,11 +1,11 @@
 """MCTSr's view of a tree: answers with their visits, q and reward samples, and the lists of its source.
 
-All of it follows from the stored tree. A judgement is a score of the search's judge, after the penalty; a rollout is a
-critique, whatever came of it; q is half an answer's own and half that of its best child, upward from the leaves, which
-is what the corrected search has. What the published rules would have made of q depends on the order in which answers
-were judged and is not told: the own q and the samples are the same there.
+Everything is computed from the stored tree. A judgement is a score of the search's judge, after the penalty. A rollout
+is a critique, whatever came of it. q is the mean of an answer's own q and the q of its best child, computed upward from
+the leaves, as in the corrected search. The published rules give a q that depends on the order in which answers were
+judged; it is not computed here. The own q and the samples are the same in both.
 
-Answers hang below the answer they were made of; critiques and grades are no nodes. Source: arXiv 2406.07394;
+Answers are children of the answer they were made from; critiques and grades are not nodes. Source: arXiv 2406.07394;
 BrendanGraham14/mcts-llm src/mcts_llm/mctsr.py.
 """
 
@@ -35,11 +35,11 @@ class MCTSrNode:
     children: tuple[int, ...]
     """In order of request."""
     visits: int
-    """By the search's `leaf_visits`: its first judgement, if that counts, and the rollouts from it or from below; or
-    its judgements."""
+    """Counted by the search's `leaf_visits`: its first judgement, if that counts, plus the rollouts from it or below
+    it; or the number of its judgements."""
     Q: float
     own_q: float
-    """Of its samples alone; 0 without any."""
+    """q of its own samples; 0 without any."""
     reward_samples: tuple[float, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -51,12 +51,12 @@ class MCTSrTrace:
     """What a search did, in order."""
 
     critiques: tuple[str, ...]
-    """One a rollout that got as far."""
+    """One for each rollout whose critique succeeded."""
     refinements: tuple[str, ...]
     """Whole rewritten answers."""
     rewards: tuple[float, ...]
-    """Judgements after penalties, as a search that has one rollout in flight asks for them: the first answers', then by
-    rollout that of the answer chosen and that of its rewrite."""
+    """Judgements after penalties, in the order of a search with one rollout in flight: first those of the first
+    answers, then for each rollout those of the chosen answer and of its rewrite."""
     selected_nodes: tuple[int, ...]
     """The answer that each rollout chose."""
 
@@ -65,7 +65,7 @@ class MCTSrTrace:
 
 
 def mctsr(tree: Tree, node: int, config: MCTSrConfig = CORRECTED) -> MCTSrNode:
-    """The answer that ends at `node`, by the rules of `config`. Raises `ConfigError` where none does."""
+    """The answer that ends at `node`, by the rules of `config`. Raises `ConfigError` if no answer ends there."""
     answers = _Answers(tree, config)
     if node not in answers.parents:
         raise ConfigError(f"no answer ends at node {node}; answers end at {sorted(answers.parents)[:20]}")
@@ -92,16 +92,16 @@ def mctsr_trace(tree: Tree, config: MCTSrConfig = CORRECTED) -> MCTSrTrace:
 
 
 class _Answers:
-    """The answers of a tree, found once; statistics are worked out from the leaves upward."""
+    """The answers of a tree, found once. Statistics are computed from the leaves upward."""
 
     def __init__(self, tree: Tree, config: MCTSrConfig) -> None:
         self.tree = tree
         self.config = config
         self.parents: dict[int, int | None] = {}
-        """Answer -> the one it was made of, breadth first."""
+        """Answer -> the answer it was made from, breadth first."""
         self.children: dict[int, list[int]] = {}
         self._num_rollouts: dict[int, int] = {}
-        """From an answer; in the end from below it as well."""
+        """Rollouts from an answer; after counting, also those from below it."""
         for node in tree.subtree():
             if _is_answer(tree, node):
                 self.parents[node] = _answer_above(tree, node)
@@ -129,7 +129,7 @@ class _Answers:
         )
 
     def rollouts(self) -> list[tuple[int, int, list[int]]]:
-        """(answer chosen, critique, rewrites made of it) in the order the critiques came."""
+        """(answer chosen, critique, rewrites made from it) in the order of the critiques."""
         tree = self.tree
         found = [
             (answer, _tip(tree, critique), critique)
@@ -141,7 +141,7 @@ class _Answers:
         return [(answer, tip, made[tip]) for answer, tip, _ in sorted(found, key=lambda rollout: rollout[2])]
 
     def rewards_in_order(self, rollouts: Sequence[tuple[int, int, list[int]]]) -> list[float]:
-        """Every sample once."""
+        """All samples, each once."""
         left = {node: list(samples) for node, samples in self.samples.items()}
         chosen = [answer for answer, _, _ in rollouts]
         rewards: list[float] = []
@@ -152,7 +152,7 @@ class _Answers:
         return rewards + [sample for samples in left.values() for sample in samples]
 
     def _count(self, node: int) -> None:
-        """Visits and q of an answer whose children have theirs."""
+        """Compute visits and q of an answer whose children already have theirs."""
         below, samples = self.children[node], self.samples[node]
         own_q = _own_q(samples)
         judged = [self.q[child] for child in below if self.samples[child]]
@@ -166,20 +166,20 @@ class _Answers:
 
 
 def _is_answer(tree: Tree, node: int) -> bool:
-    """Whether a whole answer ends at `node`: nothing of the policy goes on from it."""
+    """Whether a whole answer ends at `node`: no step of the policy continues it."""
     if node == ROOT or tree.role(node) != "policy" or _has_failed(tree, node):
         return False
     return not any(tree.role(child) == "policy" for child in tree.children(node))
 
 
 def _has_failed(tree: Tree, node: int) -> bool:
-    """Whether what ended `node` makes it no sample of a model at all."""
+    """Whether the way `node` ended means that it is not a sample of a model."""
     stop = tree.stop(node)
     return stop is not None and STOP_WORDS[stop].is_failure
 
 
 def _answer_above(tree: Tree, node: int) -> int | None:
-    """The answer that this one was made of, however many critiques lie between them."""
+    """The answer that this one was made from; critiques between them are skipped."""
     above = _quoted(tree, node)
     while above is not None and tree.role(above) != "policy":
         above = _quoted(tree, above)
@@ -187,7 +187,7 @@ def _answer_above(tree: Tree, node: int) -> int | None:
 
 
 def _quoted(tree: Tree, node: int) -> int | None:
-    """The node that the context of `node` hangs on."""
+    """The node that the context of `node` starts from."""
     return tree.parent(tree.context(node)[0])
 
 

@@ -1,10 +1,10 @@
-"""rStar's view of a tree: nodes with the fields of its source, statistics included.
+"""rStar's view of a tree: nodes with the fields of its source, including statistics.
 
-The statistics follow from the stored tree alone, not from a search's memory. Every final answer updates the way from
-it to the root once; a step that a value judge scored is updated by that alone; an ending without an answer is worth the
-negative reward, for the way to the root or, as published, for itself. These are the counts that rStar's search has when
-it is over, whatever search grew the tree. Paths that were given up by the strategy, or cut short by a budget or a
-fault, update nothing. Only steps of the policy are nodes.
+The statistics are computed from the stored tree alone, not from a search's memory. Every final answer updates its path
+to the root once. A step that a value judge scored is updated by that score alone. An ending without an answer counts as
+the negative reward, for its path to the root or, as published, only for itself. The result equals the counts of rStar's
+search at its end, whatever search grew the tree. Paths that the strategy gave up, or that a budget or a fault cut
+short, update nothing. Only steps of the policy are nodes.
 
 Source: microsoft/rStar, branch rStar-math, `BaseNode` and `MCTSNode` (arXiv 2501.04519).
 """
@@ -26,7 +26,7 @@ from ramify.strategies.parts.ucb import uct
 ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
     {"no_valid_step": "no_valid_child", "depth_limit": "too_many_steps", "tool_errors": "too_many_code_errors"}
 )
-"""Stop word -> what the source writes in the place of an answer; of other endings it is the stop word."""
+"""Stop word -> what the source writes in place of an answer. For other endings it is the stop word itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +34,14 @@ class RStarReading:
     """How a tree is read."""
 
     answer: Callable[[str], str | None] = RStar().answer
-    """Response -> the final answer in it: the format's."""
+    """Response -> its final answer: the format's function."""
     outcome: str = REWARD
-    """Judge of final answers; `reward` = the one whose score is the path's reward."""
+    """Judge of final answers; `reward` = the judge whose score is the path's reward."""
     judge: str | None = None
     """Judge of steps that go on; None = they have no value of their own (`terminal_sample`)."""
     negative_reward: float = -1.0
     failures: Literal["to_root", "local"] = "to_root"
-    """Whom an ending without an answer counts for; published: itself alone."""
+    """Which nodes an ending without an answer updates; published: only itself (`local`)."""
     c_puct: float = 2.0
     error_match: ErrorMatch = "status"
 
@@ -73,7 +73,7 @@ class RStarNode:
 
     node: int
     tag: str
-    """The way from the root by numbers of children from 1: `0.1.2`."""
+    """Path from the root by child numbers from 1: `0.1.2`."""
     parent: int | None
     children: tuple[int, ...]
     depth: int
@@ -81,24 +81,24 @@ class RStarNode:
     """`text`, `action`, `action_input`, `observation`, `final_answer`, and as additional keys `stop`, `scores` (judge
     -> values) and the notes of the tree's node."""
     is_terminal: bool
-    """Whether nothing grows behind it any more."""
+    """Whether nothing can grow after it any more."""
     reward: float | None
-    """Of the ended path; None = it has not ended, or was not judged."""
+    """Reward of the ended path; None = it has not ended, or was not judged."""
     value: float | None
-    """What it was first updated with on its own account; None = nothing."""
+    """The first update that the node itself caused; None = it caused none."""
     consecutive_errors: int
     visit_count: int
     value_sum: float
     q_value: float
     puct: float
-    """q + c sqrt(ln N / n); without the bonus where n or the parent's N is 0, and at the root."""
+    """q + c sqrt(ln N / n). No bonus if n or the parent's N is 0, and at the root."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"state": dict(self.state), "children": list(self.children)}
 
 
 def rstar(tree: Tree, node: int, reading: RStarReading = RStarReading()) -> RStarNode:
-    """One node. Costs a walk over the tree: for all of them take `rstar_nodes`."""
+    """One node. It walks the whole tree: for all nodes use `rstar_nodes`."""
     visits = statistics(tree, reading)
     if node not in visits:
         raise ConfigError(f"node {node} is no step of the policy from the root on, which alone are nodes here")
@@ -129,7 +129,7 @@ def statistics(tree: Tree, reading: RStarReading = RStarReading()) -> dict[int, 
 
 
 def update_recursive(tree: Tree, visits: Mapping[int, Visits], node: int, value: float, *, start: int = ROOT) -> None:
-    """Update `node` and all above it up to `start`. Mutates `visits`."""
+    """Update `node` and all nodes above it up to `start`. Mutates `visits`."""
     current: int | None = node
     while current is not None:
         visits[current].update(value)
@@ -137,8 +137,8 @@ def update_recursive(tree: Tree, visits: Mapping[int, Visits], node: int, value:
 
 
 def value_of(tree: Tree, node: int, reading: RStarReading) -> float | None:
-    """What a step is first updated with: the outcome of a final answer, the negative reward of another ending, or what
-    the judge of steps said first."""
+    """The value with which a step is first updated: the outcome of a final answer, the negative reward of any other
+    ending, or the first score of the judge of steps."""
     stop = tree.stop(node)
     if not tree.is_leaf(node):
         return _scored(tree, node, reading.judge)
@@ -149,7 +149,7 @@ def value_of(tree: Tree, node: int, reading: RStarReading) -> float | None:
 
 
 def puct(visits: Visits, above: Visits | None, c_puct: float) -> float:
-    """rStar's score of a child; the root's is its q."""
+    """rStar's score of a child. For the root it is q."""
     if above is None:
         return visits.q_value
     return uct(visits.q_value, visits.count, above.count, exploration=c_puct)

@@ -1,7 +1,7 @@
-"""Valued: a searched tree as plain nodes, each with its value, q and visits.
+"""Valued: the tree of a search as plain nodes, each with its value, q and visits.
 
 A node's value is the score of the search's judge: the judge of outcomes where a path ended, elsewhere the judge of
-steps, and the mean of several scores. q is the mean of the values at a node and below it, and visits are their number.
+steps. Several scores are averaged. q is the mean of the values at a node and below it, and visits are their number.
 Steps of rStar and answers of MCTSr have the q and visits of their own methods, from `rstar` and `mctsr`. Figures from a
 judge that saw the answer are marked.
 """
@@ -36,16 +36,16 @@ class ValuedNode:
     stop: str | None
     """Why the path ends here; None = it goes on."""
     scores: tuple[Score, ...]
-    """Of every judge."""
+    """Scores of all judges."""
     reward: float | None
-    """Of an ended path; None = it goes on, or was not judged."""
+    """Reward of an ended path; None = it goes on, or was not judged."""
     value: float | None
-    """None = the search's judge said nothing of it."""
+    """None = the search's judge gave it no score."""
     q: float | None
     """None = nothing here or below has a value."""
     visits: int
     is_oracle: bool
-    """Whether `reward`, `value` or `q` comes of a judge that saw the answer."""
+    """Whether `reward`, `value` or `q` depends on a judge that saw the answer."""
 
     def as_dict(self) -> dict[str, Any]:
         scores = [{"judge": s.judge, "value": s.value, "is_oracle": s.is_oracle} for s in self.scores]
@@ -57,9 +57,9 @@ class ValuedTree:
     """A whole tree."""
 
     judge: str
-    """Whose scores are the values of nodes that go on; `reward` = they have none."""
+    """Judge whose scores are the values of nodes that go on; `reward` = those nodes have no values."""
     outcome: str
-    """Whose scores are the values of ended paths; `reward` = their rewards are."""
+    """Judge whose scores are the values of ended paths; `reward` = the values are their rewards."""
     nodes: tuple[ValuedNode, ...]
     """In canonical order."""
 
@@ -68,7 +68,7 @@ class ValuedTree:
 
 
 def valued(tree: Tree, strategy: StrategyConfig) -> ValuedTree:
-    """A finished tree that was grown by `strategy`."""
+    """The view of a finished tree that was grown by `strategy`."""
     judge, outcome = _judges(strategy.options)
     said = {node: _said(tree, node, outcome if tree.is_leaf(node) else judge) for node in tree.subtree()}
     values = {node: fmean(s.value for s in scores if s.value is not None) for node, scores in said.items() if scores}
@@ -98,13 +98,13 @@ def valued(tree: Tree, strategy: StrategyConfig) -> ValuedTree:
 
 
 def _judges(options: Mapping[str, Any]) -> tuple[str, str]:
-    """The judge of steps that a strategy's options name, and that of outcomes."""
+    """The judge of steps and the judge of outcomes that a strategy's options name."""
     judge = options.get("judge") or REWARD
     return judge, REWARD if options.get("ends") == REWARD else options.get("outcome") or judge
 
 
 def _said(tree: Tree, node: int, judge: str) -> list[Score]:
-    """The scores that are a node's value, those without a value left out."""
+    """The scores that make a node's value. Scores of None are left out."""
     scores = tree.scores(node)
     if judge == REWARD:
         reward = tree.reward_score(node) if tree.is_leaf(node) else None
@@ -115,7 +115,7 @@ def _said(tree: Tree, node: int, judge: str) -> list[Score]:
 
 
 def _visits_of_method(tree: Tree, strategy: StrategyConfig) -> dict[int, tuple[int, float | None]]:
-    """Visits and q by the method's own rules, of the nodes it has them for."""
+    """Visits and q by the method's own rules, for the nodes that it defines them for."""
     if strategy.name == "mctsr":
         config, *_ = read_options(MCTSrConfig, strategy.options)
         assert config is not None

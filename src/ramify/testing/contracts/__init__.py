@@ -1,5 +1,6 @@
-"""Contracts: what every plug-in of a kind keeps to, as functions that try it. One file a kind; begin with `rules.py`.
+"""Contracts: the rules for every kind of plug-in, as functions that check them. One file per kind; read `rules.py`
+first.
 
-Each `check_*` of `ramify.testing` runs the rules of one file over a plug-in of yours; the tests of this project run the
-same rules over every plug-in of the table.
+Each `check_*` of `ramify.testing` checks the rules of one file on your plug-in. The tests of this project check the
+same rules on every built-in plug-in.
 """

@@ -1,5 +1,5 @@
-"""What every credit keeps to. Exactness is tried by enumeration: the expected gradient over all forests of a tiny
-problem with a known policy, compared with the true one."""
+"""Rules for every credit. Exactness is checked by enumeration: the expected gradient over all forests of a tiny problem
+with a known policy is compared with the true gradient. A stem is a root branch."""
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -16,20 +16,20 @@ from ramify.testing.contracts.rules import demand, keep_all, name_of, rules_of
 
 ExactFor = Literal["predictable forks", "balanced shares", "chains", "nothing"]
 LAWS: Final[Mapping[str, tuple[float, float]]] = {"": (0.5, 0.5), "0": (0.25, 0.75), "1": (0.6, 0.4)}
-"""Prefix -> probabilities of the next action: a path is two actions."""
+"""Prefix -> probabilities of the next action. A path is two actions."""
 REWARDS: Final[Mapping[str, float]] = {"00": 1.0, "01": 0.0, "10": 0.25, "11": 0.5}
 SHAPES: Final[Mapping[str, tuple[int, Mapping[str, int]]]] = {
     "two chains": (2, {"0": 1, "1": 1}),
     "two stems that fork twice": (2, {"0": 2, "1": 2}),
     "two stems of which those that begin with 0 fork three times": (2, {"0": 3, "1": 1}),
 }
-"""Name -> number of stems, and for each first action the number of children behind it."""
+"""Name -> number of stems, and for each first action the number of children after it."""
 TOLERANCE: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class CreditCase:
-    """A credit, and what it claims."""
+    """A credit, and the exactness it claims."""
 
     coefficients: Callable[[Forest], Array_N]
     exact_for: ExactFor
@@ -41,10 +41,12 @@ def check_credit(
     exact_for: ExactFor = "predictable forks",
     without: Collection[str] = (),
 ) -> None:
-    """Try every rule of a credit but those in `without`. Raises `BrokenRule` that says which was broken and where.
+    """Check every rule of a credit except those in `without`. Raises `BrokenRule` that says which rule was broken and
+    where.
 
-    `credit` is a function of a forest that returns (num_nodes,) coefficients, or the name of a built-in one. Say
-    `exact_for="nothing"` for one that claims no exact gradient; a built-in one claims what the table says.
+    `credit` is a function from a forest to (num_nodes,) coefficients, or the name of a built-in credit. Use
+    `exact_for="nothing"` for a credit that claims no exact gradient. For a built-in credit the table says what it
+    claims.
     """
     if isinstance(credit, str):
         if credit not in CREDITS:
@@ -78,7 +80,7 @@ def the_same_forest_gets_the_same_coefficients(case: CreditCase) -> None:
 
 
 def every_sampled_token_counts_once_so_that_the_expected_gradient_is_exact(case: CreditCase) -> None:
-    """Of a credit that claims it, for the forests that it claims it for."""
+    """For credits that claim exactness, on the forests that they claim it for."""
     wanted = _true_gradient()
     for shape in SHAPES:
         is_claimed = case.exact_for != "nothing" and (case.exact_for != "chains" or shape == "two chains")
@@ -95,7 +97,7 @@ CREDIT_RULES: Final = rules_of(
     the_same_forest_gets_the_same_coefficients,
     every_sampled_token_counts_once_so_that_the_expected_gradient_is_exact,
 )
-"""Rule in plain English -> the function that tries it."""
+"""Rule in plain English -> the function that checks it."""
 
 
 def _credited(case: CreditCase, forest: Forest) -> Array_N:
@@ -104,7 +106,7 @@ def _credited(case: CreditCase, forest: Forest) -> Array_N:
 
 
 def _forests() -> Iterator[tuple[str, Forest]]:
-    """A few forests of each shape, with where they come from."""
+    """A few forests of each shape, and their names."""
     for shape in SHAPES:
         for number, (_, forest, _) in enumerate(itertools.islice(_outcomes(shape), 0, None, 7)):
             yield f"{shape}, forest {number}", forest
@@ -141,7 +143,7 @@ def _outcome(
 
 
 def _expected_gradient(case: CreditCase, shape: str) -> dict[str, list[float]]:
-    """Prefix -> components of the actions' logits: of the sum over tokens of coefficient * grad log pi, expected."""
+    """Prefix -> the expected sum over tokens of coefficient * grad log pi, one component per action's logit."""
     total = {prefix: [0.0, 0.0] for prefix in LAWS}
     for probability, forest, actions in _outcomes(shape):
         coefficients: list[Any] = _credited(case, forest).tolist()
@@ -152,7 +154,7 @@ def _expected_gradient(case: CreditCase, shape: str) -> dict[str, list[float]]:
 
 
 def _true_gradient() -> dict[str, list[float]]:
-    """Of the expected reward."""
+    """The gradient of the expected reward."""
     total = {prefix: [0.0, 0.0] for prefix in LAWS}
     for path, reward in REWARDS.items():
         probability = LAWS[""][int(path[0])] * LAWS[path[0]][int(path[1])]

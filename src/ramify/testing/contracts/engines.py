@@ -1,4 +1,4 @@
-"""What every engine keeps to, as far as its capabilities say."""
+"""Rules for every engine, as far as its capabilities promise them."""
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
@@ -45,10 +45,11 @@ def check_engine(
     stops: tuple[str, ...] = STOPS,
     without: Collection[str] = (),
 ) -> None:
-    """Try every rule of an engine but those in `without`. Raises `BrokenRule` that says which was broken and where.
+    """Check every rule of an engine except those in `without`. Raises `BrokenRule` that says which rule was broken and
+    where.
 
-    `engine` makes one: a class, or a function without parameters; each rule has a fresh one, closed behind it. What the
-    engine's capabilities do not promise is not tried.
+    `engine` makes an engine: a class, or a function without parameters. Each rule uses a fresh engine and closes it.
+    Only what the engine's capabilities promise is checked.
     """
     keep_all(ENGINE_RULES, EngineCase(engine, prompt, stops), f"engine {name_of(engine)}", without=without)
 
@@ -217,11 +218,11 @@ ENGINE_RULES: Final = rules_of(
     an_aborted_request_returns_the_tokens_it_had,
     nothing_is_generated_after_close,
 )
-"""Rule in plain English -> the function that tries it."""
+"""Rule in plain English -> the function that checks it."""
 
 
 def _run(case: EngineCase, use: Callable[[Engine], Coroutine[Any, Any, None]]) -> None:
-    """Use a fresh engine in an event loop of its own and close it."""
+    """Use a fresh engine in its own event loop and close it."""
 
     async def main() -> None:
         engine = case.build()
@@ -236,7 +237,7 @@ def _run(case: EngineCase, use: Callable[[Engine], Coroutine[Any, Any, None]]) -
 
 
 def _promises(case: EngineCase, *names: str) -> bool:
-    """Whether the engine, connected, has all these capabilities."""
+    """Whether the engine, when connected, has all these capabilities."""
     promised: list[bool] = []
 
     async def use(engine: Engine) -> None:
@@ -251,14 +252,14 @@ async def _answer(engine: Engine, request: Request) -> Generation:
 
 
 def _bits(generation: Generation) -> tuple[object, ...]:
-    """Everything of a generation that must repeat bit for bit."""
+    """Everything in a generation that must repeat bit for bit."""
     logprobs = None if generation.logprobs is None else generation.logprobs.tobytes()
     measures = {name: values.tobytes() for name, values in generation.measures.items()}
     return generation.ids.tolist(), generation.finish, logprobs, measures, [t.tobytes() for t in generation.topk]
 
 
 def _demand_sound(engine: Engine, request: Request, generation: Generation) -> None:
-    """Stop words, the end of the sequence, the limit of tokens, and the bill."""
+    """Check stop words, the end of the sequence, the token limit and the billing."""
     codec, ids = engine.codec, generation.ids
     text = b"".join(codec.token_bytes(int(i)) for i in ids)
     stop, where = first_stop(text, request.stops, after=0), f"seed {request.seed}, {text!r}"

@@ -1,4 +1,4 @@
-"""What every format keeps to, whatever it is given to read."""
+"""Rules for every format, for any text it has to read."""
 
 import random
 from collections.abc import Callable, Collection
@@ -14,7 +14,7 @@ from ramify.testing.questions import branch_of
 
 PROBLEM: Final = Problem("p", "Who {is} <|end|> it?")
 OPENINGS: Final = tuple("<answer>|<search>|<python>|<code>|\\boxed{3}|boxed|x = 1|}|<think>|\n\n| ".split("|"))
-"""Beginnings of actions, and what looks like one."""
+"""Beginnings of actions, and texts that look like one."""
 NUM_RUNS: Final = 200
 
 
@@ -26,9 +26,10 @@ class FormatCase:
 
 
 def check_format(format: Callable[[], Format], *, without: Collection[str] = ()) -> None:
-    """Try every rule of a format but those in `without`. Raises `BrokenRule` that says which was broken and where.
+    """Check every rule of a format except those in `without`. Raises `BrokenRule` that says which rule was broken and
+    where.
 
-    `format` makes one: a class, or a function without parameters.
+    `format` makes a format: a class, or a function without parameters.
     """
     keep_all(FORMAT_RULES, FormatCase(format), f"format {name_of(format)}", without=without)
 
@@ -82,11 +83,11 @@ FORMAT_RULES: Final = rules_of(
     it_reads_any_run_and_answers_whatever_it_reads,
     without_a_stop_word_no_tool_is_called,
 )
-"""Rule in plain English -> the function that tries it."""
+"""Rule in plain English -> the function that checks it."""
 
 
 def runs(format: Format) -> list[str]:
-    """Texts of stop words and openings in random order; the same ones each time."""
+    """Texts of stop words and openings in random order; the same texts each time."""
     draws, words = random.Random(0), [*format.stops, *OPENINGS]
     return ["".join(draws.choices(words, k=draws.randrange(12))) for _ in range(NUM_RUNS)]
 
@@ -109,7 +110,7 @@ def read_any(format: Format, run: str) -> None:
 
 
 def read_stopped(format: Format, run: str) -> None:
-    """A run without a stop word calls no tool. Raises `BrokenRule`."""
+    """Check that a run without a stop word calls no tool. Raises `BrokenRule`."""
     if not any(word in run for word in format.stops):
         action = format.read(run)
         demand(not isinstance(action, ToolAction), f"the run {run!r} holds no stop word and calls {action!r}")

@@ -1,4 +1,4 @@
-"""What every judge keeps to that scores branches by itself; one that asks a model is tried in a whole run."""
+"""Rules for every judge that scores branches by itself. A judge that asks a model is tested in a whole run."""
 
 import asyncio
 import copy
@@ -21,7 +21,7 @@ ODD_RESPONSES: Final = ("", " ", "\x00", "\n" * 1000, "7" * 10_000, "<answer>", 
 
 @dataclass(frozen=True, slots=True)
 class JudgeCase:
-    """A judge, a problem, and responses to it that get a verdict each."""
+    """A judge, a problem, and responses to it that get one verdict each."""
 
     build: Callable[[], BranchJudge]
     problem: Problem = PROBLEM
@@ -39,10 +39,11 @@ def check_judge(
     responses: Sequence[str] = RESPONSES,
     without: Collection[str] = (),
 ) -> None:
-    """Try every rule of a judge but those in `without`. Raises `BrokenRule` that says which was broken and where.
+    """Check every rule of a judge except those in `without`. Raises `BrokenRule` that says which rule was broken and
+    where.
 
-    `judge` makes one: a class, or a function without parameters. `problem` holds the secret that an oracle reads, and
-    `responses` are answers to it that get a verdict each.
+    `judge` makes a judge: a class, or a function without parameters. `problem` holds the secret that an oracle reads,
+    and `responses` are answers to it that get one verdict each.
     """
     keep_all(JUDGE_RULES, JudgeCase(judge, problem, responses), f"judge {name_of(judge)}", without=without)
 
@@ -105,11 +106,11 @@ JUDGE_RULES: Final = rules_of(
     what_it_is_handed_stays_as_it_is,
     an_odd_response_is_judged_or_a_judge_error,
 )
-"""Rule in plain English -> the function that tries it."""
+"""Rule in plain English -> the function that checks it."""
 
 
 def _handed(judge: BranchJudge, problem: Problem) -> Problem:
-    """The problem as a run hands it over."""
+    """The problem as a run gives it to a judge."""
     return problem if judge.is_oracle else problem.for_agents()
 
 

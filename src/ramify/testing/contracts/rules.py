@@ -1,6 +1,6 @@
-"""Rules: how a contract is written down and how a broken one is reported.
+"""Rules: how a contract is written, and how a broken rule is reported.
 
-A rule is a function of a case (a plug-in and how to use it) that raises where the plug-in breaks it. The name of the
+A rule is a function of a case (a plug-in and how to use it) that raises if the plug-in breaks the rule. The name of the
 function is the rule in plain English.
 """
 
@@ -17,23 +17,23 @@ class BrokenRule(ContractError, AssertionError):
 
 
 def rules_of(*rules: Callable[[Case], None]) -> Mapping[str, Callable[[Case], None]]:
-    """Rule in plain English -> the function that tries it, in the order given."""
+    """Rule in plain English -> the function that checks it, in the order given."""
     return {rule.__name__.replace("_", " "): rule for rule in rules}
 
 
 def demand(is_kept: bool, where: str) -> None:
-    """Raise unless the rule is kept; `where` says at which seed, step, command or call, and what was seen."""
+    """Raise unless the rule is kept. `where` says at which seed, step, command or call, and what was seen."""
     if not is_kept:
         raise BrokenRule(where)
 
 
 def keep(rules: Mapping[str, Callable[[Case], None]], rule: str, case: Case, subject: str) -> None:
-    """Try one rule by its name. Raises `BrokenRule`, also where the plug-in itself raises."""
+    """Check one rule by its name. Raises `BrokenRule`, also if the plug-in itself raises."""
     if rule not in rules:
         raise ConfigError(f"unknown rule {rule!r}; {nearest(rule, rules)}")
     try:
         rules[rule](case)
-    except Exception as error:  # boundary to a plug-in: whatever it raises is reported under the rule that was tried
+    except Exception as error:  # boundary to a plug-in: whatever it raises is reported under the rule that was checked
         said = str(error) if isinstance(error, BrokenRule) else f"{type(error).__name__}: {error}"
         raise BrokenRule(f"{subject} breaks the rule {rule!r}: {said}") from error
 
@@ -41,7 +41,7 @@ def keep(rules: Mapping[str, Callable[[Case], None]], rule: str, case: Case, sub
 def keep_all(
     rules: Mapping[str, Callable[[Case], None]], case: Case, subject: str, *, without: Collection[str] = ()
 ) -> None:
-    """Try every rule but those in `without`, and stop at the first broken one.
+    """Check every rule except those in `without`, and stop at the first broken one.
 
     Raises `BrokenRule`, or `ConfigError` for an unknown name in `without`.
     """
@@ -54,5 +54,5 @@ def keep_all(
 
 
 def name_of(plugin: object) -> str:
-    """What a message calls a plug-in, its class or the function that makes it."""
+    """The name of a plug-in, its class or the function that makes it, for messages."""
     return getattr(plugin, "__name__", None) or type(plugin).__name__

@@ -1,4 +1,4 @@
-"""What every strategy keeps to, whatever it does: tried by a `Journey` through a `SeededWorld`, without a model."""
+"""Rules for every strategy, checked by a `Journey` through a `SeededWorld`, without a model."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ from ramify.testing.journeys import Journey, canonical, journey
 from ramify.testing.worlds import SeededWorld
 
 SEED: Final = 5
-"""Of the generator that each strategy is built with."""
+"""Seed of the generator that each strategy is built with."""
 MAX_COMMANDS: Final = 100
 MAX_ASKS: Final = 2_000
 ORDERED_LIMITS: Final = (Limits(), Limits(decode=90), Limits(leaves=4), Limits(tool_calls=20, turns=25))
@@ -32,11 +32,11 @@ SMALL_LIMITS: Final = (Limits(decode=1), Limits(decode=60), Limits(leaves=3), Li
 
 @dataclass(frozen=True, slots=True)
 class StrategyCase:
-    """A strategy, built anew as often as a rule needs one."""
+    """A strategy, built anew whenever a rule needs one."""
 
     build: Callable[[Draws], Strategy]
     max_commands: int = MAX_COMMANDS
-    """Most commands it may ask where commands fail: one that tries again for ever asks more."""
+    """Most commands it may ask for if commands fail. A strategy that retries for ever asks for more."""
 
     def new(self) -> Strategy:
         return self.build(np.random.default_rng(SEED))
@@ -53,10 +53,11 @@ def check_strategy(
     max_commands: int = MAX_COMMANDS,
     without: Collection[str] = (),
 ) -> None:
-    """Try every rule of a strategy but those in `without`. Raises `BrokenRule` that says which was broken and where.
+    """Check every rule of a strategy except those in `without`. Raises `BrokenRule` that says which rule was broken and
+    where.
 
-    `strategy` is a class, its name in the plug-in table, `file.py:Name`, or a function of a generator that builds one.
-    `config` is an instance of its `Config` or a mapping of options; left out, the defaults count.
+    `strategy` is a class, its name in the plug-in table, `file.py:Name`, or a function that builds one from a
+    generator. `config` is an instance of its `Config` or a mapping of options; None = the defaults.
     """
     case = StrategyCase(_builder(strategy, config), max_commands)
     keep_all(STRATEGY_RULES, case, f"strategy {_named(strategy, config)}", without=without)
@@ -94,7 +95,7 @@ def ordered_delivery_grows_the_same_tree_whatever_ends_first(case: StrategyCase)
 
 
 def any_order_of_outcomes_comes_to_an_end(case: StrategyCase) -> None:
-    """Told in any order, too; a strategy that says `is_order_free` then grows the same tree."""
+    """Outcomes may come in any order. A strategy that says `is_order_free` then grows the same tree."""
     expected = case.grown().tree
     for seed in range(4):
         trip = case.grown(delivery="eager", order=random.Random(seed))
@@ -104,7 +105,7 @@ def any_order_of_outcomes_comes_to_an_end(case: StrategyCase) -> None:
 
 
 def a_budget_is_never_overrun(case: StrategyCase) -> None:
-    """And a strategy whose budget is used up comes to an end."""
+    """A strategy whose budget is used up must also end."""
     for limits in SMALL_LIMITS:
         strategy = _bounded(case.new(), _shown(limits))
         trip = journey(strategy, SeededWorld(prunes=True), limits=limits, order=random.Random(1))
@@ -180,7 +181,7 @@ def a_strategy_that_is_done_asks_for_nothing(case: StrategyCase) -> None:
 
 
 def a_twin_built_and_told_alike_asks_the_same(case: StrategyCase) -> None:
-    """All that a strategy knows it has from its config, its generator and what it was told."""
+    """A strategy may depend only on its config, its generator and what it was told."""
     trip = journey(_Twins(case.new(), case.new()), SeededWorld())
     demand(trip.driver.is_finished, "it did not end")
 
@@ -201,7 +202,7 @@ def nothing_is_drawn_but_at_ask(case: StrategyCase) -> None:
 
 
 def a_search_ends_with_nodes_of_its_tree_and_finite_scores(case: StrategyCase) -> None:
-    """Of a strategy with `candidates`: one that ends with an answer."""
+    """For strategies with `candidates`, which end with an answer."""
     trip = case.grown(fails=_every(3, "engine_error"))
     strategy = trip.driver.strategy
     if not isinstance(strategy, SearchStrategy):
@@ -230,7 +231,7 @@ STRATEGY_RULES: Final = rules_of(
     nothing_is_drawn_but_at_ask,
     a_search_ends_with_nodes_of_its_tree_and_finite_scores,
 )
-"""Rule in plain English -> the function that tries it."""
+"""Rule in plain English -> the function that checks it."""
 
 
 class _Twins:
@@ -262,7 +263,7 @@ class _Twins:
 
 
 class _GatedDraws:
-    """Draws that may be made while the strategy is asked, and at no other time."""
+    """Allows draws only while the strategy is asked."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -289,7 +290,7 @@ class _GatedDraws:
 
 
 def _bounded(strategy: Any, where: str) -> Strategy:
-    """The strategy, which may be asked `MAX_ASKS` times: one that asks again for ever would hold the driver."""
+    """The strategy, limited to `MAX_ASKS` asks: without a limit, one that always asks again would never return."""
     ask, count = strategy.ask, itertools.count(1)
 
     def counted(tree: Tree) -> Sequence[Command]:
@@ -306,14 +307,14 @@ def _demand_same(expected: Tree, tree: Tree, where: str) -> None:
 
 
 def _first_difference(what: str, one: Sequence[object], other: Sequence[object]) -> str:
-    """Where two lists part."""
+    """The first place where two lists differ."""
     number = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     first, second = (repr(x[number]) if number < len(x) else "nothing" for x in (one, other))
     return f"{what} {number} differs: {first} and {second}"
 
 
 def _within(where: str, use: Callable[[], Any]) -> Any:
-    """What `use` returns; what it raises says where."""
+    """What `use` returns. If it raises, the error says where."""
     try:
         return use()
     except Exception as error:  # boundary to a plug-in: its own error is kept as the cause

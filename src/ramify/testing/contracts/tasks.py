@@ -1,4 +1,4 @@
-"""What every task keeps to that makes its own problems."""
+"""Rules for every task that makes its own problems."""
 
 import re
 from collections.abc import Callable, Collection
@@ -14,17 +14,18 @@ TRAIN, HELDOUT = "train", "heldout"
 
 @dataclass(frozen=True, slots=True)
 class TaskCase:
-    """A task, and how many problems each of its splits has at least."""
+    """A task, and the least number of problems in each of its splits."""
 
     build: Callable[[], Task]
     num_problems: int = 100
 
 
 def check_task(task: Callable[[], Task], *, num_problems: int = 100, without: Collection[str] = ()) -> None:
-    """Try every rule of a task but those in `without`. Raises `BrokenRule` that says which was broken and where.
+    """Check every rule of a task except those in `without`. Raises `BrokenRule` that says which rule was broken and
+    where.
 
-    `task` makes one: a class, or a function without parameters. `num_problems` is how many it is asked for; it may have
-    more.
+    `task` makes a task: a class, or a function without parameters. `num_problems` is the number of problems to ask it
+    for; it may have more.
     """
     keep_all(TASK_RULES, TaskCase(task, num_problems), f"task {name_of(task)}", without=without)
 
@@ -106,4 +107,4 @@ TASK_RULES: Final = rules_of(
     nobody_but_an_oracle_sees_the_secret,
     answers_are_the_same_whatever_space_is_around_them,
 )
-"""Rule in plain English -> the function that tries it."""
+"""Rule in plain English -> the function that checks it."""

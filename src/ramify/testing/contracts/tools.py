@@ -1,4 +1,4 @@
-"""What every tool keeps to, by its branching: tried alone and in a `Toolbox`, which is how a run calls it."""
+"""Rules for every tool, by its branching, checked directly and in a `Toolbox`, which is how a run calls it."""
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -18,7 +18,7 @@ from ramify.testing.contracts.rules import BrokenRule, demand, keep_all, name_of
 PROBLEM: Final = Problem("p", "make 99 from 13 7 1 5")
 TREE: Final = "t"
 CALL_S: Final = 30.0
-"""Seconds after which a call is taken to hang."""
+"""Seconds after which a call counts as hanging."""
 ODD_ARGUMENTS: Final = (
     "",
     " ",
@@ -46,9 +46,9 @@ class ToolCase:
 
     build: Callable[[], Tool]
     calls: Sequence[str] = ("one", "two", "three")
-    """The first succeeds."""
+    """The first call succeeds."""
     other: str = "four"
-    """A call that makes sense at the start and behind each of `calls`, and is none of them."""
+    """A call that makes sense at the start and after each of `calls`, and is not one of them."""
     run: Runner = asyncio.run
     problem: Problem = PROBLEM
 
@@ -62,10 +62,11 @@ def check_tool(
     problem: Problem = PROBLEM,
     without: Collection[str] = (),
 ) -> None:
-    """Try every rule of a tool but those in `without`. Raises `BrokenRule` that says which was broken and where.
+    """Check every rule of a tool except those in `without`. Raises `BrokenRule` that says which rule was broken and
+    where.
 
-    `tool` makes one: a class, or a function without parameters. `calls` are arguments that make sense one after another
-    and of which the first succeeds, `other` one more; give your own where the tool does not take any text.
+    `tool` makes a tool: a class, or a function without parameters. `calls` are arguments that make sense one after
+    another; the first call succeeds. `other` is one more call. Give your own if the tool does not accept any text.
     """
     case = ToolCase(tool, calls, other, run, problem)
     keep_all(TOOL_RULES, case, f"tool {name_of(tool)}", without=without)
@@ -91,7 +92,7 @@ def its_calls_are_answered(case: ToolCase) -> None:
 
 
 def no_argument_breaks_a_session(case: ToolCase) -> None:
-    """What the model writes is answered with text, however odd, and the next call is answered too."""
+    """Any text from the model, however odd, is answered with text, and so is the next call."""
 
     async def main(boxes: _Boxes) -> None:
         for arguments in ODD_ARGUMENTS:
@@ -107,8 +108,8 @@ def no_argument_breaks_a_session(case: ToolCase) -> None:
 
 
 def forks_of_a_session_live_on_by_themselves(case: ToolCase) -> None:
-    """Of a tool whose branching is `fork`: two forks that act differently, and the session itself, answer as sessions
-    of their own that repeated the same calls."""
+    """For tools whose branching is `fork`: two forks that act differently, and the session itself, give the same
+    answers as separate sessions that repeat the same calls."""
 
     async def main(boxes: _Boxes) -> None:
         tool = case.build()
@@ -203,11 +204,11 @@ TOOL_RULES: Final = rules_of(
     a_branch_restored_from_a_store_or_evicted_goes_on_as_before,
     a_closed_run_leaves_no_session,
 )
-"""Rule in plain English -> the function that tries it."""
+"""Rule in plain English -> the function that checks it."""
 
 
 class _Boxes:
-    """Makes the toolboxes of a rule, and closes them behind it."""
+    """Makes the toolboxes of a rule, and closes them afterwards."""
 
     def __init__(self, case: ToolCase) -> None:
         self._case = case
@@ -245,7 +246,7 @@ async def _answered(session: ToolSession, arguments: str, before: str = "") -> N
 
 
 async def _replayed(tool: Tool, case: ToolCase, calls: Sequence[str]) -> list[tuple[str, str]]:
-    """What the calls give in a session of their own."""
+    """The results of the calls in a separate session."""
     session = await tool.open(case.problem.for_agents())
     said = [_said(await session.call(arguments)) for arguments in calls]
     await session.close()
