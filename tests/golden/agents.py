@@ -12,8 +12,8 @@ from ramify.core.command import Grow, Judge
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Start
 from ramify.strategies.lats import AS_PUBLISHED as LATS_AS_PUBLISHED
-from ramify.strategies.lats import LATSConfig
-from ramify.strategies.parts.lats_state import LATSState, back_up, bound
+from ramify.strategies.lats import LATSConfig, back_up, bound
+from ramify.strategies.parts.visited import Visited
 from ramify.strategies.rap import AS_PUBLISHED, RAP
 
 Input = Mapping[str, Any]
@@ -39,10 +39,10 @@ def lats_uct(given: Input, mode: str | None) -> dict[str, float | None]:
 
 
 def lats_backpropagate(given: Input, mode: str | None) -> dict[str, object]:
-    states: list[LATSState] = []
+    states: list[Visited] = []
     for number, known in enumerate(given["path"]):
         above = states[-1] if states else None
-        states.append(LATSState(number, above, number, value=known["value"], visits=known["visits"]))
+        states.append(Visited(number, above, number, value=known["value"], visits=known["visits"]))
     states[-1].has_ended, states[-1].reward = given["leaf_terminal"], given["leaf_reward"]
     back_up(states[-1], given["value"], failed_end=lats_config(mode).failed_end)
     return {"path": [{"visits": state.visits, "value": state.value} for state in states]}

@@ -11,8 +11,8 @@ from ramify.core.command import Score
 from ramify.core.errors import ConfigError, ContractError
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Start
-from ramify.strategies.lats import AS_PUBLISHED, LATS, LATSConfig
-from ramify.strategies.parts.lats_state import LATSState, back_up, bound
+from ramify.strategies.lats import AS_PUBLISHED, LATS, LATSConfig, back_up, bound
+from ramify.strategies.parts.visited import Visited
 
 SMALL = LATSConfig(width=2, iterations=2, depth_limit=3, rollout_depth=3)
 
@@ -142,8 +142,8 @@ def test_a_step_limit_without_an_end_makes_no_answer() -> None:
 
 def test_a_failed_end_takes_its_own_value_and_what_is_above_it_the_rollouts() -> None:
     for failed_end, expected in ((-1.0, -1.0), (None, 0.4)):
-        root = LATSState(0)
-        leaf = LATSState(1, root, 1, has_ended=True, reward=0.0, value=0.9)
+        root = Visited(0)
+        leaf = Visited(1, root, 1, has_ended=True, reward=0.0, value=0.9)
         back_up(leaf, 0.4, failed_end=failed_end)
         assert (root.value, leaf.value) == (pytest.approx(0.4), pytest.approx(expected))
 

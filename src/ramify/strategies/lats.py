@@ -25,8 +25,15 @@ from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.expansion import Expansion, Expansions, finite_value
-from ramify.strategies.parts.lats_state import EXPLORATION, LATSState, MeanOf, Unvisited, back_up, bound
 from ramify.strategies.parts.steering import REWARD, Oracle
+from ramify.strategies.parts.ucb import uct
+from ramify.strategies.parts.visited import Visited
+
+MeanOf = Literal["visits", "visits_again"]
+"""In the bound a value is what it is, a mean over visits, or is divided by them again (published)."""
+Unvisited = Literal["first", "value"]
+"""A step nobody visited goes first, the one of highest value; or its value is its bound (published)."""
+EXPLORATION: Final = math.sqrt(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +122,7 @@ class LATS:
 
     def __init__(self, config: LATSConfig, rng: Draws) -> None:
         self.config = config
-        self.root = LATSState(ROOT)
+        self.root = Visited(ROOT)
         self._expansions = Expansions(
             config.judge, oracle=config.oracle, ended="judged" if config.ends == "judge" else "left"
         )
@@ -147,7 +154,7 @@ class LATS:
         num_rounds = self.config.iterations
         if self.is_done(tree):
             return Phase("collection", self._round, num_rounds)
-        return Phase("build" if self._expansion is None else "expansion", self._round, num_rounds)
+        return Phase("expansion" if self.root.is_expanded else "build", self._round, num_rounds)
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
         """Paths that ended, in order of request, by their reward."""
@@ -158,6 +165,7 @@ class LATS:
     def _expand(self) -> None:
         """Grow the current state."""
         state, config = self._current, self.config
+        state.is_expanded = True
         rule = "lats" if self._values is None else "rollout"
         until = "end" if config.published.last_step == "end" and state.depth + 1 == config.depth_limit else "step"
         fork = Fork(config.width, rule, score=state.value)
@@ -172,34 +180,26 @@ class LATS:
         ends = [step for step in steps if step.reward is not None]
         self._answers += [Candidate(step.tip, step.reward) for step in ends if step.reward is not None]
         if self._values is None or self.config.published.rollout_states == "attached":
-            self._attach(self._current, steps)
+            self._current.children = steps
+            self._current.close_if_exhausted()
         success = self.config.success
         if success is not None and any(step.reward is not None and step.reward >= success for step in ends):
             self._is_over = True
         else:
             self._roll_out(steps)
 
-    def _attach(self, state: LATSState, steps: list[LATSState]) -> None:
-        state.children = steps
-        for step in steps:
-            step.is_closed = self._is_last(step)
-        if not state.open_children():
-            state.close()
-
-    def _is_last(self, state: LATSState) -> bool:
-        return state.has_ended or state.depth >= self.config.depth_limit
-
-    def _steps(self, tree: Tree, expansion: Expansion) -> list[LATSState]:
-        """The different steps that have a value."""
-        found: list[LATSState] = []
+    def _steps(self, tree: Tree, expansion: Expansion) -> list[Visited]:
+        """The different steps that have a value; those that cannot be expanded are closed."""
+        depth, found = self._current.depth + 1, list[Visited]()
         for child in expansion.grown:
             is_rewarded = child.has_ended and self.config.ends == "reward"
             judge = REWARD if is_rewarded else self.config.judge
             value = finite_value(tree, child.tip, judge, oracle=self.config.oracle) if child.twin is None else None
             if value is not None:
                 reward = value if child.has_ended else None
-                depth = self._current.depth + 1
-                found.append(LATSState(child.tip, self._current, depth, child.has_ended, reward, value))
+                step = Visited(child.tip, self._current, depth, child.has_ended, reward, value)
+                step.is_closed = step.has_ended or depth >= self.config.depth_limit
+                found.append(step)
         if self.config.published.join == "position":
             values = [step.value for step in found if not step.has_ended]
             for i, step in enumerate(found):
@@ -208,7 +208,7 @@ class LATS:
 
     # -- rolling out --------------------------------------------------------------------------------------------------
 
-    def _roll_out(self, steps: list[LATSState]) -> None:
+    def _roll_out(self, steps: list[Visited]) -> None:
         """Go on with the best of these steps, or end the iteration."""
         if not steps:
             self._end_iteration(self._current)
@@ -220,18 +220,18 @@ class LATS:
             self._num_rolled += 1
         self._values.append(step.value)
         self._current = step
-        if self._is_last(step) or self._num_rolled >= self.config.rollout_depth:
+        if step.is_closed or self._num_rolled >= self.config.rollout_depth:
             self._end_iteration(step)
         else:
             self._go_on()
 
-    def _chosen(self, steps: list[LATSState]) -> LATSState:
+    def _chosen(self, steps: list[Visited]) -> Visited:
         ended = [step for step in steps if step.has_ended]
         if self._values is not None and self.config.published.rollout_choice == "ended" and ended:
             return ended[0]
         return max(steps, key=lambda step: step.value)
 
-    def _end_iteration(self, last: LATSState) -> None:
+    def _end_iteration(self, last: Visited) -> None:
         """Back up what the rollout brought, if there was one, and begin the next iteration."""
         if self._values is not None:
             back_up(last, self._brought(last, self._values), failed_end=self.config.failed_end)
@@ -243,7 +243,7 @@ class LATS:
             self._current = self._selected()
             self._go_on()
 
-    def _brought(self, last: LATSState, values: Sequence[float]) -> float:
+    def _brought(self, last: Visited, values: Sequence[float]) -> float:
         config = self.config
         if last.reward is not None:
             return last.reward
@@ -262,31 +262,55 @@ class LATS:
 
     # -- selecting ----------------------------------------------------------------------------------------------------
 
-    def _selected(self) -> LATSState:
+    def _selected(self) -> Visited:
         """Down from the root by the highest bound, to a state that was not expanded."""
         state = self.root
         while open_children := state.open_children():
             state = max(open_children, key=lambda child, above=state: self._order(child, above))
         return state
 
-    def _order(self, child: LATSState, above: LATSState) -> tuple[float, float]:
-        score = self._bound(child, above)
-        return score, child.value if score == math.inf else 0.0
-
-    def _bound(self, child: LATSState, above: LATSState) -> float:
-        config = self.config
-        return bound(
+    def _order(self, child: Visited, above: Visited) -> tuple[float, float]:
+        published = self.config.published
+        score = bound(
             child.value,
             child.visits,
             above.visits,
-            mean_of=config.published.mean_of,
-            unvisited=config.published.unvisited,
-            exploration=config.exploration,
+            mean_of=published.mean_of,
+            unvisited=published.unvisited,
+            exploration=self.config.exploration,
         )
+        return score, child.value if score == math.inf else 0.0
 
-    def _why(self, state: LATSState) -> tuple[Option, ...]:
+    def _why(self, state: Visited) -> tuple[Option, ...]:
         """The state and its siblings by value, with what they were weighed by."""
-        if state.above is None:
+        if state.parent is None:
             return ()
-        ranked = sorted(state.above.children or [state], key=lambda sibling: -sibling.value)
+        ranked = sorted(state.parent.children or [state], key=lambda sibling: -sibling.value)
         return tuple(Option(s.tip, s.value, (("visits", float(s.visits)),)) for s in ranked[:SHOWN])
+
+
+def bound(
+    value: float,
+    visits: int,
+    parent_visits: int,
+    *,
+    mean_of: MeanOf = "visits",
+    unvisited: Unvisited = "first",
+    exploration: float = EXPLORATION,
+) -> float:
+    """value + exploration sqrt(ln(parent's visits) / visits); infinity means: choose it first."""
+    q = value / visits if visits and mean_of == "visits_again" else value
+    first = math.inf if unvisited == "first" else 0.0
+    return uct(q, visits, parent_visits, exploration=exploration, unvisited=first)
+
+
+def back_up(last: Visited, brought: float, *, failed_end: float | None = -1.0) -> None:
+    """Take what a visit brought into the values of `last` and of all above it.
+
+    An end whose reward is 0 takes `failed_end` for itself; None = what the others take.
+    """
+    for state in last.path():
+        is_failed = state.has_ended and state.reward == 0
+        taken = failed_end if is_failed and failed_end is not None else brought
+        state.visit(taken)
+        state.value += (taken - state.value) / state.visits

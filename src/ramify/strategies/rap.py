@@ -24,8 +24,9 @@ from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.expansion import Expansion, Expansions, finite_value
 from ramify.strategies.parts.proportional import sampled
-from ramify.strategies.parts.rap_state import Aggregate, CalcQ, RAPState, all_states, bound, log_visits
 from ramify.strategies.parts.steering import REWARD, Oracle
+from ramify.strategies.parts.ucb import uct
+from ramify.strategies.parts.visited import Visited
 
 Output = Literal["max_reward", "follow_max", "max_iter", "last_iter", "last_terminal_iter"]
 """The answer: any visited end, by its rewards; the end met by taking the best step of each state; the end of the
@@ -61,9 +62,9 @@ class RAPConfig:
     iterations: int = 10
     depth_limit: int = 5
     exploration: float = 1.0
-    cum_reward: Aggregate = "sum"
+    cum_reward: Literal["sum", "mean"] = "sum"
     """What the rewards of several steps make together."""
-    calc_q: CalcQ = "mean"
+    calc_q: Literal["mean", "max"] = "mean"
     """What a state makes of what its iterations brought."""
     simulate: Literal["max", "sample", "random"] = "max"
     """The step taken where nothing is known but fast rewards: the highest, in proportion, or any."""
@@ -93,7 +94,10 @@ AS_PUBLISHED: Final = RAPConfig(
 
 
 class RAP:
-    """Select, visit, grow, simulate, back up. `paths` are the last nodes of the iterations, in order."""
+    """Select, visit, grow, simulate, back up. `paths` are the last nodes of the iterations, in order.
+
+    A state's value is its fast reward, and its reward None while nobody visited it.
+    """
 
     Config = RAPConfig
     measures: frozenset[str] = frozenset()
@@ -103,30 +107,28 @@ class RAP:
 
     def __init__(self, config: RAPConfig, rng: Draws) -> None:
         self.config = config
-        self.root = RAPState(ROOT, reward=0.0)
+        self.root = Visited(ROOT, reward=0.0)
         self.paths: list[int] = []
         self._rng = rng
         self._expansions = Expansions(
             config.fast_judge, oracle=config.oracle, twins="judged" if config.published.repeats == "kept" else "left"
         )
-        self._path: list[RAPState] = []
-        """Of the iteration in progress."""
-        self._num_selected = 0
-        """States of it that were selected; the others were simulated to."""
+        self._current = self._selected = self.root
+        """Where the iteration in progress stands, and the last state of it that was selected, not simulated to."""
         self._waits_for: Expansion | None = None
-        self._num_iterations = 0
         self._is_over = False
         self._output: Candidate | None = None
         """End of an iteration that the rule of output keeps."""
 
     def ask(self, tree: Tree) -> Sequence[Command]:
         while not self._is_over:
-            if self._waits_for is not None:
-                if not self._expansions.is_settled(self._waits_for):
-                    break
-                self._learn(tree, self._waits_for)
-                self._waits_for = None
-            self._go_on(tree)
+            if self._waits_for is None:
+                self._go_on(tree)
+            elif self._expansions.is_settled(self._waits_for):
+                told, self._waits_for = self._waits_for, None
+                self._learn(tree, told)
+            else:
+                break
         return self._expansions.ask()
 
     def tell(self, tree: Tree, outcome: Outcome) -> None:
@@ -136,143 +138,122 @@ class RAP:
         return self._is_over and not self._expansions
 
     def phase(self, tree: Tree) -> Phase:
-        done, num_rounds = self._num_iterations, self.config.iterations
+        done, num_rounds = len(self.paths), self.config.iterations
         if self.is_done(tree):
             return Phase("collection", done, num_rounds)
-        return Phase("build" if self.root.children is None else "expansion", done, num_rounds)
+        return Phase("expansion" if self.root.children else "build", done, num_rounds)
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
         """Ends by the rule of output; several are in depth-first order, siblings in order of request."""
         config = self.config
         match config.output:
             case "max_reward":
-                found = [self._answer(state) for state in all_states(self.root) if state.is_answer]
+                found = [self._answer(state) for state in self.root.below() if _is_answer(state)]
             case "follow_max":
-                last = self.root.followed()
-                found = [self._answer(last)] if last.is_answer else []
+                last = _followed(self.root)
+                found = [self._answer(last)] if _is_answer(last) else []
             case _:
                 found = [] if self._output is None else [self._output]
         if not found and config.published.no_answer == "any_end":
-            found = [self._answer(state) for state in all_states(self.root) if state.has_ended]
+            found = [self._answer(state) for state in self.root.below() if state.has_ended]
         return found
 
     # -- one iteration ------------------------------------------------------------------------------------------------
 
     def _go_on(self, tree: Tree) -> None:
-        """Take one decision of the iteration in progress, or begin one."""
-        if self._expansions.is_stopped or (not self._path and not self._begin()):
+        """Take one decision of the iteration in progress."""
+        state = self._current
+        if self._expansions.is_stopped:
             self._is_over = True
-            return
-        state = self._path[-1]
-        if state.reward is None and not self._keeps_fast_reward(state):
+        elif state.reward is None and not self._keeps_fast_reward(state):
             self._value(tree, state)
-        elif self._is_last(state) or state.children == []:
+        elif state.has_ended or state.depth >= self.config.depth_limit or (state.is_expanded and not state.children):
             self._back_up()
-        elif state.children is None:
-            self._waits_for = self._grow(state)
+        elif state.is_expanded:
+            self._current = self._simulated(state.children)
         else:
-            self._path.append(self._simulated(state.children))
+            self._waits_for = self._grow(state)
 
-    def _begin(self) -> bool:
-        """Select a path; False where the search is over."""
-        if self._num_iterations >= self.config.iterations or self.root.is_closed or self.root.children == []:
-            return False
-        state = self.root
-        self._path = [state]
-        while not self._is_last(state) and (open_steps := self._open_steps(state)):
-            state = self._best(state, open_steps)
-            self._path.append(state)
-        self._num_selected = len(self._path)
-        return True
-
-    def _open_steps(self, state: RAPState) -> list[RAPState]:
-        return [child for child in state.children or () if not child.is_closed]
-
-    def _best(self, state: RAPState, steps: Sequence[RAPState]) -> RAPState:
+    def _best(self, state: Visited, steps: Sequence[Visited]) -> Visited:
         unvisited = [step for step in steps if step.reward is None]
         if self.config.unvisited == "first" and unvisited:
-            return max(unvisited, key=lambda step: step.fast_reward)
-        return steps[_first_highest(self._bounds(steps, state))]
+            return max(unvisited, key=lambda step: step.value)
+        return max(steps, key=lambda step: self._bound(step, state))
 
-    def _bounds(self, steps: Sequence[RAPState], above: RAPState) -> list[float]:
-        """Upper confidence bounds of some steps of a state."""
-        calc_q, exploration, spread = self.config.calc_q, self.config.exploration, log_visits(above.visits)
-        return [bound(step.q(calc_q), step.visits, spread, exploration=exploration) for step in steps]
+    def _bound(self, step: Visited, above: Visited) -> float:
+        """Upper confidence bound; a state without visits counts as if it had one."""
+        if step.reward is None or not step.visits:
+            q = step.value
+        else:
+            q = step.best if self.config.calc_q == "max" else step.q
+        return uct(q, step.visits or 1, above.visits or 1, exploration=self.config.exploration)
 
-    def _is_last(self, state: RAPState) -> bool:
-        return state.has_ended or state.depth >= self.config.depth_limit
+    def _keeps_fast_reward(self, state: Visited) -> bool:
+        is_at_limit = state is self._selected and state.depth >= self.config.depth_limit
+        return is_at_limit and self.config.published.limit_reward == "fast"
 
-    def _keeps_fast_reward(self, state: RAPState) -> bool:
-        is_selected = len(self._path) == self._num_selected
-        return is_selected and state.depth >= self.config.depth_limit and self.config.published.limit_reward == "fast"
-
-    def _value(self, tree: Tree, state: RAPState) -> None:
+    def _value(self, tree: Tree, state: Visited) -> None:
         """Read the reward of a state that is first visited, or ask for it."""
         state.reward = finite_value(tree, state.tip, self.config.judge, oracle=self.config.oracle)
         if state.reward is None:
             self._waits_for = Expansion([])
             self._expansions.score(self._waits_for, [Judge((state.tip,), self.config.judge)])
 
-    def _grow(self, state: RAPState) -> Expansion:
+    def _grow(self, state: Visited) -> Expansion:
+        state.is_expanded = True
         width = self.config.width
         is_last = self.config.published.last_step == "end" and state.depth + 1 == self.config.depth_limit
         until = "end" if is_last else "step"
-        fork = Fork(width, "rap", score=state.fast_reward)
+        fork = Fork(width, "rap", score=state.value)
         grows = siblings(Grow(state.tip, until=until, fork=fork, why=self._why(state)))
         return self._expansions.grow(grows, [0] * width)
 
-    def _why(self, state: RAPState) -> tuple[Option, ...]:
+    def _why(self, state: Visited) -> tuple[Option, ...]:
         """The state and its siblings as they were weighed, best first."""
-        if state.above is None:
+        above = state.parent
+        if above is None:
             return ()
-        children = state.above.children or []
-        bounds = self._bounds(children, state.above)
-        weighed = [
-            Option(s.tip, score, (("fast_reward", s.fast_reward),)) for s, score in zip(children, bounds, strict=True)
-        ]
-        return tuple(sorted(weighed, key=lambda candidate: -candidate.score)[:SHOWN])
+        weighed = [Option(s.tip, self._bound(s, above), (("fast_reward", s.value),)) for s in above.children]
+        return tuple(sorted(weighed, key=lambda option: -option.score)[:SHOWN])
 
-    def _simulated(self, steps: list[RAPState]) -> RAPState:
+    def _simulated(self, steps: list[Visited]) -> Visited:
         match self.config.simulate:
             case "max":
-                return max(steps, key=lambda step: step.fast_reward)
+                return max(steps, key=lambda step: step.value)
             case "sample":
-                return steps[sampled([step.fast_reward for step in steps], 1, self._rng)[0]]
+                return steps[sampled([step.value for step in steps], 1, self._rng)[0]]
             case "random":
                 return steps[int(self._rng.integers(len(steps)))]
 
     def _learn(self, tree: Tree, told: Expansion) -> None:
-        """Take in what the last state of the path waited for: its reward, or its steps."""
-        state = self._path[-1]
+        """Take in what the current state waited for: its reward, or its steps."""
+        state = self._current
         if state.reward is None:
             state.reward = finite_value(tree, state.tip, self.config.judge, oracle=self.config.oracle)
-            if state.reward is None:
-                state.drop()
-                self._path.pop()
-                self._end_iteration()
+            if state.reward is None and state.parent is not None:
+                state.parent.children.remove(state)
+                self._end_iteration(state.parent)
             return
-        state.children = []
         for child in told.grown:
             fast_reward = self._expansions.value(tree, child)
             if fast_reward is not None and (child.twin is None or self.config.published.repeats == "kept"):
-                step = RAPState(child.tip, state, state.depth + 1, has_ended=child.has_ended, fast_reward=fast_reward)
-                state.children.append(step)
+                state.children.append(Visited(child.tip, state, state.depth + 1, child.has_ended, value=fast_reward))
 
     def _back_up(self) -> None:
         """Every state of the path learns the rewards from it to the end."""
-        config, last = self.config, self._path[-1]
+        config, last = self.config, self._current
         total, count, brought = 0.0, 0, 0.0
-        for state in reversed(self._path):
+        for state in reversed(last.path()):
             if state is not self.root or config.published.root_reward == "counted":
-                total, count = total + state.counted_reward, count + 1
+                total, count = total + _reward(state), count + 1
             brought = total if config.cum_reward == "sum" else total / max(1, count)
-            state.add(brought)
+            state.visit(brought)
         self._keep(last, brought)
-        self._end_iteration()
+        self._end_iteration(last)
 
-    def _keep(self, last: RAPState, brought: float) -> None:
+    def _keep(self, last: Visited, brought: float) -> None:
         """Keep the end of this iteration if the rule of output says so."""
-        found = Candidate(last.tip, brought) if last.is_answer else None
+        found = Candidate(last.tip, brought) if _is_answer(last) else None
         is_better = self._output is None or brought > self._output.score
         match self.config.output:
             case "last_iter":
@@ -284,22 +265,36 @@ class RAP:
             case _:
                 pass
 
-    def _end_iteration(self) -> None:
-        self.paths.append(self._path[-1].tip)
-        self._num_iterations += 1
+    def _end_iteration(self, last: Visited) -> None:
+        """Close what is exhausted, and select the path of the next iteration."""
+        self.paths.append(last.tip)
         if self.config.published.ends == "closed":
-            for state in reversed(self._path):
-                state.is_closed = self._is_last(state) or (state.children is not None and not self._open_steps(state))
-                if not state.is_closed:
-                    break
-        self._path = []
+            last.close_if_exhausted()
+        self._is_over = len(self.paths) >= self.config.iterations or self.root.is_closed or not self.root.children
+        state = self.root
+        while open_steps := state.open_children():
+            state = self._best(state, open_steps)
+        self._current = self._selected = state
 
-    def _answer(self, state: RAPState) -> Candidate:
+    def _answer(self, state: Visited) -> Candidate:
         """An end by the rewards of its steps."""
-        rewards = [step.counted_reward for step in state.path()]
+        rewards = [_reward(step) for step in state.path()[1:]]
         total = sum(rewards)
         return Candidate(state.tip, total if self.config.cum_reward == "sum" else total / len(rewards))
 
 
-def _first_highest(scores: list[float]) -> int:
-    return scores.index(max(scores))
+def _reward(state: Visited) -> float:
+    """Its reward, or the fast one in its place."""
+    return state.value if state.reward is None else state.reward
+
+
+def _is_answer(state: Visited) -> bool:
+    """Whether its path ended and was visited."""
+    return state.has_ended and state.reward is not None
+
+
+def _followed(state: Visited) -> Visited:
+    """Where one comes to by the visited step of highest reward, again and again."""
+    while visited := [child for child in state.children if child.reward is not None]:
+        state = max(visited, key=_reward)
+    return state

@@ -17,7 +17,7 @@ Source: microsoft/rStar, branch rStar-math, rstar_deepthink/agents/mcts.py, node
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, assert_never
 
@@ -44,10 +44,10 @@ from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.flight import InFlight
 from ramify.strategies.parts.steering import REWARD, Oracle, allowed_value, steering_value
 from ramify.strategies.parts.ucb import uct
+from ramify.strategies.parts.visited import Visited
 
 TAG: Final = "answer"
 """Stop word of a path that ended with the tag of answers."""
-Kind = Literal["live", "final", "wrong"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,47 +128,21 @@ SAMPLING_AS_PUBLISHED: Final = RStarMCTSConfig(
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class RStarState:
-    """What is known of one step. Mutated by the search alone."""
+class RStarState(Visited):
+    """A step, how its path ended, and the rollouts at it."""
 
-    tip: int
-    """Node of the tree it ends at."""
-    parent: "RStarState | None" = None
-    depth: int = 0
     stop: str | None = None
     """How the path ended here; `depth_limit` where the search ended it."""
-    visits: int = 0
     in_flight: int = 0
     """Rollouts standing here or below."""
-    value_sum: float = 0.0
-    is_closed: bool = False
-    """Whether nothing below can be chosen."""
-    is_expanding: bool = False
-    children: list["RStarState"] = field(default_factory=list["RStarState"])
 
     @property
-    def q(self) -> float:
-        return self.value_sum / self.visits if self.visits else 0.0
+    def is_answer(self) -> bool:
+        return self.stop in ANSWERED
 
     @property
-    def kind(self) -> Kind:
-        if self.stop is None:
-            return "live"
-        return "final" if self.stop in ANSWERED else "wrong"
-
-    def path(self) -> Iterator["RStarState"]:
-        """From here up to the root."""
-        node: RStarState | None = self
-        while node is not None:
-            yield node
-            node = node.parent
-
-    def below(self) -> Iterator["RStarState"]:
-        """Breadth first; itself left out."""
-        nodes = list(self.children)
-        for node in nodes:
-            yield node
-            nodes += node.children
+    def is_expanding(self) -> bool:
+        return self.is_expanded and not (self.children or self.is_closed)
 
 
 @dataclass(slots=True, eq=False)
@@ -192,8 +166,6 @@ class _Expansion:
     grown: dict[int, Grown] = field(default_factory=dict[int, Grown])
     """Number of the request -> what came."""
     children: list[RStarState] = field(default_factory=list[RStarState])
-    values: dict[int, float | None] = field(default_factory=dict[int, "float | None"])
-    """Number of the child -> its value."""
     num_in_flight: int = 0
 
 
@@ -243,7 +215,7 @@ class RStarMCTS:
             expansion.grown[number] = outcome
         elif isinstance(outcome, Judged):
             child = expansion.children[number]
-            expansion.values[number] = allowed_value(outcome.scores[0], child.tip, oracle=self.config.oracle)
+            child.reward = allowed_value(outcome.scores[0], child.tip, oracle=self.config.oracle)
         if expansion.num_in_flight:
             return
         if not expansion.children:
@@ -309,7 +281,7 @@ class RStarMCTS:
     def _descend(self, rollout: _Rollout) -> None:
         """To the best child, or to the rollout's end where there is none that may be chosen."""
         at = rollout.at
-        live = [child for child in at.children if not child.is_closed]
+        live = at.open_children()
         if not live:
             self._close(at)
             return self._end(rollout)
@@ -349,7 +321,7 @@ class RStarMCTS:
     def _expand(self, rollout: _Rollout) -> None:
         """Ask for the children of the place a rollout stands at."""
         at = rollout.at
-        at.is_expanding = True
+        at.is_expanded = True
         expansion = _Expansion(at, rollout, num_in_flight=self.config.width)
         fork, why = Fork(self.config.width, "expansion"), _why(rollout)
         for number, grow in enumerate(siblings(Grow(at.tip, until="step", fork=fork, why=why))):
@@ -361,12 +333,11 @@ class RStarMCTS:
             child = self._child(tree, expansion.above, grown)
             number = len(expansion.children)
             expansion.children.append(child)
-            if child.kind == "wrong" or (child.kind == "live" and self.config.steps == "unjudged"):
+            if not child.is_answer and (child.has_ended or self.config.steps == "unjudged"):
                 continue
-            judge = self.config.outcome if child.kind == "final" else self.config.judge
-            value = steering_value(tree, child.tip, judge, oracle=self.config.oracle)
-            expansion.values[number] = value
-            if value is None and judge != REWARD:
+            judge = self.config.outcome if child.is_answer else self.config.judge
+            child.reward = steering_value(tree, child.tip, judge, oracle=self.config.oracle)
+            if child.reward is None and judge != REWARD:
                 self._waiting.append((Judge((child.tip,), judge), (expansion, number)))
                 expansion.num_in_flight += 1
 
@@ -381,47 +352,42 @@ class RStarMCTS:
 
     def _child(self, tree: Tree, above: RStarState, grown: Grown) -> RStarState:
         """A new child; one beyond the depth whose path goes on is closed on the tree as well."""
-        child = RStarState(grown.tip, above, above.depth + 1, tree.stop(grown.tip))
-        if child.stop is None and child.depth > self.config.max_depth:
-            child.stop = "depth_limit"
-            self._waiting.append((Close(child.tip, "depth_limit"), None))
-        return child
+        stop, depth = tree.stop(grown.tip), above.depth + 1
+        if stop is None and depth > self.config.max_depth:
+            stop = "depth_limit"
+            self._waiting.append((Close(grown.tip, stop), None))
+        return RStarState(grown.tip, above, depth, stop is not None, stop=stop)
 
     def _complete(self, expansion: _Expansion) -> None:
         """Back every value up, in order of request, and let rollouts go on."""
         above = expansion.above
-        above.is_expanding = False
         above.children = expansion.children
-        for number, child in enumerate(above.children):
-            self._back_up(expansion, child, expansion.values.get(number))
-        if not above.children or (self._all_closed(above) and self.config.published.propagate_dead == "at_once"):
+        for child in above.children:
+            self._back_up(expansion.rollout, child)
+        if not above.children or self.config.published.propagate_dead == "at_once":
             self._close(above)
 
-    def _back_up(self, expansion: _Expansion, child: RStarState, value: float | None) -> None:
-        config = self.config
-        child.is_closed = child.kind != "live"
-        if child.kind == "wrong":
+    def _back_up(self, rollout: _Rollout, child: RStarState) -> None:
+        config, value = self.config, child.reward
+        child.is_closed = child.has_ended
+        if child.has_ended and not child.is_answer:
             return _visit(child, config.negative_reward, config.published.backup_failures)
-        if child.kind == "live" and config.steps == "unjudged":
+        if not child.has_ended and config.steps == "unjudged":
             return None
         if value is None or not math.isfinite(value):
             child.is_closed = True
             return None if config.failure_value is None else _visit(child, config.failure_value, "leaf")
-        if child.kind == "final":
-            self._finals.append((expansion.rollout.number, child.tip, value))
+        if child.is_answer:
+            self._finals.append((rollout.number, child.tip, value))
             return _visit(child, value, "root")
         return _visit(child, value, "leaf" if config.leaf_visit == "leaf" else "root")
 
-    def _all_closed(self, node: RStarState) -> bool:
-        return all(child.is_closed for child in node.children)
-
     def _close(self, node: RStarState) -> None:
-        """Nothing below `node` can be chosen; with `at_once` the same may then be true of those above."""
-        node.is_closed = True
-        above = node.parent
-        while self.config.published.propagate_dead == "at_once" and above is not None and self._all_closed(above):
-            above.is_closed = True
-            above = above.parent
+        """Close it; with `at_once`, if no child is open, and then those above of which the same is true."""
+        if self.config.published.propagate_dead == "at_once":
+            node.close_if_exhausted()
+        else:
+            node.is_closed = True
 
 
 def _distinct(tree: Tree, grown: Sequence[Grown]) -> list[Grown]:
@@ -452,8 +418,5 @@ def _why(rollout: _Rollout) -> tuple[Option, ...]:
 
 def _visit(node: RStarState, value: float, extent: Literal["root", "leaf"]) -> None:
     """Add a value to `node`, and with `root` to all above it."""
-    for above in node.path():
-        above.visits += 1
-        above.value_sum += value
-        if extent == "leaf":
-            return
+    for visited in node.path() if extent == "root" else [node]:
+        visited.visit(value)
