@@ -11,7 +11,7 @@ counts it as often as it has orders. `test_exact_gradients.py` shows for every c
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
@@ -143,19 +143,24 @@ def expected_gradients(
 ) -> dict[str, Gradient]:
     """For each credit: the expectation of sum over sampled tokens of coefficient * grad log pi.
 
-    In rationals, where the credit needs no square root, or several times faster in floats.
+    In rationals, where the credit needs no square root, or several times faster in floats. A credit is a function of
+    the forest alone, so trees of other tokens but an equal forest share its coefficients.
     """
     laws = {prefix: [number(p) for p in law] for prefix, law in mdp.probs.items()}
     sums: dict[str, dict[tuple[str, str], Any]] = {name: defaultdict(number) for name in credits}
     total = Fraction(0)
+    coefficients: dict[tuple[object, ...], dict[str, list[Any]]] = {}
     for probability, tree in outcomes(grow, is_sorted=is_sorted):
         total += probability
-        forest = rational(forest_of(tree)) if number is Fraction else forest_of(tree)
+        forest = forest_of(tree)
+        if (content := _content(forest)) not in coefficients:
+            numbers = rational(forest) if number is Fraction else forest
+            coefficients[content] = {name: credit(numbers).tolist() for name, credit in credits.items()}
         texts = actions_of(tree, forest)
         weight = number(probability)
-        for name, credit in credits.items():
+        for name, found in coefficients[content].items():
             of_credit = sums[name]
-            for text, coefficient in zip(texts, credit(forest).tolist(), strict=True):
+            for text, coefficient in zip(texts, found, strict=True):
                 of_credit[text] += weight * coefficient
     assert total == 1, f"the probabilities of all outcomes sum to {total}, not 1"
     totals: dict[str, Gradient] = {name: {prefix: [0] * len(law) for prefix, law in laws.items()} for name in credits}
@@ -167,6 +172,12 @@ def expected_gradients(
 def expected_gradient(grow: Grow, credit: Credit, mdp: MDP) -> Gradient:
     """The expectation of one credit's estimator, in rationals."""
     return expected_gradients(grow, {"credit": credit}, mdp)["credit"]
+
+
+def _content(forest: Forest) -> tuple[object, ...]:
+    """All fields of a forest: equal for forests of which every credit says the same."""
+    values = (getattr(forest, field.name) for field in fields(forest))
+    return tuple(value.tobytes() if isinstance(value, np.ndarray) else repr(value) for value in values)
 
 
 def rational(forest: Forest) -> Forest:
