@@ -2,15 +2,20 @@
 
 `grow(draw)` grows a tree and takes *all* its randomness, tokens and coins, from `draw(probabilities) -> index`. Its
 sampled tokens are digits: the actions. Probabilities, shares and rewards are rationals, so a verdict is an equality.
+
+Children of one fork that grow by one law are exchangeable: trees that differ in their order alone have one probability
+and, for a credit that does not read the order, one gradient. `is_sorted=True` grows one tree of each such set and
+counts it as often as it has orders. `test_exact_gradients.py` shows for every credit that no expectation changes.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cache
-from typing import Any
+from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 from tests.golden.files import load
@@ -19,7 +24,17 @@ from ramify.core.tree import Tree
 from ramify.credit import Forest, forest_of
 from ramify.credit.forest import STEM, Array_N
 
-Draw = Callable[[Sequence[Fraction]], int]
+
+class Draw(Protocol):
+    """Takes one draw by a law; `forked` says which draws belong to children of one fork."""
+
+    def __call__(self, law: Sequence[Fraction], /) -> int: ...
+
+    def forked(self, children: Sequence[Callable[[], None]]) -> None:
+        """Grow these children, which draw by one law, each for itself."""
+        ...
+
+
 Grow = Callable[[Draw], Tree]
 Credit = Callable[[Forest], Any]
 Gradient = dict[str, list[Any]]
@@ -50,19 +65,50 @@ class MDP:
 class Replay:
     """One list of draws: replayed as far as it goes, then continued with the first possible choices."""
 
-    def __init__(self, chosen: Sequence[int]) -> None:
+    def __init__(self, chosen: Sequence[int], *, is_sorted: bool = False) -> None:
         self.chosen = list(chosen)
         self.laws: list[Sequence[Fraction]] = []
+        self.num_orders = 1
+        """Of the children of all forks: how many trees this one stands for."""
+        self._is_sorted = is_sorted
+        self._elders: list[tuple[int, int]] = []
+        """Of each child that is growing: where the draws of the child before it begin, and where its own do."""
 
-    def draw(self, law: Sequence[Fraction]) -> int:
+    def __call__(self, law: Sequence[Fraction], /) -> int:
+        place = len(self.laws)
         self.laws.append(law)
-        if len(self.laws) > len(self.chosen):
-            self.chosen.append(_possible(law, 0))
-        return self.chosen[len(self.laws) - 1]
+        if place == len(self.chosen):
+            self.chosen.append(_possible(law, self._least(place)))
+        return self.chosen[place]
+
+    def forked(self, children: Sequence[Callable[[], None]]) -> None:
+        starts: list[int] = []
+        for grow in children:
+            starts.append(len(self.laws))
+            if self._is_sorted and len(starts) > 1:
+                self._elders.append((starts[-2], starts[-1]))
+                grow()
+                self._elders.pop()
+            else:
+                grow()
+        if self._is_sorted:
+            drawn = Counter(tuple(self.chosen[a:b]) for a, b in pairwise([*starts, len(self.laws)]))
+            self.num_orders *= math.factorial(len(starts)) // math.prod(map(math.factorial, drawn.values()))
+
+    def _least(self, place: int) -> int:
+        """The first choice by which no child's draws stand before those of the child before it."""
+        ties = ((elder, own) for elder, own in self._elders if self._is_tied(elder, own, place - own))
+        return max((self.chosen[elder + place - own] for elder, own in ties), default=0)
+
+    def _is_tied(self, elder: int, own: int, number: int) -> bool:
+        return self.chosen[elder : elder + number] == self.chosen[own : own + number]
 
     @property
     def probability(self) -> Fraction:
-        return math.prod((law[i] for i, law in zip(self.chosen, self.laws, strict=True)), start=Fraction(1))
+        """Of this tree in any of its orders."""
+        return math.prod(
+            (law[i] for i, law in zip(self.chosen, self.laws, strict=True)), start=Fraction(self.num_orders)
+        )
 
     def following(self) -> list[int] | None:
         """The next list of draws, depth first; None = this was the last."""
@@ -76,12 +122,12 @@ class Replay:
         return None
 
 
-def outcomes(grow: Grow) -> Iterator[tuple[Fraction, Tree]]:
-    """Every tree that `grow` can make, with its probability."""
+def outcomes(grow: Grow, *, is_sorted: bool = False) -> Iterator[tuple[Fraction, Tree]]:
+    """Every tree that `grow` can make, with its probability; `is_sorted`: one for all orders of siblings."""
     chosen: list[int] | None = []
     while chosen is not None:
-        replay = Replay(chosen)
-        tree = grow(replay.draw)
+        replay = Replay(chosen, is_sorted=is_sorted)
+        tree = grow(replay)
         yield replay.probability, tree
         chosen = replay.following()
 
@@ -92,22 +138,31 @@ def expected_gradients(
     mdp: MDP,
     *,
     number: type[Fraction] | type[float] = Fraction,
+    is_sorted: bool = False,
     forest_of: Callable[[Tree], Forest] = forest_of,
 ) -> dict[str, Gradient]:
     """For each credit: the expectation of sum over sampled tokens of coefficient * grad log pi.
 
-    In rationals, where the credit needs no square root, or several times faster in floats.
+    In rationals, where the credit needs no square root, or several times faster in floats. A credit is a function of
+    the forest alone, so trees of other tokens but an equal forest share its coefficients.
     """
     laws = {prefix: [number(p) for p in law] for prefix, law in mdp.probs.items()}
     sums: dict[str, dict[tuple[str, str], Any]] = {name: defaultdict(number) for name in credits}
-    for probability, tree in outcomes(grow):
-        forest = rational(forest_of(tree)) if number is Fraction else forest_of(tree)
+    total = Fraction(0)
+    coefficients: dict[tuple[object, ...], dict[str, list[Any]]] = {}
+    for probability, tree in outcomes(grow, is_sorted=is_sorted):
+        total += probability
+        forest = forest_of(tree)
+        if (content := _content(forest)) not in coefficients:
+            numbers = rational(forest) if number is Fraction else forest
+            coefficients[content] = {name: credit(numbers).tolist() for name, credit in credits.items()}
         texts = actions_of(tree, forest)
         weight = number(probability)
-        for name, credit in credits.items():
+        for name, found in coefficients[content].items():
             of_credit = sums[name]
-            for text, coefficient in zip(texts, credit(forest).tolist(), strict=True):
+            for text, coefficient in zip(texts, found, strict=True):
                 of_credit[text] += weight * coefficient
+    assert total == 1, f"the probabilities of all outcomes sum to {total}, not 1"
     totals: dict[str, Gradient] = {name: {prefix: [0] * len(law) for prefix, law in laws.items()} for name in credits}
     for name, of_credit in sums.items():
         add_scores(totals[name], laws, [*of_credit], [*of_credit.values()])
@@ -117,6 +172,12 @@ def expected_gradients(
 def expected_gradient(grow: Grow, credit: Credit, mdp: MDP) -> Gradient:
     """The expectation of one credit's estimator, in rationals."""
     return expected_gradients(grow, {"credit": credit}, mdp)["credit"]
+
+
+def _content(forest: Forest) -> tuple[object, ...]:
+    """All fields of a forest: equal for forests of which every credit says the same."""
+    values = (getattr(forest, field.name) for field in fields(forest))
+    return tuple(value.tobytes() if isinstance(value, np.ndarray) else repr(value) for value in values)
 
 
 def rational(forest: Forest) -> Forest:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -48,9 +49,9 @@ class Gardener:
         return self.growth.tree
 
     def fork(self, node: int, number: int, prefix: str, rules: list[Rule]) -> None:
-        """Record one decision and grow its children, each by its own rule."""
-        for command, rule in zip(self.decide(node, number), rules, strict=True):
-            self._path(command, prefix, rule)
+        """Record one decision and grow its children, each by its own rule, all by the same law."""
+        commands = self.decide(node, number)
+        self.draw.forked([partial(self.path, c, prefix, rule) for c, rule in zip(commands, rules, strict=True)])
 
     def decide(
         self, node: int, number: int, *, at: int | None = None, rule: str = "rule", shares: tuple[float, ...] = ()
@@ -81,7 +82,7 @@ class Gardener:
         goes_on = bool(self.draw([1 - keep, keep]))
         return thrown(step, float(keep) if self.is_divided else 1.0, goes_on=goes_on)
 
-    def _path(self, command: int, prefix: str, rule: Rule) -> None:
+    def path(self, command: int, prefix: str, rule: Rule) -> None:
         """Draw tokens until the path ends, a coin is thrown over it, or the rule forks it."""
         text, number = "", 1
         while number == 1 and prefix + text not in self.mdp.rewards:
@@ -102,7 +103,12 @@ class Gardener:
 def grown_step(mdp: MDP, path: str, text: str, logprobs: Sequence[float] | None = None) -> Step:
     """The step by which `text` was added to a path that now ends at `path`."""
     reward = mdp.rewards.get(path)
-    scores = () if reward is None else (Score("mdp", float(reward)),)
+    return _step(text, None if reward is None else float(reward), None if logprobs is None else tuple(logprobs))
+
+
+@cache
+def _step(text: str, reward: float | None, logprobs: tuple[float, ...] | None) -> Step:
+    scores = () if reward is None else (Score("mdp", reward),)
     values = None if logprobs is None else np.array(logprobs, np.float32)
     segment = Segment("sampled", token_array(CODEC.encode(text)), logprobs=values)
     return Step((segment,), stop=None if reward is None else "answer", scores=scores)
@@ -177,7 +183,8 @@ def _budget(gardener: Gardener, spec: Mapping[str, Any]) -> None:
         is_low = (gardener.tree.reward(leaf) or 0) < Fraction(spec["below"])
         return spec["forks"].get(prefix, 1) if is_low else 1
 
-    gardener.fork(ROOT, 2, "", [lambda prefix, p: 1, second])
+    for command, rule in zip(gardener.decide(ROOT, 2), (lambda prefix, p: 1, second), strict=True):
+        gardener.path(command, "", rule)
 
 
 POST_HOC = {

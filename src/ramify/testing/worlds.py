@@ -6,6 +6,7 @@ the same tree, in whatever order they are carried out. `journeys.py` drives a st
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,10 +44,11 @@ def bare_tree(seed: int = 7) -> Tree:
     return Tree(Problem("p", "make 3 from 1 2"), CODEC, [prompt], seed=seed)
 
 
+@lru_cache(maxsize=20_000)
 def sampled_step(
     num_sampled: int, *, entropy: float, stop: str | None, role: Role = "policy", reward: float = 0.0, seed: int = 0
 ) -> Step:
-    """A step of the policy, with an observation after it unless the path ends."""
+    """A step of the policy, with an observation after it unless the path ends. Equal calls return one object."""
     letters = np.random.default_rng(seed).integers(97, 123, num_sampled)
     action = Segment(
         "sampled",
