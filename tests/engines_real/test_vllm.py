@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from bench.real_replicas import Served
-from tests.contracts import test_engines as contract
 
 from ramify.cli.check import checked_run
 from ramify.config.configure import resolve
@@ -23,10 +22,11 @@ from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.served.vllm import Vllm
 from ramify.runner.folder import begin
 from ramify.runner.library import Rollout, rollout_sync
+from ramify.testing.contracts.engines import ENGINE_RULES, EngineCase
+from ramify.testing.contracts.rules import keep
 
 pytestmark = pytest.mark.engines
 
-FACTS = [fact for name, fact in vars(contract).items() if name.startswith("test_")]
 GREEDY = {"actions.policy.sampling.temperature": 0.0, "strategy.options": {"n": 1}}
 
 
@@ -39,11 +39,9 @@ def both(replicas: Served) -> Engine:
 
 
 @pytest.mark.parametrize("build", [one, both], ids=["one server", "two replicas"])
-@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.__name__)
-def test_the_engine_contract_holds(
-    fact: Callable[[Callable[[], Engine]], None], build: Callable[[Served], Engine], replicas: Served
-) -> None:
-    fact(lambda: build(replicas))
+@pytest.mark.parametrize("rule", ENGINE_RULES)
+def test_the_engine_contract_holds(rule: str, build: Callable[[Served], Engine], replicas: Served) -> None:
+    keep(ENGINE_RULES, rule, EngineCase(lambda: build(replicas)), "the engine")
 
 
 def trees(rollout: Rollout) -> list[Tree]:
@@ -120,7 +118,7 @@ def test_a_server_that_is_killed_costs_no_tree_and_comes_back(replicas: Served) 
 def test_a_paused_server_goes_on_where_it_was(replicas: Served) -> None:
     async def main() -> tuple[list[int], list[int]]:
         engine = Vllm(replicas.model, base_url=replicas.urls[0])
-        request = contract.ask(engine, max_tokens=16, measures=frozenset())
+        request = EngineCase(lambda: engine).request(engine, max_tokens=16, measures=frozenset())
         try:
             await engine.connect()
             before = await engine.generate(request)
