@@ -175,12 +175,7 @@ def prepare(
     tools = tools_of(task, config.tools)
     growing = [action for action in config.actions.values() if action.role != "judge"]
     format = build_format(config, task, engine.codec, tools=tools, engines=_capabilities(every, growing).values())
-    judges, leaf_judges = judges_of(config, task, format)
-    config = replace(config, actions=judge_actions(config, judges, format))
-    check_actions(config.actions, every, format)
-    asked = [judge.action for judge in sampling(judges).values()]
-    judge_formats = {action: _judge_format(config, every, format, engine.codec, action) for action in asked}
-    judging = Judging(judges, leaf_judges, asking=Asking(judge_formats, config.actions) if judge_formats else None)
+    config, judging, judge_formats = _judged(config, every, task, format, engine.codec)
     chosen = RunStrategy.of(config, strategy)
     sample = chosen.sample()
     is_same = format.is_same_answer if isinstance(format, Equating) else None
@@ -209,6 +204,19 @@ def prepare(
     )
     prepared.check()
     return prepared
+
+
+def _judged(
+    config: RunConfig, engines: Mapping[str, Engine], task: Task, format: Format, codec: Codec
+) -> tuple[RunConfig, Judging, Mapping[str, JudgeFormat]]:
+    """The configuration with the actions of judges, the judges, and judge's action -> how its model is spoken to."""
+    judges, leaf_judges = judges_of(config, task, format)
+    config = replace(config, actions=judge_actions(config, judges, format))
+    check_actions(config.actions, engines, format)
+    asked = [judge.action for judge in sampling(judges).values()]
+    formats = {action: _judge_format(config, engines, format, codec, action) for action in asked}
+    judging = Judging(judges, leaf_judges, asking=Asking(formats, config.actions) if formats else None)
+    return config, judging, formats
 
 
 def _judge_format(
