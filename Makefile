@@ -1,7 +1,7 @@
 # Every target sets up what it needs, once, into this folder: .venv (no torch), .venv-model (with torch and trackio) for
 # `make model`, `make herds` and `make test-hf`, .venv-ray for `make test-ray`, .venv-engines (vLLM for CPUs, 3.5 GB) for
 # the servers that `make test-engines` starts.
-.PHONY: demo test test-core test-engines test-faults test-hf test-ray bubblewrap lint format types bench model herds value requirements setup clean
+.PHONY: demo test test-core test-engines test-faults test-hf test-hostile test-ray bubblewrap lint format types bench model herds value requirements setup clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -47,7 +47,10 @@ test-core: $(READY)
 	@$(BIN)/python -m pytest -q $(IN_TWO) $(CORE)
 
 test-faults: $(READY) bubblewrap
-	@$(BIN)/python -m pytest -q $(IN_TWO) -m slow
+	@$(BIN)/python -m pytest -q $(IN_TWO) -m "slow and not hostile"
+
+test-hostile: $(READY) bubblewrap
+	@$(BIN)/python -m pytest -q $(IN_TWO) -m hostile
 
 test-hf: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m pytest -q -m hf
