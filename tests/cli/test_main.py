@@ -23,6 +23,30 @@ def test_a_bad_command_line_exits_with_2(arguments: list[str], capsys: pytest.Ca
     assert "usage: ramify" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rolout"], "unknown command 'rolout'; did you mean 'rollout'?"),
+        (["rollout", "--prompt", "3"], "unknown argument '--prompt'; did you mean '--prompts'"),
+        (["rollout", "--promts=3"], "unknown argument '--promts'; did you mean '--prompts'"),
+        (["eval", "--preset", "arpo", "--presets", "arpo"], "unknown argument '--preset'; did you mean '--presets'"),
+    ],
+)
+def test_what_is_mistyped_is_answered_with_what_is_nearest(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--prompts", "--problems"])
+def test_the_number_of_problems_has_two_names(flag: str, capsys: pytest.CaptureFixture[str]):
+    said = ramify(capsys, "rollout", "--engine", "scripted", flag, "3", "--dry-run", "--json")
+    assert said.json["config"]["prompts"] == 3
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.cli.commands import ramify
 
-SMALL = ("plan", "--budget", "decode_tokens=120", "--problems", "8", "--set", "task.split=heldout")
+SMALL = ("plan", "--budget", "decode_tokens=120", "--pilot", "8", "--set", "task.split=heldout")
 
 
 def test_countdown_is_told_not_to_fork_and_to_prune(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    said = ramify(capsys, *SMALL, "--problems", "20", "--aim", "coverage", "--out", tmp_path / "plan.toml")
+    said = ramify(capsys, *SMALL, "--pilot", "20", "--aim", "coverage", "--out", tmp_path / "plan.toml")
     assert said.code == 0
     assert "advice: do not fork" in said.out and "prune" in said.out
     assert "step 1" in said.out and "go on" in said.out
@@ -85,8 +85,8 @@ class Stuck(Countdown):
     ("flags", "message"),
     [
         (("plan",), "--budget decode_tokens=N"),
-        ((*SMALL, "--problems", "1"), "intervals are over problems"),
-        (("plan", "--budget", "decode_tokens=100", "--prompts", "2"), "plan for more prompts, or say --problems"),
+        ((*SMALL, "--pilot", "1"), "intervals are over problems"),
+        (("plan", "--budget", "decode_tokens=100", "--prompts", "2"), "plan for more prompts, or say --pilot"),
         ((*SMALL, "--prices", "engine"), "this engine has no prices"),
     ],
 )

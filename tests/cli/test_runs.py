@@ -119,6 +119,7 @@ def test_a_tree_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Captur
         said = ramify(capsys, "show", tmp_path / "run", "--", number)
         assert said.code == 2
         assert f"has no tree {number}" in said.err
+    assert ramify(capsys, "show", tmp_path / "run", "--limit", "-1").err == "error: --limit -1: at least 1 is needed\n"
 
 
 def test_a_run_never_begins_over_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

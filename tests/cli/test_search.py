@@ -5,9 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.commands import ramify
 
 from ramify.cli.main import main
 from ramify.config.configure import resolve
+from ramify.engines.shipped import unknown_words
 from ramify.runner.answers import Answering
 from ramify.runner.folder import resume
 from ramify.runner.library import rollout, rollout_sync
@@ -269,3 +271,32 @@ def test_many_problems_are_searched_in_the_time_of_one() -> None:
         return run_virtual(grown())
 
     assert seconds(48) < 2 * seconds(1)
+
+
+@pytest.mark.parametrize("more", [(), ("--preset", "mctsr")])
+def test_a_search_without_a_question_is_a_usage_error(
+    more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = ramify(capsys, "search", *more)
+    assert said.code == 2
+    assert "no question; give one" in said.err
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("make 24 from 4 6 8 2", None),
+        ("what is fikol rekent 's teacher 's town 's mayor ?", None),
+        ("Which is larger, 9.11 or 9.9?", ["Which", "larger"]),
+        ("2+2?", []),
+    ],
+)
+def test_what_the_shipped_model_cannot_read_is_known(question: str, words: list[str] | None) -> None:
+    assert unknown_words(question) == words
+
+
+def test_an_answer_that_means_nothing_comes_with_a_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    said = ramify(capsys, "search", "Who wrote Faust?", "--preset", "chains", "--out", tmp_path / "a")
+    assert said.code == 0
+    assert "warning: 'Who wrote Faust?'" in said.err
+    assert "never seen 'Who', 'wrote', 'Faust'" in said.err

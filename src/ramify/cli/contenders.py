@@ -21,7 +21,7 @@ def add_contender_flags(parser: argparse.ArgumentParser, *, num_problems: int, n
     setting = "a setting of all runs, or of one preset's"
     parser.add_argument("--set", action="append", default=[], metavar="[PRESET:]PATH=VALUE", help=setting)
     problems = f"number of held-out problems (default {num_problems})"
-    parser.add_argument("--problems", type=int, default=num_problems, metavar="N", help=problems)
+    parser.add_argument("--problems", "--prompts", type=int, default=num_problems, metavar="N", help=problems)
     seeds = f"trees of each problem and preset (default {num_seeds})"
     parser.add_argument("--seeds", type=int, default=num_seeds, metavar="N", help=seeds)
     seed = "selects the problems, and is the first seed (default 0)"

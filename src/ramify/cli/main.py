@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from ramify.core.errors import RamifyError
+from ramify.core.errors import RamifyError, nearest
 from ramify.version import __version__
 
 COMMANDS: Mapping[str, str] = {
@@ -40,10 +40,14 @@ ABOUT = "ramify: rollout trees for language-model agents, for training and for a
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. argparse itself exits with 2 on a bad command line."""
+    """Run one command and return its exit code. A bad command line exits with 2 by `SystemExit`, as argparse does."""
     arguments, handed_on = _divided(sys.argv[1:] if arguments is None else arguments)
-    parser = _parser(arguments)
-    options = parser.parse_args(arguments, argparse.Namespace(handed_on=handed_on))
+    parser, command = _parsers(arguments)
+    options, unknown = parser.parse_known_args(arguments, argparse.Namespace(handed_on=handed_on))
+    if unknown:
+        flags = [flag for action in command._actions for flag in action.option_strings]  # argparse has no public list
+        name = unknown[0].partition("=")[0]
+        command.error(f"unknown argument {name!r}; {nearest(name, flags)}")
     if options.command is None:
         parser.print_help(sys.stderr)
         return 2
@@ -85,20 +89,24 @@ def _divided(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return arguments[:end], arguments[end + 1 :]
 
 
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser, with the flags of the requested command only."""
+def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """The parser of all arguments, and that of the requested command, the only one that has its flags."""
     parser = argparse.ArgumentParser(prog="ramify", description=ABOUT)
     parser.add_argument("--version", action="version", version=f"ramify {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     wanted = next((a for a in arguments if not a.startswith("-")), None)
+    if wanted is not None and wanted not in COMMANDS:
+        parser.error(f"unknown command {wanted!r}; {nearest(wanted, COMMANDS)}")
+    requested = parser
     for name, help_text in COMMANDS.items():
         command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
         if name == wanted:
             from ramify.cli.options import add_terminal_flags
 
+            requested = command
             importlib.import_module(f"ramify.cli.{name}").add_arguments(command)
             add_terminal_flags(command)
-    return parser
+    return parser, requested
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--base-url", metavar="URL", help="URL of the engine's server; several, with commas, are replicas"
     )
-    group.add_argument("--prompts", type=int, metavar="N", help="number of problems; each gets one tree")
+    group.add_argument("--prompts", "--problems", type=int, metavar="N", help="number of problems; each gets one tree")
     group.add_argument("--seed", type=int, metavar="N", help="seed of the run; the same seed gives the same trees")
     group.add_argument("--delivery", choices=("ordered", "eager"), help="order in which outcomes reach the strategy")
     group.add_argument("-c", "--config", type=Path, action="append", default=[], metavar="FILE", help="a TOML file")

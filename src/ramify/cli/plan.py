@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="gradient: less variance of the return per token (training, the default); coverage: more solved problems",
     )
     parser.add_argument(
-        "--problems",
+        "--pilot",
         type=int,
         metavar="N",
         help="problems of the pilot (default: 5 %% of the tokens of --prompts trees, else 60)",
@@ -57,12 +57,12 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         raise ConfigError(
             "a plan needs a budget: --budget decode_tokens=N, the most tokens that the tree of a problem may sample"
         )
-    if options.problems is not None and options.problems < 2:
-        raise ConfigError(f"--problems {options.problems}: intervals are over problems, so at least 2 are needed")
+    if options.pilot is not None and options.pilot < 2:
+        raise ConfigError(f"--pilot {options.pilot}: intervals are over problems, so at least 2 are needed")
     tokens = None if options.prompts is None else config.prompts * config.limits.decode
     made, flown = planned(
         config,
-        num_problems=options.problems,
+        num_problems=options.pilot,
         run_tokens=tokens,
         prices=_prices(options.prices, config),
         aim=options.aim,

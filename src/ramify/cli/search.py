@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SCHEMA = "ramify.search/1"
 MAX_SHOWN = 5
 """Different answers shown for each question."""
+SUBJECTS = {"data.questions", "data.path", "task.name"}
+"""Settings of which the user gives at least one: what to answer. A preset's task is an example, not a question."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +48,8 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     if options.trees and not options.json:
         raise ConfigError("--trees: the trees are part of the JSON; add --json, or see `ramify show RUN 0`")
     config = configured(options)
+    for line in not_understood(config):
+        terminal.say(line)
     out = options.out or new_folder(config)
     shown = grown_shown(
         lambda progress: folder.begin(config, out, observers=[progress.observe]),
@@ -70,16 +74,40 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 
 
 def configured(options: argparse.Namespace) -> "RunConfig":
-    """The configuration of the command line; a file is searched for all of its questions."""
+    """The configuration of the command line; a file is searched for all of its questions.
+
+    Raises `ConfigError`, also if nothing says what to answer.
+    """
     flags: dict[str, Any] = {**budgets(options)}
     if options.question:
         flags |= {"data.questions": options.question, "prompts": len(options.question)}
     found = resolved(options, flags)
+    if not any(name in SUBJECTS and not source.startswith("preset ") for name, source in found.sources.items()):
+        raise ConfigError(
+            "search: no question; give one (ramify search 'make 24 from 4 6 8 2'), --data FILE or --task NAME"
+        )
     if found.config.data.path is None or "prompts" in found.sources:
         return found.config
     from ramify.tasks.data import read_problems
 
     return replace(found.config, prompts=len(read_problems(found.config.data)[0]))
+
+
+def not_understood(config: "RunConfig") -> Iterator[str]:
+    """A warning for each question that the shipped model was not trained to read."""
+    if config.engine.name != "builtin" or config.engine.model is not None:
+        return
+    from ramify.engines.shipped import unknown_words
+
+    for question in config.data.questions:
+        if (words := unknown_words(question)) is not None:
+            named = (
+                f"it has never seen {', '.join(map(repr, words[:MAX_SHOWN]))}" if words else "there is no word in it"
+            )
+            yield (
+                f"warning: {visible(question)!r}: the built-in model only plays countdown (make 24 from 4 6 8 2) and "
+                f"answers hops; {named}, so its answer means nothing. Name a model: --engine openai --model NAME"
+            )
 
 
 def tracer(config: "RunConfig", *, has_trees: bool) -> "Callable[[Tree], dict[str, Any]]":

@@ -19,6 +19,8 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.draw import summary_row, summary_table, tree_view
     from ramify.runner.saved import Saved
 
+    if options.limit < 1:
+        raise ConfigError(f"--limit {options.limit}: at least 1 is needed")
     trees = Saved.open(options.run).trees()
     if options.tree is not None:
         tree = next(islice(trees, options.tree, None), None) if options.tree >= 0 else None

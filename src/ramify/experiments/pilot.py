@@ -133,7 +133,7 @@ class _PathProfile:
         if number < 2:
             raise ConfigError(
                 f"{SHARE:.0%} of the run's {run_tokens} decode tokens pay for {number} pilot trees of {a_tree:.0f}: "
-                "plan for more prompts, or say --problems"
+                "plan for more prompts, or say --pilot"
             )
         return min(number, MAX_PROBLEMS)
 
