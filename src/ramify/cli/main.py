@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     from ramify.cli.exit_codes import ExitCode, code_of_error
     from ramify.cli.terminal import terminal
+    from ramify.edge.url_keys import without_url_keys
 
     verbosity = -1 if options.quiet else options.verbose
     to = terminal(verbosity=verbosity, has_color=not options.no_color)
@@ -71,10 +72,11 @@ def _run(options: argparse.Namespace) -> int:
     except RamifyError as error:
         if verbosity >= 2:
             raise
-        to.fault(str(error))
+        said = without_url_keys(str(error))
+        to.fault(said)
         code = code_of_error(error)
         if vars(options).get("json"):
-            to.result("ramify.error/1", {"error": str(error), "exit_code": int(code)})
+            to.result("ramify.error/1", {"error": said, "exit_code": int(code)})
         return int(code)
     except KeyboardInterrupt:
         to.fault("interrupted")

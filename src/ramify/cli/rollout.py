@@ -1,6 +1,7 @@
 """`ramify rollout`: grow a tree for every problem into a new run folder."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,14 +86,18 @@ def new_folder(config: "RunConfig") -> Path:
 
 
 def _dry_run(config: "RunConfig", terminal: Terminal, *, is_json: bool) -> ExitCode:
+    import msgspec
+
     from ramify.config.configure import to_toml
+    from ramify.edge.url_keys import without_url_keys
     from ramify.experiments.spend_bounds import bounds
 
     most = bounds(config)
     if is_json:
-        terminal.result("ramify.config/1", {"config": config, "at_most": most})
+        shown = json.loads(without_url_keys(msgspec.json.encode({"config": config, "at_most": most}).decode()))
+        terminal.result("ramify.config/1", shown)
         return ExitCode.DONE
-    terminal.lines([to_toml(config)])
+    terminal.lines([without_url_keys(to_toml(config))])
     bound = ", ".join(f"{value} {name}" for name, value in most.items() if value is not None)
     unbound = ", ".join(name for name, value in most.items() if value is None)
     terminal.out.print(f"# at most {bound}", markup=False)

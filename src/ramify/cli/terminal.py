@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ramify.edge.url_keys import without_url_keys
+
 MAX_WIDTH_WITHOUT_TERMINAL = 120
 
 
@@ -46,7 +48,9 @@ class Terminal:
 
     def fault(self, text: str) -> None:
         """An error message, also if quiet."""
-        self.err.print(Text("error: ", style="bold red") + Text(visible(text, keep="\n")), soft_wrap=True)
+        self.err.print(
+            Text("error: ", style="bold red") + Text(visible(without_url_keys(text), keep="\n")), soft_wrap=True
+        )
 
     def result(self, schema: str, values: Mapping[str, Any]) -> None:
         """One JSON object on stdout, with its schema."""

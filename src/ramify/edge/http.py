@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from ramify.core.errors import ConfigError, EngineError
 from ramify.edge.concurrency import ConcurrencyLimit
+from ramify.edge.url_keys import without_url_keys
 
 if TYPE_CHECKING:
     import aiohttp
@@ -249,7 +250,9 @@ def _address(base_url: str) -> str:
     except ValueError:
         is_address = False
     if not is_address:
-        raise ConfigError(f"base_url = {base_url!r}: an address such as http://127.0.0.1:8000 is needed")
+        raise ConfigError(
+            f"base_url = {without_url_keys(base_url)!r}: an address such as http://127.0.0.1:8000 is needed"
+        )
     return base_url.rstrip("/")
 
 
