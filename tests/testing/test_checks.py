@@ -326,7 +326,14 @@ def test_a_credit_that_counts_a_token_twice_is_found() -> None:
     where = "two stems that fork twice, first action: the expected gradient is .*, the true one"
     with pytest.raises(BrokenRule, match=f"credit twice breaks the rule '{rule}': {where}"):
         check_credit(twice)
-    check_credit(twice, exact_for="chains")
+
+
+@pytest.mark.parametrize("claim", ["chains", "nothing"])
+def test_a_credit_that_counts_a_token_once_a_row_is_found_whatever_it_claims(claim: Any) -> None:
+    rule = "a token counts once however many rows hold it"
+    where = "the token of node 0: held by rows 0 to 3 .* 0.75, held by rows 0 to 7, .* 1.5: it counts once for each row"
+    with pytest.raises(BrokenRule, match=f"credit twice breaks the rule '{rule}': {where}"):
+        check_credit(twice, exact_for=claim)
 
 
 def test_a_credit_of_leaves_or_with_holes_is_found() -> None:
