@@ -177,7 +177,7 @@ def a_strategy_that_is_done_asks_for_nothing(case: StrategyCase) -> None:
     commands = list(strategy.ask(trip.tree))
     demand(commands == [], f"is_done is true, but ask returns {commands!r}")
     phase = strategy.phase(trip.tree).name
-    demand(phase == "collection", f"its last phase is {phase!r}, not 'collection'")
+    demand(phase == "collection", f"is_done is true and its phase is {phase!r}; return Phase('collection') when done")
 
 
 def a_twin_built_and_told_alike_asks_the_same(case: StrategyCase) -> None:
