@@ -122,7 +122,7 @@ def a_turn_is_the_same_however_it_is_divided_into_requests(case: EngineCase) -> 
                 tail = await _answer(engine, rest)
                 where = f"seed {seed}, cut behind token {cut}"
                 parts = [*head.ids.tolist(), *tail.ids.tolist()]
-                hint = "draw token i of a turn by number i of its seed; num_run of them are in the context"
+                hint = "draw the token at position p of a context by random number p of the seed"
                 demand(parts == whole.ids.tolist(), f"{where}: {parts}, in one request {whole.ids.tolist()}; {hint}")
                 ends = (head.finish.kind, tail.finish)
                 demand(ends == ("length", whole.finish), f"{where}: it ends {ends}, in one request {whole.finish}")
