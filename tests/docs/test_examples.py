@@ -159,7 +159,8 @@ def test_the_page_of_the_command_line_is_complete(capsys: pytest.CaptureFixture[
 
 def test_every_plug_in_is_named_on_its_page() -> None:
     text = (REPOSITORY / "docs" / "extend.md").read_text("utf-8")
-    rows = {cell.strip(): line for line in text.split("\n## ")[0].splitlines() if line.startswith("| ") for cell in first_cells(line)}
+    lines = [line for line in text.split("\n## ")[0].splitlines() if line.startswith("| ")]
+    rows = {kind.strip(): line for line in lines for kind in line.split("|")[1].split(",")}
     missing = [
         f"docs/extend.md, first table, row `{rows[kind].split('|')[1].strip()}`, last cell: add `{name}`"
         for kind in plugins.KINDS
@@ -167,11 +168,6 @@ def test_every_plug_in_is_named_on_its_page() -> None:
         if f"`{name}`" not in rows[kind]
     ]
     assert not missing, "a built-in name stands nowhere; write it where this says:\n" + "\n".join(missing)
-
-
-def first_cells(line: str) -> list[str]:
-    """The kinds that a row of the table of parts is for."""
-    return line.split("|")[1].split(",")
 
 
 def settings(value: object, path: str = "") -> Iterator[tuple[str, object]]:
