@@ -98,9 +98,9 @@ def test_a_file_that_cannot_be_used_is_named_with_its_line(tmp_path: Path, conte
     ("name", "message"),
     [
         ("onlin", "unknown strategy 'onlin'; did you mean 'online' or 'offline'?"),
-        ("zzz", f"unknown strategy 'zzz'; known: {', '.join(plugins.known('strategy'))}"),
+        ("zzz", f"unknown strategy 'zzz'; known: {', '.join(plugins.known('strategy'))}. Or name a file: path/"),
         ("", "unknown strategy ''"),
-        ("mine.py", "unknown strategy 'mine.py'"),
+        ("mine.py", "unknown strategy 'mine.py'; say what is meant in that file: mine.py:Name"),
         (":Mine", "unknown strategy ':Mine'"),
         ("no/such/file.py:Mine", "there is no file 'no/such/file.py'"),
         ("no.such.module:Mine", "'no.such.module:Mine' cannot be imported: No module named 'no'"),
@@ -111,6 +111,20 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, message: str):
     with pytest.raises(ConfigError) as caught:
         plugins.find("strategy", name)
     assert message in str(caught.value)
+
+
+def test_a_file_that_imports_the_one_beside_it_is_told_how(tmp_path: Path):
+    (tmp_path / "beside_it.py").write_text("x = 1\n", "utf-8")
+    path = written(tmp_path, "from beside_it import x\n")
+    with pytest.raises(ConfigError, match=f"No module named 'beside_it'. It stands beside .*: PYTHONPATH={tmp_path} "):
+        plugins.find("tool", f"{path}:x")
+
+
+def test_a_file_named_as_a_module_is_told_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "my_part.py").write_text("x = 1\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"'my_part:x' cannot be imported: .*; for the file here say my_part.py:x"):
+        plugins.find("tool", "my_part:x")
 
 
 def test_options_that_a_class_does_not_take_are_refused(tmp_path: Path):

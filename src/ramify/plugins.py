@@ -144,9 +144,15 @@ def find(kind: Kind, name: str) -> Any:
     place = TABLE[kind].get(name, name)
     source, colon, attribute = place.rpartition(":")
     if not colon or not source or not attribute:
-        hint = f"{nearest(name, TABLE[kind])} Or name a file: path/to/file.py:Name"
-        raise ConfigError(f"unknown {kind} {name!r}; {hint}")
+        raise ConfigError(f"unknown {kind} {name!r}; {_hint(kind, name)}")
     return _attribute(kind, name, source, attribute)
+
+
+def _hint(kind: Kind, name: str) -> str:
+    if name.endswith(".py"):
+        return f"say what is meant in that file: {name}:Name"
+    near = nearest(name, TABLE[kind])
+    return f"{near}{'' if near.endswith('?') else '.'} Or name a file: path/to/file.py:Name"
 
 
 def located(what: str, name: str) -> Any:
@@ -233,7 +239,9 @@ def _module(source: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(source)
     except ImportError as error:
-        raise ConfigError(f"{name!r} cannot be imported: {error}") from error
+        is_file = Path(f"{source}.py").is_file()
+        hint = f"; for the file here say {source}.py:{name.rpartition(':')[2]}" if is_file else ""
+        raise ConfigError(f"{name!r} cannot be imported: {error}{hint}") from error
 
 
 def _file(path: Path) -> ModuleType:
@@ -252,11 +260,20 @@ def _file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:  # boundary to a user's file: whatever its import raises is reported with its line
         del sys.modules[name]
-        raise ConfigError(f"{path} does not import: {_where(error, full)}{type(error).__name__}: {error}") from error
+        said = f"{line_in(error, full)}{type(error).__name__}: {error}{_beside(error, full)}"
+        raise ConfigError(f"{path} does not import: {said}") from error
     return module
 
 
-def _where(error: Exception, path: Path) -> str:
+def _beside(error: Exception, path: Path) -> str:
+    """What to do where a file imports one that stands beside it."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    if name is None or not (path.parent / f"{name}.py").is_file():
+        return ""
+    return f". It stands beside this file, but its folder is not searched: PYTHONPATH={path.parent} ramify …"
+
+
+def line_in(error: Exception, path: Path) -> str:
     """`line N: ` of the last place in `path` that the error passed through."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: "

@@ -54,6 +54,19 @@ def test_a_line_says_action_result_entropy_reward_and_stop_word():
     assert lines[3].endswith("3 ⑂0 y  gold none oracle  closed: [b]")
 
 
+def test_a_fault_of_an_engine_or_a_judge_is_told_in_its_own_words():
+    tree = grown()
+    fault = {"reason": "engine_raised", "fault": "engine_raised: KeyError: 'logits'"}
+    third, fourth = (tree.begin(number, Grow(ROOT)) for number in (2, 3))
+    assert third is not None
+    assert fourth is not None
+    tree.add(Step((), "engine_error", notes=fault), third)
+    tree.add(Step((segment("sampled", "z"),), "answer", notes={"judge": "judge 'gold' returned 1.0"}), fourth)
+    lines = drawn(tree).splitlines()
+    assert lines[-2].endswith("engine_error: engine_raised: KeyError: 'logits'")
+    assert lines[-1].endswith("z  judge 'gold' returned 1.0  answer")
+
+
 def test_nothing_a_model_or_tool_wrote_acts_on_the_terminal():
     text = drawn(grown(), force_terminal=True, no_color=True)
     assert not [acting for acting in ("\x1b[31m", "\x1b[2J", "\u202e", "\x00", "\x07", "\x9b") if acting in text]

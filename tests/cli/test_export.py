@@ -121,3 +121,19 @@ def test_the_older_layout_of_two_numbers_is_read_said_and_stored(
     said = ramify(capsys, "rollout", *SCRIPTED, "--set", "strategy.options.n_agent=0", "--out", tmp_path / "other")
     assert said.code == 2
     assert "n_agent = 0" in said.err
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return len(rows)", "raised: line 2: TypeError: object of type 'generator' has no len()"),
+        ("path.touch()", "returned None; it must return the number of rows it wrote"),
+    ],
+)
+def test_a_broken_exporter_is_named_with_its_line(
+    body: str, message: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(f"def write(rows, path):\n    {body}\n", "utf-8")
+    said = ramify(capsys, "export", run, "--to", tmp_path / "mine.py:write", "--out", tmp_path / "r.txt")
+    assert said.code == 2
+    assert f"mine.py:write' {message}" in said.err

@@ -401,6 +401,16 @@ def test_a_task_of_the_user_that_breaks_is_refused_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
+def test_an_engine_of_the_user_without_its_parts_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "engines.py").write_text(
+        "class Half:\n    codec = None\n\n    async def generate(self, request): ...\n"
+    )
+    config = resolve(flags={"engine.name": f"{tmp_path / 'engines.py'}:Half"}).config
+    with pytest.raises(ConfigError, match="Half' has no codec, no capabilities, no close; an engine has codec, "):
+        begin(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def config_of(tmp_path: Path, name: str) -> RunConfig:
     (tmp_path / "strategies.py").write_text(STRATEGIES)
     flags = {"prompts": 3, "engine.name": "scripted", "strategy.name": f"{tmp_path / 'strategies.py'}:{name}"}

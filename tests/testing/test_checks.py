@@ -127,6 +127,11 @@ class Restless(Steady):
         self.rng.random()
 
 
+class Unfinished(Steady):
+    def phase(self, tree: Tree) -> Phase:
+        return Phase("growing")
+
+
 class Endless(Steady):
     def ask(self, tree: Tree) -> Sequence[Command]:
         return [Grow(ROOT)] if self.is_done(tree) else super().ask(tree)
@@ -140,6 +145,11 @@ class Endless(Steady):
         (Unpicklable, "a strategy pickled after every outcome goes on the same", "after 0 outcomes: .*pickle"),
         (Restless, "nothing is drawn but at ask", "it drew from its generator outside of ask"),
         (Endless, "a strategy that is done asks for nothing", r"is_done is true, but ask returns \[Grow"),
+        (
+            Unfinished,
+            "a strategy that is done says so in its phase",
+            r"its phase is 'growing'; return Phase\('collection'\) when done",
+        ),
     ],
 )
 def test_a_broken_strategy_is_found(strategy: type[Steady], rule: str, where: str) -> None:
@@ -326,7 +336,14 @@ def test_a_credit_that_counts_a_token_twice_is_found() -> None:
     where = "two stems that fork twice, first action: the expected gradient is .*, the true one"
     with pytest.raises(BrokenRule, match=f"credit twice breaks the rule '{rule}': {where}"):
         check_credit(twice)
-    check_credit(twice, exact_for="chains")
+
+
+@pytest.mark.parametrize("claim", ["chains", "nothing"])
+def test_a_credit_that_counts_a_token_once_a_row_is_found_whatever_it_claims(claim: Any) -> None:
+    rule = "a token counts once however many rows hold it"
+    where = "the token of node 0: held by rows 0 to 3 .* 0.75, held by rows 0 to 7, .* 1.5: it counts once for each row"
+    with pytest.raises(BrokenRule, match=f"credit twice breaks the rule '{rule}': {where}"):
+        check_credit(twice, exact_for=claim)
 
 
 def test_a_credit_of_leaves_or_with_holes_is_found() -> None:
@@ -365,3 +382,22 @@ def test_a_broken_format_is_found() -> None:
 
     with pytest.raises(BrokenRule, match=r"format trusting breaks the rule .*: a trusted span holds the question"):
         check_format(trusting)
+
+
+def test_what_a_rule_wanted_is_told() -> None:
+    class Elsewhere(Countdown):
+        def problems(self, split: str, num_problems: int, seed: int) -> list[Problem]:
+            if split == "tset":
+                raise ConfigError("no such split")
+            return list(Countdown.problems(self, split, num_problems, seed))
+
+    class Silent(type(arpo({}))):
+        def quote(self, template: str, contexts: Any, problem: Problem) -> Any:
+            raise KeyError("anser")
+
+    with pytest.raises(
+        BrokenRule, match=r"must be like \"split 'tset': there are 'train' and 'heldout'\", it is 'no such"
+    ):
+        check_task(Elsewhere)
+    with pytest.raises(BrokenRule, match=r"breaks the rule 'it quotes .*KeyError: 'anser'"):
+        check_format(Silent)

@@ -4,6 +4,9 @@ Every node is a line: what the model wrote, what the tool said, entropy, reward,
 untrusted and goes through `visible`; colours are never taken from it.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Drawing
@@ -14,6 +17,7 @@ from ramify.core.tree import ROOT, Tree
 
 MAX_ACTION = 60
 MAX_RESULT = 40
+MAX_FAULT = 120
 
 
 def tree_view(tree: Tree) -> Drawing:
@@ -87,11 +91,20 @@ def _figures(tree: Tree, node: int) -> list[tuple[str, str]]:
         value = "none" if score.value is None else f"{score.value:.2f}"
         style = "dim" if score.value is None else "bold green" if score.value > 0 else "red"
         parts.append((f"{score.judge} {value}{' oracle' if score.is_oracle else ''}", style))
+    if (fault := tree.notes(node).get("judge")) is not None:
+        parts.append((shortened(str(fault), MAX_FAULT), "red"))
     if (stop := tree.stop(node)) is not None:
-        reason = tree.notes(node).get("closed") or tree.notes(node).get("reason")
         is_bad = STOP_WORDS[stop].is_truncated or STOP_WORDS[stop].is_failure
-        parts.append((stop + (f": {shortened(str(reason), 40)}" if reason else ""), "red" if is_bad else "green"))
+        parts.append((stop + _why(tree.notes(node)), "red" if is_bad else "green"))
     return parts
+
+
+def _why(notes: Mapping[str, Any]) -> str:
+    """Why a path ended: a reason, or the words of the fault."""
+    if fault := notes.get("fault"):
+        return f": {shortened(str(fault), MAX_FAULT)}"
+    reason = notes.get("closed") or notes.get("reason")
+    return f": {shortened(str(reason), 40)}" if reason else ""
 
 
 def _entropy(tree: Tree, node: int) -> float | None:

@@ -8,6 +8,7 @@ annotations before the run is read.
 import argparse
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -15,7 +16,7 @@ from ramify import plugins
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag, add_run_argument
 from ramify.cli.terminal import Terminal
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, ContractError, RamifyError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,13 +44,27 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     settings = _settings(write, options.to, options.set)
     saved = Saved.open(options.run)
     source = marked(saved.trees(), saved.config.rows) if takes_trees else saved.rows(per_tree=options.per_tree)
-    number = write(source, options.out, **settings)
+    number = _written(partial(write, source, options.out, **settings), options.to, write)
     if options.json:
         values = {"run": str(options.run), "rows": number, "to": options.to, "out": str(options.out)}
         terminal.result("ramify.export/1", values)
     else:
         terminal.lines([f"{number} rows in {options.out}"])
     return ExitCode.DONE
+
+
+def _written(export: Callable[[], Any], name: str, write: Callable[..., int]) -> int:
+    """The number of rows that an exporter says it wrote. Raises `ContractError` with the line of a user's exporter."""
+    try:
+        number = export()
+    except (RamifyError, OSError):
+        raise
+    except Exception as error:  # boundary to a plug-in: whatever it raises is reported with its name and line
+        where = plugins.line_in(error, Path(inspect.getfile(write)))
+        raise ContractError(f"export {name!r} raised: {where}{type(error).__name__}: {error}") from error
+    if not isinstance(number, int):
+        raise ContractError(f"export {name!r} returned {number!r}; it must return the number of rows it wrote")
+    return number
 
 
 def _settings(write: Callable[..., int], name: str, texts: Sequence[str]) -> dict[str, Any]:

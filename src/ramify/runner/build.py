@@ -3,10 +3,11 @@
 Boundary to plug-in code: whatever a task or an engine raises while it is made becomes a `ConfigError` that names it.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ramify import plugins
 from ramify.config.configure import BUILTIN, resolve
@@ -24,6 +25,7 @@ from ramify.engines.logged import Logged
 from ramify.runner.prepared import Prepared, prepare
 from ramify.tasks.data import DataFile
 
+ENGINE_PARTS: Final = ("codec", "capabilities", "generate", "close")
 Measured = Callable[[Engine, str], Engine]
 """Puts an observing layer between an engine and the layer that retries its requests. Arguments: the engine and its
 model's name. The result must behave like the engine."""
@@ -116,7 +118,13 @@ def client_of(config: EngineConfig) -> Callable[[str | None], Engine]:
 
     def build(url: str | None) -> Engine:
         address = {} if url is None else {"base_url": url}
-        return plugins.build("engine", config.name, **options, **address)
+        engine = plugins.build("engine", config.name, **options, **address)
+        missing = [part for part in ENGINE_PARTS if inspect.getattr_static(engine, part, None) is None]
+        if missing:
+            raise ConfigError(
+                f"engine {config.name!r} has no {', no '.join(missing)}; an engine has {', '.join(ENGINE_PARTS)}"
+            )
+        return engine
 
     return build
 

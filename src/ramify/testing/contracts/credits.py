@@ -25,6 +25,10 @@ SHAPES: Final[Mapping[str, tuple[int, Mapping[str, int]]]] = {
 }
 """Name -> number of stems, and for each first action the number of children after it."""
 TOLERANCE: Final = 1e-9
+NUM_COPIES: Final = 4
+MAX_GROWTH: Final = 1.5
+"""Most that a coefficient may grow when each row is there twice. One count a row gives 2. Deviations, which credits
+divide by, depend on the number of rows too: the largest growth of a built-in credit is 1.02."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +95,28 @@ def every_sampled_token_counts_once_so_that_the_expected_gradient_is_exact(case:
             demand(is_same, f"{where}: the expected gradient is {found[prefix]}, the true one {components}")
 
 
+def a_token_counts_once_however_many_rows_hold_it(case: CreditCase) -> None:
+    """For every credit, whatever it claims: in a forest whose paths are each there n or 2 n times, all rows of a path
+    say the same, so a shared token has no reason to weigh twice as much."""
+    few, many = (_credited(case, _copied_paths(NUM_COPIES * times)) for times in (1, 2))
+    for stem in range(len(REWARDS)):
+        for node in (stem, stem + len(REWARDS)):
+            fewer, more = (f"rows {stem * n} to {stem * n + n - 1}" for n in (NUM_COPIES, 2 * NUM_COPIES))
+            one, other = float(few[node]), float(many[node])
+            demand(
+                abs(other) <= MAX_GROWTH * abs(one) + TOLERANCE,
+                f"the token of node {node}: held by {fewer} its coefficient is {one:.4g}, held by {more}, which say "
+                f"the same, it is {other:.4g}: it counts once for each row. Give it the mean of what its rows say, or "
+                "divide by the number of leaves (forest.num_leaves)",
+            )
+
+
 CREDIT_RULES: Final = rules_of(
     each_node_gets_one_finite_coefficient,
     it_changes_nothing_of_the_forest,
     the_same_forest_gets_the_same_coefficients,
     every_sampled_token_counts_once_so_that_the_expected_gradient_is_exact,
+    a_token_counts_once_however_many_rows_hold_it,
 )
 """Rule in plain English -> the function that checks it."""
 
@@ -110,6 +131,20 @@ def _forests() -> Iterator[tuple[str, Forest]]:
     for shape in SHAPES:
         for number, (_, forest, _) in enumerate(itertools.islice(_outcomes(shape), 0, None, 7)):
             yield f"{shape}, forest {number}", forest
+
+
+def _copied_paths(num_copies: int) -> Forest:
+    """A stem for each reward, one token behind it, and behind that so many leaves with the reward."""
+    num_stems = len(REWARDS)
+    parent = [STEM] * num_stems + list(range(num_stems))
+    share = [1 / num_stems] * num_stems + [1.0] * num_stems
+    reward: list[float | None] = [None] * (2 * num_stems)
+    for stem, value in enumerate(REWARDS.values()):
+        parent += [num_stems + stem] * num_copies
+        share += [1 / num_copies] * num_copies
+        reward += [value] * num_copies
+    forest = Forest.of_arrays(parent, share, reward)
+    return replace(forest, measures={"mean_surprisal": np.full(len(forest), 0.5)})
 
 
 def _outcomes(shape: str) -> Iterator[tuple[float, Forest, list[tuple[str, int]]]]:

@@ -52,14 +52,17 @@ def its_stop_words_are_words_and_none_is_part_of_another(case: FormatCase) -> No
 
 def it_quotes_what_was_said_and_refuses_what_it_does_not_know(case: FormatCase) -> None:
     format = case.build()
-    spans = format.quote("{question}|{answer}|{0}", [branch_of("said {0}")], PROBLEM)
+    template, wanted = "{question}|{answer}|{0}", f"{PROBLEM.question}|said {{0}}|said {{0}}"
+    spans = format.quote(template, [branch_of("said {0}")], PROBLEM)
     text = "".join(span.text for span in spans)
-    demand(f"{PROBLEM.question}|said {{0}}|said {{0}}" in text, f"a quoting template gives {text!r}")
+    demand(wanted in text, f"the template {template!r} behind 'said {{0}}' gives {text!r}, not {wanted!r}")
     for template in ("{anser}", "{7}", "{question", "{critique}"):
         try:
             format.quote(template, [branch_of("said")], PROBLEM)
         except ConfigError as error:
             demand("template" in str(error), f"the error for the template {template!r} does not name it: {error}")
+        except Exception as error:  # noqa: BLE001 - boundary to a plug-in
+            demand(False, f"the template {template!r} raises {type(error).__name__}: {error}; raise a ConfigError")
         else:
             demand(False, f"the template {template!r} is no ConfigError")
 

@@ -176,8 +176,12 @@ def a_strategy_that_is_done_asks_for_nothing(case: StrategyCase) -> None:
     demand(strategy.is_done(trip.tree), "is_done is false at the end of the run")
     commands = list(strategy.ask(trip.tree))
     demand(commands == [], f"is_done is true, but ask returns {commands!r}")
-    phase = strategy.phase(trip.tree).name
-    demand(phase == "collection", f"its last phase is {phase!r}, not 'collection'")
+
+
+def a_strategy_that_is_done_says_so_in_its_phase(case: StrategyCase) -> None:
+    trip = case.grown()
+    phase = trip.driver.strategy.phase(trip.tree).name
+    demand(phase == "collection", f"is_done is true, and its phase is {phase!r}; return Phase('collection') when done")
 
 
 def a_twin_built_and_told_alike_asks_the_same(case: StrategyCase) -> None:
@@ -227,6 +231,7 @@ STRATEGY_RULES: Final = rules_of(
     random_termination_ends_paths_and_nothing_else,
     each_command_has_one_outcome,
     a_strategy_that_is_done_asks_for_nothing,
+    a_strategy_that_is_done_says_so_in_its_phase,
     a_twin_built_and_told_alike_asks_the_same,
     nothing_is_drawn_but_at_ask,
     a_search_ends_with_nodes_of_its_tree_and_finite_scores,

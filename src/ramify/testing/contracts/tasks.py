@@ -69,7 +69,8 @@ def an_unknown_split_is_refused_with_those_there_are(case: TaskCase) -> None:
         case.build().problems("tset", 1, 0)
     except ConfigError as error:
         names_all = re.search(r"split 'tset': .*'train' and 'heldout'", str(error))
-        return demand(names_all is not None, f"the error does not say that there are 'train' and 'heldout': {error}")
+        wanted = f"split 'tset': there are {TRAIN!r} and {HELDOUT!r}"
+        return demand(names_all is not None, f"the error must be like {wanted!r}, it is {str(error)!r}")
     return demand(False, "problems('tset', 1, 0) is no ConfigError")
 
 
