@@ -5,7 +5,7 @@ import json
 import socket
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,6 +28,7 @@ from tests.engines.fault_server import (
     first,
     message,
     on_calls,
+    until,
 )
 
 from ramify.core.errors import ConfigError, EngineError
@@ -56,13 +57,6 @@ async def refused(http: Http, *, body: bytes = BODY, deadline_s: float = 5.0) ->
     with pytest.raises(EngineError) as caught:
         await http.post("/generate", body, deadline_s=deadline_s)
     return caught.value
-
-
-async def until(is_so: Callable[[], bool], *, deadline_s: float = 5.0) -> None:
-    """Return as soon as it is so."""
-    async with asyncio.timeout(deadline_s):
-        while not is_so():  # noqa: ASYNC110 - what a socket's other end sees has no event
-            await asyncio.sleep(0.002)
 
 
 # -- good answers -----------------------------------------------------------------------------------------------------
@@ -105,7 +99,7 @@ async def test_connections_are_used_again_while_they_are_young() -> None:
         for _ in range(3):
             await http.post("/generate", BODY, deadline_s=5)
         assert server.num_connections == 1
-        await asyncio.sleep(0.3)
+        await until(lambda: server.num_open == 0)
         await http.post("/generate", BODY, deadline_s=5)
         assert server.num_connections == 2
 
@@ -336,8 +330,7 @@ async def test_a_cancelled_call_closes_its_connection_and_gives_its_place_back(f
     async with talking(on_calls({0: fault}), limits=HttpLimits(max_in_flight=1)) as (server, http):
         call = asyncio.create_task(http.post("/generate", BODY, deadline_s=60))
         waiting = asyncio.create_task(http.post("/generate", BODY, deadline_s=60))
-        await until(lambda: server.num_active == 1)
-        await asyncio.sleep(0.1)
+        await until(lambda: server.num_active == http.places.num_waiting == 1)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

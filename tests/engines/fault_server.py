@@ -77,6 +77,14 @@ class Hangup:
 
 Fault = Status | Late | Hang | Cut | Drip | Chunked | Twice | Garbage | Hangup
 
+
+async def until(is_so: Callable[[], bool], *, deadline_s: float = 5.0) -> None:
+    """Return as soon as it is so."""
+    async with asyncio.timeout(deadline_s):
+        while not is_so():  # noqa: ASYNC110 - what a socket's other end sees has no event
+            await asyncio.sleep(0.002)
+
+
 # -- what was received, and plans -------------------------------------------------------------------------------------
 
 

@@ -222,9 +222,7 @@ async def test_a_server_that_answers_no_abort_is_left_and_notices() -> None:
         now = asyncio.get_running_loop().time()
         assert (await failure(engine, replace(REQUEST, deadline=now + 0.2))).reason == "deadline"
         assert asyncio.get_running_loop().time() - now < 3
-        async with asyncio.timeout(2):
-            while server.num_active:  # noqa: ASYNC110 - what a socket's other end sees has no event
-                await asyncio.sleep(0.002)
+        await net.until(lambda: not server.num_active)
 
 
 # -- what is unsound --------------------------------------------------------------------------------------------------
@@ -270,10 +268,8 @@ async def test_an_abort_nobody_asked_for_is_asked_again_and_its_tokens_are_waste
     inner = Scripted(lambda turn: "<answer>3</answer>", delay=Delay(token_s=0.02))
     async with asked(scripted=inner) as (server, engine):
         asking = asyncio.create_task(text(engine))
-        async with asyncio.timeout(2):
-            while not inner.num_active:  # noqa: ASYNC110 - a server that updates its weights is nobody's event
-                await asyncio.sleep(0.002)
-        await asyncio.sleep(0.1)
+        await net.until(lambda: inner.num_active > 0)
+        await asyncio.sleep(0.1)  # The server's time for five tokens, which the abort wastes.
         await inner.abort(REQUEST.request_id)
         assert await asking == "<answer>3</answer>"
         assert (len(server.received), engine.num_retries) == (2, 1)
@@ -301,8 +297,10 @@ def run_config(**flags: Any) -> RunConfig:
     return resolve(preset="offline", flags={name.replace("__", "."): value for name, value in flags.items()}).config
 
 
-async def grown(server: net.FaultServer, *, policy: RetryPolicy = QUICK, **flags: Any) -> Rollout:
-    engine = Retrying(Distant(server.url, patience=Patience(1.0, 0.0, 0.0)), policy)
+async def grown(
+    server: net.FaultServer, *, policy: RetryPolicy = QUICK, engine: Retrying | None = None, **flags: Any
+) -> Rollout:
+    engine = engine or Retrying(Distant(server.url, patience=Patience(1.0, 0.0, 0.0)), policy)
     try:
         return await rollout(config=run_config(prompts=2, **flags), engine=engine)
     finally:
@@ -347,12 +345,11 @@ async def test_a_run_waits_for_engines_that_come_back() -> None:
         calm = exported(await grown(server))
 
     async with net.FaultServer(spoken_by(Scripted(block_size=0)), net.always(net.Late(0.005))) as server:
-        running = asyncio.create_task(grown(server))
-        async with asyncio.timeout(10):
-            while len(server.received) < 5:  # noqa: ASYNC110 - what a socket's other end sees has no event
-                await asyncio.sleep(0.002)
+        engine = Retrying(Distant(server.url, patience=Patience(1.0, 0.0, 0.0)), QUICK)
+        running = asyncio.create_task(grown(server, engine=engine))
+        await net.until(lambda: len(server.received) >= 5)
         await server.down()
-        await asyncio.sleep(0.5)
+        await net.until(lambda: engine.num_waits >= 5)
         assert not running.done()
         await server.up()
         assert exported(await running) == calm
@@ -361,9 +358,7 @@ async def test_a_run_waits_for_engines_that_come_back() -> None:
 async def test_a_run_whose_engines_stay_away_stops_and_leaves_nothing_behind() -> None:
     async with net.FaultServer(spoken_by(Scripted(block_size=0)), net.always(net.Late(0.005))) as server:
         running = asyncio.create_task(grown(server, policy=replace(QUICK, max_down_s=0.3)))
-        async with asyncio.timeout(10):
-            while len(server.received) < 5:  # noqa: ASYNC110 - what a socket's other end sees has no event
-                await asyncio.sleep(0.002)
+        await net.until(lambda: len(server.received) >= 5)
         await server.down()
         with pytest.raises(EnginesDown, match="nothing has answered for 0 s"):
             await running

@@ -231,7 +231,7 @@ def test_a_format_is_a_table_of_a_toml_file() -> None:
         empty = "nothing found by {tag}"
         """
     )
-    made = TagFormat.from_table(table)
+    made = TagFormat(**table)
     assert made.stops == ("</search>",)
     assert made.read("<search> fikol </search>") == ToolAction("retriever", "fikol")
     assert made.observe(ToolAction("retriever", "x"), ToolResult("")) == (
@@ -244,9 +244,6 @@ def test_a_format_is_a_table_of_a_toml_file() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"tag": {"a": "b"}}, "did you mean 'tags'"),
-        ({"tags": ["calc"]}, "must be a mapping"),
-        ({"answer_tag": 3}, "must be a str"),
         ({"tags": {"a": "<b>"}}, "'<b>' is no tag"),
         ({"tags": {"a": "x", "b": "x"}}, "need a tag of their own"),
         ({"tags": {"a": "answer"}}, "need a tag of their own"),
@@ -259,4 +256,4 @@ def test_a_format_is_a_table_of_a_toml_file() -> None:
 )
 def test_a_table_that_makes_no_sense_is_refused(table: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        TagFormat.from_table(table)
+        TagFormat(**table)

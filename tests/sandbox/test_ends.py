@@ -5,11 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.sandbox.processes import group_of, is_there, until
 
 from ramify.core.errors import ToolError
 from ramify.core.problem import Problem
@@ -17,10 +16,9 @@ from ramify.sandbox.session import Session
 from ramify.tools.python import Python
 
 PROBLEM = Problem("p", "q")
-WAIT_S = 20.0
 
 HOST = """
-import asyncio, os
+import asyncio, os, sys
 from ramify.tools.python import open_session
 
 DEEP = '''
@@ -30,24 +28,23 @@ os.mkdir("locked"); open("locked/f", "w").close(); os.chmod("locked", 0)
 for _ in range(1050): os.mkdir("d"); os.chdir("d")
 if os.fork() == 0: os.setsid(); time.sleep(600)
 '''
+FORKS = '''
+import os, time
+os.fork(); os.fork()
+open(f'FOLDER/{os.getpid()}', 'w').close()
+time.sleep(600)
+'''.replace('FOLDER', sys.argv[1])
 
 async def main():
     options = {"may_be_root_without_walls": True, "isolation": "none"}
     async with open_session(preload=(), num_spares=0, **options) as session:
         print((await session.run(DEEP, 60)).text.splitlines()[0])
-        task = asyncio.create_task(session.run("import os, time; os.fork(); os.fork(); time.sleep(600)", 600))
-        await asyncio.sleep(0.3)
+        task = asyncio.create_task(session.run(FORKS, 600))
+        while len(os.listdir(sys.argv[1])) < 4: await asyncio.sleep(0.01)
         print(session.sandbox_pid, flush=True)
         await WAITING
 asyncio.run(main())
 """
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.01)
 
 
 def held() -> tuple[int, int, int]:
@@ -58,27 +55,11 @@ def held() -> tuple[int, int, int]:
     return len(living), len([*Path("/proc/self/fd").iterdir()]), len(asyncio.all_tasks())
 
 
-def is_there(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def group_of(pid: int) -> list[int]:
-    """`pid` and all that descends from it."""
-    found = [pid]
-    for one in found:
-        for thread in Path(f"/proc/{one}/task").iterdir():
-            found += [int(child) for child in (thread / "children").read_text().split()]
-    return found
-
-
 @pytest.mark.parametrize("way", ["killed", "closed"])
-async def test_without_walls_too_neither_a_folder_nor_a_process_stays(way: str) -> None:
+async def test_without_walls_too_neither_a_folder_nor_a_process_stays(way: str, tmp_path: Path) -> None:
     wait = "task" if way == "killed" else "asyncio.sleep(0); task.cancel()"
     host = subprocess.Popen(  # noqa: ASYNC220
-        [sys.executable, "-c", HOST.replace("WAITING", wait)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOST.replace("WAITING", wait), tmp_path], stdout=subprocess.PIPE, text=True
     )
     assert host.stdout is not None
     try:
@@ -136,10 +117,12 @@ async def test_a_replay_that_diverges_or_is_cancelled_keeps_no_sandbox() -> None
         assert (await session.run(code)).ok
         pid = session.sandbox_pid
         assert pid is not None
+        num = len(group_of(os.getpid()))
         os.kill(pid, signal.SIGKILL)
         await until(lambda pid=pid: not is_there(pid))
         task = asyncio.create_task(session.run("1"))
-        await asyncio.sleep(0.5)
+        # A step that is repeated has the place of the state that it led to.
+        await until(lambda task=task, num=num: task.done() or len(group_of(os.getpid())) == num)
         task.cancel()
         (ended,) = await asyncio.gather(task, return_exceptions=True)
         assert isinstance(ended, ToolError | asyncio.CancelledError)

@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from tests.sandbox.processes import group_of, is_there, until
 
 from ramify.core.errors import ToolError
 from ramify.core.problem import Problem
@@ -20,7 +21,6 @@ from ramify.tools.python import Python, open_session
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PROBLEM = Problem("p", "q")
-WAIT_S = 20.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -40,21 +40,6 @@ async def session(shared: Session) -> AsyncIterator[Session]:
 
 async def texts(session: Session, *codes: str) -> list[str]:
     return [(await session.run(code)).text for code in codes]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.01)
-
-
-def is_there(pid: int) -> bool:
-    """Whether a process still does anything: a zombie waits for its parent alone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 async def test_variables_imports_and_functions_are_kept(session: Session) -> None:
@@ -229,10 +214,12 @@ async def test_a_lost_sandbox_is_replayed(session: Session) -> None:
 
 async def test_a_sandbox_that_is_killed_in_the_middle_of_a_step_costs_nothing(session: Session) -> None:
     await session.run("x = 1")
+    pid = session.sandbox_pid
+    assert pid is not None
+    num = len(group_of(pid))
     running = asyncio.create_task(session.run("import time; time.sleep(0.5); x + 1", 10))
-    await asyncio.sleep(0.1)
-    assert session.sandbox_pid is not None
-    os.kill(session.sandbox_pid, signal.SIGKILL)
+    await until(lambda: len(group_of(pid)) > num)
+    os.kill(pid, signal.SIGKILL)
     assert (await running).text == "2\n"
 
 
@@ -374,17 +361,20 @@ HOST = """
 import asyncio, os
 from ramify.tools.python import open_session
 
+def inside(session):
+    own, found = os.readlink(f"/proc/{session.sandbox_pid}/ns/pid"), []
+    for pid in [name for name in os.listdir("/proc") if name.isdigit()]:
+        try: found += [pid] * (os.readlink(f"/proc/{pid}/ns/pid") == own)
+        except OSError: continue
+    return found
+
 async def main():
     async with open_session(preload=(), num_spares=1) as session:
         await session.run("x = 1")
+        num = len(inside(session))
         task = asyncio.create_task(session.run("import os\\nos.setsid(); os.fork()\\nwhile True: pass", 60))
-        await asyncio.sleep(0.3)
-        inside = os.readlink(f"/proc/{session.sandbox_pid}/ns/pid")
-        for pid in [name for name in os.listdir("/proc") if name.isdigit()]:
-            try: is_inside = os.readlink(f"/proc/{pid}/ns/pid") == inside
-            except OSError: continue
-            if is_inside: print(pid)
-        print("ready", flush=True)
+        while len(inside(session)) < num + 2: await asyncio.sleep(0.01)
+        print(*inside(session), "ready", sep="\\n", flush=True)
         await task
 asyncio.run(main())
 """

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from tests.sandbox.processes import group_of, until
 
 from ramify.core.problem import Problem
 from ramify.sandbox.session import Session
@@ -125,8 +126,11 @@ async def test_the_files_of_the_state_before_cannot_be_changed_by_who_knows_thei
 async def test_what_is_put_where_a_sibling_will_run_is_not_found_by_it(session: Session) -> None:
     plant = "for n in range(64):\n try: os.makedirs(f'/box/{n}/work'); open(f'/box/{n}/work/json.py', 'w')\n"
     plant += " except OSError: pass"
+    pid = session.sandbox_pid
+    assert pid is not None
+    num = len(group_of(pid))
     hold = asyncio.create_task(ran(session, "time.sleep(0.5)"))
-    await asyncio.sleep(0.1)
+    await until(lambda: len(group_of(pid)) > num)
     assert await ran(session, plant) == ""
     assert await ran(session, "os.path.exists('json.py')") == "False\n"
     await hold
@@ -181,7 +185,7 @@ async def test_nothing_of_a_step_runs_on_behind_it(base: Session, session: Sessi
     look = "os.path.getsize('/tmp/beat')"
     assert (await session.run(f"open('/tmp/beat', 'w').close()\n{BEAT}{WAKING[way]}", 20)).ok
     first = await ran(base, look)
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # Time in which nothing may happen.
     assert await ran(base, look) == first
 
 
@@ -221,7 +225,7 @@ async def test_a_state_that_hangs_while_it_forks_stops_no_sibling(session: Sessi
     fork = await session.fork()
     assert (await fork.run("os.register_at_fork(before=lambda: time.sleep(60))")).ok
     hung = asyncio.create_task(fork.run("1", 0.5))
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # A state that hangs in a hook of its own shows that to nobody.
     began = time.monotonic()
     assert await ran(session, "1 + 1") == "2\n"
     assert time.monotonic() - began < 3 and not hung.done()

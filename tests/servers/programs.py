@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -141,6 +142,15 @@ def guard_of(server: ServerProcess) -> int:
 
 async def ask(url: str, path: str = "/health") -> dict[str, object]:
     return await asyncio.to_thread(told, url, path)
+
+
+async def answered(url: str) -> dict[str, Any]:
+    """What a server says of itself, as soon as it listens."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            with contextlib.suppress(URLError):
+                return await ask(url)
+            await asyncio.sleep(0.01)
 
 
 async def tell(url: str, path: str) -> None:

@@ -8,18 +8,16 @@ import asyncio
 import json
 import os
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import numpy as np
 import pytest
 import ray
 from ray.cluster_utils import Cluster as Nodes
 from tests.servers.engine_folders import engine_python
-from tests.servers.programs import QUICK, ask, is_alive, kill, marked, until, wait_until
+from tests.servers.programs import QUICK, answered, is_alive, kill, marked, until, wait_until
 from tests.service.weighted import Weighted, is_in_service
 
 from ramify.core.engine import Request
@@ -84,7 +82,7 @@ async def die_one_after_another(engine: SelfServed, built: list[Weighted]) -> No
 
 
 async def is_as_planned(url: str, other: str) -> None:
-    for rank, said in enumerate((await told(url), await told(other))):
+    for rank, said in enumerate((await answered(url), await answered(other))):
         flags, environment = said["argv"], said["environment"]
         assert flags[flags.index("--node-rank") + 1] == str(rank)
         assert flags[flags.index("--master-addr") + 1] == HOSTS[0]
@@ -121,16 +119,8 @@ async def places_engines_without_cards() -> None:
     cluster.close()
 
 
-async def told(url: str) -> dict[str, Any]:
-    """What a server says of itself, as soon as it listens."""
-    while True:
-        with suppress(URLError):
-            return await ask(url)
-        await asyncio.sleep(0.01)
-
-
 async def pid(url: str) -> int:
-    return (await told(url))["pid"]
+    return (await answered(url))["pid"]
 
 
 def actor_of(server: int) -> int:

@@ -6,16 +6,14 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.error import URLError
 
 import numpy as np
 import pytest
 from tests.servers.engine_folders import engine_python
-from tests.servers.programs import QUICK, ask, is_alive, kill, marked, until
+from tests.servers.programs import QUICK, answered, is_alive, kill, marked, until
 from tests.service.weighted import Weighted, is_in_service
 
 from ramify.config.run_config import EngineConfig
@@ -52,13 +50,6 @@ def launch(tmp_path: Path, **options: object) -> Launch:
     return Launch(model="m", config=ServerConfig(python=str(python), device="gpu", environment=environment))
 
 
-async def asked(url: str) -> dict[str, Any]:
-    while True:
-        with suppress(URLError):
-            return await ask(url)
-        await asyncio.sleep(0.01)
-
-
 class Served:
     """A pool of one engine on two nodes, whose members are in this process; `by_rank` has other launches of some."""
 
@@ -90,7 +81,7 @@ class Served:
 
     async def said(self) -> list[dict[str, Any]]:
         """What the server of each member says of itself, as soon as it listens; the pool waits for the head only."""
-        return [await asked(member.address.url) for member in self.plan.members]
+        return [await answered(member.address.url) for member in self.plan.members]
 
     def _keep(self, event: Event) -> None:
         self.events.append(event)

@@ -26,7 +26,6 @@ from tests.servers.programs import (
 )
 
 from ramify.core.errors import ConfigError, EngineError
-from ramify.servers.attached import attach
 from ramify.servers.home import MAX_LOGS, Here, Home, log_folder
 from ramify.servers.ports import Address, listeners
 from ramify.servers.process import Command
@@ -304,19 +303,6 @@ async def test_a_stop_that_is_cancelled_kills_at_once(tmp_path: Path):
     with pytest.raises(asyncio.CancelledError):
         await stopping
     assert pid is not None and not is_alive(pid)
-
-
-async def test_servers_that_run_already_are_asked_and_never_stopped(tmp_path: Path):
-    async with running(tmp_path) as (servers, _):
-        assert await attach([f"{servers.urls[0]}/"], probe=PROBE, care=QUICK) == servers.urls
-        assert (await ask(servers.urls[0]))["pid"] == servers.pids[0]
-
-
-async def test_a_server_that_is_not_there_cannot_be_attached_to():
-    with pytest.raises(EngineError, match=r"not ready in 0\.1 s \(unreachable"):
-        await attach(["http://127.0.0.1:9"], probe=PROBE, care=replace(QUICK, start_s=0.1))
-    with pytest.raises(ConfigError, match="no servers to attach to"):
-        await attach([], probe=PROBE)
 
 
 async def test_no_file_is_left_open(tmp_path: Path):

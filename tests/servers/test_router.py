@@ -9,7 +9,7 @@ from tests.servers.engine_folders import engine_python
 from tests.servers.programs import PROBE, QUICK, ask, program, tell, until
 
 from ramify.core.errors import EngineError
-from ramify.servers.attached import attach
+from ramify.edge.http import Http
 from ramify.servers.home import Here, Home
 from ramify.servers.launch import RouterLaunch
 from ramify.servers.ports import Address
@@ -56,12 +56,12 @@ async def test_a_router_is_started_over_its_workers_and_goes_before_them(tmp_pat
         urls = served.urls
         own = {(await ask(url))["pid"] for url in urls}
         assert {(await ask(served.base_url))["pid"] for _ in range(4)} == own
-        assert await attach([served.base_url], probe=ROUTER_PROBE, care=QUICK) == (served.base_url,)
+        await is_ready(served.base_url)
     finally:
         await served.stop()
     for url in urls:
-        with pytest.raises(EngineError):
-            await attach([url], probe=PROBE, care=replace(QUICK, start_s=0.1))
+        with pytest.raises(EngineError, match="unreachable"):
+            await PROBE.is_there(Http(url), deadline_s=QUICK.health_s)
     assert [line.split()[0] for line in said] == ["server", "server", "router"]
 
 
@@ -92,8 +92,14 @@ async def test_a_router_that_dies_is_started_again_over_the_workers_of_now(tmp_p
         await pool.stop()
 
 
+async def is_ready(url: str) -> None:
+    """Wait until the router has a worker that it may ask."""
+    async with asyncio.timeout(QUICK.start_s):
+        await ROUTER_PROBE.until_ready(Http(url), health_s=QUICK.health_s, probe_s=QUICK.probe_s, tell=lambda _: None)
+
+
 async def router_answers(url: str) -> object:
-    await attach([url], probe=ROUTER_PROBE, care=QUICK)
+    await is_ready(url)
     return (await ask(url))["pid"]
 
 

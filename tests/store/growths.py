@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ from ramify.core.command import Cancel, Close, Command, Fork, Grow, Judge, Optio
 from ramify.core.errors import ContractError
 from ramify.core.growth import Done, Ending, Failure, Growth, GrowthRules, Scored
 from ramify.core.problem import Problem
-from ramify.core.segment import FINISH_KINDS, Finish, Origination, Sampling, Segment, ToolCall, Usage, token_array
+from ramify.core.segment import Finish, FinishKind, Origination, Sampling, Segment, ToolCall, Usage, token_array
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.store import recording
@@ -108,7 +108,7 @@ def segments(draw: st.DrawFn) -> Segment:
         logprobs=draw(st.none() | arrays(len(ids))),
         measures=draw(st.dictionaries(TEXT, arrays(len(ids)), max_size=2)),
         source=draw(st.none() | st.builds(Origination, TEXT, st.just(sampling), LOGPROB_KINDS)),
-        finish=draw(st.none() | st.builds(Finish, st.sampled_from(FINISH_KINDS), st.none() | TEXT)),
+        finish=draw(st.none() | st.builds(Finish, st.sampled_from(get_args(FinishKind)), st.none() | TEXT)),
         **common,
     )
 

@@ -66,15 +66,15 @@ def test_a_byte_order_mark_blank_lines_and_line_separators_are_no_fault(tmp_path
         (
             '{"question": "a?", "id": 1}\n{"question": "b?", "id": "1"}',
             DataConfig(uid="id"),
-            "data.jsonl:2: uid '1' was used in line 1; a uid names one problem",
+            "data.jsonl:2: line 1 has the uid '1' too; give each problem a uid of its own",
         ),
         ('{"question": "a?", "id": 1.5}', DataConfig(uid="id"), "column 'id' holds no id: 1.5"),
         ('{"question": "a?", "id": true}', DataConfig(uid="id"), "column 'id' holds no id: True"),
         ('{"question": "a?", "gold": ""}', DataConfig(answer="gold"), "column 'gold' holds no answer: ''"),
-        ('{"question": "a?"}\n{"question": ', DataConfig(), "data.jsonl:2: this is no JSON object"),
-        ('["question"]', DataConfig(), "data.jsonl:1: this is no JSON object"),
+        ('{"question": "a?"}\n{"question": ', DataConfig(), "data.jsonl:2: the line is not a JSON object"),
+        ('["question"]', DataConfig(), "data.jsonl:1: the line is not a JSON object"),
         ('{"question": "\\ud800"}', DataConfig(), "data.jsonl:1: "),
-        (b'{"question": "a?"}\n{"question": "\xff"}', DataConfig(), "data.jsonl:2: this is no UTF-8"),
+        (b'{"question": "a?"}\n{"question": "\xff"}', DataConfig(), "data.jsonl:2: the line is not UTF-8"),
         ("", DataConfig(), "data.jsonl: no row holds a problem"),
     ],
 )
@@ -89,8 +89,8 @@ def test_a_bad_file_is_refused_with_the_line_and_the_column(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("question,a\nx?", "data.csv:2: 1 cells under 2 columns"),
-        ('question\n"open', "data.csv:2: this is no CSV"),
+        ("question,a\nx?", "data.csv:2: the row has 1 cells and the header 2 columns"),
+        ('question\n"open', "data.csv:2: the rest of the file is not CSV"),
     ],
 )
 def test_a_bad_csv_file_is_refused_with_its_line(tmp_path: Path, content: str, message: str):
@@ -138,5 +138,5 @@ def test_the_task_takes_problems_in_order_and_says_when_there_are_too_few(tmp_pa
 def test_the_task_judges_only_where_there_are_answers():
     assert [judge.is_oracle for judge in DataFile(DataConfig(path="data.jsonl", answer="gold")).judges] == [True]
     assert not DataFile(DataConfig(path="data.jsonl")).judges
-    with pytest.raises(ConfigError, match="needs a file"):
+    with pytest.raises(ConfigError, match="needs questions"):
         DataFile(DataConfig())

@@ -109,10 +109,16 @@ def test_a_message_of_the_user_is_the_question_and_the_one_of_the_system_is_publ
         ([{"role": "user", "content": "a"}, {"role": "system", "content": "s"}], "holds messages of user, system;"),
         ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "messages of user, assistant;"),
         ([{"role": "user", "content": "  "}], "holds no question: '  '"),
-        ([{"role": "user", "content": [{"type": "text", "text": "a?"}]}], "is no message of a role and a text"),
-        ([{"role": "user", "content": None}], "is no message of a role and a text"),
-        ([{"role": "user", "content": "a?", "name": "Ann"}], "is no message of a role and a text"),
-        (["a?"], "is no message of a role and a text: 'a?'"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "a?"}]}],
+            "which is no message; a message has the texts 'role' and 'content'",
+        ),
+        ([{"role": "user", "content": None}], "which is no message; a message has the texts 'role' and 'content'"),
+        (
+            [{"role": "user", "content": "a?", "name": "Ann"}],
+            "which is no message; a message has the texts 'role' and 'content'",
+        ),
+        (["a?"], "holds 'a?', which is no message; a message has"),
         ({"role": "user", "content": "a?"}, "holds no question: {'role'"),
     ],
 )
@@ -128,7 +134,7 @@ def test_any_other_list_of_messages_is_a_bad_row(tmp_path: Path, messages: Any, 
 
 def test_a_system_message_does_not_write_over_a_column(tmp_path: Path):
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "a?"}]
-    with pytest.raises(ConfigError, match="'system_message' is a column besides"):
+    with pytest.raises(ConfigError, match="there is a column 'system_message' too"):
         read_problems(DataConfig(path=jsonl(tmp_path, {**said(messages), "system_message": ""}), question="prompt"))
 
 

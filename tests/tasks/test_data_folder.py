@@ -68,7 +68,7 @@ def test_a_saved_dataset_that_knows_its_split_says_it(tmp_path: Path):
     assert read(folder) == read(folder, "train") == ("a", {"train"})
     assert f"data.split = 'test': {folder} holds the splits 'train'" in refusal(folder, "test")
     unnamed = save_to_disk(tmp_path / "unnamed", [questions("a")])
-    assert f"data.split = 'test': {unnamed} says nothing of splits; leave data.split out" in refusal(unnamed, "test")
+    assert f"data.split = 'test': {unnamed} names no split; leave data.split out" in refusal(unnamed, "test")
 
 
 @pytest.mark.covers("S3.8")
@@ -88,12 +88,12 @@ def test_a_saved_folder_that_is_not_whole_is_named(tmp_path: Path):
     shard.write_bytes(b"")
     assert f"{shard} is empty (0 bytes)" in refusal(folder, "train")
     shard.unlink()
-    assert f"{shard} is not there" in refusal(folder, "train")
+    assert f"{shard} does not exist or is not a file" in refusal(folder, "train")
     state = folder / "train" / "state.json"
     for content, message in (
         ('{"_data_files": []}', f"{state} lists no data files"),
-        ('{"_data_files": 3}', f"{state} is not as datasets writes it"),
-        ("{", f"{state} is not as datasets writes it"),
+        ('{"_data_files": 3}', f"{state} is not a file of the library datasets"),
+        ("{", f"{state} is not a file of the library datasets"),
         ('{"_data_files": [{"filename": "a"}], "_indices_data_files": [{"filename": "b"}]}', "picks rows by a second"),
     ):
         state.write_text(content)
@@ -102,7 +102,7 @@ def test_a_saved_folder_that_is_not_whole_is_named(tmp_path: Path):
     assert f"{state} cannot be read: No such file" in refusal(folder, "train")
     assert read(folder, "test") == ("c", {"test"})
     (folder / "dataset_dict.json").write_text('{"splits": []}')
-    assert "holds the splits none" in refusal(folder)
+    assert "lists no splits" in refusal(folder)
 
 
 @pytest.mark.covers("S3.8")
@@ -127,7 +127,7 @@ def test_names_of_files_and_of_folders_say_the_split(tmp_path: Path):
     assert read(tmp_path / "folders", "train") == ("train/1.jsonltrain/2.jsonl", {"train"})
     assert read(tmp_path / "folders", "dev") == ("dev/x.jsonl", {"dev"})
     jsonl(tmp_path / "files" / "more.jsonl", "c")
-    assert "holds the splits 'test', 'train', and files whose names say none; choose" in refusal(tmp_path / "files")
+    assert "holds the splits 'test', 'train', and files that name no split; choose" in refusal(tmp_path / "files")
 
 
 def test_the_name_of_a_single_file_says_its_split(tmp_path: Path):
@@ -135,7 +135,7 @@ def test_the_name_of_a_single_file_says_its_split(tmp_path: Path):
         assert read(jsonl(tmp_path / name, "a")) == ("a", {split})
     assert read(tmp_path / "train.jsonl", "train") == ("a", {"train"})
     assert "data.split = 'test': " in refusal(tmp_path / "train.jsonl", "test")
-    assert "q.jsonl says nothing of splits; leave data.split out" in refusal(tmp_path / "q.jsonl", "train")
+    assert "q.jsonl names no split; leave data.split out" in refusal(tmp_path / "q.jsonl", "train")
 
 
 def test_bad_rows_are_named_by_their_file(tmp_path: Path):
@@ -145,30 +145,30 @@ def test_bad_rows_are_named_by_their_file(tmp_path: Path):
     assert refusal(tmp_path / "a.jsonl").startswith(f"{tmp_path / 'a.jsonl'}:2: ")
     with pytest.raises(ConfigError) as caught:
         read_problems(DataConfig(path=str(tmp_path / "shards"), uid="id"))
-    used = f"uid '1' was used in row 1 of {tmp_path / 'shards' / 'a.parquet'}"
+    used = f"row 1 of {tmp_path / 'shards' / 'a.parquet'} has the uid '1' too"
     assert str(caught.value).startswith(f"{tmp_path / 'shards' / 'b.parquet'} row 2: {used}")
 
 
 @pytest.mark.covers("S3.8")
 def test_a_folder_that_holds_no_data_or_holds_it_elsewhere_is_refused(tmp_path: Path):
-    assert f"{tmp_path} holds no data files, which end in .jsonl" in refusal(tmp_path)
+    assert f"{tmp_path} holds no data files; a data file ends in .jsonl" in refusal(tmp_path)
     (tmp_path / "README.md").write_text("")
     (tmp_path / "data").mkdir()
     assert "data holds no data files" in refusal(tmp_path)
     (tmp_path / "data").rmdir()
     for config in ("main", "socratic"):
         parquet(tmp_path / config / "train-00000-of-00001.parquet", questions(config))
-    assert "folders in it that hold some: main, socratic: name one of them" in refusal(tmp_path)
+    assert "its folders main, socratic hold some: name one of them" in refusal(tmp_path)
     assert read(tmp_path / "main") == ("main", {"train"})
 
 
 def test_what_may_or_may_not_belong_is_refused(tmp_path: Path):
     jsonl(tmp_path / "two" / "train.jsonl", "a")
     jsonl(tmp_path / "two" / "train" / "x.jsonl", "a")
-    assert "the split 'train' is both " in refusal(tmp_path / "two")
+    assert "both hold the split 'train'" in refusal(tmp_path / "two")
     jsonl(tmp_path / "beside" / "train.jsonl", "a")
     jsonl(tmp_path / "beside" / "data" / "train.jsonl", "a")
-    assert "data files are both in " in refusal(tmp_path / "beside")
+    assert "data files are in " in refusal(tmp_path / "beside")
     jsonl(tmp_path / "kinds" / "train.jsonl", "a")
     parquet(tmp_path / "kinds" / "train.parquet", questions("a"))
     said = refusal(tmp_path / "kinds")
@@ -213,6 +213,6 @@ def test_a_path_to_nothing_is_refused(tmp_path: Path):
 
 
 def test_a_split_is_chosen_from_a_path():
-    with pytest.raises(ConfigError, match=r"data\.split = 'train' chooses from data\.path, which is not set"):
+    with pytest.raises(ConfigError, match=r"data\.split = 'train' needs data\.path, which is not set"):
         DataConfig(split="train", questions=("a?",))
     assert resolve(overrides=["data.path=questions", "data.split=test"]).config.data.split == "test"

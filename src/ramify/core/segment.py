@@ -19,7 +19,6 @@ Origin = Literal["prompt", "sampled", "given", "written"]
 ORIGINS: tuple[Origin, ...] = ("prompt", "sampled", "given", "written")
 
 FinishKind = Literal["stop", "end_of_sequence", "length", "abort"]
-FINISH_KINDS: tuple[FinishKind, ...] = ("stop", "end_of_sequence", "length", "abort")
 
 Ids_T = npt.NDArray[np.int32]
 Floats_T = npt.NDArray[np.float32]

@@ -7,10 +7,10 @@ question and a tool's text stay untrusted spans or plain text: they can spell a 
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from string import Formatter
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError, nearest
@@ -34,7 +34,6 @@ OBSERVATIONS: Mapping[ToolStatus, str] = MappingProxyType(
 
 QUOTABLE: Final = ("question", "answer", "critique", "previous", "choices")
 """What a quoting template may cite by name. It may also cite contexts by number."""
-FLAGS: Final = ("stops_at_answer", "strips_results")
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _INDEX = re.compile(r"-?\d+")
@@ -75,18 +74,6 @@ class TagFormat:
             if status not in OBSERVATIONS:
                 raise ConfigError(f"texts.{status}: no such status; {nearest(status, OBSERVATIONS)}")
             _check(text, f"texts.{status}", may={"text", "tag"})
-
-    @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> "TagFormat":
-        """The format that a configuration table describes. Raises `ConfigError` on an unknown key or a wrong type."""
-        known = {f.name: f.type for f in fields(cls)}
-        for key, value in table.items():
-            if key not in known:
-                raise ConfigError(f"unknown key {key!r} in a tag format; {nearest(key, known)}")
-            wanted = bool if key in FLAGS else Mapping if key in ("tags", "texts") else str
-            if not isinstance(value, wanted):
-                raise ConfigError(f"{key} = {value!r} in a tag format must be a {wanted.__name__.lower()}")
-        return cls(**table)
 
     @property
     def stops(self) -> tuple[str, ...]:

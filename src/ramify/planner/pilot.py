@@ -5,7 +5,6 @@ over it are unbiased. A *level* is what one step adds: level 0 is the first step
 the fork that follows d steps, and the last level is everything after the last fork.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -109,17 +108,6 @@ class Pilot:
         return Pilot(tuple(tree.solved() for tree in self.trees), self.num_levels)
 
     @property
-    def is_constant(self) -> bool:
-        """Whether all paths of all problems had the same return."""
-        rewards = np.concatenate([tree.reward[tree.is_leaf] for tree in self.trees])
-        return bool(np.ptp(rewards) == 0)
-
-    @property
     def has_rule(self) -> bool:
         """Whether the prune rule would have ended any path early."""
         return any(tree.is_behind.any() for tree in self.trees)
-
-
-def chains_only(trees: Sequence[PilotTree]) -> bool:
-    """Whether no tree forks after the prompt. If so, nothing is known about depths."""
-    return all(len(np.unique(tree.parent[tree.parent != STEM])) == (tree.parent != STEM).sum() for tree in trees)

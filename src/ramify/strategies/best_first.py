@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
-from ramify.core.command import Candidate, Command, Fork, Grow, Option, Outcome
+from ramify.core.command import Command, Fork, Grow, Option, Outcome
 from ramify.core.errors import ConfigError
-from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import Tree
-from ramify.strategies.parts.drafts import START, Draft, Drafts, DraftsConfig
+from ramify.strategies.parts.drafts import START, Draft, DraftsConfig, DraftSearch
 from ramify.strategies.parts.draws import Draws
 
 SHOWN: Final = 3
@@ -46,18 +45,15 @@ class BestFirstConfig(DraftsConfig):
 AS_PUBLISHED: Final = BestFirstConfig()
 
 
-class BestFirst:
+class BestFirst(DraftSearch[Draft]):
     """Take the best waiting answer, derive others from it, and put the scored ones on the heap."""
 
     Config = BestFirstConfig
-    measures: frozenset[str] = frozenset()
-    post_hoc_reason = "what is derived from which answer depends on the scores of others"
 
     def __init__(self, config: BestFirstConfig, rng: Draws) -> None:
+        super().__init__(config)
         self.config = config
-        self.vote: Vote = config.vote
         self.is_order_free = config.pops == 1
-        self._drafts: Drafts[Draft] = Drafts(config)
         self._waiting: list[Waiting] = []
         self._depths = {START: 0}
         """Depth of every scored answer, by number."""
@@ -90,15 +86,6 @@ class BestFirst:
             depth = self._depths[draft.number] = self._depths[draft.parent] + 1
             if self.config.actions:
                 heappush(self._waiting, (-draft.score, depth, draft.number))
-
-    def is_done(self, tree: Tree) -> bool:
-        return self._drafts.is_done
-
-    def phase(self, tree: Tree) -> Phase:
-        return self._drafts.phase()
-
-    def candidates(self, tree: Tree) -> Sequence[Candidate]:
-        return self._drafts.candidates()
 
     def _derived(self, number: int) -> list[Draft]:
         """Drafts from one answer, way by way; fewer if fewer answers may still be asked for."""

@@ -60,13 +60,15 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if self.questions and self.path is not None:
-            raise ConfigError(f"data.questions and data.path = {self.path!r}: questions come from one of them")
+            raise ConfigError(f"data.questions and data.path = {self.path!r} are both set; set one of them")
         if self.split is not None and self.path is None:
-            raise ConfigError(f"data.split = {self.split!r} chooses from data.path, which is not set")
+            raise ConfigError(
+                f"data.split = {self.split!r} needs data.path, which is not set; set data.path or leave data.split out"
+            )
         for column in self.public or ():
             if self.answer is not None and f"{column}.".startswith(f"{self.answer}."):
                 raise ConfigError(
-                    f"data.public names {column!r}, but data.answer = {self.answer!r} is secret; drop one"
+                    f"data.public lists {column!r}, but data.answer = {self.answer!r} is secret; list another"
                 )
 
     def named(self) -> Mapping[str, str]:
@@ -88,7 +90,7 @@ class DataFile:
 
     def __init__(self, data: DataConfig) -> None:
         if data.path is None and not data.questions:
-            raise ConfigError("the task 'data' needs a file: --data FILE, data.path = ... or data.questions = [...]")
+            raise ConfigError("the task 'data' needs questions: --data FILE, data.path = ... or data.questions = [...]")
         self.data = data
         self.skipped: list[RowFault] = []
         self._format = TagFormat()
@@ -110,7 +112,10 @@ class DataFile:
         problems, self.skipped = read_problems(self.data)
         if len(problems) < num_problems:
             source = self.data.path or "data.questions"
-            raise ConfigError(f"prompts = {num_problems}, but {source} holds {len(problems)} problems; ask for no more")
+            raise ConfigError(
+                f"prompts = {num_problems}, but {source} holds {len(problems)} problems; set prompts to at "
+                f"most {len(problems)}"
+            )
         return problems[:num_problems]
 
     def prune(self, branch: Branch) -> str | None:
@@ -138,7 +143,7 @@ def read_problems(data: DataConfig) -> tuple[list[Problem], list[RowFault]]:
     if reading.faults and data.on_bad_row == "stop":
         raise ConfigError(_report(reading.faults))
     if not problems:
-        raise ConfigError(f"{path}: no row holds a problem{f'; {_report(reading.faults)}' if reading.faults else ''}")
+        raise ConfigError(f"{path}: no row holds a problem; {_report(reading.faults) or 'there are no rows'}")
     return problems, reading.faults
 
 
@@ -180,20 +185,20 @@ class _Reading:
         public = _public(row, data, system)
         # Row numbers are always different.
         if data.uid is not None and (first := self._places.setdefault(uid, place)) is not place:
-            raise BadRow(f"uid {uid!r:.80} was used in {first.beside(place)}; a uid names one problem")
+            raise BadRow(f"{first.beside(place)} has the uid {uid!r:.80} too; give each problem a uid of its own")
         return Problem(uid, question, public=public, secret=secret, split=self._split)
 
 
 def _uid(value: Any, column: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise BadRow(f"column {column!r} holds no id: {value!r:.80}")
+        raise BadRow(f"column {column!r} holds no id: {value!r:.80}; an id is a text or a whole number")
     return str(value)
 
 
 def _answer(value: Any, column: str) -> Any:
     answer = plain(value, column)
     if answer in (None, ""):
-        raise BadRow(f"column {column!r} holds no answer: {value!r:.80}")
+        raise BadRow(f"column {column!r} holds no answer: {value!r:.80}; an answer is neither empty nor null")
     return answer
 
 
@@ -208,7 +213,10 @@ def _public(row: Columns, data: DataConfig, system: str | None) -> dict[str, Any
     if system is None:
         return public
     if SYSTEM_MESSAGE in public:
-        raise BadRow(f"column {data.question!r} holds a system message, but {SYSTEM_MESSAGE!r} is a column besides")
+        raise BadRow(
+            f"column {data.question!r} holds a system message, and there is a column {SYSTEM_MESSAGE!r} too; "
+            "rename that column or leave it out of data.public"
+        )
     return {**public, SYSTEM_MESSAGE: system}
 
 

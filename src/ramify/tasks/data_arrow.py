@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from ramify.core.errors import ConfigError
-from ramify.tasks.data_row import Row, RowFault, RowPlace, WantedColumns
+from ramify.tasks.data_row import Row, RowFault, RowPlace, WantedColumns, refuse_same_names
 
 BATCH: Final = 1024
 """Most rows held as Python values at one time."""
@@ -75,7 +75,7 @@ def _batches(path: Path, source: Any, arrow: Any) -> Iterator[Any]:
     yield from arrow.ipc.open_stream(source)
     # A stream that was cut between two batches reads without an error.
     if source.read_at(len(_STREAM_END), source.size() - len(_STREAM_END)) != _STREAM_END:
-        raise ConfigError(f"{path} ends before the end of its stream: it was not written to its end")
+        raise ConfigError(f"{path} is incomplete: it ends before the end of its stream; write it again")
 
 
 class _Columns:
@@ -84,10 +84,7 @@ class _Columns:
     def __init__(self, arrow: Any, path: Path, wanted: WantedColumns, schema: Any) -> None:
         self._arrow = arrow
         self._path = path
-        if len(set(schema.names)) < len(schema.names):
-            raise ConfigError(
-                f"{path}: columns have one name among {schema.names!r:.200}; a column is found by its name"
-            )
+        refuse_same_names(path, schema.names)
         self._refuse(wanted, schema)
         heads = wanted.heads()
         self.names = [
@@ -114,9 +111,9 @@ class _Columns:
                 try:
                     yield batch.slice(row, 1).to_pylist()[0]
                 except UnicodeDecodeError as error:
-                    yield f"this is no UTF-8: {error.reason} at byte {error.start} of a text"
+                    yield f"a text is not UTF-8: {error.reason} at byte {error.start}; write it as UTF-8"
                 except (ValueError, OverflowError) as error:
-                    yield f"this cannot be read: {error}"
+                    yield f"a value cannot be read: {error}"
 
     def _with_texts(self, place: RowPlace, row: dict[str, Any]) -> Row:
         """The row with its columns of JSON text decoded."""
@@ -124,7 +121,7 @@ class _Columns:
             try:
                 row[name] = None if row[name] is None else msgspec.json.decode(row[name])
             except (msgspec.DecodeError, RecursionError) as error:
-                return RowFault(place, f"column {name!r} is no JSON: {error}")
+                return RowFault(place, f"column {name!r} holds a text that is not JSON: {error}")
         return place, row
 
     # -- types --------------------------------------------------------------------------------------------------------
@@ -138,8 +135,8 @@ class _Columns:
         for setting, found in types.items():
             column = wanted.named[setting]
             if not self._can_be_json(found, is_column=column in schema.names):
-                what = f"data.{setting} = {column!r}: JSON cannot hold the column, whose type is {found}"
-                raise ConfigError(f"{self._path}: {what}; name another one")
+                what = f"data.{setting} = {column!r}: the column has the type {found}, which JSON cannot hold"
+                raise ConfigError(f"{self._path}: {what}; name another column")
 
     def _type_at(self, schema: Any, column: str) -> Any:
         """The type of a column or of a dotted path; None = it does not exist. JSON text may hold anything."""

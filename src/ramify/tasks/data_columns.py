@@ -93,10 +93,12 @@ def question_in(value: Any, column: str) -> tuple[str, str | None]:
     if isinstance(value, list):
         system, value = _spoken(cast(list[Any], value), column)
     if not isinstance(value, str) or not value.strip():
-        raise BadRow(f"column {column!r} holds no question: {value!r:.80}")
+        raise BadRow(f"column {column!r} holds no question: {value!r:.80}; a question is a text or a list of messages")
     for text in (value, system or ""):
         if any("\ud800" <= c <= "\udfff" for c in text):
-            raise BadRow(f"column {column!r} holds a lone surrogate, which no text encoding can hold: {text!r:.80}")
+            raise BadRow(
+                f"column {column!r} holds a lone surrogate, which no text encoding can hold: {text!r:.80}; take it out"
+            )
     return value, system
 
 
@@ -123,4 +125,7 @@ def _message(message: Any, column: str) -> tuple[str, str]:
         case {"role": str(role), "content": str(text), **more} if not more:
             return role, text
         case _:
-            raise BadRow(f"column {column!r} holds what is no message of a role and a text: {message!r:.80}")
+            raise BadRow(
+                f"column {column!r} holds {message!r:.80}, which is no message; a message has the texts 'role' and "
+                "'content' and nothing else"
+            )

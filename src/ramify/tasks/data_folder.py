@@ -102,7 +102,9 @@ def split_of(path: Path) -> str:
 def _of_file(path: Path, split: str | None) -> DataFiles:
     path.stat()
     if path.suffix.lower() not in KINDS:
-        raise ConfigError(f"{path}: a data file ends in {', '.join(KINDS)}, not {path.suffix!r}; a folder is taken too")
+        raise ConfigError(
+            f"{path} ends in {path.suffix!r}, but a data file ends in {', '.join(KINDS)}; name such a file or a folder"
+        )
     return DataFiles((path,), _chosen(path, [split_of(path)], split))
 
 
@@ -111,11 +113,13 @@ def _chosen(path: Path, names: Iterable[str], split: str | None) -> str:
     names = list(names)
     there = ", ".join(repr(name) for name in names if name)
     if split is not None and split not in names:
-        said = f"holds the splits {there}" if there else "says nothing of splits; leave data.split out"
+        said = f"holds the splits {there}; choose one of them" if there else "names no split; leave data.split out"
         raise ConfigError(f"data.split = {split!r}: {path} {said}")
+    if split is None and not names:
+        raise ConfigError(f"{path} lists no splits; save the data set again")
     if split is None and len(names) != 1:
-        beside = ", and files whose names say none" if "" in names else ""
-        raise ConfigError(f"{path} holds the splits {there or 'none'}{beside}; choose one of them: data.split = ...")
+        beside = ", and files that name no split" if "" in names else ""
+        raise ConfigError(f"{path} holds the splits {there}{beside}; choose one of them: data.split = ...")
     return names[0] if split is None else split
 
 
@@ -127,11 +131,11 @@ def _saved(folder: Path) -> tuple[tuple[Path, ...], str]:
     state = _decoded(folder / STATE_FILE, _State)
     if state.indices:
         raise ConfigError(
-            f"{folder / STATE_FILE} picks rows by a second file, as old versions of datasets saved them; load the "
-            "folder and save it again with a newer one"
+            f"{folder / STATE_FILE} picks rows by a second file, as old versions of the library datasets did; load "
+            "the folder with datasets and save it again with a newer version"
         )
     if not state.files:
-        raise ConfigError(f"{folder / STATE_FILE} lists no data files")
+        raise ConfigError(f"{folder / STATE_FILE} lists no data files; save the data set again")
     return _present([folder / file.filename for file in state.files]), state.split or ""
 
 
@@ -139,7 +143,7 @@ def _decoded(path: Path, kind: type[_Value]) -> _Value:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not as datasets writes it: {error}") from error
+        raise ConfigError(f"{path} is not a file of the library datasets: {error}; save the data set again") from error
 
 
 # -- folders of files -------------------------------------------------------------------------------------------------
@@ -153,16 +157,16 @@ def _by_name(folder: Path) -> dict[str, list[Path]]:
     others = {sub.name: files for sub in _folders_in(folder) if (files := _files_in(sub))}
     for name in [name for name in others if SPLIT_WORDS.intersection(_BETWEEN_WORDS.split(name))]:
         if name in splits:
-            raise ConfigError(f"the split {name!r} is both {splits[name][0]} and the folder {folder / name}; name one")
+            raise ConfigError(f"{splits[name][0]} and {folder / name} both hold the split {name!r}; name one of them")
         splits[name] = others.pop(name)
     if splits and "data" in others:
         there = next(iter(splits.values()))[0]
-        raise ConfigError(f"data files are both in {folder / 'data'} and beside it, such as {there}; name one of them")
+        raise ConfigError(f"data files are in {folder / 'data'} and also beside it, such as {there}; name one of them")
     if not splits and (folder / "data").is_dir():
         return _by_name(folder / "data")
     if not splits:
-        inside = f"; folders in it that hold some: {', '.join(others)}: name one of them" if others else ""
-        raise ConfigError(f"{folder} holds no data files, which end in {', '.join(KINDS)}{inside}")
+        inside = f"; its folders {', '.join(others)} hold some: name one of them" if others else ""
+        raise ConfigError(f"{folder} holds no data files; a data file ends in {', '.join(KINDS)}{inside}")
     return splits
 
 
@@ -200,16 +204,18 @@ def _refuse_missing_shards(files: Sequence[Path]) -> None:
         for index in range(count):
             if index not in indices:
                 name = files[0].parent / f"{base}-{index:05d}-of-{count:05d}"
-                raise ConfigError(f"the shard {name} is missing: {len(indices)} of {count} are there")
+                raise ConfigError(f"the shard {name} is missing: {len(indices)} of {count} are there; add it")
 
 
 def _present(files: Sequence[Path]) -> tuple[Path, ...]:
     """`files`, after checking that each is a non-empty file."""
     for file in files:
         if file.is_symlink() and not file.exists():
-            raise ConfigError(f"{file} is a link to {file.readlink()}, which is not there")
+            raise ConfigError(
+                f"{file} is a link to {file.readlink()}, which is not there; restore that file or remove the link"
+            )
         if not file.is_file():
-            raise ConfigError(f"{file} is not there, or is no file")
+            raise ConfigError(f"{file} does not exist or is not a file; add it or save the data set again")
         if not file.stat().st_size:
-            raise ConfigError(f"{file} is empty (0 bytes): write it again, or take it away")
+            raise ConfigError(f"{file} is empty (0 bytes); write it again or remove it")
     return tuple(files)

@@ -1,10 +1,10 @@
 """One row of a data file: its place, its fault, and the columns to read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramify.core.errors import nearest
+from ramify.core.errors import ConfigError, nearest
 from ramify.tasks.data_columns import Columns
 
 
@@ -35,6 +35,15 @@ class RowFault:
 
     def __str__(self) -> str:
         return f"{self.place}: {self.message}"
+
+
+def refuse_same_names(where: RowPlace | Path, names: Sequence[str]) -> None:
+    """Raise `ConfigError` if two of a file's columns have one name: a column is found by its name."""
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise ConfigError(
+            f"{where}: several columns have the name {', '.join(map(repr, twice)):.80}; rename all but one"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import msgspec
 from ramify.core.errors import ConfigError
 from ramify.tasks.data_arrow import arrow_rows, parquet_rows
 from ramify.tasks.data_folder import KINDS
-from ramify.tasks.data_row import Row, RowFault, RowPlace, WantedColumns
+from ramify.tasks.data_row import Row, RowFault, RowPlace, WantedColumns, refuse_same_names
 
 BOM = b"\xef\xbb\xbf"
 
@@ -44,11 +44,11 @@ def _json_row(line: bytes, place: RowPlace) -> Row:
     try:
         return place, msgspec.json.decode(line.decode(), type=dict[str, Any])
     except UnicodeDecodeError as error:
-        return RowFault(place, f"this is no UTF-8: {error.reason} at byte {error.start} of the line")
+        return RowFault(place, f"the line is not UTF-8: {error.reason} at byte {error.start}; save the file as UTF-8")
     except RecursionError:
-        return RowFault(place, "this is nested too deeply")
+        return RowFault(place, "the line is nested too deeply to be read")
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        return RowFault(place, f"this is no JSON object: {error}")
+        return RowFault(place, f"the line is not a JSON object: {error}")
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:
@@ -62,24 +62,18 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                     if not any(cell.strip() for cell in cells):
                         continue
                     if not header:
-                        header = _header(cells, place)
+                        refuse_same_names(place, cells)
+                        header = cells
                     elif len(cells) != len(header):
-                        yield RowFault(place, f"{len(cells)} cells under {len(header)} columns")
+                        yield RowFault(place, f"the row has {len(cells)} cells and the header {len(header)} columns")
                     else:
                         yield place, dict(zip(header, cells, strict=True))
             except csv.Error as error:
-                yield RowFault(RowPlace(path, reader.line_num), f"this is no CSV, and the rest was not read: {error}")
+                yield RowFault(RowPlace(path, reader.line_num), f"the rest of the file is not CSV: {error}")
     except UnicodeDecodeError as error:
         raise ConfigError(_no_utf8(path)) from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _header(cells: list[str], place: RowPlace) -> list[str]:
-    twice = [name for name in dict.fromkeys(cells) if cells.count(name) > 1]
-    if twice:
-        raise ConfigError(f"{place}: columns have one name, {twice!r:.80}; a column is found by its name")
-    return cells
 
 
 def _no_utf8(path: Path) -> str:
@@ -89,5 +83,5 @@ def _no_utf8(path: Path) -> str:
         content.decode()
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        return f"{path}:{line}: this is no UTF-8: {error.reason} at byte {error.start}"
-    return f"{path}: this was no UTF-8 when it was read"
+        return f"{path}:{line}: the line is not UTF-8: {error.reason} at byte {error.start}; save the file as UTF-8"
+    return f"{path}: the file was not UTF-8 when it was read and has changed since; try again"

@@ -23,11 +23,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from ramify.core.command import Candidate, Command, Fork, Grow, Option, Outcome
+from ramify.core.command import Command, Fork, Grow, Option, Outcome
 from ramify.core.errors import ConfigError
-from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import Tree
-from ramify.strategies.parts.drafts import Draft, Drafts, DraftsConfig, Refill
+from ramify.strategies.parts.drafts import Draft, DraftsConfig, DraftSearch, Refill
 from ramify.strategies.parts.posteriors import (
     Beta,
     BetaPrior,
@@ -137,20 +136,17 @@ class Walk(Draft):
     """Each answer it reached, with the draw that selected it; last, the draw of the new answer."""
 
 
-class ABMCTS:
+class ABMCTS(DraftSearch[Walk]):
     """Walk down by draws, derive one answer where the walk ends, and let all choices on the walk learn its score."""
 
     Config = ABMCTSConfig
-    measures: frozenset[str] = frozenset()
-    post_hoc_reason = "what is derived from which answer depends on the scores of others"
 
     def __init__(self, config: ABMCTSConfig, rng: Variates) -> None:
+        super().__init__(config)
         self.config = config
-        self.vote: Vote = config.vote
         self.is_order_free = config.max_in_flight == 1
         self._rng = rng
         self._draw_all: DrawAll = Gaussian.draw_all if config.family == "gaussian" else Beta.draw_all
-        self._drafts: Drafts[Walk] = Drafts(config)
         self._places: dict[int, _Place] = {}
         """By number of the answer. The dict is flat, so a deep search can still be pickled."""
         self._ways = config.way_posteriors()
@@ -182,15 +178,6 @@ class ABMCTS:
             self._reserve(walk, -1)
         else:
             self._learn(walk, walk.score)
-
-    def is_done(self, tree: Tree) -> bool:
-        return self._drafts.is_done
-
-    def phase(self, tree: Tree) -> Phase:
-        return self._drafts.phase()
-
-    def candidates(self, tree: Tree) -> Sequence[Candidate]:
-        return self._drafts.candidates()
 
     def _go(self, walk: Walk) -> bool:
         """Walk from the bare prompt to where an answer is derived; False = too much is in flight on the way."""

@@ -24,13 +24,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from ramify.core.command import Candidate, Command, Fork, Grow, Option, Outcome
+from ramify.core.command import Command, Fork, Grow, Option, Outcome
 from ramify.core.errors import ConfigError
-from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import Tree
 from ramify.strategies.ab_mcts.a import EXPLORATION, SHOWN, ModelSelection, Pending, check_adaptive, sibling_cap
 from ramify.strategies.ab_mcts.hierarchy import Hierarchy, ScoreGroup, draw_prior, fitted
-from ramify.strategies.parts.drafts import START, Draft, Drafts, DraftsConfig, Refill
+from ramify.strategies.parts.drafts import START, Draft, DraftsConfig, DraftSearch, Refill
 from ramify.strategies.parts.posteriors import RunningMean, Variates, ucb1
 
 Overlap = Literal["largest", "last"]
@@ -117,19 +116,16 @@ class _Place:
     """Hierarchies fitted to what is below; empty = to be fitted."""
 
 
-class ABMCTSM:
+class ABMCTSM(DraftSearch[Draft]):
     """Walk down by draws from one model at each node; derive one answer where the walk ends."""
 
     Config = ABMCTSMConfig
-    measures: frozenset[str] = frozenset()
-    post_hoc_reason = "what is derived from which answer depends on the scores of others"
 
     def __init__(self, config: ABMCTSMConfig, rng: Variates) -> None:
+        super().__init__(config)
         self.config = config
-        self.vote: Vote = config.vote
         self.is_order_free = config.max_in_flight == 1
         self._rng = rng
-        self._drafts: Drafts[Draft] = Drafts(config)
         self._is_stack = config.model_selection == "stack"
         num_ways = len(config.first_actions)
         self._num_models = num_ways if self._is_stack else 1
@@ -159,15 +155,6 @@ class ABMCTSM:
         self._reserve(draft, -1)
         if draft.score is not None:
             self._learn(draft, draft.score)
-
-    def is_done(self, tree: Tree) -> bool:
-        return self._drafts.is_done
-
-    def phase(self, tree: Tree) -> Phase:
-        return self._drafts.phase()
-
-    def candidates(self, tree: Tree) -> Sequence[Candidate]:
-        return self._drafts.candidates()
 
     def _walk(self, why: list[Option]) -> Draft | None:
         """Walk from the bare prompt to where an answer is derived; None = too much is in flight on the way."""

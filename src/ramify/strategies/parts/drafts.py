@@ -165,3 +165,23 @@ class Drafts(Generic[D]):
                 f"{high!r}; say by strategy.options.score_range how its scores lie"
             )
         draft.score = self.scores[draft.number] = (value - low) / (high - low)
+
+
+class DraftSearch(Generic[D]):
+    """What every strategy that searches with drafts declares and answers alike. It owns the drafts."""
+
+    measures: frozenset[str] = frozenset()
+    post_hoc_reason = "what is derived from which answer depends on the scores of others"
+
+    def __init__(self, config: DraftsConfig) -> None:
+        self.vote: Vote = config.vote
+        self._drafts: Drafts[D] = Drafts(config)
+
+    def is_done(self, tree: Tree) -> bool:
+        return self._drafts.is_done
+
+    def phase(self, tree: Tree) -> Phase:
+        return self._drafts.phase()
+
+    def candidates(self, tree: Tree) -> Sequence[Candidate]:
+        return self._drafts.candidates()
