@@ -1,7 +1,8 @@
 """Settings of all tests. No deadline a case: a busy machine is no fault of the code."""
 
+import gc
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -11,6 +12,17 @@ settings.load_profile("ramify")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Begun in the background of a script: Ctrl-C would be ignored here, and by every process that tests begin.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests with the garbage collector off, and keep it from walking through them and all modules later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

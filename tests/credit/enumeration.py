@@ -147,26 +147,44 @@ def expected_gradients(
     the forest alone, so trees of other tokens but an equal forest share its coefficients.
     """
     laws = {prefix: [number(p) for p in law] for prefix, law in mdp.probs.items()}
-    sums: dict[str, dict[tuple[str, str], Any]] = {name: defaultdict(number) for name in credits}
+    found: dict[tuple[object, ...], Alike] = {}
     total = Fraction(0)
-    coefficients: dict[tuple[object, ...], dict[str, list[Any]]] = {}
     for probability, tree in outcomes(grow, is_sorted=is_sorted):
         total += probability
         forest = forest_of(tree)
-        if (content := _content(forest)) not in coefficients:
-            numbers = rational(forest) if number is Fraction else forest
-            coefficients[content] = {name: credit(numbers).tolist() for name, credit in credits.items()}
-        texts = actions_of(tree, forest)
-        weight = number(probability)
-        for name, found in coefficients[content].items():
-            of_credit = sums[name]
-            for text, coefficient in zip(texts, found, strict=True):
-                of_credit[text] += weight * coefficient
+        alike = found.setdefault(_content(forest), Alike(forest))
+        for weights, text in zip(alike.weights, actions_of(tree, forest), strict=True):
+            weights[text].append(probability)
     assert total == 1, f"the probabilities of all outcomes sum to {total}, not 1"
     totals: dict[str, Gradient] = {name: {prefix: [0] * len(law) for prefix, law in laws.items()} for name in credits}
+    sums: dict[str, dict[tuple[str, str], Any]] = {name: defaultdict(number) for name in credits}
+    for alike in found.values():
+        numbers = rational(alike.forest) if number is Fraction else alike.forest
+        coefficients = {name: credit(numbers).tolist() for name, credit in credits.items()}
+        for node, weights in enumerate(alike.weights):
+            for text, probabilities in weights.items():
+                weight = number(_sum(probabilities))
+                for name, of_node in coefficients.items():
+                    if coefficient := of_node[node]:
+                        sums[name][text] += weight * coefficient
     for name, of_credit in sums.items():
         add_scores(totals[name], laws, [*of_credit], [*of_credit.values()])
     return totals
+
+
+class Alike:
+    """Trees of other tokens but an equal forest: every credit gives them the same coefficients."""
+
+    def __init__(self, forest: Forest) -> None:
+        self.forest = forest
+        self.weights: list[dict[tuple[str, str], list[Fraction]]] = [defaultdict(list) for _ in forest.nodes]
+        """For each node: its actions -> the probabilities of the trees that have them there."""
+
+
+def _sum(values: Sequence[Fraction]) -> Fraction:
+    """The sum by one common denominator: cheaper than a sum of two after another."""
+    denominator = math.lcm(*(value.denominator for value in values))
+    return Fraction(sum(value.numerator * (denominator // value.denominator) for value in values), denominator)
 
 
 def expected_gradient(grow: Grow, credit: Credit, mdp: MDP) -> Gradient:

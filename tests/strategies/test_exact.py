@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -109,6 +110,7 @@ class DecisionsWorld:
         return steps
 
 
+@cache
 def token_step(prefix: str, *, is_end: bool, logprob: float) -> Step:
     """One sampled token and nothing behind it."""
     step = sampled_step(1, entropy=prefix.count("1"), stop="answer" if is_end else None)
@@ -123,8 +125,13 @@ def weight(tree: Tree, leaf: int) -> Fraction:
     for node in tree.path(leaf)[1:]:
         if fork := tree.fork(node):
             assert len(set(fork.shares)) == 1
-            product *= Fraction(fork.shares[0]).limit_denominator(100)
+            product *= _fraction(fork.shares[0])
     return product
+
+
+@cache
+def _fraction(share: float) -> Fraction:
+    return Fraction(share).limit_denominator(100)
 
 
 def equal_weight(tree: Tree, leaf: int) -> Fraction:
@@ -139,7 +146,8 @@ def expected_gradient(
     weigh: Callable[[Tree, int], Fraction] = weight,
 ) -> Gradient:
     """E of sum of w R S over leaves, over every choice of the world and the strategy."""
-    total: Gradient = defaultdict(Fraction)
+    factors: dict[str, Fraction] = defaultdict(Fraction)
+    """Path -> what its score is multiplied by, over all trees that hold it."""
     mass = Fraction(0)
     for choices in every_choice(grid):
         tree = journey(make(choices), DecisionsWorld(process, choices)).tree
@@ -148,10 +156,12 @@ def expected_gradient(
             if tree.stop(leaf) == "roulette":
                 continue
             prefix = process.prefix(tree, leaf)
-            factor = choices.probability * weigh(tree, leaf) * process.rewards[prefix]
-            for at, value in process.score(prefix).items():
-                total[at] += factor * value
+            factors[prefix] += choices.probability * weigh(tree, leaf) * process.rewards[prefix]
     assert mass == 1
+    total: Gradient = defaultdict(Fraction)
+    for prefix, factor in factors.items():
+        for at, value in process.score(prefix).items():
+            total[at] += factor * value
     return dict(total)
 
 

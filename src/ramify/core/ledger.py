@@ -35,15 +35,31 @@ class Spend:
     judge_calls: int = 0
 
     def add(self, other: "Spend") -> "Spend":
-        for name in SPEND_FIELDS:
-            if amount := getattr(other, name):
-                setattr(self, name, getattr(self, name) + amount)
+        self.leaves += other.leaves
+        self.failed_leaves += other.failed_leaves
+        self.decode += other.decode
+        self.prefill_cached += other.prefill_cached
+        self.prefill_uncached += other.prefill_uncached
+        self.engine_calls += other.engine_calls
+        self.picodollars += other.picodollars
+        self.turns += other.turns
+        self.tool_calls += other.tool_calls
+        self.tool_retries += other.tool_retries
+        self.judge_calls += other.judge_calls
         return self
 
     def subtract(self, other: "Spend") -> "Spend":
-        for name in SPEND_FIELDS:
-            if amount := getattr(other, name):
-                setattr(self, name, getattr(self, name) - amount)
+        self.leaves -= other.leaves
+        self.failed_leaves -= other.failed_leaves
+        self.decode -= other.decode
+        self.prefill_cached -= other.prefill_cached
+        self.prefill_uncached -= other.prefill_uncached
+        self.engine_calls -= other.engine_calls
+        self.picodollars -= other.picodollars
+        self.turns -= other.turns
+        self.tool_calls -= other.tool_calls
+        self.tool_retries -= other.tool_retries
+        self.judge_calls -= other.judge_calls
         return self
 
     def bill(self, usage: Usage) -> "Spend":

@@ -111,8 +111,8 @@ class _Walk:
         """(N,) mean return below each node."""
         means = self.tree.reward.copy()
         for node in reversed(range(len(means))):
-            if self.children[node]:
-                means[node] = means[self.children[node]].mean()
+            if below := self.children[node]:
+                means[node] = means[below[0]] if len(below) == 1 else means[below].mean()
         return means
 
     def sums(self) -> _Sums:

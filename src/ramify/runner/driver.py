@@ -224,7 +224,7 @@ class Driver:
             if any(room < 1 for room in missing.values()) or "judge_calls" in missing:
                 self._endings[command_id] = Failure("budget")
                 continue
-            allotment = replace(need, **missing)
+            allotment = replace(need, **missing) if missing else need
             self.ledger.reserve(allotment)
             self._reserved[command_id] = allotment
             assert isinstance(flight.command, Grow | Judge)

@@ -13,6 +13,7 @@ context.
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -148,12 +149,37 @@ def drawn(law: TokenLaw, request: Request, codec: Codec, *, call: int) -> Iterat
 def _draw(law: TokenLaw, ids: Ids_T, length: int, request: Request) -> tuple[int, float, float, Probabilities_V]:
     """Draw the token at position `length` and write it into `ids`. Returns token, logprob, entropy, law."""
     raw = law.next(ids[:length])
-    summed = np.cumsum(tempered(raw, request.sampling))
+    is_fixed = raw.flags.owndata and not raw.flags.writeable
+    summed, entropy = (_weighed_once if is_fixed else _weighed)(_Same(raw), request.sampling)
     u = child_seed(request.seed, length, TOKEN_DRAWS) / 2**64
-    token = int(np.searchsorted(summed, u * summed[-1], side="right"))
+    token = int(summed.searchsorted(u * summed[-1], side="right"))
     ids[length] = token
-    positive = raw[raw > 0]
-    return token, float(np.log(raw[token])), float(-(positive * np.log(positive)).sum()), raw
+    return token, float(np.log(raw[token])), entropy, raw
+
+
+class _Same:
+    """Probabilities that equal themselves alone: the key of a cache."""
+
+    __slots__ = ("law",)
+
+    def __init__(self, law: Probabilities_V) -> None:
+        self.law = law
+
+    def __hash__(self) -> int:
+        return id(self.law)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.law is self.law
+
+
+def _weighed(same: _Same, sampling: Sampling) -> tuple[Probabilities_V, float]:
+    """Running sums of the law that tokens are drawn from, and the entropy of the law itself in nats."""
+    positive = same.law[same.law > 0]
+    return np.cumsum(tempered(same.law, sampling)), float(-(positive * np.log(positive)).sum())
+
+
+_weighed_once = lru_cache(maxsize=4096)(_weighed)
+"""For laws that are read-only: a law that returns one array again and again has it weighed once."""
 
 
 def tempered(law: Probabilities_V, sampling: Sampling) -> Probabilities_V:
