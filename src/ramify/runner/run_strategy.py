@@ -1,8 +1,8 @@
 """RunStrategy: the strategy of a run; every tree gets a fresh instance."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ramify.config.run_config import RunConfig
 from ramify.config.strategy_options import named_functions, read_options
 from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.seeds import strategy_seed
-from ramify.core.strategy import Strategy
+from ramify.core.strategy import SearchStrategy, Strategy, Vote
 from ramify.edge.error_text import error_text
 from ramify.strategies.parts.topped_up import ToppedUp
 
@@ -55,15 +55,37 @@ class RunStrategy:
 
 
 def _checked(strategy: object) -> Strategy:
-    """Refuse an object that is not a strategy and name what it lacks. For one more version it also reads
-    `unpredictable`, the old name of `post_hoc_reason`."""
+    """Refuse an object that is not a strategy: name what it lacks, or what it declares wrongly. For one more version
+    it also reads `unpredictable`, the old name of `post_hoc_reason`."""
     if hasattr(strategy, "unpredictable") and not hasattr(strategy, "post_hoc_reason"):
         type(strategy).post_hoc_reason = property(lambda each: each.unpredictable)  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(strategy, Strategy):
+        if faults := list(_declared_faults(strategy)):
+            raise ConfigError(f"{type(strategy).__name__}: {'; '.join(faults)}")
         return strategy
     wanted = ("measures", "is_order_free", "post_hoc_reason", "ask", "tell", "is_done", "phase")
     lacking = sorted(set(wanted) - set(dir(strategy)))
     raise ConfigError(f"{type(strategy).__name__} is no strategy: it lacks {', '.join(lacking)}")
+
+
+def _declared_faults(strategy: Strategy) -> Iterator[str]:
+    """What is wrong with the attributes that a strategy declares, a phrase each."""
+    declared: dict[str, Any] = {
+        name: getattr(strategy, name) for name in ("measures", "is_order_free", "post_hoc_reason")
+    }
+    if isinstance(declared["measures"], str) or not (
+        isinstance(declared["measures"], Set) and all(isinstance(name, str) for name in declared["measures"])
+    ):
+        yield f"measures = {declared['measures']!r}: a frozenset of names is needed, e.g. frozenset({{'entropy'}})"
+    if not isinstance(declared["is_order_free"], bool):
+        yield f"is_order_free = {declared['is_order_free']!r}: True or False is needed"
+    if not isinstance(declared["post_hoc_reason"], str):
+        yield f"post_hoc_reason = {declared['post_hoc_reason']!r}: a text is needed, '' if there is no reason"
+    has = {name for name in ("vote", "candidates") if hasattr(strategy, name)}
+    if len(has) == 1:
+        yield f"it has {has.pop()} alone: a search has both vote and candidates, any other strategy neither"
+    elif isinstance(strategy, SearchStrategy) and strategy.vote not in get_args(Vote):
+        yield f"vote = {strategy.vote!r}: one of {', '.join(map(repr, get_args(Vote)))} is needed"
 
 
 def _options(strategy: Any, config: RunConfig) -> Any:
