@@ -29,7 +29,7 @@ from ramify.runner.tools import isolation_of
 from ramify.store.commit import Writing
 from ramify.store.journal import is_begun
 from ramify.store.layout import JOURNAL, is_sharded, shard_of, shard_path
-from ramify.store.records import Header, ShardValue, WeightsValue
+from ramify.store.records import Header, ReadingValue, ShardValue, WeightsValue
 from ramify.store.replay import Replayed, replay
 from ramify.store.shards import ShardedFolder
 from ramify.store.store import FolderStore, header_and_config, refuse_occupied
@@ -121,6 +121,14 @@ def header_of(run: Prepared) -> Header:
         isolation=isolation_of(run.tools),
         created=time.time(),
         shard=None if (shard := run.portion.shard) == WHOLE else ShardValue(index=shard.index, count=shard.count),
+        reading=ReadingValue(
+            format=type(run.format).__name__,
+            stops=run.format.stops,
+            judges=tuple(sorted(run.rules.codecs)),
+            is_text=not run.codec.is_exact,
+            post_hoc_reasons=run.post_hoc_reasons,
+            has_post_hoc_rule=run.post_hoc is not None,
+        ),
     )
 
 

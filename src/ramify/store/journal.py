@@ -18,10 +18,14 @@ from typing import BinaryIO
 
 from ramify.core.errors import FolderBusy, StoreError
 from ramify.store.commit import GroupCommit, Writing, sync_folder
-from ramify.store.framing import Lines, Position, check_version, decode, file_name, parse, sound_end
+from ramify.store.framing import FRAME_BYTES, Lines, Position, check_version, decode, file_name, parse, sound_end
+from ramify.store.plain_file import open_plain, refuse_link, writable
 from ramify.store.records import Header, Record, RunRecord, Sealed
 
 LOCK = "lock"
+MAX_FILE_BYTES = 2 * Writing().max_file_bytes
+"""A larger file is no file of a journal: one that a run writes ends with the first record past half of this."""
+MAX_LINE_BYTES = Writing().max_record_bytes + FRAME_BYTES
 _HEADER_BEGINS = b'{"n":0,"record":"header",'
 _FILE_NAME = re.compile(r"\d{6}\.jsonl")
 
@@ -74,7 +78,8 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         with store_errors("lock", folder):
-            self._descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            refuse_link(folder)
+            self._descriptor = writable(folder / LOCK, os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -99,17 +104,24 @@ class FolderLock:
 def file_paths(folder: Path) -> list[Path]:
     """The files of a journal in order. Raises `StoreError` if there is none."""
     with store_errors("read the journal", folder):
+        refuse_link(folder)
         paths = sorted(path for path in folder.iterdir() if _FILE_NAME.fullmatch(path.name))
     if not paths:
         raise StoreError(f"{folder} holds no journal")
     return paths
 
 
+def open_file(path: Path) -> BinaryIO:
+    """One file of a journal, for reading."""
+    return open_plain(path, max_bytes=MAX_FILE_BYTES)
+
+
 def raw_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file as it is now. Lines that a writer adds meanwhile are not seen."""
+    """The lines of a file as it is now, in pieces where they are longer than any record. Lines that a writer adds
+    meanwhile are not seen."""
     left = os.fstat(file.fileno()).st_size
     while left > 0:
-        line = file.readline(left)
+        line = file.readline(min(left, MAX_LINE_BYTES))
         left -= len(line)
         if not line:
             return
@@ -120,9 +132,9 @@ def is_begun(folder: Path) -> bool:
     """Whether anything was ever recorded in `folder`. A crash may come before the first header is complete."""
     first, second = folder / file_name(0), folder / file_name(1)
     with store_errors("read the journal", folder):
-        if second.exists() or not first.exists():
-            return second.exists()
-        with first.open("rb") as file:
+        if os.path.lexists(second) or not os.path.lexists(first):
+            return os.path.lexists(second)
+        with open_file(first) as file:
             raw = next(raw_lines(file), b"")
     return raw.endswith(b"\n") or not _HEADER_BEGINS.startswith(raw[9 : 9 + len(_HEADER_BEGINS)])
 
@@ -153,11 +165,11 @@ class Reader:
                 self._refuse_unless(self.is_sealed, "another file follows, and this one is not sealed")
                 self.position.turn()
                 self.is_sealed = False
-            with store_errors("read", path), path.open("rb") as file:
+            with store_errors("read", path), open_file(path) as file:
                 yield from self._read(file)
 
     def _read_header(self) -> Header:
-        with store_errors("read", self._files[0]), self._files[0].open("rb") as file:
+        with store_errors("read", self._files[0]), open_file(self._files[0]) as file:
             raw = next(raw_lines(file), b"")
         if not is_begun(self.folder):
             raise StoreError(f"{self.folder} holds no whole record: nothing was done in that run; start it anew")

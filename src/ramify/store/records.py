@@ -176,6 +176,22 @@ class ShardValue(JournalValue, frozen=True):
     count: int
 
 
+class ReadingValue(JournalValue, frozen=True):
+    """What the parts of a run decide about reading it, so that it is read without loading them."""
+
+    format: str
+    """Class of the format, for people."""
+    stops: tuple[str, ...] = ()
+    """Stop words, which a fork must not cut."""
+    judges: tuple[str, ...] = ()
+    """Actions of judges with their own tokenizer, in the order of `weights` behind the first."""
+    is_text: bool = False
+    """Whether the policy's ids only carry text, so that no rows of tokens can be made."""
+    post_hoc_reasons: tuple[str, ...] = ()
+    has_post_hoc_rule: bool = False
+    """Whether the strategy can say where it would fork any finished path."""
+
+
 class Header(JournalValue, frozen=True, tag="header", tag_field="record"):
     """First record of every file of a journal; it identifies the run."""
 
@@ -195,6 +211,8 @@ class Header(JournalValue, frozen=True, tag="header", tag_field="record"):
     """A factory, because a plain default would be left out on disk."""
     shard: ShardValue | None = None
     """Which part of a divided run this is; None = the journal holds the whole run."""
+    reading: ReadingValue | None = None
+    """None = an earlier version began the run."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.created):
