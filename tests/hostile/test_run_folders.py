@@ -108,10 +108,10 @@ def begun(capsys: pytest.CaptureFixture[str], run: Path, *settings: str, engine:
     assert said.code == 0, said.err
 
 
-def forged(run: Path, text: str) -> None:
+def forged(run: Path, text: str, **fields: object) -> None:
     """Give a run another configuration, with its hash and checksum, as whoever sends a run may."""
     header = Reader(run / "journal").header
-    header = msgspec.structs.replace(header, config_hash=config_hash(text))
+    header = msgspec.structs.replace(header, config_hash=config_hash(text), **fields)
     file = run / "journal" / "000000.jsonl"
     rest = file.read_bytes().splitlines(keepends=True)[1:-1]  # without the seal, whose checksum is another's
     file.write_bytes(frame(0, None, encode(header)) + b"".join(rest))
@@ -297,3 +297,124 @@ def test_a_tokenizer_that_is_no_file_is_refused(tmp_path: Path, capsys: pytest.C
     os.mkfifo(model / "tokenizer_config.json")
     said = looked_at(capsys, "show", tmp_path / "run")
     assert said.code == 3 and "tokenizer_config.json" in said.err
+
+
+# -- going on with a run ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def strangers_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, Path]:
+    """A run that another user began, which names a plug-in, an MCP server and an address; and what a load leaves."""
+    file, mark = planted(tmp_path)
+    run, sent = tmp_path / "theirs", tmp_path / "run"
+    with monkeypatch.context() as other:
+        other.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+        begun(capsys, run, SETTINGS["task"].format(file), SETTINGS["judge"].format(file))
+    shutil.copytree(run, sent)
+    again = file.with_name("again.py")
+    again.write_text(file.read_text("utf-8"), "utf-8")
+    text = (sent / "config.toml").read_text("utf-8").replace(str(file), str(again))
+    evil = f'\n[tools.use.evil]\nkind = "mcp"\n[tools.use.evil.options]\ncommand = "touch"\nargs = ["{mark}"]\n'
+    forged(sent, text + evil + '[tools.use.web]\nkind = "retriever"\noptions = {base_url = "http://10.1.2.3:80"}\n')
+    mark.unlink()
+    return sent, mark
+
+
+def test_a_run_that_another_user_began_needs_trust_to_go_on(
+    strangers_run: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run of another user, or changed after it began, goes on only with --trust, and says what it would run."""
+    run, mark = strangers_run
+    said = looked_at(capsys, "resume", run)
+    assert said.code == 3 and not mark.exists()
+    for wanted in ("again.py (task.name)", "again.py (judges.mine)", f"starts touch {mark}", "http://10.1.2.3:80"):
+        assert wanted in said.err, said.err
+    assert f"ramify resume {run} --trust" in said.err
+
+
+def test_a_run_of_another_user_goes_on_when_it_is_trusted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--trust goes on with another user's run after it said what runs."""
+    file, mark = planted(tmp_path)
+    begun(capsys, tmp_path / "run", SETTINGS["task"].format(file))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    said = looked_at(capsys, "resume", tmp_path / "run")
+    assert said.code == 3 and str(file) in said.err and "--trust" in said.err
+    said = looked_at(capsys, "resume", tmp_path / "run", "--trust")
+    assert said.code == 0 and str(file) in said.err
+    assert mark.exists()
+
+
+def test_a_run_whose_configuration_was_edited_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A configuration edited after the run began is refused, also when its hash in the header was edited with it."""
+    begun(capsys, tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    text = config.read_text("utf-8") + "# edited\n"
+    config.write_text(text, "utf-8")
+    said = looked_at(capsys, "resume", tmp_path / "run")
+    assert said.code == 3 and "not what the run began with" in said.err
+    header = Reader(tmp_path / "run" / "journal").header
+    forged(tmp_path / "run", text)
+    assert Reader(tmp_path / "run" / "journal").header.mac == header.mac
+    said = looked_at(capsys, "resume", tmp_path / "run")
+    assert said.code == 3 and "--trust" in said.err
+
+
+@pytest.mark.parametrize("header", [{"mac": ""}, {"mac": "", "reading": None}])
+def test_a_signature_cannot_be_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], header: dict[str, object]
+) -> None:
+    """A run whose signature was taken away is no run of yours, whatever version it says began it."""
+    file, mark = planted(tmp_path)
+    begun(capsys, tmp_path / "run", SETTINGS["engine"].format(file))
+    mark.unlink()
+    forged(tmp_path / "run", (tmp_path / "run" / "config.toml").read_text("utf-8"), **header)
+    said = looked_at(capsys, "resume", tmp_path / "run")
+    assert said.code == 3 and "--trust" in said.err and not mark.exists()
+
+
+def test_your_own_run_goes_on_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that you began here goes on without a flag, also as a copy in another folder."""
+    begun(capsys, tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    for run in (tmp_path / "run", tmp_path / "copy"):
+        assert looked_at(capsys, "resume", run).code == 0
+
+
+def test_a_key_that_cannot_be_kept_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the key of your runs cannot be kept, the run says so when it begins and needs --trust to go on."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    said = ramify(capsys, "rollout", "--engine", "scripted", "--prompts", 1, "--out", tmp_path / "run")
+    assert said.code == 0 and str(tmp_path / "file") in said.err and "--trust" in said.err
+    assert looked_at(capsys, "resume", tmp_path / "run").code == 3
+    assert looked_at(capsys, "resume", tmp_path / "run", "--trust").code == 0
+
+
+@pytest.mark.parametrize("fault", ["mode", "link", "short", "FIFO"])
+def test_a_key_that_others_may_know_is_not_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """A key that others may read, or that is no file of yours, signs nothing."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    begun(capsys, tmp_path / "run")
+    key = tmp_path / "state" / "ramify" / "run-key"
+    assert key.stat().st_mode & 0o777 == 0o600 and key.parent.stat().st_mode & 0o777 == 0o700
+    match fault:
+        case "mode":
+            key.chmod(0o644)
+        case "link":
+            key.rename(tmp_path / "key")
+            key.symlink_to(tmp_path / "key")
+        case "short":
+            key.write_bytes(b"short")
+        case _:
+            key.unlink()
+            os.mkfifo(key, 0o600)
+    said = looked_at(capsys, "resume", tmp_path / "run")
+    assert said.code == 3 and str(key) in said.err

@@ -17,32 +17,35 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
     add_ray_flags(parser)
+    parser.add_argument(
+        "--trust", action="store_true", help="go on with a run that another user, or another machine, began"
+    )
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.running import run_shown
-    from ramify.config.configure import from_toml
+    from ramify.config.configure import recorded
     from ramify.store.layout import shard_of
     from ramify.store.store import header_and_config
 
     where = ray_flags(options)
     header, config = header_and_config(options.run)
     return run_shown(
-        lambda progress: _grow(options.run, where, progress),
+        lambda progress: _grow(options.run, where, progress, is_trusted=options.trust),
         options.run,
         terminal,
         title="resume",
-        num_trees=shard_of(header).size(from_toml(config, source=str(options.run)).prompts),
+        num_trees=shard_of(header).size(recorded(config, source=str(options.run)).prompts),
         is_json=options.json,
     )
 
 
-def _grow(run: Path, where: RayFlags | None, progress: "RunProgress") -> "RunReport":
+def _grow(run: Path, where: RayFlags | None, progress: "RunProgress", *, is_trusted: bool) -> "RunReport":
     if where is None:
         from ramify.runner import folder
 
-        return folder.resume(run, observers=[progress.observe])
+        return folder.resume(run, observers=[progress.observe], is_trusted=is_trusted)
     from ramify.sharded import ray
     from ramify.store.layout import is_sharded
 
@@ -51,4 +54,4 @@ def _grow(run: Path, where: RayFlags | None, progress: "RunProgress") -> "RunRep
             f"--ray: {run} was started without --ray and has one journal; continue with: ramify resume {run}"
         )
     shown = {"show": progress.show, "say": progress.say}
-    return ray.resume(run, num_workers=where.num_workers, address=where.address, **shown)
+    return ray.resume(run, is_trusted=is_trusted, num_workers=where.num_workers, address=where.address, **shown)

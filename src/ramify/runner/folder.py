@@ -19,8 +19,9 @@ from ramify.core.shard import WHOLE, Portion
 from ramify.runner import loop
 from ramify.runner.build import Measured, prepared_run, problems_of
 from ramify.runner.deadline import finished
-from ramify.runner.events import Observer, Resumed, TailCut
+from ramify.runner.events import Noticed, Observer, Resumed, TailCut
 from ramify.runner.log import RunLog
+from ramify.runner.permission import check_permitted, signed, unsigned_reason
 from ramify.runner.prepared import Prepared
 from ramify.runner.recorder import Recorder
 from ramify.runner.report import RunReport
@@ -44,9 +45,16 @@ def begin(
     return loop.run(_begin(config, path, observers, measured))
 
 
-def resume(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
+def resume(path: Path, *, observers: Iterable[Observer] = (), is_trusted: bool = False) -> RunReport:
     """Continue a run that was killed or interrupted. Recorded steps are not generated again. This process alone
-    finishes a divided run."""
+    finishes a divided run.
+
+    Raises `StoreError`, before anything of it is loaded, if this user did not begin the run on this machine and it is
+    not trusted.
+    """
+    observers = list(observers)
+    if (told := check_permitted(path, is_trusted=is_trusted)) is not None:
+        notice(told, observers)
     if is_sharded(path):
         return loop.run(grow_here(path, observers=observers))
     return loop.run(grow_on(path, observers))
@@ -62,14 +70,16 @@ async def grow_new(run: Run, path: Path, observers: Iterable[Observer], *, text:
 
     The folder is created after all engines and tools have answered. If a run cannot start, no folder is created.
     """
-    prepared = run.prepared
-    header, writing = header_of(prepared), Writing(durability=prepared.config.durability)
+    prepared, observers = run.prepared, list(observers)
+    config, writing = text or to_toml(prepared.config), Writing(durability=prepared.config.durability)
     try:
         await run.connect()
-        store = FolderStore.create(path, header, text or to_toml(prepared.config), writing=writing)
+        store = FolderStore.create(path, signed(header_of(prepared), config), config, writing=writing)
     except BaseException:
         await finished(run.close())
         raise
+    if text is None and (told := unsigned_reason()) is not None:
+        notice(told, observers)
     return await _grow(run, store, observers, known={})
 
 
@@ -106,6 +116,12 @@ async def _grow(
             return await run.grow(observed, replayed=known, keep_up=store.room)
         finally:
             await finished(run.close())
+
+
+def notice(what: str, observers: Iterable[Observer]) -> None:
+    """Tell the observers of a run something that people should know."""
+    for observer in observers:
+        observer(Noticed(what))
 
 
 def header_of(run: Prepared) -> Header:
@@ -146,7 +162,8 @@ async def checked_start(config: RunConfig) -> tuple[Header, str, Sequence[Proble
     run = Run(prepared_run(config))
     try:
         await run.connect()
-        return header_of(run.prepared), to_toml(run.prepared.config), run.prepared.problems
+        config = to_toml(run.prepared.config)
+        return signed(header_of(run.prepared), config), config, run.prepared.problems
     finally:
         await finished(run.close())
 

@@ -19,6 +19,7 @@ from ramify.edge.ray_cluster import ROOM_S, joined, library, num_cpus
 from ramify.runner import loop
 from ramify.runner.build import problems_of
 from ramify.runner.folder import checked_start
+from ramify.runner.permission import check_permitted, unsigned_reason
 from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally
 from ramify.sharded.run import RESTARTS, RestartPolicy, ShardedRun
@@ -58,6 +59,8 @@ def rollout(
             reserved(number) as launcher,
             closing(ShardedFolder.create(out, header, text, num_shards=number)) as folder,
         ):
+            if (told := unsigned_reason()) is not None:
+                say(told)
             run = ShardedRun(folder, problems, launcher, num_workers=number, show=show, say=say, restarts=restarts)
             return loop.run(run.grow())
 
@@ -70,8 +73,12 @@ def resume(
     show: Show = lambda tally: None,
     say: Say = lambda text: None,
     restarts: RestartPolicy = RESTARTS,
+    is_trusted: bool = False,
 ) -> RunReport:
-    """Continue a sharded run with Ray actors, `num_workers` shards at a time. Arguments as in `rollout`."""
+    """Continue a sharded run with Ray actors, `num_workers` shards at a time. Arguments as in `rollout`. Raises
+    `StoreError` if this user did not begin the run on this machine and it is not trusted."""
+    if (told := check_permitted(path, is_trusted=is_trusted)) is not None:
+        say(told)
     library()
     with closing(ShardedFolder.open(path.absolute())) as folder, joined(address, num_workers):
         problems = problems_of(from_toml(folder.config))

@@ -213,6 +213,8 @@ class Header(JournalValue, frozen=True, tag="header", tag_field="record"):
     """Which part of a divided run this is; None = the journal holds the whole run."""
     reading: ReadingValue | None = None
     """None = an earlier version began the run."""
+    mac: str = ""
+    """Shows which user began the run (`ownership`); empty = nobody can tell."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.created):
