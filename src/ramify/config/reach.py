@@ -1,10 +1,12 @@
 """Reach: what a configuration makes a run load, start, connect to or open, for whoever must decide whether to trust it.
 
-Built-in parts and shipped models reach nothing. A name is told, never looked up: nothing is loaded here.
+Built-in parts and shipped models reach nothing. `reach` tells names and looks none up: it loads nothing.
 """
 
+import importlib.util
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -27,7 +29,7 @@ def named_parts(config: RunConfig) -> Iterator[tuple[str, plugins.Kind, str]]:
     """Setting, kind and name of every plug-in that a setting names."""
     yield "task.name", "task", config.task.name
     yield "strategy.name", "strategy", config.strategy.name
-    yield from ((f"{path}.name", "engine", engine.name) for path, engine in _engines(config).items())
+    yield from ((f"{path}.name", "engine", engine.name) for path, engine in engines_of(config).items())
     yield from ((f"tools.use.{name}", "tool", tool.kind or name) for name, tool in config.tools.use.items())
     yield from ((f"judges.{name}", "judge", judge.kind or name) for name, judge in config.judges.items())
     if config.format is not None:
@@ -37,8 +39,30 @@ def named_parts(config: RunConfig) -> Iterator[tuple[str, plugins.Kind, str]]:
     yield "rows.sample", "sample", config.rows.sample
 
 
-def _engines(config: RunConfig) -> Mapping[str, EngineConfig]:
+def engines_of(config: RunConfig) -> Mapping[str, EngineConfig]:
+    """Setting -> engine, the policy's first."""
     return {"engine": config.engine, **{f"engines.{name}": engine for name, engine in config.engines.items()}}
+
+
+def plugin_files(config: RunConfig) -> list[Path]:
+    """The files that the named plug-ins come from, without those of this package. A module that is named is looked up,
+    which may load the packages around it."""
+    texts = (text for _, text in _texts(msgspec.to_builtins(config), ""))
+    files = {Path(found[1]) for text in texts if (found := _OF_FILE.fullmatch(text))}
+    named = (name for _, kind, name in named_parts(config) if not plugins.is_built_in(kind, name))
+    files |= {path for name in named if (path := _module_file(name.rpartition(":")[0])) is not None}
+    return sorted(path for path in files if path.is_file())
+
+
+def _module_file(module: str) -> Path | None:
+    """The file of a module outside this package; None = it has none."""
+    if not module or module.endswith(".py") or module.partition(".")[0] in ("ramify", "__main__"):
+        return None
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin and spec.has_location else None
 
 
 def _parts(config: RunConfig) -> Iterator[str]:
@@ -52,7 +76,7 @@ def _parts(config: RunConfig) -> Iterator[str]:
 
 
 def _servers(config: RunConfig) -> Iterator[str]:
-    for path, engine in _engines(config).items():
+    for path, engine in engines_of(config).items():
         if engine.model is not None and engine.model not in MODELS:
             yield f"uses the model {engine.model} ({path}.model)"
         if engine.replicas:

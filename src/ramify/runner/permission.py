@@ -21,6 +21,14 @@ def signed(header: Header, config: str) -> Header:
         return header
 
 
+def is_signed_here(header: Header, config: str) -> bool:
+    """Whether this user's secret signed the run."""
+    try:
+        return ownership.is_own(header, config)
+    except StoreError:
+        return False
+
+
 def unsigned_reason() -> str | None:
     """Why runs that begin here are not signed; None = they are."""
     try:

@@ -6,7 +6,7 @@ cluster ends with it, and nothing else does.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,8 @@ from ramify.core.shard import Portion
 from ramify.edge.ray_cluster import ROOM_S, joined, library, num_cpus
 from ramify.runner import loop
 from ramify.runner.build import problems_of
-from ramify.runner.folder import checked_start
+from ramify.runner.folder import checked_start, settle_shards
+from ramify.runner.inputs import remarks
 from ramify.runner.permission import check_permitted, unsigned_reason
 from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally
@@ -74,14 +75,19 @@ def resume(
     say: Say = lambda text: None,
     restarts: RestartPolicy = RESTARTS,
     is_trusted: bool = False,
+    accept: Collection[str] = (),
 ) -> RunReport:
-    """Continue a sharded run with Ray actors, `num_workers` shards at a time. Arguments as in `rollout`. Raises
-    `StoreError` if this user did not begin the run on this machine and it is not trusted."""
+    """Continue a sharded run with Ray actors, `num_workers` shards at a time. Arguments as in `rollout` and in
+    `runner.folder.resume`, whose refusals it has."""
     if (told := check_permitted(path, is_trusted=is_trusted)) is not None:
         say(told)
     library()
     with closing(ShardedFolder.open(path.absolute())) as folder, joined(address, num_workers):
-        problems = problems_of(from_toml(folder.config))
+        config = from_toml(folder.config)
+        problems = problems_of(config)
+        settle_shards(folder, config, problems, accept=accept)
+        for remark in remarks(folder.header):
+            say(remark)
         number = min(num_workers or num_cpus(), len(folder.shards))
         with reserved(number) as launcher:
             run = ShardedRun(folder, problems, launcher, num_workers=number, show=show, say=say, restarts=restarts)

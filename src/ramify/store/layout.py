@@ -15,7 +15,7 @@ import msgspec
 from ramify.core.errors import StoreError
 from ramify.core.shard import WHOLE, Shard, shards_of
 from ramify.store.commit import sync_folder
-from ramify.store.journal import Reader, is_begun, store_errors
+from ramify.store.journal import Reader, damaged_header, is_begun, store_errors
 from ramify.store.plain_file import new_plain, read_plain, refuse_link
 from ramify.store.records import Header, OpenedRecord, RunRecord
 
@@ -83,6 +83,12 @@ def parts(path: Path) -> list[RunPart]:
         every = [RunPart(shard_path(path, shard.index), shard) for shard in shards_of(layout_of(path).num_shards)]
         return [part for part in every if is_begun(part.path / JOURNAL)]
     return [RunPart(path, shard_of(Reader(path / JOURNAL).header))]
+
+
+def damaged_headers(path: Path) -> list[str]:
+    """What is wrong with the first lines of the run's journals, where a copy is read for one."""
+    folders = [part.path / JOURNAL for part in parts(path)]
+    return [damaged_header(folder) for folder in folders if Reader(folder).is_header_damaged]
 
 
 def shard_of(header: Header) -> Shard:

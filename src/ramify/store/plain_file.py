@@ -1,9 +1,10 @@
 """Plain file: opens the files of a run folder, which somebody else may have made.
 
-Only regular files are opened, never through a link, and opening never waits: a FIFO, a device or a link is a
-`StoreError` that names it. A file that is written has one name: through a hard link another file would change.
+Only regular files are opened, never through a link, and opening never waits: a FIFO, a device or a link raises an error
+that says what it is. A file that is written has one name: through a hard link another file would change.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -25,16 +26,23 @@ _KINDS: Final[tuple[tuple[Callable[[int], bool], str], ...]] = (
 )
 
 
+class OddFile(OSError):
+    """Something stands in the place of a run's file that is not opened."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(errno.EINVAL, why)
+
+
 def open_plain(path: Path, *, max_bytes: int) -> BinaryIO:
-    """Open a regular file of at most `max_bytes` for reading. Raises `StoreError` for anything else, `OSError` if it
-    cannot be opened."""
+    """Open a regular file of at most `max_bytes` for reading. Raises `OddFile` for anything else, another `OSError`
+    if it cannot be opened."""
     _refuse_other_kinds(path, os.lstat(path))
     file = os.fdopen(os.open(path, os.O_RDONLY | GUARDED), "rb")
     try:
         found = os.fstat(file.fileno())
         _refuse_other_kinds(path, found)
         if found.st_size > max_bytes:
-            raise StoreError(f"{path} has {found.st_size:,} bytes; a run writes at most {max_bytes:,} there")
+            raise OddFile(f"{path.name} has {found.st_size:,} bytes, and a run writes at most {max_bytes:,} there")
     except BaseException:
         file.close()
         raise
@@ -50,7 +58,7 @@ def read_plain(path: Path, *, max_bytes: int) -> bytes:
 def writable(path: Path, flags: int) -> int:
     """The descriptor of a regular file with one name, opened with `flags`, or of a new one if they have `O_CREAT`.
 
-    Raises `StoreError` for anything else, `OSError` if it cannot be opened.
+    Raises `OddFile` for anything else, another `OSError` if it cannot be opened.
     """
     if os.path.lexists(path):
         _refuse_shared(path, os.lstat(path))
@@ -87,13 +95,13 @@ def _refuse_other_kinds(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         kind = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), "no file")
         led = f" to {str(path.readlink())!r}" if kind == "a link" else ""
-        raise StoreError(f"{path} is {kind}{led}; a run has a plain file there, and nothing else is opened")
+        raise OddFile(f"{path.name} is {kind}{led}; a run has a plain file there, and nothing else is opened")
 
 
 def _refuse_shared(path: Path, found: os.stat_result) -> None:
     _refuse_other_kinds(path, found)
     if found.st_nlink > 1:
-        raise StoreError(
-            f"{path} has {found.st_nlink} names (hard links), so writing here would change another folder; "
-            "copy the run (cp -r) and use the copy"
+        raise OddFile(
+            f"{path.name} has {found.st_nlink} names (hard links), so writing would change another folder too; copy the run "
+            "(cp -r) and use the copy"
         )

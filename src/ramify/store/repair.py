@@ -13,7 +13,16 @@ from typing import NamedTuple
 from ramify.core.errors import StoreError
 from ramify.store.commit import sync_folder
 from ramify.store.framing import check_version, decode, parse, sound_end
-from ramify.store.journal import FolderLock, Journal, Reader, file_paths, open_file, raw_lines, store_errors
+from ramify.store.journal import (
+    FolderLock,
+    Journal,
+    Reader,
+    file_paths,
+    header_copy,
+    open_file,
+    raw_lines,
+    store_errors,
+)
 from ramify.store.plain_file import refuse_link
 from ramify.store.records import Header, OpenedRecord, Record, RunRecord, Sealed, TreeRecord
 
@@ -140,12 +149,12 @@ def _is_whole(folder: Path) -> bool:
             pass
     except StoreError:
         return False
-    return reader.torn is None
+    return reader.torn is None and not reader.is_header_damaged
 
 
 def _rewrite(folder: Path, lines: list[SoundLine], report: Repair) -> None:
     """Write the kept records to a folder beside the journal."""
-    header = next((record for _, _, record in _records(lines) if isinstance(record, Header)), None)
+    header = next((record for _, _, record in _records(lines) if isinstance(record, Header)), None) or _copied(folder)
     if header is None:
         raise StoreError(f"the journal {folder} cannot be repaired: no header is left in it")
     target = _repaired(folder)
@@ -162,6 +171,13 @@ def _rewrite(folder: Path, lines: list[SoundLine], report: Repair) -> None:
                 journal.sync()
     finally:
         journal.close()
+
+
+def _copied(folder: Path) -> Header | None:
+    """The header of the copy; None = there is none."""
+    line = parse(header_copy(folder))
+    record = None if line is None else decode(line.body)
+    return record if isinstance(record, Header) else None
 
 
 def _records(lines: list[SoundLine]) -> Iterator[tuple[int, int | None, Record]]:

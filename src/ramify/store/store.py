@@ -18,7 +18,19 @@ import msgspec
 
 from ramify.core.errors import StoreError
 from ramify.store.commit import Writing, sync_folder
-from ramify.store.journal import LOCK, Contents, FolderLock, Journal, Reader, TornTail, is_begun, read, store_errors
+from ramify.store.journal import (
+    COPY,
+    LOCK,
+    Contents,
+    FolderLock,
+    Journal,
+    Reader,
+    TornTail,
+    is_begun,
+    read,
+    store_errors,
+    write_header_copy,
+)
 from ramify.store.layout import JOURNAL, LAYOUT, LAYOUT_DRAFT, SHARDS, is_sharded, layout_of, parts, records
 from ramify.store.plain_file import new_plain, read_plain, refuse_link, refuse_strangers_link
 from ramify.store.records import Header, RunRecord
@@ -88,6 +100,8 @@ class SavedRun:
     records: list[RunRecord]
     torn: TornTail | None = None
     """What a crash left at the end of the journal, if anything."""
+    is_header_damaged: bool = False
+    """Whether the header was read from its copy."""
 
 
 class FolderStore:
@@ -125,6 +139,7 @@ class FolderStore:
                 for left_over in CONFIGS:
                     (path / left_over).unlink(missing_ok=True)
                 write_text(path / config_name, config)
+            write_header_copy(path / JOURNAL, header)
             return cls(path, header, Journal.create(path / JOURNAL, header, writing=writing, lock=lock))
         except BaseException:
             lock.release()
@@ -198,7 +213,7 @@ def config_hash(config: str) -> str:
 
 def _saved(path: Path, contents: Contents) -> SavedRun:
     name, config = _config(path, contents.header)
-    return SavedRun(contents.header, config, name, contents.records, contents.torn)
+    return SavedRun(contents.header, config, name, contents.records, contents.torn, contents.is_header_damaged)
 
 
 def _config(path: Path, header: Header) -> tuple[ConfigName, str]:
@@ -244,7 +259,7 @@ def refuse_occupied(path: Path) -> None:
             names |= {f"{SHARDS}/{entry.name}" for entry in (path / SHARDS).iterdir() if entry.name != LOCK}
     if LAYOUT in names or (JOURNAL in names and is_begun(path / JOURNAL)):
         raise StoreError(f"{path} holds a run already; go on with `ramify resume {path}` or choose another folder")
-    foreign = sorted(names - {JOURNAL, LOG, SHARDS, LAYOUT_DRAFT, *CONFIGS})
+    foreign = sorted(names - {JOURNAL, COPY, LOG, SHARDS, LAYOUT_DRAFT, *CONFIGS})
     if foreign:
         raise StoreError(f"{path} is not empty and no run (it holds {foreign[0]!r}); choose a new folder")
 
