@@ -1,7 +1,9 @@
 """Settings of all tests. No deadline a case: a busy machine is no fault of the code."""
 
 import gc
+import os
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -9,6 +11,9 @@ from hypothesis import settings
 
 settings.register_profile("ramify", deadline=None)
 settings.load_profile("ramify")
+STATE = tempfile.TemporaryDirectory(prefix="ramify-state-")
+os.environ["XDG_STATE_HOME"] = STATE.name
+"""Runs that tests begin are signed with a key of their own, also in processes that tests start."""
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Begun in the background of a script: Ctrl-C would be ignored here, and by every process that tests begin.
     signal.signal(signal.SIGINT, signal.default_int_handler)

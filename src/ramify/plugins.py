@@ -10,7 +10,9 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -133,6 +135,28 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
 )
 
 
+_built_in_only: ContextVar[bool] = ContextVar("built_in_only", default=False)
+
+
+class NotLoaded(RamifyError):
+    """A plug-in was needed where only built-in ones may be loaded."""
+
+
+@contextmanager
+def built_in_only() -> Iterator[None]:
+    """Load only built-in plug-ins meanwhile; any other raises `NotLoaded`. Looking at a run of somebody else runs none
+    of that person's code."""
+    token = _built_in_only.set(True)
+    try:
+        yield
+    finally:
+        _built_in_only.reset(token)
+
+
+def is_built_in(kind: Kind, name: str | None) -> bool:
+    return name in TABLE[kind]
+
+
 def known(kind: Kind) -> tuple[str, ...]:
     """Built-in names of one kind."""
     return tuple(sorted(TABLE[kind]))
@@ -141,6 +165,11 @@ def known(kind: Kind) -> tuple[str, ...]:
 def find(kind: Kind, name: str) -> Any:
     """What `name` names: a built-in, `path/to/file.py:Name` or `package.module:Name`. Imports it. Raises
     `ConfigError`."""
+    if _built_in_only.get() and not is_built_in(kind, name):
+        raise NotLoaded(
+            f"{kind} {name!r} is not built in, and looking at a run loads nothing that the run names; if you trust "
+            "whoever made the run, --trust loads it"
+        )
     place = TABLE[kind].get(name, name)
     source, colon, attribute = place.rpartition(":")
     if not colon or not source or not attribute:

@@ -420,3 +420,24 @@ def test_what_goes_between_processes_can_be_pickled(tmp_path: Path):
 
 async def _both(worker: ShardWorker) -> tuple[ShardEnd, Tally]:
     return await worker.grow(), await worker.tally()
+
+
+def test_a_divided_run_knows_its_inputs(tmp_path: Path) -> None:
+    questions = tmp_path / "q.jsonl"
+
+    def write_gold(gold: str) -> None:
+        rows = (f'{{"question": "what is {i} and 1?", "gold": "{gold}"}}\n' for i in range(4))
+        questions.write_text("".join(rows), "utf-8")
+
+    write_gold("1")
+    flags = {"data.path": str(questions), "data.answer": "gold", "task.name": "data", "prompts": 4}
+    problems = divided(config("chains", **flags), tmp_path / "run", num_shards=3)
+    loop.run(grow_shard(tmp_path / "run", Shard(0, 3).of(problems)))
+    write_gold("2")
+    with pytest.raises(StoreError, match=r"data: the gold answers\n.*--accept data"):
+        resume(tmp_path / "run")
+    report = resume(tmp_path / "run", accept=["data"])
+    assert (report.trees, report.failed_trees) == (4, 0)
+    reasons = {row.uid: " ".join(row.reasons) for row in Saved.open(tmp_path / "run").rows()}
+    assert {uid for uid, reason in reasons.items() if "other data" in reason} == {"1", "2"}
+    resume(tmp_path / "run")

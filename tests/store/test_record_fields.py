@@ -161,8 +161,9 @@ def test_every_value_of_the_journal_is_the_record_of_a_value_above() -> None:
     own = {type(record).__name__ for record in RECORDS}
     values = {kind.__name__ for kind in vars(records).values() if _is_record(kind)} - own
     recorded = {f"{type(value).__name__}Value" for value, *_ in CASES} - {"ProblemValue", "SamplingValue"}
+    of_header = {"WeightsValue", "ShardValue", "ReadingValue", "InputsValue"}
     named_otherwise = {"OriginationValue": "SourceValue"}
-    assert {named_otherwise.get(name, name) for name in recorded} == values - {"WeightsValue", "ShardValue"}
+    assert {named_otherwise.get(name, name) for name in recorded} == values - of_header
 
 
 def _is_record(kind: Any) -> bool:
@@ -199,6 +200,8 @@ def journal() -> list[Record]:
         records.Handed(rollout_id=0, trees=(0,), version=1, first_sample=0, num_samples=1),
         records.Dropped(tree=1, reason="filtered"),
         records.Marked(rollout_id=0, source={"position": 1}),
+        records.Accepted(what=("data",), inputs=records.InputsValue(problems="x")),
+        *closed_tree(2),
     ]
 
 
@@ -214,7 +217,7 @@ def made_of(lines: list[Record]) -> Any:
         return repr(error)
     closed = [
         (index, state(tree.growth), tree.events, tree.reason, tree.tree.candidates, tree.tree.is_broken,
-         [] if tree.shut is None else list(ledger_faults(tree.tree, tree.shut.spent)))
+         tree.tree.caveats, [] if tree.shut is None else list(ledger_faults(tree.tree, tree.shut.spent)))
         for index, tree in trees.items()
     ]  # fmt: skip
     buffer = recalled.buffer
@@ -238,11 +241,13 @@ OTHER: Final[Mapping[str, Mapping[str, Any]]] = {
     "Dropped": {"tree": 0, "reason": "stale"},
     "Updated": {"version": 3, "source": "x"},
     "Marked": {"rollout_id": 3, "source": {}},
+    "Accepted": {"what": ("weights",)},
 }  # fmt: skip
 """Record -> field -> another value of it."""
 UNREAD: Final = {
     ("AskedRecord", "allotments"): "no run writes them: a command's allotment is worked out again when a run goes on",
     ("OutcomeRecord", "spent"): "no run writes it: it follows from the usage of the command's segments",
+    ("Accepted", "inputs"): "read where a run goes on: tests/runner/test_inputs.py",
     ("Handed", "version"): "read where a batch is handed over again, by the producer",
 }
 """Fields that nobody reads here, or that no run writes; the format keeps them."""
@@ -307,7 +312,8 @@ def test_every_field_of_a_header_is_read_or_only_shown(tmp_path: Path) -> None:
         header_and_config(folder)
     shards = [records.ShardValue(index=i, count=n) for i, n in ((0, 2), (1, 2), (1, 3))]
     assert len({shard_of(msgspec.structs.replace(HEADER, shard=shard)) for shard in (None, *shards)}) == 4
-    assert set(Header.__struct_fields__) == ONLY_SHOWN | {"weights", "format", "config_hash", "shard"}
+    read_elsewhere = {"reading", "mac", "inputs"}  # tests/runner/test_looking.py, test_permission.py and test_inputs.py
+    assert set(Header.__struct_fields__) == ONLY_SHOWN | {"weights", "format", "config_hash", "shard"} | read_elsewhere
 
 
 @pytest.mark.parametrize("field", records.Sealed.__struct_fields__)

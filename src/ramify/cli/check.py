@@ -4,13 +4,13 @@ With `--against LOG` every id is also compared with the log that the run's engin
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.options import add_json_flag, add_run_argument
+from ramify.cli.options import add_json_flag, add_look_flags, saved_run
 from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import ExportError, StoreError
 
@@ -36,13 +36,13 @@ class CheckReport:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_argument(parser)
+    add_look_flags(parser)
     parser.add_argument("--against", type=Path, metavar="LOG", help="compare every token id with the engine's own log")
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    checked = checked_run(options.run, options.against)
+    checked = checked_run(options.run, options.against, opened=lambda: saved_run(options))
     if options.json:
         values = {name: getattr(checked, name) for name in CheckReport.__slots__}
         terminal.result("ramify.check/1", {"run": str(options.run), **values})
@@ -51,14 +51,16 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     return ExitCode.CHECK if checked.breaches else ExitCode.DONE
 
 
-def checked_run(path: Path, log: Path | None = None) -> CheckReport:
-    """Replay the run at `path` and check it all, also against its engine's `log`.
+def checked_run(path: Path, log: Path | None = None, *, opened: "Callable[[], Saved] | None" = None) -> CheckReport:
+    """Replay the run at `path` and check it all, also against its engine's `log`. `opened` opens it for reading; None =
+    no plug-in is loaded.
 
     Raises `StoreError` only if there is no run, or no log, at all.
     """
     from ramify.engines.logged import read_log
     from ramify.experiments.log_check import EngineLog, LogComparison
     from ramify.runner.saved import Saved
+    from ramify.store.layout import damaged_headers
     from ramify.store.replay import replay_each
     from ramify.store.store import stream
 
@@ -66,7 +68,8 @@ def checked_run(path: Path, log: Path | None = None) -> CheckReport:
     against = None if log is None else EngineLog(read_log(log))
     checked.against = None if against is None else LogComparison()
     try:
-        saved = Saved.open(path)
+        saved = Saved.open(path) if opened is None else opened()
+        checked.breaches += damaged_headers(path)
         for replayed in replay_each(stream(path), saved.codec, saved.rules):
             _check_tree(replayed, saved, checked)
             if against is not None and checked.against is not None:
@@ -94,11 +97,14 @@ def _check_tree(replayed: "Replayed", saved: "Saved", checked: CheckReport) -> N
 
 
 def _row_faults(replayed: "Replayed", saved: "Saved", checked: CheckReport) -> Iterator[str]:
-    from ramify.runner.rows import tree_rows
+    from ramify.plugins import NotLoaded
     from ramify.store.check import row_faults
 
     try:
-        rows = tree_rows(replayed.tree, saved.config, saved.post_hoc_reasons, post_hoc=saved.post_hoc)
+        rows = saved.rows_of(replayed.tree)
+    except NotLoaded as error:
+        checked.without_rows["all trees"] = str(error)
+        return
     except ExportError as error:
         checked.without_rows[replayed.tree.problem.uid] = str(error)
         return

@@ -14,13 +14,13 @@ from typing import Any, get_type_hints
 
 from ramify import plugins
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.options import add_json_flag, add_run_argument
+from ramify.cli.options import add_json_flag, add_look_flags, saved_run
 from ramify.cli.terminal import Terminal
 from ramify.core.errors import ConfigError, ContractError, RamifyError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_argument(parser)
+    add_look_flags(parser)
     names = ", ".join(plugins.known("export"))
     parser.add_argument("--to", required=True, metavar="FORMAT", help=f"{names} or path/to/file.py:write")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="file to write; replaced if it exists")
@@ -32,9 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    from ramify.runner.rows import marked
-    from ramify.runner.saved import Saved
-
     if options.per_tree is not None and options.per_tree < 1:
         raise ConfigError(f"--per-tree {options.per_tree}: at least 1 is needed")
     write = plugins.find("export", options.to)
@@ -42,8 +39,10 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     if takes_trees and options.per_tree is not None:
         raise ConfigError(f"--per-tree {options.per_tree}: {options.to!r} is made of trees, not of rows")
     settings = _settings(write, options.to, options.set)
-    saved = Saved.open(options.run)
-    source = marked(saved.trees(), saved.config.rows) if takes_trees else saved.rows(per_tree=options.per_tree)
+    saved = saved_run(options)
+    if takes_trees:
+        saved.refuse_unread_text(f"export {options.to!r}")
+    source = saved.marked_trees() if takes_trees else saved.rows(per_tree=options.per_tree)
     number = _written(partial(write, source, options.out, **settings), options.to, write)
     if options.json:
         values = {"run": str(options.run), "rows": number, "to": options.to, "out": str(options.out)}

@@ -11,6 +11,7 @@ from ramify.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from ramify.config.configure import Resolved
+    from ramify.runner.saved import Saved
 
 FLAGS = {
     "task": "task.name",
@@ -57,6 +58,19 @@ def add_json_flag(parser: argparse.ArgumentParser) -> None:
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
+
+
+def add_look_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags of the commands that read a run."""
+    add_run_argument(parser)
+    parser.add_argument("--trust", action="store_true", help="load the plug-ins that the run names: their code runs")
+
+
+def saved_run(options: argparse.Namespace) -> "Saved":
+    """The run of a command that reads one."""
+    from ramify.runner.saved import Saved
+
+    return Saved.trusted(options.run) if options.trust else Saved.open(options.run)
 
 
 def add_ray_flags(parser: argparse.ArgumentParser) -> None:

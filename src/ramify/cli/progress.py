@@ -6,7 +6,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ramify.cli.terminal import Terminal, visible
 from ramify.core.command import Failed
-from ramify.runner.events import Event, OutcomeTold, PhaseBegan, Resumed, TailCut, TreeClosed
+from ramify.runner.events import Event, Noticed, OutcomeTold, PhaseBegan, Resumed, TailCut, TreeClosed
 from ramify.runner.tally import Tally, Tallying
 
 
@@ -43,6 +43,8 @@ class RunProgress:
         self._tallying.observe(event)
         if isinstance(event, TailCut):
             self._terminal.say(f"cut off the last record, which was incomplete: {event.what}")
+        if isinstance(event, Noticed):
+            self.say(event.what)
         if self._terminal.verbosity > 0 and (line := phase_line(event)) is not None:
             self._terminal.say(line)
         if isinstance(event, Resumed | TreeClosed | PhaseBegan | OutcomeTold):
@@ -58,7 +60,7 @@ class RunProgress:
 
     def say(self, text: str) -> None:
         """A line for people beside the bar."""
-        self._terminal.say(visible(text))
+        self._terminal.say(visible(text, keep="\n"))
 
 
 def phase_line(event: Event) -> str | None:

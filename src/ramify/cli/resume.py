@@ -1,8 +1,9 @@
 """`ramify resume`: continue a run that was interrupted or killed; with `--ray` a divided run grows with Ray actors."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import RayFlags, add_json_flag, add_ray_flags, add_run_argument, ray_flags
@@ -17,32 +18,40 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
     add_ray_flags(parser)
+    parser.add_argument(
+        "--trust", action="store_true", help="go on with a run that another user, or another machine, began"
+    )
+    parser.add_argument(
+        "--accept", default="", metavar="WHAT", help="go on with other inputs than before: data, weights, plugins"
+    )
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.running import run_shown
-    from ramify.config.configure import from_toml
+    from ramify.config.configure import recorded
+    from ramify.runner.inputs import accept_option
     from ramify.store.layout import shard_of
     from ramify.store.store import header_and_config
 
     where = ray_flags(options)
+    permitted = {"is_trusted": options.trust, "accept": accept_option(options.accept)}
     header, config = header_and_config(options.run)
     return run_shown(
-        lambda progress: _grow(options.run, where, progress),
+        lambda progress: _grow(options.run, where, progress, permitted),
         options.run,
         terminal,
         title="resume",
-        num_trees=shard_of(header).size(from_toml(config, source=str(options.run)).prompts),
+        num_trees=shard_of(header).size(recorded(config, source=str(options.run)).prompts),
         is_json=options.json,
     )
 
 
-def _grow(run: Path, where: RayFlags | None, progress: "RunProgress") -> "RunReport":
+def _grow(run: Path, where: RayFlags | None, progress: "RunProgress", permitted: Mapping[str, Any]) -> "RunReport":
     if where is None:
         from ramify.runner import folder
 
-        return folder.resume(run, observers=[progress.observe])
+        return folder.resume(run, observers=[progress.observe], **permitted)
     from ramify.sharded import ray
     from ramify.store.layout import is_sharded
 
@@ -51,4 +60,4 @@ def _grow(run: Path, where: RayFlags | None, progress: "RunProgress") -> "RunRep
             f"--ray: {run} was started without --ray and has one journal; continue with: ramify resume {run}"
         )
     shown = {"show": progress.show, "say": progress.say}
-    return ray.resume(run, num_workers=where.num_workers, address=where.address, **shown)
+    return ray.resume(run, **permitted, num_workers=where.num_workers, address=where.address, **shown)

@@ -4,24 +4,23 @@ import argparse
 from itertools import islice
 
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.options import add_run_argument
+from ramify.cli.options import add_look_flags, saved_run
 from ramify.cli.terminal import Terminal
 from ramify.core.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_argument(parser)
+    add_look_flags(parser)
     parser.add_argument("tree", nargs="?", type=int, metavar="TREE", help="number of the tree to draw")
     parser.add_argument("--limit", type=int, default=50, metavar="N", help="number of trees in the table (default 50)")
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.draw import summary_row, summary_table, tree_view
-    from ramify.runner.saved import Saved
 
     if options.limit < 1:
         raise ConfigError(f"--limit {options.limit}: at least 1 is needed")
-    trees = Saved.open(options.run).trees()
+    trees = saved_run(options).trees()
     if options.tree is not None:
         tree = next(islice(trees, options.tree, None), None) if options.tree >= 0 else None
         if tree is None:

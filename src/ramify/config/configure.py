@@ -119,14 +119,36 @@ def to_toml(config: RunConfig) -> str:
 
 def from_toml(text: str, *, source: str = "config.toml") -> RunConfig:
     """A configuration written by `to_toml`. Its preset is only a name: no values are taken from it."""
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: this is no TOML: {error}") from error
-    config, faults = checked(values)
+    config, faults = checked(_parsed(text, source))
     if config is None:
         raise ConfigError(_report([f"{source}: {_said(fault)}" for fault in faults]))
     return config
+
+
+def recorded(text: str, *, source: str = "config.toml") -> RunConfig:
+    """A configuration written by `to_toml`, for looking at its run: no plug-in that it names is loaded or checked."""
+    values = _parsed(text, source)
+    actions, format = values.get("actions", {}), values.get("format")
+    if isinstance(actions, Mapping):
+        is_known = isinstance(format, str) and plugins.is_built_in("format", format)
+        values = {**values, "actions": _actions(actions, format if is_known else None)}
+    config, faults = decode(RunConfig, values)
+    if config is not None:
+        try:
+            with plugins.built_in_only():
+                config, faults = _with_strategy_options(config)
+        except plugins.NotLoaded:
+            pass  # The options stay as they are recorded.
+    if config is None or faults:
+        raise ConfigError(_report([f"{source}: {_said(fault)}" for fault in faults]))
+    return config
+
+
+def _parsed(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: this is no TOML: {error}") from error
 
 
 def _anchored(config: RunConfig) -> RunConfig:

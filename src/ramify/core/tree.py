@@ -78,8 +78,8 @@ class Tree:
     __slots__ = (
         "_action", "_actions", "_edge", "_end", "_first_child", "_fork", "_index", "_last_child", "_measures", "_next",
         "_notes", "_num_segments", "_parent", "_planned", "_previous", "_quoted", "_requested", "_rewarded_by", "_role",
-        "_scores", "_seed", "_segment", "_segments", "_stop", "candidates", "codec", "codecs", "forks", "is_broken",
-        "num_failed", "num_leaves", "pending", "problem", "seed",
+        "_scores", "_seed", "_segment", "_segments", "_stop", "candidates", "caveats", "codec", "codecs", "forks",
+        "is_broken", "num_failed", "num_leaves", "pending", "problem", "seed",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +105,8 @@ class Tree:
         """Commands in flight by id."""
         self.is_broken = False
         """Whether growth ended before the strategy was done."""
+        self.caveats: tuple[str, ...] = ()
+        """Why nothing about this tree is exact, whatever it shows."""
         self.candidates: tuple[Candidate, ...] = ()
         """Answers that a finished search found, with the scores they vote with. Empty = the strategy was no search."""
         self.num_leaves = 0

@@ -149,6 +149,7 @@ class _Survey:
             found.append(f"{self.num_lost_survivors} path(s) failed that a coin had let go on")
         if self.num_missing:
             found.append(f"{self.num_missing} planned sibling(s) never came")
+        found += self.tree.caveats
         if self.tree.is_broken:
             found.append("growing ended before the strategy was done")
         if self.tree.pending:

@@ -86,6 +86,15 @@ class TailCut:
 
 
 @dataclass(frozen=True, slots=True)
+class Noticed:
+    """Something about the run that people should know."""
+
+    what: str
+    index: int = -1
+    """-1: the event belongs to no tree."""
+
+
+@dataclass(frozen=True, slots=True)
 class Resumed:
     """The run was resumed. `num_closed` trees were finished before; there are no other events about them."""
 
@@ -94,5 +103,5 @@ class Resumed:
     """-1: the event belongs to no tree."""
 
 
-Event = TailCut | Resumed | TreeOpened | CommandsAsked | StepGrown | OutcomeTold | PhaseBegan | TreeClosed
+Event = TailCut | Noticed | Resumed | TreeOpened | CommandsAsked | StepGrown | OutcomeTold | PhaseBegan | TreeClosed
 Observer = Callable[[Event], None]

@@ -6,33 +6,37 @@ same time. Each shard counts its own faults and retries (`max_failed_share`, `en
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from ramify.config.configure import from_toml, to_toml
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError, StoreError
 from ramify.core.problem import Problem
-from ramify.core.shard import WHOLE, Portion
+from ramify.core.shard import WHOLE, Portion, Shard
 from ramify.runner import loop
 from ramify.runner.build import Measured, prepared_run, problems_of
 from ramify.runner.deadline import finished
-from ramify.runner.events import Observer, Resumed, TailCut
+from ramify.runner.events import Noticed, Observer, Resumed, TailCut
+from ramify.runner.inputs import check_inputs, inputs_of, remarks
 from ramify.runner.log import RunLog
+from ramify.runner.permission import check_permitted, is_signed_here, signed, unsigned_reason
 from ramify.runner.prepared import Prepared
 from ramify.runner.recorder import Recorder
 from ramify.runner.report import RunReport
 from ramify.runner.run import Run
 from ramify.runner.tools import isolation_of
 from ramify.store.commit import Writing
-from ramify.store.journal import is_begun
+from ramify.store.journal import damaged_header, is_begun, last_accepted
 from ramify.store.layout import JOURNAL, is_sharded, shard_of, shard_path
-from ramify.store.records import Header, ShardValue, WeightsValue
+from ramify.store.records import Accepted, Header, ReadingValue, ShardValue, WeightsValue
 from ramify.store.replay import Replayed, replay
 from ramify.store.shards import ShardedFolder
-from ramify.store.store import FolderStore, header_and_config, refuse_occupied
+from ramify.store.store import FolderStore, SavedRun, header_and_config, refuse_occupied
 from ramify.version import __version__
 
 
@@ -44,12 +48,26 @@ def begin(
     return loop.run(_begin(config, path, observers, measured))
 
 
-def resume(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
+def resume(
+    path: Path,
+    *,
+    observers: Iterable[Observer] = (),
+    is_trusted: bool = False,
+    accept: Collection[str] = (),
+) -> RunReport:
     """Continue a run that was killed or interrupted. Recorded steps are not generated again. This process alone
-    finishes a divided run."""
+    finishes a divided run.
+
+    `accept`: inputs that may differ from those that the run began with (`runner/inputs.py`). Raises `StoreError` if
+    others do, and, before anything of it is loaded, if this user did not begin the run on this machine and it is not
+    trusted.
+    """
+    observers = list(observers)
+    if (told := check_permitted(path, is_trusted=is_trusted)) is not None:
+        notice(told, observers)
     if is_sharded(path):
-        return loop.run(grow_here(path, observers=observers))
-    return loop.run(grow_on(path, observers))
+        return loop.run(grow_here(path, observers=observers, accept=accept))
+    return loop.run(grow_on(path, observers, accept=accept))
 
 
 async def _begin(config: RunConfig, path: Path, observers: Iterable[Observer], measured: Measured | None) -> RunReport:
@@ -62,22 +80,31 @@ async def grow_new(run: Run, path: Path, observers: Iterable[Observer], *, text:
 
     The folder is created after all engines and tools have answered. If a run cannot start, no folder is created.
     """
-    prepared = run.prepared
-    header, writing = header_of(prepared), Writing(durability=prepared.config.durability)
+    prepared, observers = run.prepared, list(observers)
+    config, writing = text or to_toml(prepared.config), Writing(durability=prepared.config.durability)
+    header = header_of(prepared) if text is not None else with_inputs(prepared)
     try:
         await run.connect()
-        store = FolderStore.create(path, header, text or to_toml(prepared.config), writing=writing)
+        store = FolderStore.create(path, signed(header, config), config, writing=writing)
     except BaseException:
         await finished(run.close())
         raise
+    if text is None and (told := unsigned_reason()) is not None:
+        notice(told, observers)
     return await _grow(run, store, observers, known={})
 
 
 async def grow_on(
-    path: Path, observers: Iterable[Observer], *, config: RunConfig | None = None, portion: Portion | None = None
+    path: Path,
+    observers: Iterable[Observer],
+    *,
+    config: RunConfig | None = None,
+    portion: Portion | None = None,
+    accept: Collection[str] = (),
 ) -> RunReport:
     """Continue the run, or the shard of one, in the folder `path`. `config` replaces the recorded configuration,
-    `portion` the problems it would make."""
+    `portion` the problems it would make. `accept` as in `resume`."""
+    observers = list(observers)
     config = config or from_toml(header_and_config(path)[1])
     if config.service is not None:
         raise ConfigError(f"{path} is a rollout service's, which its trainer opens again: see docs/service.md")
@@ -85,8 +112,13 @@ async def grow_on(
     try:
         run = Run(prepared_run(config, portion, shard=shard_of(saved.header)))
         refuse_other_weights(saved.header, header_of(run.prepared))
+        if portion is None:
+            _settle_inputs(store, saved, run.prepared, accept=accept)
+            for remark in remarks(saved.header):
+                notice(remark, observers)
         known = replay(saved.records, run.prepared.codec, run.prepared.rules)
-        observers = list(observers)
+        if saved.is_header_damaged:
+            notice(damaged_header(path / JOURNAL), observers)
         for observer in observers:
             if saved.torn is not None:
                 observer(TailCut(str(saved.torn)))
@@ -108,6 +140,12 @@ async def _grow(
             await finished(run.close())
 
 
+def notice(what: str, observers: Iterable[Observer]) -> None:
+    """Tell the observers of a run something that people should know."""
+    for observer in observers:
+        observer(Noticed(what))
+
+
 def header_of(run: Prepared) -> Header:
     """The first record of a run's journal."""
     named = [(run.engine, run.codec)]
@@ -121,7 +159,38 @@ def header_of(run: Prepared) -> Header:
         isolation=isolation_of(run.tools),
         created=time.time(),
         shard=None if (shard := run.portion.shard) == WHOLE else ShardValue(index=shard.index, count=shard.count),
+        reading=ReadingValue(
+            format=type(run.format).__name__,
+            stops=run.format.stops,
+            judges=tuple(sorted(run.rules.codecs)),
+            is_text=not run.codec.is_exact,
+            post_hoc_reasons=run.post_hoc_reasons,
+            has_post_hoc_rule=run.post_hoc is not None,
+        ),
     )
+
+
+def with_inputs(run: Prepared) -> Header:
+    """The first record of the journal of a whole run."""
+    return msgspec.structs.replace(header_of(run), inputs=inputs_of(run.config, run.problems))
+
+
+def _settle_inputs(store: FolderStore, saved: SavedRun, run: Prepared, *, accept: Collection[str]) -> None:
+    """Refuse inputs that differ from the recorded ones, or record that they are accepted. Mutates `saved.records`."""
+    if saved.header.inputs is None:
+        return
+    before = [record.inputs for record in saved.records if isinstance(record, Accepted)]
+    accepted = check_inputs(
+        store.path,
+        before[-1] if before else saved.header.inputs,
+        inputs_of(run.config, run.problems),
+        is_own=is_signed_here(saved.header, saved.config),
+        accept=accept,
+    )
+    if accepted is not None:
+        store.append(accepted)
+        store.sync()
+        saved.records.append(accepted)
 
 
 def refuse_other_weights(recorded: Header, now: Header) -> None:
@@ -138,7 +207,8 @@ async def checked_start(config: RunConfig) -> tuple[Header, str, Sequence[Proble
     run = Run(prepared_run(config))
     try:
         await run.connect()
-        return header_of(run.prepared), to_toml(run.prepared.config), run.prepared.problems
+        config = to_toml(run.prepared.config)
+        return signed(with_inputs(run.prepared), config), config, run.prepared.problems
     finally:
         await finished(run.close())
 
@@ -159,11 +229,44 @@ async def grow_shard(
     return await grow_new(Run(prepared_run(config, portion)), folder, observers, text=text)
 
 
-async def grow_here(path: Path, *, observers: Iterable[Observer] = ()) -> RunReport:
-    """Finish the divided run at `path` in this process, one shard after the other."""
-    began = time.monotonic()
+def settle_shards(
+    folder: ShardedFolder, config: RunConfig, problems: Sequence[Problem], *, accept: Collection[str]
+) -> None:
+    """Refuse inputs of a divided run that differ from the recorded ones, or record in every shard that they are
+    accepted."""
+    if folder.header.inputs is None:
+        return
+    now, is_own = inputs_of(config, problems), is_signed_here(folder.header, folder.config)
+    for shard in folder.shards:
+        path = shard_path(folder.path, shard.index)
+        has_begun = is_begun(path / JOURNAL)
+        before = last_accepted(path / JOURNAL) if has_begun else None
+        known = folder.header.inputs if before is None else before.inputs
+        accepted = check_inputs(folder.path, known, now, is_own=is_own, accept=accept)
+        if accepted is not None:
+            with closing(_shard_store(folder, shard, has_begun=has_begun)) as store:
+                store.append(accepted)
+
+
+def _shard_store(folder: ShardedFolder, shard: Shard, *, has_begun: bool) -> FolderStore:
+    """The folder of a shard, open for writing; begun if it was not."""
+    path = shard_path(folder.path, shard.index)
+    if has_begun:
+        return FolderStore.resume(path)[0]
+    value = ShardValue(index=shard.index, count=shard.count)
+    header = msgspec.structs.replace(folder.header, shard=value, inputs=None)
+    return FolderStore.create(path, signed(header, folder.config), folder.config)
+
+
+async def grow_here(path: Path, *, observers: Iterable[Observer] = (), accept: Collection[str] = ()) -> RunReport:
+    """Finish the divided run at `path` in this process, one shard after the other. `accept` as in `resume`."""
+    began, observers = time.monotonic(), list(observers)
     with closing(ShardedFolder.open(path)) as folder:
-        problems = problems_of(from_toml(folder.config))
+        config = from_toml(folder.config)
+        problems = problems_of(config)
+        settle_shards(folder, config, problems, accept=accept)
+        for remark in remarks(folder.header):
+            notice(remark, observers)
         reports = [await grow_shard(path, shard.of(problems), observers=observers) for shard in folder.shards]
     return RunReport.merged(reports, seconds=time.monotonic() - began)
 

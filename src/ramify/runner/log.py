@@ -3,6 +3,7 @@
 For people and dashboards. The journal is the authoritative record. Only this file has the wall-clock times of events.
 """
 
+import os
 import resource
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 from ramify.core.command import Failed
 from ramify.runner.events import Event, OutcomeTold, PhaseBegan, StepGrown, TreeClosed, TreeOpened
 from ramify.store.journal import store_errors
+from ramify.store.plain_file import writable
 
 JsonLine = dict[str, Any]
 
@@ -39,7 +41,7 @@ class RunLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         with store_errors("write the log", path):
-            self._file = path.open("ab", buffering=0)
+            self._file = os.fdopen(writable(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab", buffering=0)
         self._active: dict[int, int] = {}
         self._num_tool_calls = 0
 

@@ -1,6 +1,6 @@
 """Rows: makes the rows of a tree as configured: which credit, how many leaves, how often a shared token counts."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ramify import plugins
 from ramify.config.run_config import RowsConfig, RunConfig
@@ -42,7 +42,7 @@ def tree_rows(
         )
     kept, caveats = None, ()
     if wanted.leaves is not None:
-        kept = _kept(tree, wanted, wanted.leaves)
+        kept = kept_leaves(tree, wanted.leaves, rule=plugins.find("sample", wanted.sample), unjudged="drop")
         if wanted.sample not in EVEN and len(set(kept)) < tree.num_leaves:
             caveats = (
                 f"the rows kept were chosen by the rule {wanted.sample!r}, which does not draw all leaves alike",
@@ -61,11 +61,12 @@ def tree_rows(
 
 def marked(trees: Iterable[Tree], wanted: RowsConfig) -> Iterator[Tree]:
     """`trees`, with a note on each leaf that is not kept, for exports made from trees."""
-    for tree in trees:
-        if wanted.leaves is not None:
-            mark_not_selected(tree, _kept(tree, wanted, wanted.leaves))
-        yield tree
+    if (n := wanted.leaves) is None:
+        return iter(trees)
+    rule = plugins.find("sample", wanted.sample)
+    return (_with_notes(tree, kept_leaves(tree, n, rule=rule, unjudged="drop")) for tree in trees)
 
 
-def _kept(tree: Tree, wanted: RowsConfig, n: int) -> list[int]:
-    return kept_leaves(tree, n, rule=plugins.find("sample", wanted.sample), unjudged="drop")
+def _with_notes(tree: Tree, kept: Sequence[int]) -> Tree:
+    mark_not_selected(tree, kept)
+    return tree

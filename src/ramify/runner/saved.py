@@ -1,15 +1,17 @@
 """Saved: reads a run folder: its configuration, its trees one by one, its rows and its answers."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
-from ramify.config.configure import from_toml
+from ramify import plugins
+from ramify.config.configure import from_toml, recorded
 from ramify.config.run_config import RunConfig
 from ramify.core.codec import Codec
-from ramify.core.errors import StoreError
+from ramify.core.errors import ExportError, StoreError
 from ramify.core.growth import GrowthRules
 from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
@@ -17,7 +19,9 @@ from ramify.rows.row import Row
 from ramify.runner.answers import Answering, Answers
 from ramify.runner.build import prepared_run
 from ramify.runner.folder import header_of
-from ramify.runner.rows import tree_rows
+from ramify.runner.looking import looked
+from ramify.runner.rows import marked, tree_rows
+from ramify.runner.unread import ALLOW, UnreadCodec
 from ramify.store.layout import RunPart, parts, records
 from ramify.store.records import Header
 from ramify.store.replay import replay_each
@@ -40,18 +44,43 @@ class Saved:
     config: RunConfig
     codec: Codec
     rules: GrowthRules
-    answering: Answering
+    answering: Callable[[], Answering]
     post_hoc_reasons: tuple[str, ...] = ()
     post_hoc: PostHocRule | None = None
+    is_trusted: bool = False
+    """Whether parts that the run names may be loaded."""
 
     @classmethod
     def open(cls, path: Path) -> "Saved":
-        """Raises `StoreError` if `path` is not a readable run."""
+        """Look at anybody's run: no plug-in, tool or engine that it names is loaded, and no command is started. Raises
+        `StoreError` if `path` is not a run that is readable so."""
         header, text = header_and_config(path)
-        config = from_toml(text)
+        config = recorded(text, source=str(path))
+        look = looked(config, header)
+        return cls(path, config, look.codec, look.rules, look.answering, look.post_hoc_reasons, look.post_hoc)
+
+    @classmethod
+    def trusted(cls, path: Path) -> "Saved":
+        """Read a run with the parts that it names: their code runs. Raises as `open`, and `ConfigError`."""
+        header, text = header_and_config(path)
+        config = from_toml(text, source=str(path))
         run = prepared_run(replace(config, engine=replace(config.engine, log=None)))
         _refuse_other_judges(header, header_of(run))
-        return cls(path, config, run.codec, run.rules, run.answering, run.post_hoc_reasons, run.post_hoc)
+        return cls(
+            path,
+            config,
+            run.codec,
+            run.rules,
+            lambda: run.answering,
+            run.post_hoc_reasons,
+            run.post_hoc,
+            is_trusted=True,
+        )
+
+    def refuse_unread_text(self, what: str) -> None:
+        """Raise `ExportError` if the text of the trees cannot be read. `what` needs it."""
+        if isinstance(self.codec, UnreadCodec):
+            raise ExportError(f"{what} writes text, and the tokenizer {self.codec.name!r} was not read; {ALLOW}")
 
     def trees(self) -> Iterator[Tree]:
         """Finished trees in the order of their problems."""
@@ -72,9 +101,20 @@ class Saved:
 
     def rows(self, *, per_tree: int | None = None) -> Iterator[Row]:
         """Rows of all finished trees, in canonical order. With `per_tree`, exactly that many rows of each tree."""
-        for tree in self.trees():
-            yield from tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
+        return (row for tree in self.trees() for row in self.rows_of(tree, per_tree=per_tree))
+
+    def rows_of(self, tree: Tree, *, per_tree: int | None = None) -> list[Row]:
+        """Rows of one of the trees. Raises `ExportError`, and `NotLoaded` if a plug-in draws the leaves that are
+        kept."""
+        with nullcontext() if self.is_trusted else plugins.built_in_only():
+            return tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
+
+    def marked_trees(self) -> Iterator[Tree]:
+        """Finished trees, with a note on each leaf that is not kept, for exports made from trees."""
+        with nullcontext() if self.is_trusted else plugins.built_in_only():
+            return marked(self.trees(), self.config.rows)
 
     def answers(self) -> Iterator[Answers]:
         """The answers of each finished tree, in the order of their problems."""
-        return (self.answering.of(tree) for tree in self.trees())
+        answering = self.answering()
+        return (answering.of(tree) for tree in self.trees())

@@ -35,6 +35,7 @@ def settled(config: RunConfig | None, journal: ServiceJournal) -> RunConfig:
     it sets a limit that an endless service cannot have."""
     recorded = journal.config()
     if config is None:
+        journal.check_permitted()
         config = recorded
     if config is None:
         raise ConfigError(f"{journal.path} holds no service; give a configuration to begin one")

@@ -12,7 +12,17 @@ from ramify.core.errors import StoreError
 from ramify.core.growth import GrowthRules
 from ramify.core.tree import Tree
 from ramify.service.buffer import Buffer
-from ramify.store.records import ClosedRecord, Dropped, Handed, Marked, OpenedRecord, RunRecord, ServiceRecord, Updated
+from ramify.store.records import (
+    Accepted,
+    ClosedRecord,
+    Dropped,
+    Handed,
+    Marked,
+    OpenedRecord,
+    RunRecord,
+    ServiceRecord,
+    Updated,
+)
 from ramify.store.replay import Replayed, feed
 
 
@@ -52,6 +62,8 @@ class Recovered:
             case Marked(rollout_id=rollout_id, source=source):
                 self.source = dict(source)
                 self.marks.append(rollout_id)
+            case Accepted():
+                pass
             case _ if record.tree in self._given_up:
                 if isinstance(record, ClosedRecord):
                     self._given_up.remove(record.tree)

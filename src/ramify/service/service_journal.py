@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from ramify.config.configure import from_toml, to_toml
+from ramify.config.configure import recorded, to_toml
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError, StoreError
 from ramify.runner.events import Observer
 from ramify.runner.folder import refuse_other_weights
 from ramify.runner.log import RunLog
+from ramify.runner.permission import check_permitted, signed
 from ramify.runner.recorder import Recorder
 from ramify.service.recovery import Recovered
 from ramify.store.commit import Writing
@@ -54,10 +55,15 @@ class ServiceJournal:
         return [Recorder(self.store).observe, *log]
 
     def config(self) -> RunConfig | None:
-        """The recorded configuration; None = there is none."""
+        """The recorded configuration; None = there is none. Nothing that it names is loaded."""
         if self.path is None or not self.is_begun:
             return None
-        return from_toml(header_and_config(self.path)[1])
+        return recorded(header_and_config(self.path)[1], source=str(self.path))
+
+    def check_permitted(self) -> None:
+        """Raise `StoreError` if the recorded configuration is not this user's."""
+        if self.path is not None and self.is_begun:
+            check_permitted(self.path, is_trusted=False, remedy="give the service the configuration that began it")
 
     def open(self, header: Header, config: RunConfig, recovered: Recovered) -> None:
         """Create the journal, or open it and let `recovered` read every record. Raises `StoreError` if another process
@@ -116,7 +122,8 @@ class ServiceJournal:
     def _folder(self, path: Path, header: Header, config: RunConfig, recovered: Recovered) -> FolderStore:
         writing = Writing(durability=config.durability)
         if not self.is_begun:
-            return FolderStore.create(path, header, to_toml(config), writing=writing)
+            text = to_toml(config)
+            return FolderStore.create(path, signed(header, text), text, writing=writing)
         store, saved = FolderStore.resume(path, writing=writing, read=recovered.read)
         try:
             refuse_other_weights(saved.header, header)

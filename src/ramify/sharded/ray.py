@@ -6,7 +6,7 @@ cluster ends with it, and nothing else does.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,9 @@ from ramify.core.shard import Portion
 from ramify.edge.ray_cluster import ROOM_S, joined, library, num_cpus
 from ramify.runner import loop
 from ramify.runner.build import problems_of
-from ramify.runner.folder import checked_start
+from ramify.runner.folder import checked_start, settle_shards
+from ramify.runner.inputs import remarks
+from ramify.runner.permission import check_permitted, unsigned_reason
 from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally
 from ramify.sharded.run import RESTARTS, RestartPolicy, ShardedRun
@@ -58,6 +60,8 @@ def rollout(
             reserved(number) as launcher,
             closing(ShardedFolder.create(out, header, text, num_shards=number)) as folder,
         ):
+            if (told := unsigned_reason()) is not None:
+                say(told)
             run = ShardedRun(folder, problems, launcher, num_workers=number, show=show, say=say, restarts=restarts)
             return loop.run(run.grow())
 
@@ -70,11 +74,20 @@ def resume(
     show: Show = lambda tally: None,
     say: Say = lambda text: None,
     restarts: RestartPolicy = RESTARTS,
+    is_trusted: bool = False,
+    accept: Collection[str] = (),
 ) -> RunReport:
-    """Continue a sharded run with Ray actors, `num_workers` shards at a time. Arguments as in `rollout`."""
+    """Continue a sharded run with Ray actors, `num_workers` shards at a time. Arguments as in `rollout` and in
+    `runner.folder.resume`, whose refusals it has."""
+    if (told := check_permitted(path, is_trusted=is_trusted)) is not None:
+        say(told)
     library()
     with closing(ShardedFolder.open(path.absolute())) as folder, joined(address, num_workers):
-        problems = problems_of(from_toml(folder.config))
+        config = from_toml(folder.config)
+        problems = problems_of(config)
+        settle_shards(folder, config, problems, accept=accept)
+        for remark in remarks(folder.header):
+            say(remark)
         number = min(num_workers or num_cpus(), len(folder.shards))
         with reserved(number) as launcher:
             run = ShardedRun(folder, problems, launcher, num_workers=number, show=show, say=say, restarts=restarts)

@@ -23,6 +23,7 @@ from typing import Literal, Protocol
 
 from ramify.core.errors import ConfigError, StoreError
 from ramify.store.framing import FramedLine, file_name
+from ramify.store.plain_file import writable
 
 Durability = Literal["fsync", "group", "os"]
 """fsync: each record is synced on its own. group: records are synced in batches and acknowledged when on disk. os:
@@ -51,7 +52,7 @@ class AppendFile:
     """A `JournalFile` of the operating system. Its folder entry is on disk when the constructor returns."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = writable(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         sync_folder(path.parent)
 
     def write(self, data: memoryview) -> int:

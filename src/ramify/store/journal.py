@@ -3,7 +3,8 @@
 One process writes (`flock`); any number may read. A journal that is opened again continues after its longest valid
 prefix. A tail torn by a crash is cut off and reported, never skipped silently. Damage with valid records after it is a
 `StoreError` that names the file, the record and the byte. A file is sealed when it is full and when the journal is
-closed. A sealed file is never written again, so a closed journal continues in a new file.
+closed. A sealed file is never written again, so a closed journal continues in a new file. The first line of a run's
+journal has a copy beside the journal's folder, because nothing can be read without it.
 """
 
 import fcntl
@@ -13,16 +14,37 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from ramify.core.errors import FolderBusy, StoreError
 from ramify.store.commit import GroupCommit, Writing, sync_folder
-from ramify.store.framing import Lines, Position, check_version, decode, file_name, parse, sound_end
-from ramify.store.records import Header, Record, RunRecord, Sealed
+from ramify.store.framing import (
+    FRAME_BYTES,
+    Lines,
+    Position,
+    check_version,
+    decode,
+    encode,
+    file_name,
+    frame,
+    parse,
+    sound_end,
+)
+from ramify.store.plain_file import new_plain, open_plain, read_plain, refuse_link, writable
+from ramify.store.records import Accepted, Header, Record, RunRecord, Sealed
 
 LOCK = "lock"
+COPY = "header.copy"
+"""The first line of a journal once more, beside its folder."""
+MAX_COPY_BYTES = 16 * 2**20
+MAX_FILE_BYTES = 2 * Writing().max_file_bytes
+"""A larger file is no file of a journal: one that a run writes ends with the first record past half of this."""
+MAX_LINE_BYTES = Writing().max_record_bytes + FRAME_BYTES
 _HEADER_BEGINS = b'{"n":0,"record":"header",'
+_ACCEPTED = b'"record":"accepted",'
+MAX_FRAME = 2 * FRAME_BYTES
 _FILE_NAME = re.compile(r"\d{6}\.jsonl")
 
 
@@ -49,6 +71,8 @@ class Contents:
     header: Header
     records: list[RunRecord]
     torn: TornTail | None = None
+    is_header_damaged: bool = False
+    """Whether the header was read from its copy."""
 
 
 @contextmanager
@@ -73,8 +97,9 @@ class FolderLock:
     """Exclusive use of a journal folder by this process, until released or until the process ends."""
 
     def __init__(self, folder: Path) -> None:
+        refuse_link(folder)
         with store_errors("lock", folder):
-            self._descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = writable(folder / LOCK, os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -99,17 +124,24 @@ class FolderLock:
 def file_paths(folder: Path) -> list[Path]:
     """The files of a journal in order. Raises `StoreError` if there is none."""
     with store_errors("read the journal", folder):
+        refuse_link(folder)
         paths = sorted(path for path in folder.iterdir() if _FILE_NAME.fullmatch(path.name))
     if not paths:
         raise StoreError(f"{folder} holds no journal")
     return paths
 
 
+def open_file(path: Path) -> BinaryIO:
+    """One file of a journal, for reading."""
+    return open_plain(path, max_bytes=MAX_FILE_BYTES)
+
+
 def raw_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file as it is now. Lines that a writer adds meanwhile are not seen."""
-    left = os.fstat(file.fileno()).st_size
+    """The lines of a file as it is now, in pieces where they are longer than any record. Lines that a writer adds
+    meanwhile are not seen."""
+    left = os.fstat(file.fileno()).st_size - file.tell()
     while left > 0:
-        line = file.readline(left)
+        line = file.readline(min(left, MAX_LINE_BYTES))
         left -= len(line)
         if not line:
             return
@@ -120,11 +152,47 @@ def is_begun(folder: Path) -> bool:
     """Whether anything was ever recorded in `folder`. A crash may come before the first header is complete."""
     first, second = folder / file_name(0), folder / file_name(1)
     with store_errors("read the journal", folder):
-        if second.exists() or not first.exists():
-            return second.exists()
-        with first.open("rb") as file:
+        if os.path.lexists(second) or not os.path.lexists(first):
+            return os.path.lexists(second)
+        with open_file(first) as file:
             raw = next(raw_lines(file), b"")
+            if (copy := header_copy(folder)) and os.fstat(file.fileno()).st_size >= len(copy):
+                return True
     return raw.endswith(b"\n") or not _HEADER_BEGINS.startswith(raw[9 : 9 + len(_HEADER_BEGINS)])
+
+
+def header_copy(folder: Path) -> bytes:
+    """The copy of a journal's first line; empty = there is none that is whole."""
+    path = folder.parent / COPY
+    with store_errors("read", path):
+        raw = read_plain(path, max_bytes=MAX_COPY_BYTES) if os.path.lexists(path) else b""
+    return raw if parse(raw) else b""
+
+
+def write_header_copy(folder: Path, header: Header) -> None:
+    """Write the first line of a journal that begins with `header` beside its folder, durably."""
+    path = folder.parent / COPY
+    with store_errors("write", path), new_plain(path) as file:
+        file.write(frame(0, None, encode(header)))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def last_accepted(folder: Path) -> Accepted | None:
+    """The last record of accepted inputs in a journal. Other records are not decoded."""
+    found: Accepted | None = None
+    for path in file_paths(folder):
+        with store_errors("read", path), open_file(path) as file:
+            for raw in raw_lines(file):
+                line = parse(raw) if _ACCEPTED in raw[:MAX_FRAME] else None
+                record = None if line is None else decode(line.body)
+                found = record if isinstance(record, Accepted) else found
+    return found
+
+
+def damaged_header(folder: Path) -> str:
+    """What is wrong with the first line of a journal that is read by its copy."""
+    return f"{folder / file_name(0)}: its first line is damaged, and {COPY} is read for it; {_advice(folder)}"
 
 
 class Reader:
@@ -141,6 +209,8 @@ class Reader:
         self.torn: TornTail | None = None
         self.is_sealed = False
         """Whether the last file is sealed."""
+        self._copy = b""
+        """The first line, where it is damaged."""
         self._files = file_paths(folder)
         for index, path in enumerate(self._files):
             if path.name != file_name(index):
@@ -153,14 +223,21 @@ class Reader:
                 self._refuse_unless(self.is_sealed, "another file follows, and this one is not sealed")
                 self.position.turn()
                 self.is_sealed = False
-            with store_errors("read", path), path.open("rb") as file:
+            with store_errors("read", path), open_file(path) as file:
                 yield from self._read(file)
 
+    @property
+    def is_header_damaged(self) -> bool:
+        """Whether the header was read from its copy."""
+        return bool(self._copy)
+
     def _read_header(self) -> Header:
-        with store_errors("read", self._files[0]), self._files[0].open("rb") as file:
+        with store_errors("read", self._files[0]), open_file(self._files[0]) as file:
             raw = next(raw_lines(file), b"")
         if not is_begun(self.folder):
             raise StoreError(f"{self.folder} holds no whole record: nothing was done in that run; start it anew")
+        if not parse(raw):
+            raw = self._copy = header_copy(self.folder) or raw
         check_version(raw)
         line = parse(raw)
         self._refuse_unless(line is not None, "its checksum is wrong")
@@ -173,6 +250,9 @@ class Reader:
     def _read(self, file: BinaryIO) -> Iterator[RunRecord]:
         """The records of one file."""
         lines = raw_lines(file)
+        if self._copy and not self.position.file_index:
+            file.seek(len(self._copy))
+            lines = chain([self._copy], lines)
         for raw in lines:
             record = self._record(raw)
             if record is None:
@@ -234,7 +314,7 @@ def read(folder: Path) -> Contents:
     """Everything in the journal of `folder` up to its longest valid prefix. See `Reader` for what it raises."""
     reader = Reader(folder)
     records = list(reader)
-    return Contents(reader.header, records, reader.torn)
+    return Contents(reader.header, records, reader.torn, reader.is_header_damaged)
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -309,7 +389,8 @@ class Journal:
             if reader.is_sealed:
                 reader.position.turn()
             lines = _lines(reader.header, reader.position, writing)
-            return cls(folder, lines, lock=lock, writing=writing), Contents(reader.header, records, reader.torn)
+            contents = Contents(reader.header, records, reader.torn, reader.is_header_damaged)
+            return cls(folder, lines, lock=lock, writing=writing), contents
         except BaseException:
             lock.release()
             raise

@@ -15,13 +15,15 @@ import msgspec
 from ramify.core.errors import StoreError
 from ramify.core.shard import WHOLE, Shard, shards_of
 from ramify.store.commit import sync_folder
-from ramify.store.journal import Reader, is_begun, store_errors
+from ramify.store.journal import Reader, damaged_header, is_begun, store_errors
+from ramify.store.plain_file import new_plain, read_plain, refuse_link
 from ramify.store.records import Header, OpenedRecord, RunRecord
 
 JOURNAL = "journal"
 SHARDS = "shards"
 LAYOUT = "shards.json"
 LAYOUT_DRAFT = "shards.json.part"
+MAX_LAYOUT_BYTES = 16 * 2**20
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,7 +45,7 @@ class RunPart(NamedTuple):
 def is_sharded(path: Path) -> bool:
     """Whether the run at `path` is divided. Raises `StoreError` if the folder cannot be read."""
     with store_errors("look into", path):
-        return (path / LAYOUT).is_file()
+        return os.path.lexists(path / LAYOUT)
 
 
 def shard_path(path: Path, index: int) -> Path:
@@ -53,7 +55,7 @@ def shard_path(path: Path, index: int) -> Path:
 def layout_of(path: Path) -> Layout:
     """How the run at `path` is divided. Raises `StoreError` if its `shards.json` cannot be read."""
     with store_errors("read", path / LAYOUT):
-        text = (path / LAYOUT).read_bytes()
+        text = read_plain(path / LAYOUT, max_bytes=MAX_LAYOUT_BYTES)
     try:
         layout = msgspec.json.decode(text, type=Layout)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -66,7 +68,7 @@ def layout_of(path: Path) -> Layout:
 def write_layout(path: Path, layout: Layout) -> None:
     """Write `shards.json` as a whole and durably. The run has begun when this returns."""
     with store_errors("write", path / LAYOUT):
-        with (path / LAYOUT_DRAFT).open("wb") as file:
+        with new_plain(path / LAYOUT_DRAFT) as file:
             file.write(msgspec.json.format(msgspec.json.encode(layout)))
             file.flush()
             os.fsync(file.fileno())
@@ -77,9 +79,16 @@ def write_layout(path: Path, layout: Layout) -> None:
 def parts(path: Path) -> list[RunPart]:
     """The journals of the run at `path` that have begun: its own, or those of its shards."""
     if is_sharded(path):
+        refuse_link(path / SHARDS)
         every = [RunPart(shard_path(path, shard.index), shard) for shard in shards_of(layout_of(path).num_shards)]
         return [part for part in every if is_begun(part.path / JOURNAL)]
     return [RunPart(path, shard_of(Reader(path / JOURNAL).header))]
+
+
+def damaged_headers(path: Path) -> list[str]:
+    """What is wrong with the first lines of the run's journals, where a copy is read for one."""
+    folders = [part.path / JOURNAL for part in parts(path)]
+    return [damaged_header(folder) for folder in folders if Reader(folder).is_header_damaged]
 
 
 def shard_of(header: Header) -> Shard:

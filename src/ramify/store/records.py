@@ -3,7 +3,8 @@
 Names on disk: `header opened asked grown outcome closed sealed`. A replay of a tree needs only its records in order:
 `opened`; then `asked` (an ask of the strategy), `grown` (a complete step of a command) and `outcome` (a command was
 delivered: put on the tree and told to the strategy); then `closed`. Between them, a rollout service writes `handed
-dropped updated marked`: what happened to its trees, and which weights it used next. A problem's secret is never
+dropped updated marked`: what happened to its trees, and which weights it used next; and a run that goes on with other
+inputs writes `accepted`. A problem's secret is never
 recorded. Records are plain data; `recording` converts them from and to the values of the core.
 """
 
@@ -176,6 +177,35 @@ class ShardValue(JournalValue, frozen=True):
     count: int
 
 
+class ReadingValue(JournalValue, frozen=True):
+    """What the parts of a run decide about reading it, so that it is read without loading them."""
+
+    format: str
+    """Class of the format, for people."""
+    stops: tuple[str, ...] = ()
+    """Stop words, which a fork must not cut."""
+    judges: tuple[str, ...] = ()
+    """Actions of judges with their own tokenizer, in the order of `weights` behind the first."""
+    is_text: bool = False
+    """Whether the policy's ids only carry text, so that no rows of tokens can be made."""
+    post_hoc_reasons: tuple[str, ...] = ()
+    has_post_hoc_rule: bool = False
+    """Whether the strategy can say where it would fork any finished path."""
+
+
+class InputsValue(JournalValue, frozen=True):
+    """Digests of what a run reads besides its configuration. `runner/inputs.py` makes and compares them."""
+
+    problems: str = ""
+    """Of ids, questions and public columns, in order."""
+    secrets: str = ""
+    """Of all gold answers together, keyed; empty = there are none, or no key."""
+    weights: dict[str, str] = {}
+    """Folder of a local model -> digest."""
+    plugins: dict[str, str] = {}
+    """File -> digest."""
+
+
 class Header(JournalValue, frozen=True, tag="header", tag_field="record"):
     """First record of every file of a journal; it identifies the run."""
 
@@ -195,6 +225,12 @@ class Header(JournalValue, frozen=True, tag="header", tag_field="record"):
     """A factory, because a plain default would be left out on disk."""
     shard: ShardValue | None = None
     """Which part of a divided run this is; None = the journal holds the whole run."""
+    reading: ReadingValue | None = None
+    """None = an earlier version began the run."""
+    inputs: InputsValue | None = None
+    """None = an earlier version began the run, or this is a shard of one: the whole run has them."""
+    mac: str = ""
+    """Shows which user began the run (`ownership`); empty = nobody can tell."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.created):
@@ -293,6 +329,15 @@ class Marked(JournalValue, frozen=True, tag="marked", tag_field="record"):
     """State of the source of samples, for rollout functions. The store does not interpret it."""
 
 
+class Accepted(JournalValue, frozen=True, tag="accepted", tag_field="record"):
+    """The run went on with other inputs than before. Every tree that is not closed here grew with both."""
+
+    what: tuple[str, ...]
+    """`data`, `weights`, `plugins`."""
+    inputs: InputsValue
+    """What they are from here on."""
+
+
 class Sealed(JournalValue, frozen=True, tag="sealed", tag_field="record"):
     """Last record of a file that will not be written again."""
 
@@ -304,7 +349,7 @@ class Sealed(JournalValue, frozen=True, tag="sealed", tag_field="record"):
 
 TreeRecord = OpenedRecord | AskedRecord | GrownRecord | OutcomeRecord | ClosedRecord
 ServiceRecord = Handed | Dropped | Updated | Marked
-RunRecord = TreeRecord | ServiceRecord
+RunRecord = TreeRecord | ServiceRecord | Accepted
 Record = Header | RunRecord | Sealed
 
 Shut = ClosedRecord

@@ -13,7 +13,17 @@ from typing import NamedTuple
 from ramify.core.errors import StoreError
 from ramify.store.commit import sync_folder
 from ramify.store.framing import check_version, decode, parse, sound_end
-from ramify.store.journal import FolderLock, Journal, Reader, file_paths, raw_lines, store_errors
+from ramify.store.journal import (
+    FolderLock,
+    Journal,
+    Reader,
+    file_paths,
+    header_copy,
+    open_file,
+    raw_lines,
+    store_errors,
+)
+from ramify.store.plain_file import refuse_link
 from ramify.store.records import Header, OpenedRecord, Record, RunRecord, Sealed, TreeRecord
 
 NUM_IN_FLIGHT = 1024
@@ -126,7 +136,7 @@ def _survey(folder: Path, report: Repair) -> list[SoundLine]:
 def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of a file with their offsets."""
     offset = 0
-    with store_errors("read", path), path.open("rb") as file:
+    with store_errors("read", path), open_file(path) as file:
         for raw in raw_lines(file):
             yield offset, raw
             offset += len(raw)
@@ -139,16 +149,17 @@ def _is_whole(folder: Path) -> bool:
             pass
     except StoreError:
         return False
-    return reader.torn is None
+    return reader.torn is None and not reader.is_header_damaged
 
 
 def _rewrite(folder: Path, lines: list[SoundLine], report: Repair) -> None:
     """Write the kept records to a folder beside the journal."""
-    header = next((record for _, _, record in _records(lines) if isinstance(record, Header)), None)
+    header = next((record for _, _, record in _records(lines) if isinstance(record, Header)), None) or _copied(folder)
     if header is None:
         raise StoreError(f"the journal {folder} cannot be repaired: no header is left in it")
     target = _repaired(folder)
     with store_errors("empty", target):
+        refuse_link(target)
         for left_over in target.glob("*"):
             left_over.unlink()
     journal = Journal.create(target, header)
@@ -162,10 +173,17 @@ def _rewrite(folder: Path, lines: list[SoundLine], report: Repair) -> None:
         journal.close()
 
 
+def _copied(folder: Path) -> Header | None:
+    """The header of the copy; None = there is none."""
+    line = parse(header_copy(folder))
+    record = None if line is None else decode(line.body)
+    return record if isinstance(record, Header) else None
+
+
 def _records(lines: list[SoundLine]) -> Iterator[tuple[int, int | None, Record]]:
     """(number, number of the tree's previous record, record) of every line, read one at a time."""
     for number, path, offset in lines:
-        with store_errors("read", path), path.open("rb") as file:
+        with store_errors("read", path), open_file(path) as file:
             file.seek(offset)
             line = parse(file.readline())
         assert line is not None

@@ -5,7 +5,7 @@ different trees may be interleaved in any way, but the records of one tree must 
 tree change nothing. Raises `StoreError` on a record that does not follow from the ones before it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -15,6 +15,7 @@ from ramify.core.growth import Asked, Ended, Growth, GrowthRules, Recorded
 from ramify.core.tree import Step, Tree
 from ramify.store.recording import candidates_of, commands_of, ending_of, problem_of, prompt_of, step_of
 from ramify.store.records import (
+    Accepted,
     AskedRecord,
     ClosedRecord,
     GrownRecord,
@@ -121,7 +122,7 @@ class Replayed:
 def replay(records: Iterable[RunRecord], codec: Codec, rules: GrowthRules) -> dict[int, Replayed]:
     """Every tree by its index. `rules` are the rules of the live run."""
     trees: dict[int, Replayed] = {}
-    for record in records:
+    for record in marking(records, trees):
         feed(trees, record, codec, rules=rules)
     return trees
 
@@ -129,16 +130,30 @@ def replay(records: Iterable[RunRecord], codec: Codec, rules: GrowthRules) -> di
 def replay_each(records: Iterable[RunRecord], codec: Codec, rules: GrowthRules) -> Iterator[Replayed]:
     """Yield every tree as soon as its record closes it, then those still growing. Only open trees are in memory."""
     trees: dict[int, Replayed] = {}
-    for record in records:
+    for record in marking(records, trees):
         feed(trees, record, codec, rules=rules)
         if isinstance(record, ClosedRecord):
             yield trees.pop(record.tree)
     yield from trees.values()
 
 
+def marking(records: Iterable[RunRecord], trees: Mapping[int, Replayed]) -> Iterator[RunRecord]:
+    """The records. Every tree that grows after inputs were accepted as they had become says so. Mutates `trees`."""
+    caveats: tuple[str, ...] = ()
+    for record in records:
+        yield record
+        if isinstance(record, Accepted):
+            caveats += (f"the run went on with other {', '.join(record.what)} than before, as was accepted",)
+            for tree in trees.values():
+                if not tree.is_closed:
+                    tree.tree.caveats += caveats[-1:]
+        elif isinstance(record, OpenedRecord):
+            trees[record.tree].tree.caveats = caveats
+
+
 def feed(trees: dict[int, Replayed], record: RunRecord, codec: Codec, *, rules: GrowthRules) -> None:
     """Apply the next record. Mutates `trees`. A record that belongs to no tree changes nothing."""
-    if isinstance(record, ServiceRecord):
+    if isinstance(record, ServiceRecord | Accepted):
         return
     if isinstance(record, OpenedRecord):
         if record.tree in trees:

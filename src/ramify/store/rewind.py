@@ -13,7 +13,7 @@ from pathlib import Path
 from ramify.core.errors import StoreError
 from ramify.store.commit import sync_folder
 from ramify.store.framing import Position, file_name
-from ramify.store.journal import FolderLock, Reader, store_errors
+from ramify.store.journal import FolderLock, Reader, open_file, store_errors
 from ramify.store.records import RunRecord
 from ramify.store.store import JOURNAL
 
@@ -73,7 +73,7 @@ def _copy(folder: Path, target: Path, end: Position) -> None:
     target.mkdir()
     for index in range(end.file_index + 1):
         name = file_name(index)
-        with (folder / name).open("rb") as old, (target / name).open("wb") as new:
+        with open_file(folder / name) as old, (target / name).open("wb") as new:
             shutil.copyfileobj(old, new)
             if index == end.file_index:
                 new.truncate(end.num_bytes)

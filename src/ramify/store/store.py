@@ -18,11 +18,26 @@ import msgspec
 
 from ramify.core.errors import StoreError
 from ramify.store.commit import Writing, sync_folder
-from ramify.store.journal import LOCK, Contents, FolderLock, Journal, Reader, TornTail, is_begun, read, store_errors
+from ramify.store.journal import (
+    COPY,
+    LOCK,
+    Contents,
+    FolderLock,
+    Journal,
+    Reader,
+    TornTail,
+    is_begun,
+    read,
+    store_errors,
+    write_header_copy,
+)
 from ramify.store.layout import JOURNAL, LAYOUT, LAYOUT_DRAFT, SHARDS, is_sharded, layout_of, parts, records
+from ramify.store.plain_file import new_plain, read_plain, refuse_link, refuse_strangers_link
 from ramify.store.records import Header, RunRecord
 
 LOG = "log.jsonl"
+MAX_CONFIG_BYTES = 256 * 2**20
+"""A configuration may hold the questions themselves."""
 ConfigName = Literal["config.toml", "config.json"]
 CONFIGS: tuple[ConfigName, ...] = ("config.toml", "config.json")
 
@@ -85,6 +100,8 @@ class SavedRun:
     records: list[RunRecord]
     torn: TornTail | None = None
     """What a crash left at the end of the journal, if anything."""
+    is_header_damaged: bool = False
+    """Whether the header was read from its copy."""
 
 
 class FolderStore:
@@ -122,6 +139,7 @@ class FolderStore:
                 for left_over in CONFIGS:
                     (path / left_over).unlink(missing_ok=True)
                 write_text(path / config_name, config)
+            write_header_copy(path / JOURNAL, header)
             return cls(path, header, Journal.create(path / JOURNAL, header, writing=writing, lock=lock))
         except BaseException:
             lock.release()
@@ -195,14 +213,14 @@ def config_hash(config: str) -> str:
 
 def _saved(path: Path, contents: Contents) -> SavedRun:
     name, config = _config(path, contents.header)
-    return SavedRun(contents.header, config, name, contents.records, contents.torn)
+    return SavedRun(contents.header, config, name, contents.records, contents.torn, contents.is_header_damaged)
 
 
 def _config(path: Path, header: Header) -> tuple[ConfigName, str]:
     """Name and text of the configuration, which must be the one the run began with."""
     name = _config_name(path)
     with store_errors("read", path / name):
-        config = (path / name).read_bytes().decode("utf-8", errors="replace")
+        config = read_plain(path / name, max_bytes=MAX_CONFIG_BYTES).decode("utf-8", errors="replace")
     if config_hash(config) != header.config_hash:
         raise StoreError(f"{path / name} is not what the run began with; put it back, or start another run")
     return name, config
@@ -211,13 +229,15 @@ def _config(path: Path, header: Header) -> tuple[ConfigName, str]:
 def _config_name(path: Path) -> ConfigName:
     with store_errors("look into", path):
         for name in CONFIGS:
-            if (path / name).is_file():
+            if os.path.lexists(path / name):
                 return name
     raise StoreError(f"{path} has no configuration: neither {' nor '.join(CONFIGS)} is there; put it back")
 
 
 def _refuse_unless_run(path: Path) -> None:
     with store_errors("look into", path):
+        refuse_strangers_link(path)
+        refuse_link(path / JOURNAL)
         is_run = (path / JOURNAL).is_dir()
     if not is_run and not is_sharded(path):
         raise StoreError(f"{path} is no run: it has no {JOURNAL} folder")
@@ -231,19 +251,22 @@ def _refuse_divided(path: Path) -> None:
 def refuse_occupied(path: Path) -> None:
     """Raise `StoreError` unless a run may begin at `path`."""
     with store_errors("look into", path):
+        refuse_strangers_link(path)
+        for folder in (JOURNAL, SHARDS):
+            refuse_link(path / folder)
         names = {entry.name for entry in path.iterdir()} if path.exists() else set[str]()
         if SHARDS in names:
             names |= {f"{SHARDS}/{entry.name}" for entry in (path / SHARDS).iterdir() if entry.name != LOCK}
     if LAYOUT in names or (JOURNAL in names and is_begun(path / JOURNAL)):
         raise StoreError(f"{path} holds a run already; go on with `ramify resume {path}` or choose another folder")
-    foreign = sorted(names - {JOURNAL, LOG, SHARDS, LAYOUT_DRAFT, *CONFIGS})
+    foreign = sorted(names - {JOURNAL, COPY, LOG, SHARDS, LAYOUT_DRAFT, *CONFIGS})
     if foreign:
         raise StoreError(f"{path} is not empty and no run (it holds {foreign[0]!r}); choose a new folder")
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a small file as a whole and durably, byte for byte."""
-    with path.open("wb") as file:
+    with new_plain(path) as file:
         file.write(text.encode("utf-8", errors="replace"))
         file.flush()
         os.fsync(file.fileno())

@@ -44,7 +44,7 @@ class ServedModel:
                 "name one with tokenizer.json: engine.options.tokenizer = 'path/to/folder'"
             )
         config = _config(folder)
-        codec, end_ids = _codec(folder, _number(config, "vocab_size"))
+        codec, end_ids = codec_in(folder)
         return cls(served_name or str(model), codec, end_ids, _number(config, "max_position_embeddings"))
 
     def is_among(self, names: Iterable[str]) -> bool:
@@ -75,7 +75,7 @@ def _number(config: dict[str, Any], key: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _codec(folder: Path, vocab_size: int) -> tuple[Codec, tuple[int, ...]]:
+def codec_in(folder: Path) -> tuple[Codec, tuple[int, ...]]:
     """The folder's tokenizer and the tokens that end a sequence. Without the package `tokenizers`, only plain
     byte-level files work."""
     try:
@@ -86,5 +86,5 @@ def _codec(folder: Path, vocab_size: int) -> tuple[Codec, tuple[int, ...]]:
         except (OSError, ValueError) as error:
             raise ConfigError(f"the tokenizer in {str(folder)!r} needs more: {INSTALL} ({error})") from missing
         return plain, (plain.eos_id,)
-    codec = TokenizerJson(folder, vocab_size=vocab_size)
+    codec = TokenizerJson(folder, vocab_size=_number(_config(folder), "vocab_size"))
     return codec, codec.end_ids
