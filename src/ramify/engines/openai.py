@@ -146,7 +146,11 @@ class OpenAI:
             if error.reason in TOO_LONG and _TOO_LONG.search(str(error)):
                 raise EngineError("context_full", str(error)) from None
             raise
-        return generation_of(answer, request, model=self._model)
+        try:
+            return generation_of(answer, request, model=self._model)
+        except EngineError as error:
+            where = f"{self._http.base_url}/chat/completions"
+            raise EngineError(error.reason, f"{where}: {error.detail}", is_retryable=error.is_retryable) from None
 
     async def close(self) -> None:
         await self._http.close()

@@ -9,13 +9,14 @@ from ramify.core.problem import Problem
 from ramify.runner.allowance import Allowance
 from ramify.runner.deadline import finished
 from ramify.runner.driver import Driver
+from ramify.runner.engine_faults import EngineFaults
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.grower import Grower
 from ramify.runner.judges import sampling
 from ramify.runner.prepared import Prepared
 from ramify.runner.report import RunReport, engine_reports
 from ramify.runner.sampler import Sampler, most_tool_tokens
-from ramify.runner.scheduler import KeepUp, Scheduler, TreeRun
+from ramify.runner.scheduler import KeepUp, NothingAnswered, Scheduler, TooManyFailures, TreeRun
 from ramify.runner.toolbox import Toolbox
 from ramify.store.replay import Replayed
 
@@ -47,6 +48,7 @@ class Run:
         self._scheduler: Scheduler | None = None
         self._deadline: float | None = None
         self._is_connected = False
+        self._is_resumed = False
 
     async def connect(self) -> None:
         """Test the sandboxes of the tools, ask each engine's server what it can do, and check the run against the
@@ -78,6 +80,7 @@ class Run:
         self._deadline = None if seconds is None else began + seconds
         report = RunReport(dollars=0.0 if self.prepared.prices else None)
         known = replayed or {}
+        self._is_resumed = bool(known)
         for tree in known.values():
             if tree.is_closed:
                 report.observe(TreeClosed(tree.index, tree.tree, tree.reason))
@@ -98,8 +101,14 @@ class Run:
             max_failed_share=self.prepared.config.max_failed_share,
         )
         builds = (partial(self._tree_run, seedling, emit=scheduler.emit) async for seedling in seedlings)
+        faults = EngineFaults(self.prepared.engines, num_trees=len(self.prepared.problems))
         try:
-            await scheduler.run(builds, keep_up=keep_up)
+            with faults.told(scheduler.emit):
+                await scheduler.run(builds, keep_up=keep_up)
+        except TooManyFailures as error:
+            if faults.are_silent and not self._is_resumed:
+                raise NothingAnswered(f"no engine has answered any request: {error}") from None
+            raise
         finally:
             await finished(self._let_go())
 
