@@ -213,3 +213,61 @@ def test_a_question_in_python_needs_no_file() -> None:
     assert len(done.trees) == 1 and done.report.unfinished == {}
     (answers,) = done.answers()
     assert answers.answer is not None
+
+
+# -- limits that nobody lists -----------------------------------------------------------------------------------------
+
+LIMIT = "This model's maximum context length is {limit} tokens"
+WORDS = {
+    "openai": LIMIT + ". However, you requested {total} tokens ({read} in the messages, {wanted} in the completion).",
+    "vllm": "'max_tokens' is too large. " + LIMIT + " and your request has {read} input tokens ({wanted} > {limit}).",
+    "vllm at least": LIMIT + ". However, you requested {wanted} and your prompt contains at least 1 input tokens.",
+    "litellm": "litellm.ContextWindowExceededError: litellm.BadRequestError: OpenAIException - " + LIMIT + ".",
+}
+
+
+def narrow(words: str, limit: int, num_read: int = 60) -> Model:
+    """A gateway that hides a context length of `limit` until it refuses."""
+
+    def model(body: Mapping[str, Any]) -> Any:
+        wanted = body["max_tokens"]
+        if num_read + wanted > limit:
+            return error(400, words.format(limit=limit, total=num_read + wanted, read=num_read, wanted=wanted))
+        return said(ANSWER, usage=(num_read, 3))
+
+    return model
+
+
+@pytest.mark.parametrize("name", [*WORDS])
+def test_a_context_length_that_only_a_refusal_tells_is_used(name: str, tmp_path: Path) -> None:
+    """A context length that a gateway hides is read from its refusal, and the paths grow within it."""
+    with Endpoint(narrow(WORDS[name], 512)) as endpoint:
+        long = ("--set", "growth.max_response_tokens=4096")
+        told = grown(tmp_path, endpoint.url, "--prompts", "2", "--json", *long)
+        num_refused = sum(body["max_tokens"] > 452 for body in endpoint.requests)
+    assert told.code == 0
+    assert (told.json["leaves"], told.json["stop_words"]) == (16, {"answer": 16})
+    assert num_refused <= 4 * 16
+
+
+def test_the_most_tokens_of_a_completion_are_read_too(tmp_path: Path) -> None:
+    """The most tokens of a completion that a refusal names are kept to."""
+
+    def model(body: Mapping[str, Any]) -> Any:
+        wanted = body["max_tokens"]
+        message = f"max_tokens is too large: {wanted}. This model supports at most 100 completion tokens, whereas"
+        return said(ANSWER) if wanted <= 100 else error(400, f"{message} you provided {wanted}.")
+
+    with Endpoint(model) as endpoint:
+        told = grown(tmp_path, endpoint.url, "--prompts", "1", "--json", "--set", "growth.max_response_tokens=4096")
+    assert (told.code, told.json["stop_words"]) == (0, {"answer": 8})
+
+
+@pytest.mark.parametrize("name", [*WORDS])
+def test_a_run_in_which_nothing_was_sampled_says_so(name: str, tmp_path: Path) -> None:
+    """A run whose every question is too long for its endpoint ends with exit code 3 and the endpoint's words."""
+    with Endpoint(narrow(WORDS[name], 40)) as endpoint:
+        told = grown(tmp_path, endpoint.url, "--prompts", "2", "--json")
+    assert told.code == 3
+    assert "maximum context length is 40 tokens" in told.err and "nothing" in told.err
+    assert told.json["faults"].keys() == {"context_full"}

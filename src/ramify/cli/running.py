@@ -72,7 +72,7 @@ def grown_shown(
         return ExitCode.INTERRUPTED
     code = code_of_report(report)
     if code is ExitCode.ENVIRONMENT:
-        terminal.fault(f"no engine has sampled anything; {out / 'log.jsonl'} has every fault")
+        terminal.fault(f"nothing was sampled; {out / 'log.jsonl'} has every fault of an engine")
     return report, code
 
 
