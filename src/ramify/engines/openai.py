@@ -19,7 +19,7 @@ import msgspec
 
 from ramify.core.branch import estimated_tokens
 from ramify.core.codec import Codec
-from ramify.core.engine import Capabilities, Generation, Request
+from ramify.core.engine import MAX_TOKEN_BYTES, Capabilities, Generation, Request
 from ramify.core.errors import ConfigError, EngineError, nearest
 from ramify.edge.http import Http, HttpLimits
 from ramify.edge.patience import PATIENCE, Patience
@@ -50,6 +50,13 @@ OURS: Final = frozenset({"messages", "model", "n", "stop", "stream", "tools"})
 """Fields of a request that `extra_body` may not set."""
 CONTEXT_FIELDS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
 """Fields in which a list of models gives their context length (vLLM, OpenRouter, Groq, Mistral)."""
+ESCAPED_BYTES: Final = 6
+"""Most bytes of a byte of text in JSON, such as `\\u00e9`."""
+TOKEN_BYTES: Final = ESCAPED_BYTES * MAX_TOKEN_BYTES
+LOGPROB_BYTES: Final = 512
+"""Most bytes of a logprob in an answer: the token as text and as a list of numbers."""
+ANSWER_BYTES: Final = 256 << 10
+"""More bytes that an answer may have: names, usage, and what a provider adds, such as the pages it has searched."""
 MAX_SHORTER: Final = 6
 """Requests for one turn with ever fewer tokens, because a server says that the turn may not be as long."""
 TOO_LONG: Final = frozenset({"http_400", "http_413", "http_422"})
@@ -143,20 +150,21 @@ class OpenAI:
         if not request.messages:
             raise EngineError("no_messages", "the engine takes chat messages, and the request has none")
         asked = replace(request, max_tokens=min(request.max_tokens, self._max_output))
-        for number in range(MAX_SHORTER):
+        num_asked = 0
+        while True:
+            num_asked += 1
             try:
                 return await self._completed(asked)
             except EngineError as error:
                 if error.reason not in TOO_LONG:
                     raise
-                room = self._told_room(asked, str(error), is_again=number > 0)
-                if room is None and _TOO_LONG.search(str(error)):
+                room = self._told_room(asked, str(error), is_again=num_asked > 1)
+                if room is not None and num_asked < MAX_SHORTER:
+                    asked = replace(asked, max_tokens=room)
+                elif _TOO_LONG.search(str(error)):
                     raise EngineError("context_full", str(error)) from None
-                if room is None:
+                else:
                     raise
-                refused = error
-            asked = replace(asked, max_tokens=room)
-        raise EngineError("context_full", str(refused))
 
     def _told_room(self, asked: Request, said: str, *, is_again: bool) -> int | None:
         """Fewer tokens by which a refused request may be continued, by what the server says of its limits. None = it
@@ -182,12 +190,20 @@ class OpenAI:
             self._body(request),
             deadline_s=self._patience.deadline_s(request),
             headers={"X-Request-Id": request.request_id} if request.request_id else None,
+            max_body_bytes=self._most_bytes(request),
         )
         try:
             return generation_of(answer, request, model=self._model)
         except EngineError as error:
             where = f"{self._http.base_url}/chat/completions"
             raise EngineError(error.reason, f"{where}: {error.detail}", is_retryable=error.is_retryable) from None
+
+    def _most_bytes(self, request: Request) -> int:
+        """Most bytes of an honest answer to `request`: its tokens as JSON, their top logprobs, and an echo of the
+        messages."""
+        num_top = max(request.topk, *(n for n in (self._extra_body.get("top_logprobs"), 0) if isinstance(n, int)))
+        of_token = TOKEN_BYTES + LOGPROB_BYTES * (num_top + bool(num_top or self._extra_body.get("logprobs")))
+        return ANSWER_BYTES + ESCAPED_BYTES * len(request.ids) + of_token * request.max_tokens
 
     async def close(self) -> None:
         await self._http.close()

@@ -152,7 +152,7 @@ class Retrying(InFront):
 
     async def _tried(self, running: _Running) -> Generation:
         request = running.request
-        generation = checked(await self._in_time(request), request, self.codec.vocab_size)
+        generation = checked(await self._in_time(request), request, self.codec.vocab_size, self.capabilities)
         if generation.finish.kind != "abort" or running.unwanted.is_set() or not _left_s(request):
             return generation
         self.num_wasted += generation.num_billed
