@@ -469,3 +469,43 @@ def test_a_server_that_dies_is_told_of_with_the_line_that_says_why(
     assert why in told.err
     assert ("try --dtype float32" in told.err) == bool(arguments)
     assert told.err.count("in shutdown") <= 10
+
+
+# -- what an endpoint lacks -------------------------------------------------------------------------------------------
+
+
+def with_logprobs(body: Mapping[str, Any]) -> Any:
+    top = [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": -2.5}]
+    content = [{"token": "a", "logprob": -0.1, "top_logprobs": top}]
+    return said(ANSWER, usage=(7, min(3, body["max_tokens"])), choice_logprobs={"content": content})
+
+
+NO_LOGPROBS: Mapping[str, Model] = {
+    "left out": lambda body: said(ANSWER, usage=(7, min(3, body["max_tokens"]))),
+    "refused": lambda body: error(400, "'logprobs' is not supported") if "logprobs" in body else said("a"),
+}  # fmt: skip
+ARPO = ("--preset", "arpo", "--prompts", "1", "--json", "--set", "engine.options.max_topk=2")
+
+
+@pytest.mark.parametrize("name", [*NO_LOGPROBS])
+def test_missing_logprobs_are_found_by_one_token_before_the_start(name: str, tmp_path: Path) -> None:
+    """An endpoint without the logprobs that a preset reads is found by one token, before the run has a folder."""
+    with Endpoint(NO_LOGPROBS[name]) as endpoint:
+        told = grown(tmp_path, endpoint.url, *ARPO)
+        assert [body["max_tokens"] for body in endpoint.requests] == [1]
+    assert told.code == 2
+    assert "logprobs" in told.err and "max_topk" in told.err and "online" in told.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_token_that_is_tried_is_counted(tmp_path: Path) -> None:
+    """The token that is sampled before the start is counted in the tokens, calls and dollars of the report."""
+    prices = ("--set", "engine.prices.prompt=1.0", "--set", "engine.prices.output=1000.0")
+    with Endpoint(with_logprobs) as endpoint:
+        told = grown(tmp_path, endpoint.url, *ARPO, *prices)
+        num_requests = len(endpoint.requests)
+    assert told.code == 0, told.err
+    assert (told.json["probes"], told.json["engine_calls"]) == (1, num_requests)
+    assert told.json["decode_tokens"] == 3 * (num_requests - 1) + 1
+    assert told.json["prefill_uncached"] == 7 * num_requests
+    assert told.json["dollars"] == pytest.approx((7 * num_requests + 1000 * (3 * (num_requests - 1) + 1)) / 1e6)

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 
 from ramify.core.action import ActionConfig
 from ramify.core.ledger import Spend
+from ramify.core.prices import PICODOLLARS, Prices
+from ramify.core.segment import Usage
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import Tree
 from ramify.engines.fleet.replica import ReplicaStats
@@ -46,6 +48,8 @@ class RunReport:
     prefill_cached: int = 0
     prefill_uncached: int = 0
     engine_calls: int = 0
+    probes: int = 0
+    """Requests for one token before the start. Tokens, calls and dollars include them."""
     dollars: float | None = None
     """None = no engine has prices."""
     tool_calls: int = 0
@@ -85,6 +89,16 @@ class RunReport:
             if not event.is_whole:
                 self.failed_trees += 1
                 self.unfinished[event.tree.problem.uid] = event.reason
+
+    def add_probe(self, usage: Usage, prices: Prices | None) -> None:
+        """Add what was sampled before the start."""
+        self.probes += 1
+        self.engine_calls += 1
+        self.decode_tokens += usage.num_billed
+        self.prefill_cached += usage.num_cached
+        self.prefill_uncached += usage.num_prefilled
+        if prices is not None and self.dollars is not None:
+            self.dollars += prices.cost(usage) / PICODOLLARS
 
     def _add(self, tree: Tree, spent: Mapping[str, Spend]) -> None:
         self.trees += 1
@@ -152,6 +166,7 @@ class RunReport:
         self.prefill_cached += other.prefill_cached
         self.prefill_uncached += other.prefill_uncached
         self.engine_calls += other.engine_calls
+        self.probes += other.probes
         self.tool_calls += other.tool_calls
         self.turns += other.turns
         self.judge_calls += other.judge_calls
