@@ -187,7 +187,7 @@ def test_a_strategy_that_breaks_closes_its_trees_and_the_exit_code_says_so(
     said = run(capsys, tmp_path / "run", "--strategy", f"{tmp_path / 'mine.py'}:{name}", "--json")
     assert said.code == 1
     assert said.json["failed_trees"] == 3
-    assert all(reason in fault for fault in said.json["faults"].values())
+    assert all(reason in fault for fault in said.json["unfinished"].values())
 
 
 def test_a_strategy_file_that_does_not_import_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

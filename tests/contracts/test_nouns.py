@@ -262,8 +262,8 @@ def test_growing_below_a_closed_node_is_a_fault_of_that_tree_alone() -> None:
 
     result = grown(Stubborn)
     assert result.report.failed_trees == 1
-    assert "ended with 'closed'" in result.report.faults["p"]
-    assert ContractError.__name__ in result.report.faults["p"]
+    assert "ended with 'closed'" in result.report.unfinished["p"]
+    assert ContractError.__name__ in result.report.unfinished["p"]
 
 
 def test_a_judgement_that_fails_is_an_outcome() -> None:

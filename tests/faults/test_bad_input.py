@@ -99,7 +99,7 @@ def rows_by_uid(result: Rollout) -> dict[str, list[Row]]:
 
 def assert_nothing_is_lost(result: Rollout, replayed: list[Tree], folder: Path) -> None:
     """The journal holds the trees as they are, every invariant holds and rows can be written."""
-    assert result.report.faults == {}
+    assert result.report.unfinished == {}
     for live, again in zip(result.trees, replayed, strict=True):
         assert [again.stop(n) for n in again.subtree()] == [live.stop(n) for n in live.subtree()]
         assert [again.branch(n).text for n in again.subtree()] == [live.branch(n).text for n in live.subtree()]
@@ -440,12 +440,12 @@ def test_a_strategy_that_breaks_its_contract_ends_its_trees_and_keeps_what_they_
 ) -> None:
     report = begin(config_of(tmp_path, name), tmp_path / "run")
     assert report.failed_trees == 3
-    assert all(fault in reason for reason in report.faults.values()), report.faults
+    assert all(fault in reason for reason in report.unfinished.values()), report.unfinished
     trees = list(Saved.open(tmp_path / "run").trees())
     assert sum(tree.num_leaves for tree in trees) == report.leaves
     assert name == "ReturnsNoSequence" or report.leaves >= 3
     again = resume(tmp_path / "run")
-    assert (again.faults, again.leaves) == (report.faults, report.leaves)
+    assert (again.unfinished, again.leaves) == (report.unfinished, report.leaves)
     assert (again.decode_tokens, again.mean_reward) == (report.decode_tokens, report.mean_reward)
 
 
@@ -457,14 +457,14 @@ def test_a_run_killed_around_such_a_fault_comes_to_the_same_end(tmp_path: Path, 
     while killed(config, tmp_path / f"{number}", after=number):
         if number > 1:
             again = resume(tmp_path / f"{number}")
-            assert (again.faults, again.leaves) == (report.faults, report.leaves)
+            assert (again.unfinished, again.leaves) == (report.unfinished, report.leaves)
         number += 1
     assert number - 1 == len(load(tmp_path / "whole").records) + 2  # and the header and the seal
 
 
 def test_a_strategy_that_draws_randomness_of_its_own_is_found_at_its_first_tree(tmp_path: Path) -> None:
     report = begin(config_of(tmp_path, "DrawsItsOwn"), tmp_path / "run")
-    (reason,) = report.faults.values()
+    (reason,) = report.unfinished.values()
     assert "strategy DrawsItsOwn drew randomness of its own: built and told alike, it asked" in reason
 
 

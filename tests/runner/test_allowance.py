@@ -120,7 +120,7 @@ def test_no_command_uses_more_than_it_was_allowed(
     config = RunConfig(prompts=2, seed=seed, growth=growth, strategy=StrategyConfig(name="offline", options=options))
     allowance = Allowance(growth, config.actions, num_leaf_judges=1, max_word=9)
     result = run_virtual(rollout(config=config, engine=Scripted(), task=Countdown()))
-    assert not result.report.faults
+    assert not result.report.unfinished
     for tree in result.trees:
         for first in (n for n in tree.subtree()[1:] if tree.index(n) or tree.parent(n) == ROOT):
             used = Spend()

@@ -118,7 +118,7 @@ def test_both_deliveries_grow_whole_trees(preset: str, delivery: Delivery) -> No
     engine = Scripted(delay=lambda turn: Delay(1.0 + turn.seed % 7))
     config = resolve(preset=preset, flags={"prompts": 4, "delivery": delivery}).config
     result = run_virtual(rollout(config=config, engine=engine))
-    assert result.report.faults == {}
+    assert result.report.unfinished == {}
     assert result.report.failed_leaves == 0
     assert min(len(tree.leaves()) for tree in result.trees) >= 3
     assert result.rows()

@@ -85,7 +85,7 @@ def test_a_tree_that_was_not_finished_is_named_with_its_fault() -> None:
 
     report = grown(Moody, questions=problems(2)).report
     assert report.failed_trees == report.trees == 2
-    assert set(report.faults) == {"p0", "p1"}
+    assert set(report.unfinished) == {"p0", "p1"}
 
 
 def test_a_figure_that_used_the_secret_says_so() -> None:

@@ -193,7 +193,7 @@ def test_a_fault_of_one_tree_closes_that_tree_alone() -> None:
 
     watch, result = watched(problems(4), Scripted(chains(1), delay=Delay(1.0)), Moody)
     assert result.report.failed_trees == 1
-    assert result.report.faults == {"p1": "ContractError: strategy Moody.tell raised KeyError: 'not this one'"}
+    assert result.report.unfinished == {"p1": "ContractError: strategy Moody.tell raised KeyError: 'not this one'"}
     assert [len(tree.leaves()) for tree in result.trees] == [1] * 4
     assert set(watch.closed()) == {0, 1, 2, 3}
 
@@ -211,7 +211,7 @@ def test_a_tree_that_fails_takes_its_own_commands_down() -> None:
 
     engine = Scripted(chains(9), delay=lambda turn: Delay(1.0 + turn.call))
     watch, result = watched(problems(2), engine, Greedy, delivery="eager")
-    assert "no node 99" in result.report.faults["p0"]
+    assert "no node 99" in result.report.unfinished["p0"]
     assert set(watch.closed().values()) == {1.0, 4.0}
     assert engine.num_active == 0
 
@@ -224,7 +224,7 @@ def test_whatever_a_strategy_raises_ends_its_tree_and_names_the_fault(method: st
     plan = type("Broken", (OneChain,), {method: broken})
     report = grown(plan).report
     assert report.failed_trees == 1
-    assert "ZeroDivisionError: by the strategy" in report.faults["p"]
+    assert "ZeroDivisionError: by the strategy" in report.unfinished["p"]
 
 
 @pytest.mark.parametrize("what", ["engine", "judge", "format"])
@@ -250,7 +250,7 @@ def test_a_part_that_cancels_itself_hangs_nothing(what: str) -> None:
         case "judge":
             assert tree.notes(tree.leaves()[0])["judge"] == "judge 'right' cancelled itself"
         case _:
-            assert "was cancelled by the engine, judge or format" in result.report.faults["p"]
+            assert "was cancelled by the engine, judge or format" in result.report.unfinished["p"]
 
 
 def test_a_fault_of_an_observer_ends_the_run_and_not_its_trees() -> None:
@@ -286,8 +286,8 @@ def test_commands_name_only_actions_and_judges_that_are_configured() -> None:
             return None
 
     _, result = watched(problems(2), Scripted(chains(0)), Odd)
-    assert result.report.faults["p0"] == "ContractError: there is no judge 'rigth'; did you mean 'right'?"
-    assert "no such action; did you mean 'policy'?" in result.report.faults["p1"]
+    assert result.report.unfinished["p0"] == "ContractError: there is no judge 'rigth'; did you mean 'right'?"
+    assert "no such action; did you mean 'policy'?" in result.report.unfinished["p1"]
 
 
 def test_too_many_failed_commands_stop_the_run() -> None:
@@ -342,7 +342,7 @@ def test_a_command_cancelled_before_it_began_ends_once(delivery: Delivery) -> No
 
     result = grown(Hasty, Scripted(chains(1), delay=Delay(1.0)), delivery=delivery)
     (tree,) = result.trees
-    assert result.report.faults == {}
+    assert result.report.unfinished == {}
     assert len(tree.leaves()) == 1
     assert tree.num_failed == 1
     assert [*tree_faults(tree)] == []
@@ -354,7 +354,7 @@ def test_a_command_cancelled_while_it_waits_for_the_budget_ends_without_a_node()
 
     result = grown(Waiting, Scripted(chains(1), delay=Delay(1.0)), limits=Limits(leaves=1))
     (tree,) = result.trees
-    assert result.report.faults == {}
+    assert result.report.unfinished == {}
     assert (len(tree.leaves()), tree.num_failed) == (1, 0)
 
 
@@ -392,7 +392,7 @@ def test_a_closed_path_with_growths_below_it_is_told_and_billed_once(delivery: D
 
     result = grown(Shut, Scripted(chains(3), delay=Delay(1.0)), delivery=delivery)
     (tree,) = result.trees
-    assert result.report.faults == {}
+    assert result.report.unfinished == {}
     assert result.report.seconds == 1.0
     assert [*tree_faults(tree)] == []
 
@@ -504,7 +504,7 @@ def test_a_run_cancelled_at_any_step_leaves_nothing_behind(plan: str, branching:
         assert engine.num_active == 0
         assert tool.num_open == 0
         assert isinstance(came, Rollout | asyncio.CancelledError), repr(came)
-        assert isinstance(came, asyncio.CancelledError) or not came.report.faults
+        assert isinstance(came, asyncio.CancelledError) or not came.report.unfinished
         return isinstance(came, asyncio.CancelledError)
 
     number, was_cancelled = 1 - stride, True

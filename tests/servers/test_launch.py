@@ -1,12 +1,13 @@
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ramify.core.errors import ConfigError
-from ramify.servers.launch import Launch, RouterLaunch, command, router_command
+from ramify.servers.launch import Kind, Launch, RouterLaunch, command, router_command
 from ramify.servers.ports import Address
 from ramify.servers.server_config import ServerConfig
 
@@ -155,3 +156,19 @@ def test_servers_are_started_for_engines_that_have_some():
 def test_each_kind_is_asked_for_a_token_in_its_own_way():
     assert GPU.probe.path == "/v1/completions" and GPU.probe.body == {"model": GPU.name, "prompt": "a", "max_tokens": 1}
     assert replace(GPU, kind="sglang").probe.path == "/generate"
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [
+        (ServerConfig(device="cpu"), ["float32"]),
+        (ServerConfig(device="cpu", dtype="half"), ["half"]),
+        (ServerConfig(device="cpu", arguments=("--dtype", "auto")), ["auto"]),
+        (ServerConfig(device="cpu", arguments=("--dtype=auto",)), []),
+        (ServerConfig(device="gpu"), []),
+    ],
+)
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_a_cpu_computes_in_float32_unless_told_otherwise(kind: Kind, config: ServerConfig, dtype: list[str]):
+    argv = command(Launch(model="m", kind=kind, config=config), ADDRESS, ours=OURS).argv
+    assert [value for flag, value in pairwise(argv) if flag == "--dtype"] == dtype

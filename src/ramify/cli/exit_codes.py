@@ -4,7 +4,17 @@ import errno
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from ramify.core.errors import EngineError, EnginesDown, JudgeError, RamifyError, StoreError, ToolError, WorkersDown
+from ramify.core.errors import (
+    EngineError,
+    EnginesDown,
+    EngineUnusable,
+    JudgeError,
+    RamifyError,
+    StoreError,
+    ToolError,
+    WorkersDown,
+)
+from ramify.core.stop import ANSWERED
 
 if TYPE_CHECKING:
     from ramify.runner.report import RunReport
@@ -37,9 +47,11 @@ DISK_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 def code_of_error(error: RamifyError) -> ExitCode:
     """The exit code of a command that an error ended."""
-    from ramify.runner.scheduler import TooManyFailures
+    from ramify.runner.scheduler import NothingAnswered, TooManyFailures
 
     match error:
+        case EngineUnusable() | NothingAnswered():
+            return ExitCode.ENVIRONMENT
         case TooManyFailures() | EnginesDown() | WorkersDown():
             return ExitCode.SAVED
         case StoreError():
@@ -55,6 +67,13 @@ def code_of_report(report: "RunReport") -> ExitCode:
     """The exit code of a run that came to its end."""
     if report.failed_trees:
         return ExitCode.PARTIAL
+    if sampled_nothing(report) and (report.faults or not set(report.stop_words) <= OUTSIDE_STOPS):
+        return ExitCode.ENVIRONMENT
     if report.trees and set(report.stop_words) <= OUTSIDE_STOPS:
         return ExitCode.BUDGET
     return ExitCode.DONE
+
+
+def sampled_nothing(report: "RunReport") -> bool:
+    """Whether a run has trees, and no model said anything in them."""
+    return bool(report.trees) and not report.turns and not report.stop_words.keys() & ANSWERED

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 from ramify.cli.exit_codes import ExitCode, code_of_error, code_of_report
 from ramify.cli.progress import RunProgress
 from ramify.cli.terminal import Terminal, visible
-from ramify.core.errors import RamifyError
+from ramify.core.errors import EngineUnusable, RamifyError
 from ramify.engines.fleet.replica import ReplicaStats
 from ramify.runner.report import EngineReport, RunReport
+from ramify.runner.scheduler import NothingAnswered
 
 if TYPE_CHECKING:
     from ramify.runner.build import Measured
     from ramify.runner.events import Observer
 
 SCHEMA = "ramify.rollout/1"
+ERROR_SCHEMA = "ramify.error/1"
 MAX_FAULTS_SHOWN = 5
 
 
@@ -30,7 +32,7 @@ def run_shown(
     is_json: bool,
 ) -> ExitCode:
     """Grow a run under a progress bar, then print its results and the next command."""
-    shown = grown_shown(grow, out, terminal, title=title, num_trees=num_trees)
+    shown = grown_shown(grow, out, terminal, title=title, num_trees=num_trees, is_json=is_json)
     if isinstance(shown, ExitCode):
         return shown
     report, code = shown
@@ -43,22 +45,35 @@ def run_shown(
 
 
 def grown_shown(
-    grow: Callable[[RunProgress], RunReport], out: Path, terminal: Terminal, *, title: str, num_trees: int
+    grow: Callable[[RunProgress], RunReport],
+    out: Path,
+    terminal: Terminal,
+    *,
+    title: str,
+    num_trees: int,
+    is_json: bool,
 ) -> tuple[RunReport, ExitCode] | ExitCode:
     """Grow a run under a progress bar. Returns its report and exit code; no report if the run did not end."""
+    progress = RunProgress(terminal, title=title, num_trees=num_trees)
     try:
-        with RunProgress(terminal, title=title, num_trees=num_trees) as progress:
+        with progress:
             report = grow(progress)
     except RamifyError as error:
         code = code_of_error(error)
-        if code is ExitCode.SAVED:
-            terminal.fault(f"{error}\n{_saved(out)}")
-            return code
-        raise
+        is_unusable = isinstance(error, EngineUnusable | NothingAnswered)
+        if code is not ExitCode.SAVED and not is_unusable:
+            raise
+        terminal.fault(f"{error}\n{_unusable(out) if is_unusable else _saved(out)}")
+        if is_json:
+            terminal.result(ERROR_SCHEMA, {"error": str(error), "exit_code": int(code), "faults": progress.faults})
+        return code
     except KeyboardInterrupt:
         terminal.fault(f"interrupted\n{_saved(out)}" if out.exists() else "interrupted before the run began")
         return ExitCode.INTERRUPTED
-    return report, code_of_report(report)
+    code = code_of_report(report)
+    if code is ExitCode.ENVIRONMENT:
+        terminal.fault(f"nothing was sampled; {out / 'log.jsonl'} has every fault of an engine")
+    return report, code
 
 
 @contextmanager
@@ -88,7 +103,9 @@ def summary(report: RunReport) -> list[str]:
         lines += _engine(name, engine)
     if report.failed_leaves:
         lines.append(f"failed paths: {report.failed_leaves}")
-    faults = list(report.faults.items())
+    if report.faults:
+        lines.append(f"faults of engines: {', '.join(f'{kind} {number}' for kind, number in report.faults.items())}")
+    faults = list(report.unfinished.items())
     lines += [f"tree {visible(uid)}: {visible(reason)}" for uid, reason in faults[:MAX_FAULTS_SHOWN]]
     if len(faults) > MAX_FAULTS_SHOWN:
         lines.append(f"… and {len(faults) - MAX_FAULTS_SHOWN} more unfinished trees")
@@ -127,6 +144,10 @@ def _percent(share: float | None) -> str:
 
 def _saved(out: Path) -> str:
     return f"finished work is saved; continue with: ramify resume {out}"
+
+
+def _unusable(out: Path) -> str:
+    return f"{out} holds the log; begin again with other settings, or continue with these: ramify resume {out}"
 
 
 def _say_next(report: RunReport, out: Path, terminal: Terminal) -> None:

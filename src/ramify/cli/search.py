@@ -57,6 +57,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         terminal,
         title=config.preset or config.strategy.name,
         num_trees=config.prompts,
+        is_json=options.json,
     )
     if isinstance(shown, ExitCode):
         return shown
@@ -130,6 +131,7 @@ def lines(found: "Sequence[Answers]", report: "RunReport") -> Iterator[str]:
     """The answer to each question with its support, then the cost of all."""
     for answers in found:
         given = "no answer" if answers.answer is None else visible(answers.answer)
+        given += "  (unread: the format finds no answer in it)" if answers.is_unread else ""
         yield given if len(found) == 1 else f"{visible(answers.uid)}: {given}"
         for solution in answers.ranked[:MAX_SHOWN]:
             votes = f"{solution.num_votes} of {answers.num_candidates}"
@@ -144,5 +146,5 @@ def lines(found: "Sequence[Answers]", report: "RunReport") -> Iterator[str]:
     )
     if report.is_oracle:
         yield "a judge that knows the answers was used"
-    for uid, reason in list(report.faults.items())[:MAX_SHOWN]:
+    for uid, reason in list(report.unfinished.items())[:MAX_SHOWN]:
         yield f"{visible(uid)}: {visible(reason)}"

@@ -75,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port", type=int, metavar="N", help="port of the router, or of the first server (default: any)"
     )
     parser.add_argument("--served-name", default="", metavar="NAME", help="model name in requests")
-    parser.add_argument("--dtype", metavar="NAME", help="number type of the weights (default: the model's)")
+    parser.add_argument(
+        "--dtype", metavar="NAME", help="number type of the weights (default: the model's; on a CPU float32)"
+    )
     parser.add_argument(
         "--max-model-len", type=int, metavar="N", help="longest context in tokens (default: the model's)"
     )

@@ -7,13 +7,20 @@ repaired silently.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
 from ramify.core.codec import Codec
 from ramify.core.errors import EngineError
 from ramify.core.segment import Finish, Floats_T, Ids_T, LogprobKind, Sampling
+
+MAX_COUNT: Final = 1 << 40
+"""Largest number of tokens that an engine may count: one that is larger is a fault of its own."""
+MAX_TOKEN_BYTES: Final = 64
+"""Most bytes of a token on average, for messages whose tokens nobody sees. Text of natural languages has 2 to 5."""
+MESSAGE_BYTES: Final = 4096
+"""More bytes that a message may have: the frames of its tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,25 +181,73 @@ def room_for(request: Request, *, context_length: int, vocab_size: int) -> int:
     return min(request.max_tokens, context_length - num)
 
 
-def checked(generation: Generation, request: Request, vocab_size: int) -> Generation:
-    """Return `generation` if every field is valid; otherwise raise `EngineError` that names the invalid field."""
-    ids, logprobs = generation.ids, generation.logprobs
-    num_tokens = len(ids) if generation.message is None else generation.num_billed
+def checked(
+    generation: Generation, request: Request, vocab_size: int, capabilities: Capabilities | None = None
+) -> Generation:
+    """Return `generation` if every field is valid; otherwise raise `EngineError` that names the engine, the field and
+    its value. With `capabilities`, what the engine owes by them is checked too."""
+    name = "the engine" if capabilities is None else f"engine {capabilities.name!r}"
+    try:
+        _check_tokens(generation, request, vocab_size)
+        _check_counts(generation)
+        _check_values(generation)
+        if capabilities is not None and generation.message is None:
+            _check_promises(generation, capabilities)
+    except EngineError as error:
+        raise EngineError(error.reason, f"{name}: {error.detail}") from None
+    except (AttributeError, TypeError, ValueError) as error:
+        raise EngineError("bad_generation", f"{name} returned {generation!r:.200}: {error}") from error
+    return generation
+
+
+def _check_tokens(generation: Generation, request: Request, vocab_size: int) -> None:
+    ids, is_spoken = generation.ids, generation.message is not None
+    num_tokens = generation.num_billed if is_spoken else len(ids)
     if num_tokens > request.max_tokens:
         raise EngineError("too_many_tokens", f"{num_tokens} for max_tokens={request.max_tokens}")
+    most_bytes = MESSAGE_BYTES + MAX_TOKEN_BYTES * request.max_tokens
+    if is_spoken and len(ids) > most_bytes:
+        raise EngineError(
+            "too_many_tokens",
+            f"{len(ids)} bytes of text for max_tokens={request.max_tokens}; at most {most_bytes}",
+        )
     if not num_tokens and generation.finish.kind != "abort":
         raise EngineError("no_tokens", f"an empty generation that finished by {generation.finish.kind!r}")
     if len(ids) and (ids.min() < 0 or ids.max() >= vocab_size):
         raise EngineError("bad_token_ids", f"ids {ids.min()}..{ids.max()} for a vocabulary of {vocab_size}")
+
+
+def _check_counts(generation: Generation) -> None:
+    for name in ("num_billed", "num_cached", "num_prefilled"):
+        value = getattr(generation, name)
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value <= MAX_COUNT:
+            raise EngineError(f"bad_{name}", f"{name} = {value!r}; expected a whole number from 0 to {MAX_COUNT}")
+    ids, spans = generation.ids, generation.versions
+    if spans and (sum(n for _, n in spans) != len(ids) or min(map(min, spans)) < 0):
+        raise EngineError("bad_versions", f"spans {spans} for {len(ids)} tokens")
+
+
+def _check_promises(generation: Generation, capabilities: Capabilities) -> None:
+    """What an engine of token ids owes: a price for each token, and the logprobs that it declares."""
+    num_ids, num_billed = len(generation.ids), generation.num_billed
+    if num_billed < num_ids:
+        raise EngineError("bad_num_billed", f"num_billed = {num_billed} for {num_ids} tokens; at least as many")
+    if num_ids and generation.logprobs is None and capabilities.logprobs is not None:
+        raise EngineError("no_logprobs", f"logprobs = None for {num_ids} tokens; it declares {capabilities.logprobs!r}")
+
+
+def _check_values(generation: Generation) -> None:
+    ids, logprobs = generation.ids, generation.logprobs
     for name, values in (("logprobs", logprobs), *generation.measures.items()):
         if values is None:
             continue
         if values.shape != ids.shape:
-            raise EngineError(f"bad_{name}", f"{len(values)} values for {len(ids)} tokens")
+            raise EngineError(f"bad_{name}", f"{name}: {len(values)} values for {len(ids)} tokens")
         if not np.isfinite(values).all():
-            raise EngineError(f"bad_{name}", "not finite")
+            odd = values[~np.isfinite(values)][0]
+            raise EngineError(f"bad_{name}", f"{name} holds {odd!r}: not finite")
     if logprobs is not None and len(logprobs) and (logprobs.max() > 1e-3 or logprobs.min() < -1e4):
         raise EngineError("bad_logprobs", f"range {logprobs.min():.3g}..{logprobs.max():.3g}; expected -1e4..0")
-    if generation.versions and sum(n for _, n in generation.versions) != len(ids):
-        raise EngineError("bad_versions", f"spans {generation.versions} for {len(ids)} tokens")
-    return generation
+    for top in generation.topk:
+        if not np.isfinite(top).all():
+            raise EngineError("bad_topk", f"topk holds {top[~np.isfinite(top)][0]!r}: not finite")

@@ -5,6 +5,7 @@
     ├── ContractError   a plug-in broke a rule of its interface
     ├── EngineError     recorded on the tree as a `Failed` outcome
     │   └── EnginesDown stops the run, which can be resumed (exit code 75)
+    │       └── EngineUnusable  it refused everything from the first request on (exit code 3)
     ├── ToolError       recorded on the tree as an observation or a stop word
     ├── JudgeError      recorded on the tree as a `Failed` outcome
     ├── WorkersDown     the processes that share a run keep dying: it stops, and can be resumed (exit code 75)
@@ -52,6 +53,10 @@ class EngineError(RamifyError):
 
 class EnginesDown(EngineError):
     """No engine has answered for as long as a run waits. The run stops; it can be resumed when the engines are back."""
+
+
+class EngineUnusable(EnginesDown):
+    """An engine answered none of its first requests and refused them. The run stops: the next would be refused too."""
 
 
 class ToolError(RamifyError):

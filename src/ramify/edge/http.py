@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from ramify.core.errors import ConfigError, EngineError
+from ramify.edge.body_budget import READING, HeldBody
 from ramify.edge.concurrency import ConcurrencyLimit
 from ramify.edge.url_keys import without_url_keys
 
@@ -102,16 +103,25 @@ class Http:
         self._is_closed = False
 
     async def post(
-        self, path: str, body: bytes, *, deadline_s: float, headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        body: bytes,
+        *,
+        deadline_s: float,
+        headers: Mapping[str, str] | None = None,
+        max_body_bytes: int | None = None,
     ) -> bytes:
         """The body of a good answer to one POST of JSON. `deadline_s` counts from when the request gets its place.
+        `max_body_bytes` is a limit of this answer alone, below that of all.
 
         Raises `EngineError`: `unreachable`, `disconnected`, `timeout`, `busy` (with `retry_after_s`), `body_too_long`,
         `tls_refused`, `unsendable`, `closed`, or `http_STATUS`.
         """
         era = await self.places.acquire()
         try:
-            answer = await self._exchange("POST", path, body, deadline_s=deadline_s, headers=headers)
+            answer = await self._exchange(
+                "POST", path, body, deadline_s=deadline_s, headers=headers, max_body_bytes=max_body_bytes
+            )
         except EngineError as error:
             if error.reason == "busy":
                 self.places.shrink(era)
@@ -143,20 +153,35 @@ class Http:
             await life.aclose()
 
     async def _exchange(
-        self, method: str, path: str, body: bytes | None, *, deadline_s: float, headers: Mapping[str, str] | None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        *,
+        deadline_s: float,
+        headers: Mapping[str, str] | None,
+        max_body_bytes: int | None = None,
     ) -> bytes:
         if self._is_closed:
             raise EngineError("closed", f"the connection to {self.base_url} was closed")
         self.stats.num_requests += 1
         try:
-            return await self._tried(method, path, body, deadline_s=deadline_s, headers=headers)
+            most = min(self._limits.max_body_bytes, max_body_bytes or self._limits.max_body_bytes)
+            return await self._tried(method, path, body, deadline_s=deadline_s, headers=headers, max_body_bytes=most)
         except EngineError as error:
             self.stats.num_failed += 1
             self.stats.failures[error.reason] = self.stats.failures.get(error.reason, 0) + 1
             raise
 
     async def _tried(
-        self, method: str, path: str, body: bytes | None, *, deadline_s: float, headers: Mapping[str, str] | None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        *,
+        deadline_s: float,
+        headers: Mapping[str, str] | None,
+        max_body_bytes: int,
     ) -> bytes:
         """One complete exchange: what aiohttp raises becomes an `EngineError` that says whether a retry may help.
 
@@ -172,7 +197,7 @@ class Http:
                 session.request(method, where, data=data, headers=headers, allow_redirects=False) as response,
             ):
                 if 200 <= response.status < 300:
-                    return await self._body(response, where)
+                    return await self._body(response, where, max_bytes=max_body_bytes)
                 fault = await self._refusal(response, where)
         except self._aiohttp.ConnectionTimeoutError:
             fault = EngineError(
@@ -190,20 +215,27 @@ class Http:
             fault = EngineError("disconnected", f"{where}: {type(error).__name__}", is_retryable=True)
         raise fault
 
-    async def _body(self, response: "aiohttp.ClientResponse", where: str) -> bytes:
+    async def _body(self, response: "aiohttp.ClientResponse", where: str, *, max_bytes: int) -> bytes:
         """The whole body. aiohttp raises if it is shorter than its header says or its last chunk is missing."""
         body = bytearray()
-        await _read(response, body, max_bytes=self._limits.max_body_bytes)
-        if len(body) > self._limits.max_body_bytes:
-            raise EngineError("body_too_long", f"{where}: more than {self._limits.max_body_bytes} bytes")
-        return self._struck(body)
+        with READING.reading() as held:
+            await _read(response, body, max_bytes=max_bytes, held=held)
+            if len(body) > max_bytes:
+                raise EngineError("body_too_long", f"{where}: more than {max_bytes} bytes")
+            if held.is_over:
+                raise EngineError(
+                    "body_too_long",
+                    f"{where}: {len(body)} bytes, while all answers being read have {READING.num_bytes}",
+                )
+            return self._struck(body)
 
     async def _refusal(self, response: "aiohttp.ClientResponse", where: str) -> EngineError:
         """The error for an answer whose status is no success, even if its body never ends."""
         body = bytearray()
         with suppress(self._aiohttp.ClientError, TimeoutError):
             async with asyncio.timeout(REFUSAL_S):
-                await _read(response, body, max_bytes=MAX_REFUSAL_BYTES)
+                with READING.reading() as held:
+                    await _read(response, body, max_bytes=MAX_REFUSAL_BYTES, held=held)
         status = response.status
         hint = " (redirects are not followed)" if 300 <= status < 400 else ""
         said = f"{where} answered {status}{hint}: {_told(self._struck(body))[:MAX_TOLD_CHARS]}"
@@ -256,11 +288,12 @@ def _address(base_url: str) -> str:
     return base_url.rstrip("/")
 
 
-async def _read(response: "aiohttp.ClientResponse", body: bytearray, *, max_bytes: int) -> None:
-    """Append an answer to `body`, up to its end or until there is more than `max_bytes`."""
+async def _read(response: "aiohttp.ClientResponse", body: bytearray, *, max_bytes: int, held: HeldBody) -> None:
+    """Append an answer to `body`, up to its end, or until there is more than `max_bytes` or `held` is over."""
     async for chunk in response.content.iter_any():
         body += chunk
-        if len(body) > max_bytes:
+        held.grow(len(chunk))
+        if len(body) > max_bytes or held.is_over:
             return
 
 

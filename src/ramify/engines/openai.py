@@ -9,6 +9,7 @@ and `Http` removes it from whatever a server says.
 import base64
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from ramify.core.branch import estimated_tokens
 from ramify.core.codec import Codec
-from ramify.core.engine import Capabilities, Generation, Request
+from ramify.core.engine import MAX_TOKEN_BYTES, Capabilities, Generation, Request
 from ramify.core.errors import ConfigError, EngineError, nearest
 from ramify.edge.http import Http, HttpLimits
 from ramify.edge.patience import PATIENCE, Patience
 from ramify.engines.openai_answer import CODEC, generation_of
+from ramify.engines.told_limits import ToldLimits
 from ramify.formats.messages import FILE
 
 BASE_URL: Final = "https://api.openai.com/v1"
@@ -47,10 +50,20 @@ OURS: Final = frozenset({"messages", "model", "n", "stop", "stream", "tools"})
 """Fields of a request that `extra_body` may not set."""
 CONTEXT_FIELDS: Final = ("max_model_len", "context_length", "context_window", "max_context_length")
 """Fields in which a list of models gives their context length (vLLM, OpenRouter, Groq, Mistral)."""
+ESCAPED_BYTES: Final = 6
+"""Most bytes of a byte of text in JSON, such as `\\u00e9`."""
+TOKEN_BYTES: Final = ESCAPED_BYTES * MAX_TOKEN_BYTES
+LOGPROB_BYTES: Final = 512
+"""Most bytes of a logprob in an answer: the token as text and as a list of numbers."""
+ANSWER_BYTES: Final = 256 << 10
+"""More bytes that an answer may have: names, usage, and what a provider adds, such as the pages it has searched."""
+MAX_SHORTER: Final = 6
+"""Requests for one turn with ever fewer tokens, because a server says that the turn may not be as long."""
 TOO_LONG: Final = frozenset({"http_400", "http_413", "http_422"})
 
 _TOO_LONG = re.compile(
-    r"context.{0,12}(length|window|size)|maximum number of (input )?tokens|prompt is too long|max_model_len",
+    r"context.{0,12}(length|window|size|limit)|maximum number of (input )?tokens|(prompt|input) is too long|"
+    r"max_model_len|input tokens exceed|max_new_tokens. must be",
     re.IGNORECASE,
 )
 """How servers say that a conversation is too long (OpenAI, vLLM, SGLang, llama.cpp, Anthropic, Google)."""
@@ -103,6 +116,8 @@ class OpenAI:
             can_continue_turn=False,
         )
         self._is_bounded = context_length is not None
+        self._max_output = sys.maxsize
+        """Most tokens of a completion that the server was heard to allow."""
 
     @property
     def codec(self) -> Codec:
@@ -134,19 +149,61 @@ class OpenAI:
         """One completion of `request.messages`. Raises `EngineError`; `context_full` if they are too long."""
         if not request.messages:
             raise EngineError("no_messages", "the engine takes chat messages, and the request has none")
-        headers = {"X-Request-Id": request.request_id} if request.request_id else None
+        asked = replace(request, max_tokens=min(request.max_tokens, self._max_output))
+        num_asked = 0
+        while True:
+            num_asked += 1
+            try:
+                return await self._completed(asked)
+            except EngineError as error:
+                if error.reason not in TOO_LONG:
+                    raise
+                room = self._told_room(asked, str(error), is_again=num_asked > 1)
+                if room is not None and num_asked < MAX_SHORTER:
+                    asked = replace(asked, max_tokens=room)
+                elif _TOO_LONG.search(str(error)):
+                    raise EngineError("context_full", str(error)) from None
+                else:
+                    raise
+
+    def _told_room(self, asked: Request, said: str, *, is_again: bool) -> int | None:
+        """Fewer tokens by which a refused request may be continued, by what the server says of its limits. None = it
+        says nothing of them, or none fits. Remembers the limits."""
+        told = ToldLimits.of(said)
+        room = asked.max_tokens // 2 if is_again else asked.max_tokens - 1
+        if told.output is not None:
+            self._max_output = min(self._max_output, told.output)
+            room = min(room, told.output)
+        elif told.context is not None and _TOO_LONG.search(said):
+            known = self._capabilities.context_length
+            self._capabilities = replace(self._capabilities, context_length=min(known, told.context))
+            num_read = estimated_tokens(len(asked.ids)) if told.read is None else told.read
+            room = min(room, told.context - num_read)
+        else:
+            return None
+        return room if room > 0 else None
+
+    async def _completed(self, request: Request) -> Generation:
+        """One request, and its answer."""
+        answer = await self._http.post(
+            "/chat/completions",
+            self._body(request),
+            deadline_s=self._patience.deadline_s(request),
+            headers={"X-Request-Id": request.request_id} if request.request_id else None,
+            max_body_bytes=self._most_bytes(request),
+        )
         try:
-            answer = await self._http.post(
-                "/chat/completions",
-                self._body(request),
-                deadline_s=self._patience.deadline_s(request),
-                headers=headers,
-            )
+            return generation_of(answer, request, model=self._model)
         except EngineError as error:
-            if error.reason in TOO_LONG and _TOO_LONG.search(str(error)):
-                raise EngineError("context_full", str(error)) from None
-            raise
-        return generation_of(answer, request, model=self._model)
+            where = f"{self._http.base_url}/chat/completions"
+            raise EngineError(error.reason, f"{where}: {error.detail}", is_retryable=error.is_retryable) from None
+
+    def _most_bytes(self, request: Request) -> int:
+        """Most bytes of an honest answer to `request`: its tokens as JSON, their top logprobs, and an echo of the
+        messages."""
+        num_top = max(request.topk, *(n for n in (self._extra_body.get("top_logprobs"), 0) if isinstance(n, int)))
+        of_token = TOKEN_BYTES + LOGPROB_BYTES * (num_top + bool(num_top or self._extra_body.get("logprobs")))
+        return ANSWER_BYTES + ESCAPED_BYTES * len(request.ids) + of_token * request.max_tokens
 
     async def close(self) -> None:
         await self._http.close()

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from ramify.core.codec import ByteCodec
-from ramify.core.engine import Generation, Request
+from ramify.core.engine import MAX_COUNT, MAX_TOKEN_BYTES, Generation, Request
 from ramify.core.errors import EngineError
 from ramify.core.segment import Finish, Floats_T, token_array
 from ramify.formats.calls import CALL_END
@@ -37,8 +37,8 @@ STOP_FIELDS: Final = ("stop_reason", "matched_stop")
 """Fields in which a server names the stop word it met, or null for none (vLLM, SGLang)."""
 MIN_LOGPROB: Final = float(np.finfo(np.float32).min)
 """The smallest float32, which llama.cpp sends for an impossible token."""
-MAX_COUNT: Final = 1 << 40
-"""Largest token count in a usage that is believed."""
+MAX_CALLS: Final = 1000
+"""Most tool calls in a message; OpenAI's own limit on parallel calls is 128."""
 MAX_DEPTH: Final = 32
 """Maximum nesting of a kept answer: half of what the store takes."""
 
@@ -65,7 +65,8 @@ def generation_of(body: bytes, request: Request, *, model: str) -> Generation:
     choice = _choice(answer)
     said = _said(_kept(choice.get("message"), len(request.messages)), choice, request.stops)
     ids = CODEC.encode(rendered(said.message))
-    billed, cached, prefilled = _usage(answer, has_text=bool(ids))
+    num_bytes = len(ids) - MAX_TOKEN_BYTES * len(tool_calls(said.message))  # the frame of a call is no token of it
+    billed, cached, prefilled = _usage(answer, num_bytes=num_bytes if num_bytes > 0 else len(ids[:1]))
     if said.finish == Finish("end_of_sequence"):
         ids.append(CODEC.eos_id)
     logprobs = _logprobs(choice)
@@ -111,6 +112,9 @@ def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
 def _kept(message: Any, number: int) -> dict[str, Any]:
     """The message, number `number` of the conversation, without empty fields. A call without a usable id of its own,
     which no result could name, gets one."""
+    listed = message.get("tool_calls") if isinstance(message, dict) else None
+    if isinstance(listed, list) and len(listed) > MAX_CALLS:
+        raise EngineError("bad_message", f"{len(listed)} tool calls in one message; at most {MAX_CALLS}")
     told = _cleaned(message)
     if not isinstance(told, dict):
         raise EngineError("bad_message", f"the choice holds no message: {told!r:.200}")
@@ -130,9 +134,11 @@ def _kept(message: Any, number: int) -> dict[str, Any]:
 def _ids(calls: Sequence[Mapping[str, Any]], number: int) -> list[str]:
     """An id for each call: its own, if that is a text and no earlier call has it, or else a new one."""
     ids: list[str] = []
+    known: set[str] = set()
     for i, call in enumerate(calls):
         own = call.get("id")
-        ids.append(own if isinstance(own, str) and own and own not in ids else f"call_{number}_{i}")
+        ids.append(own if isinstance(own, str) and own and own not in known else f"call_{number}_{i}")
+        known.add(ids[-1])
     return ids
 
 
@@ -186,12 +192,13 @@ def _with(message: Mapping[str, Any], word: str) -> dict[str, Any]:
     return {**message, "content": f"{content or ''}{word}"}
 
 
-def _usage(answer: Mapping[str, Any], *, has_text: bool) -> tuple[int | None, int, int]:
-    """Numbers of tokens: sampled, context cached, context computed. None = the server gives no possible count."""
+def _usage(answer: Mapping[str, Any], *, num_bytes: int) -> tuple[int | None, int, int]:
+    """Numbers of tokens: sampled, context cached, context computed. None = the server gives no count that a message of
+    so many bytes can have."""
     usage = _table(answer.get("usage")) or {}
     sampled, read = _count(usage.get("completion_tokens")), _count(usage.get("prompt_tokens")) or 0
     cached = min(_count((_table(usage.get("prompt_tokens_details")) or {}).get("cached_tokens")) or 0, read)
-    if sampled is None or (sampled == 0 and has_text):
+    if sampled is None or num_bytes > sampled * MAX_TOKEN_BYTES:
         return None, cached, read - cached
     return max(1, sampled), cached, read - cached
 

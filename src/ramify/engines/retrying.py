@@ -13,6 +13,7 @@ like any other and its tokens are wasted.
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ramify.core.engine import Abortable, Engine, Generation, Request, checked
@@ -22,6 +23,9 @@ from ramify.engines.in_front import InFront, nothing
 
 SILENT = frozenset({"unreachable", "timeout", "engine_hang", "closed"})
 """Reasons that do not prove that the engine is reachable."""
+OnFault = Callable[[Request, EngineError, float | None], None]
+"""Is told of every try that failed: its request, the fault, and the seconds until the next try. None = there is none.
+What it raises ends the request."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +50,10 @@ class Retrying(InFront):
         """When the first of the requests in `_waiting` got no answer."""
         self._waiting: set[_Running] = set()
         """Requests that could not reach the engine in their latest try."""
+        self.on_fault: OnFault = lambda request, fault, pause_s: None
         self.num_requests = 0
+        self.num_answered = 0
+        """Requests that got their generation."""
         self.num_retries = 0
         """Retries after a fault."""
         self.num_waits = 0
@@ -67,10 +74,11 @@ class Retrying(InFront):
                 try:
                     generation = await self._tried(running)
                 except EngineError as error:
-                    pause_s = self._pause_s(running, error, loop.time())
+                    pause_s = self._told_pause_s(running, error, loop.time())
                     last = error
                 else:
                     self._answered()
+                    self.num_answered += 1
                     return generation
                 await _rest(pause_s, running, last)
                 if running.unwanted.is_set():
@@ -88,6 +96,16 @@ class Retrying(InFront):
         await super().abort(request_id)
 
     # -- after a failure ----------------------------------------------------------------------------------------------
+
+    def _told_pause_s(self, running: _Running, error: EngineError, now: float) -> float:
+        """`_pause_s`, after `on_fault` was told of the fault and of what follows."""
+        try:
+            pause_s = self._pause_s(running, error, now)
+        except EngineError as final:
+            self.on_fault(running.request, final, None)
+            raise
+        self.on_fault(running.request, error, pause_s)
+        return pause_s
 
     def _pause_s(self, running: _Running, error: EngineError, now: float) -> float:
         """Seconds to wait before the next try. Raises `error` if there is no next try."""
@@ -134,7 +152,7 @@ class Retrying(InFront):
 
     async def _tried(self, running: _Running) -> Generation:
         request = running.request
-        generation = checked(await self._in_time(request), request, self.codec.vocab_size)
+        generation = checked(await self._in_time(request), request, self.codec.vocab_size, self.capabilities)
         if generation.finish.kind != "abort" or running.unwanted.is_set() or not _left_s(request):
             return generation
         self.num_wasted += generation.num_billed

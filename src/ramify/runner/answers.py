@@ -6,18 +6,21 @@ same, and the strategy's vote picks one. No judge is asked and no secret is read
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ramify.core.command import Candidate
 from ramify.core.format import IsSame
-from ramify.core.stop import ROULETTE
+from ramify.core.stop import ANSWERED, ROULETTE
 from ramify.core.strategy import Vote
 from ramify.core.tree import Tree
+from ramify.formats.thoughts import without_thoughts
 from ramify.runner import votes
 
 ReadAnswer = Callable[[str], str | None]
 """Response -> its answer."""
+UNREAD_STOPS = ANSWERED | {"length", "context_full"}
+"""Stop words of paths whose last words may stand for an answer: what ends them is no tool and no rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class Answers:
 
     uid: str
     answer: str | None
-    """Chosen by the strategy's vote; None = no candidate gave an answer."""
+    """Chosen by the strategy's vote; None = nothing was said."""
     node: int | None
     """The node whose answer the vote chose."""
     ranked: tuple[Solution, ...] = ()
@@ -52,6 +55,8 @@ class Answers:
     num_candidates: int = 0
     by_vote: Mapping[Vote, int | None] = field(default_factory=dict[Vote, "int | None"])
     """Vote -> the node whose answer it picks."""
+    is_unread: bool = False
+    """Whether the format could read no answer at all: `answer` is then the last words of a path. None is ranked."""
 
     def text_at(self, node: int | None) -> str | None:
         """The answer given at `node`."""
@@ -65,6 +70,7 @@ class Answers:
         return {
             "uid": self.uid,
             "answer": self.answer,
+            "unread": self.is_unread,
             "node": self.node,
             "ranked": ranked,
             "num_candidates": self.num_candidates,
@@ -88,10 +94,13 @@ class Answering:
         leaves = (leaf for leaf in tree.leaves() if tree.stop(leaf) != ROULETTE)
         candidates = tree.candidates or tuple(Candidate(leaf, 0.0) for leaf in leaves)
         texts = [self.read(tree.branch(candidate.node).response_text) for candidate in candidates]
+        is_unread = all(text is None for text in texts)
+        if is_unread:
+            texts = [_last_words(tree, candidate.node) for candidate in candidates]
         classes = votes.classes_of(texts, self.is_same)
         chosen = _chosen(classes, [candidate.score for candidate in candidates])
         winner = chosen[self.vote]
-        return Answers(
+        found = Answers(
             uid=tree.problem.uid,
             answer=None if winner is None else texts[winner],
             node=None if winner is None else candidates[winner].node,
@@ -99,6 +108,18 @@ class Answering:
             num_candidates=len(candidates),
             by_vote={name: None if number is None else candidates[number].node for name, number in chosen.items()},
         )
+        if is_unread and winner is not None:
+            found = replace(found, is_unread=True, ranked=(), by_vote=dict.fromkeys(chosen))
+        return found
+
+
+def _last_words(tree: Tree, node: int) -> str | None:
+    """What the model said last on the path to `node`, without its thoughts; None = nothing that may be an answer."""
+    if tree.stop(node) not in UNREAD_STOPS:
+        return None
+    branch = tree.branch(node)
+    ids = [token for token in branch.run.tolist() if token != branch.codec.eos_id]
+    return without_thoughts(branch.codec.decode(ids)).strip() or None
 
 
 def _chosen(classes: Sequence[int], scores: Sequence[float]) -> dict[Vote, int | None]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from ramify.core.action import ActionConfig
 from ramify.core.branch import Branch
-from ramify.core.errors import EngineError, EnginesDown, JudgeError
+from ramify.core.errors import EngineError, EnginesDown, EngineUnusable, JudgeError
 from ramify.core.format import InvalidAction, MessageFormat, span_ids
 from ramify.core.growth import Failure
 from ramify.core.judge import Reply
@@ -128,7 +128,7 @@ class Questions:
         try:
             await self._judge_format.sampler.sample(turn, self._path)
         except EnginesDown as error:
-            if self._asking.is_grown_by(self._name):
+            if isinstance(error, EngineUnusable) or self._asking.is_grown_by(self._name):
                 raise
             raise self._unanswered(error) from error
         except EngineError as error:

@@ -45,7 +45,7 @@ def prepared_run(
     """Make and check the parts of a run. Objects passed here replace what the config names. `in_front` is as in
     `prepare`; `measured` is called for each engine built here. The run takes the problems of `shard`, or the portion it
     is given. Raises `ConfigError`."""
-    task = task or build_task(config)
+    task = task or build_task(_asking(config, problems))
     portion = problems if isinstance(problems, Portion) else shard.of(_named(problems, task, config))
     build = build_engine if measured is None else lambda each: measured(build_engine(each), each.model or "")
     return prepare(
@@ -81,6 +81,15 @@ def _problems_of(task: Task, config: RunConfig) -> Sequence[Problem]:
         raise
     except Exception as error:
         raise ConfigError(f"task {config.task.name!r} has no problems to give: {error_text(error)}") from error
+
+
+def _asking(config: RunConfig, problems: Sequence[Problem | str] | Portion | None) -> RunConfig:
+    """The configuration, with the given problems as the questions of a task that would otherwise need a file."""
+    if config.task.name != "data" or config.data.path is not None or config.data.questions:
+        return config
+    given = problems.problems if isinstance(problems, Portion) else problems or ()
+    questions = tuple(each if isinstance(each, str) else each.question for each in given)
+    return replace(config, data=replace(config.data, questions=questions))
 
 
 def build_task(config: RunConfig) -> Task:

@@ -48,6 +48,25 @@ class OutcomeTold:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineFault:
+    """A try of a request failed at an engine."""
+
+    engine: str
+    """Its name in the configuration; `policy` for `engine`."""
+    kind: str
+    """The short word of the fault, such as `http_401`."""
+    said: str
+    """What happened, with the server's own words and without keys."""
+    request_id: str
+    pause_s: float | None = None
+    """Seconds until the next try; None = the request is given up."""
+    is_last: bool = False
+    """Whether the run stops for it."""
+    index: int = -1
+    """-1: the event belongs to no tree."""
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseBegan:
     """A tree's strategy entered a phase, or a new round of one."""
 
@@ -103,5 +122,16 @@ class Resumed:
     """-1: the event belongs to no tree."""
 
 
-Event = TailCut | Noticed | Resumed | TreeOpened | CommandsAsked | StepGrown | OutcomeTold | PhaseBegan | TreeClosed
+Event = (
+    TailCut
+    | Noticed
+    | Resumed
+    | TreeOpened
+    | CommandsAsked
+    | StepGrown
+    | OutcomeTold
+    | EngineFault
+    | PhaseBegan
+    | TreeClosed
+)
 Observer = Callable[[Event], None]

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ramify.core.command import Failed
-from ramify.runner.events import Event, OutcomeTold, PhaseBegan, StepGrown, TreeClosed, TreeOpened
+from ramify.runner.events import EngineFault, Event, OutcomeTold, PhaseBegan, StepGrown, TreeClosed, TreeOpened
 from ramify.store.journal import store_errors
 from ramify.store.plain_file import writable
 
@@ -26,6 +26,9 @@ def log_line(event: Event, *, num_active: int, num_tool_calls: int) -> JsonLine 
             line = {"event": "phase", "tree": index, "phase": phase.name, "round": phase.round}
         case OutcomeTold(index, told) if isinstance(told.outcome, Failed):
             line = {"event": "fault", "tree": index, "command": told.command_id, "reason": told.outcome.reason}
+        case EngineFault(engine, kind, said, request_id, pause_s):
+            line = {"event": "engine_fault", "engine": engine, "kind": kind, "said": said, "request": request_id}
+            line |= {"again_in_s": pause_s}
         case TreeClosed(index, tree, reason):
             line = {"event": "closed", "tree": index, "reason": reason, "nodes": len(tree), "leaves": tree.num_leaves}
         case _:

@@ -75,8 +75,15 @@ def check_measures(measures: Iterable[str], capabilities: Capabilities, strategy
         if measure not in given:
             raise ConfigError(
                 f"strategy {strategy!r} reads the measure {measure!r}, which engine {capabilities.name!r} cannot give; "
-                f"it gives {sorted(given) or 'none'}"
+                f"it gives {sorted(given) or 'none'}{_helps(measure)}"
             )
+
+
+def _helps(measure: str) -> str:
+    """What gives a measure, at an endpoint that was not asked for it."""
+    return (
+        "; if its server gives top logprobs, say how many: engine.options.max_topk" if measure == STEP_ENTROPY else ""
+    )
 
 
 def check_tools(format: Format, names: Collection[str]) -> None:

@@ -7,13 +7,15 @@ from dataclasses import asdict, dataclass, field, replace
 
 from ramify.core.action import ActionConfig
 from ramify.core.ledger import Spend
+from ramify.core.prices import PICODOLLARS, Prices
+from ramify.core.segment import Usage
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import Tree
 from ramify.engines.fleet.replica import ReplicaStats
 from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.in_front import innermost
 from ramify.engines.retrying import Retrying
-from ramify.runner.events import Event, TreeClosed
+from ramify.runner.events import EngineFault, Event, TreeClosed
 from ramify.runner.tool_metrics import merged_figures
 
 
@@ -46,6 +48,8 @@ class RunReport:
     prefill_cached: int = 0
     prefill_uncached: int = 0
     engine_calls: int = 0
+    probes: int = 0
+    """Requests for one token before the start. Tokens, calls and dollars include them."""
     dollars: float | None = None
     """None = no engine has prices."""
     tool_calls: int = 0
@@ -61,7 +65,9 @@ class RunReport:
     is_oracle: bool = False
     """Whether a judge that saw secrets gave any of the rewards."""
     stop_words: dict[str, int] = field(default_factory=dict)
-    faults: dict[str, str] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
+    """Kind of fault of an engine, such as `http_500` -> tries that it ended, those included that were tried again."""
+    unfinished: dict[str, str] = field(default_factory=dict)
     """Problem uid -> why its tree was not finished."""
     tools: dict[str, float] = field(default_factory=dict)
     engines: dict[str, EngineReport] = field(default_factory=dict)
@@ -75,12 +81,24 @@ class RunReport:
     _num_mixed: int = 0
 
     def observe(self, event: Event) -> None:
-        """Add a tree when it closes."""
-        if isinstance(event, TreeClosed):
+        """Add a tree when it closes, and a fault of an engine."""
+        if isinstance(event, EngineFault):
+            self.faults[event.kind] = self.faults.get(event.kind, 0) + 1
+        elif isinstance(event, TreeClosed):
             self._add(event.tree, event.spent)
             if not event.is_whole:
                 self.failed_trees += 1
-                self.faults[event.tree.problem.uid] = event.reason
+                self.unfinished[event.tree.problem.uid] = event.reason
+
+    def add_probe(self, usage: Usage, prices: Prices | None) -> None:
+        """Add what was sampled before the start."""
+        self.probes += 1
+        self.engine_calls += 1
+        self.decode_tokens += usage.num_billed
+        self.prefill_cached += usage.num_cached
+        self.prefill_uncached += usage.num_prefilled
+        if prices is not None and self.dollars is not None:
+            self.dollars += prices.cost(usage) / PICODOLLARS
 
     def _add(self, tree: Tree, spent: Mapping[str, Spend]) -> None:
         self.trees += 1
@@ -148,6 +166,7 @@ class RunReport:
         self.prefill_cached += other.prefill_cached
         self.prefill_uncached += other.prefill_uncached
         self.engine_calls += other.engine_calls
+        self.probes += other.probes
         self.tool_calls += other.tool_calls
         self.turns += other.turns
         self.judge_calls += other.judge_calls
@@ -159,7 +178,8 @@ class RunReport:
             self.dollars = (self.dollars or 0.0) + other.dollars
         self.is_oracle |= other.is_oracle
         self.stop_words = dict(sorted((Counter(self.stop_words) + Counter(other.stop_words)).items()))
-        self.faults |= other.faults
+        self.faults = dict(Counter(self.faults) + Counter(other.faults))
+        self.unfinished |= other.unfinished
         self.max_rss_mb = max(self.max_rss_mb, other.max_rss_mb)
 
     def as_dict(self) -> dict[str, object]:

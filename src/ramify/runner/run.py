@@ -5,19 +5,24 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Ma
 from dataclasses import dataclass
 from functools import partial
 
+from ramify.core.engine import Generation
 from ramify.core.problem import Problem
 from ramify.runner.allowance import Allowance
 from ramify.runner.deadline import finished
 from ramify.runner.driver import Driver
+from ramify.runner.engine_faults import EngineFaults
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.grower import Grower
 from ramify.runner.judges import sampling
 from ramify.runner.prepared import Prepared
+from ramify.runner.probe import probe_logprobs
 from ramify.runner.report import RunReport, engine_reports
-from ramify.runner.sampler import Sampler, most_tool_tokens
-from ramify.runner.scheduler import KeepUp, Scheduler, TreeRun
+from ramify.runner.sampler import ENTROPY_TOPK, Sampler, most_tool_tokens
+from ramify.runner.scheduler import KeepUp, NothingAnswered, Scheduler, TooManyFailures, TreeRun
 from ramify.runner.toolbox import Toolbox
+from ramify.runner.work import usage_of
 from ramify.store.replay import Replayed
+from ramify.strategies.parts.entropy import STEP_ENTROPY
 
 MAX_CHARACTER_BYTES = 4
 """Most bytes of a UTF-8 character. A token may be a single byte, so a text has at most as many tokens as bytes."""
@@ -47,6 +52,9 @@ class Run:
         self._scheduler: Scheduler | None = None
         self._deadline: float | None = None
         self._is_connected = False
+        self._probed: Generation | None = None
+        """What was sampled before the start; None = nothing."""
+        self._is_resumed = False
 
     async def connect(self) -> None:
         """Test the sandboxes of the tools, ask each engine's server what it can do, and check the run against the
@@ -62,7 +70,14 @@ class Run:
             first = failures.exceptions[0]
             raise first from first.__cause__
         self.prepared.check()
+        await self._probe()
         self._is_connected = True
+
+    async def _probe(self) -> None:
+        """Ask for one token with top logprobs, if the run reads them and only that can show whether there are any."""
+        engine, config = self.prepared.engine, self.prepared.config
+        if STEP_ENTROPY in self.prepared.measures and not engine.capabilities.has_token_ids:
+            self._probed = await probe_logprobs(engine, topk=ENTROPY_TOPK, strategy=config.strategy.name)
 
     async def grow(
         self,
@@ -77,7 +92,11 @@ class Run:
         seconds = self.prepared.config.run_limits.seconds
         self._deadline = None if seconds is None else began + seconds
         report = RunReport(dollars=0.0 if self.prepared.prices else None)
+        if self._probed is not None:
+            report.add_probe(usage_of(self._probed), self.prepared.prices.get("policy"))
+            self._probed = None
         known = replayed or {}
+        self._is_resumed = bool(known)
         for tree in known.values():
             if tree.is_closed:
                 report.observe(TreeClosed(tree.index, tree.tree, tree.reason))
@@ -98,8 +117,14 @@ class Run:
             max_failed_share=self.prepared.config.max_failed_share,
         )
         builds = (partial(self._tree_run, seedling, emit=scheduler.emit) async for seedling in seedlings)
+        faults = EngineFaults(self.prepared.engines, num_trees=len(self.prepared.problems))
         try:
-            await scheduler.run(builds, keep_up=keep_up)
+            with faults.told(scheduler.emit):
+                await scheduler.run(builds, keep_up=keep_up)
+        except TooManyFailures as error:
+            if faults.are_silent and not self._is_resumed:
+                raise NothingAnswered(f"no engine has answered any request: {error}") from None
+            raise
         finally:
             await finished(self._let_go())
 

@@ -22,6 +22,7 @@ from ramify.runner.deadline import is_being_cancelled
 from ramify.runner.driver import Delivered, Driver, DriverEvent, Pumped, Start
 from ramify.runner.events import (
     CommandsAsked,
+    EngineFault,
     Event,
     Observer,
     OutcomeTold,
@@ -48,6 +49,10 @@ BUILD = Phase("build")
 
 class TooManyFailures(RamifyError):
     """More commands failed than `max_failed_share` allows. Finished work is kept, and the run can be resumed."""
+
+
+class NothingAnswered(TooManyFailures):
+    """Every command of a new run failed, and no engine has answered any request."""
 
 
 @dataclass(slots=True)
@@ -248,6 +253,8 @@ class Scheduler:
         self._observers_fault: Exception | None = None
         self._num_outcomes = 0
         self._num_failed = 0
+        self._last_fault = ""
+        """What the engine said that failed last."""
 
     def emit(self, event: Event) -> None:
         """Tell every observer, then check the share of failures. An exception of an observer ends the run."""
@@ -257,6 +264,8 @@ class Scheduler:
             except Exception as error:
                 self._observers_fault = error
                 raise
+        if isinstance(event, EngineFault):
+            self._last_fault = event.said
         if isinstance(event, OutcomeTold) and not self._runs[event.index].had_failed(event.delivered.command_id):
             self._count(event.delivered)
 
@@ -329,6 +338,7 @@ class Scheduler:
             raise TooManyFailures(
                 f"{self._num_failed} of {self._num_outcomes} commands failed, more than max_failed_share = "
                 f"{self._max_failed_share}; the last for {getattr(outcome, 'reason', '?')!r}"
+                f"{f', and an engine said last: {self._last_fault}' if self._last_fault else ''}"
             )
 
 

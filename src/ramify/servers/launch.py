@@ -34,6 +34,8 @@ CPU_FLAGS: Final = ("--enforce-eager", "--no-enable-chunked-prefill")
 """No compilation, and each context is computed in one piece: vLLM 0.32 on a CPU crashes on a request with a seed whose
 context is computed in several chunks (its generator has no offset to reset,
 `gpu_model_runner.py:_bookkeeping_sync`)."""
+CPU_DTYPE: Final = "float32"
+"""Many CPUs lack the instructions for bfloat16, and a server dies there of SIGILL. Models say bfloat16."""
 LOOPBACK: Final = ("127.", "::1", "localhost")
 
 
@@ -117,7 +119,7 @@ def _vllm(launch: Launch, address: Address) -> tuple[str, ...]:
         *("--host", address.host, "--port", str(address.port)),
         *("--enable-prompt-tokens-details", "--disable-uvicorn-access-log"),
         *(CPU_FLAGS if launch.config.device == "cpu" else ()),
-        *_option("--dtype", launch.config.dtype),
+        *_option("--dtype", _dtype(launch)),
         *_option("--max-model-len", launch.config.max_model_len),
         *launch.config.arguments,
     )
@@ -140,7 +142,7 @@ def _sglang(launch: Launch, address: Address) -> tuple[str, ...]:
         *("--model-path", launch.path, "--served-model-name", launch.name),
         *("--host", address.host, "--port", str(address.port), "--nccl-port", str(address.block)),
         *(("--device", "cpu") if launch.config.device == "cpu" else ()),
-        *_option("--dtype", launch.config.dtype),
+        *_option("--dtype", _dtype(launch)),
         *_option("--context-length", launch.config.max_model_len),
         *launch.config.arguments,
     )
@@ -183,6 +185,12 @@ def router_command(
         *("--worker-urls", *workers),
     )
     return Command(argv, beside(python, inherited(ours)))
+
+
+def _dtype(launch: Launch) -> str | None:
+    """The number type to ask for: on a CPU float32 unless somebody names another; None = the model's."""
+    is_named = launch.config.dtype is not None or "--dtype" in map(flag_of, launch.config.arguments)
+    return launch.config.dtype if is_named or launch.config.device != "cpu" else CPU_DTYPE
 
 
 def _option(flag: str, value: object) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from ramify.edge import stdio_guard
 from ramify.edge.http import MIN_SECRET_CHARS
 from ramify.edge.stdio_guard import KILL_S, LINE, descendants, kill, processes
 from ramify.servers.environment import is_key
+from ramify.servers.log_cause import cause_of
 from ramify.servers.ports import listeners
 
 GRACE_S: Final = 15.0
@@ -32,6 +33,8 @@ GUARD_S: Final = 15.0
 itself."""
 TAIL_LINES: Final = 40
 TAIL_BYTES: Final = 8000
+CAUSE_BYTES: Final = 1 << 20
+"""End of a log that is searched for the cause. vLLM says up to 130 lines after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +105,14 @@ class ServerProcess:
         return not self._ended.done()
 
     async def last_words(self) -> str:
-        """For people: the path of the log and its last lines. The keys in the command's environment are removed."""
-        lines = self._command.without_keys(await asyncio.to_thread(tail, self.log))
-        return f"its log {self.log} ends so:\n{lines}" if lines else f"its log {self.log} is empty"
+        """For people: the path of the log, the line that says why it ended, and the last lines. Keys in the command's
+        environment are removed."""
+        why = self._command.without_keys(await asyncio.to_thread(cause, self.log))
+        lines = self._command.without_keys(await asyncio.to_thread(tail, self.log, num_lines=10 if why else TAIL_LINES))
+        if not lines:
+            return f"its log {self.log} is empty"
+        says_why = f"says why:\n{why}\nand " if why else ""
+        return f"its log {self.log} {says_why}ends so:\n{lines}"
 
     def owns(self, files: Set[str]) -> bool:
         """Whether the server or one of its descendants has one of these files open, such as `socket:[1234]`. Also true
@@ -240,6 +248,16 @@ def tail(log: Path, *, num_lines: int = TAIL_LINES) -> str:
     except OSError:
         return ""
     return "\n".join(text.rstrip().splitlines()[-num_lines:])
+
+
+def cause(log: Path) -> str:
+    """The line of a log that says why its server ended; '' if none does, or it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - CAUSE_BYTES))
+            return cause_of(file.read().decode("utf-8", "replace").splitlines())
+    except OSError:
+        return ""
 
 
 async def _kill_session(session: int) -> None:

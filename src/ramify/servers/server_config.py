@@ -20,7 +20,7 @@ class ServerConfig:
     device: Device | None = None
     """None = the device that the installed engine was built for."""
     dtype: str | None = None
-    """None = the model's own."""
+    """None = the model's own, on a CPU float32."""
     max_model_len: int | None = None
     """Most tokens of prompt and completion together; None = the model's own."""
     arguments: tuple[str, ...] = ()
