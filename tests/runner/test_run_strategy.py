@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ramify import ROOT, Grow, Phase, rollout_sync
+from ramify.config.configure import resolve
 from ramify.core.errors import ConfigError
 
 
@@ -69,3 +70,14 @@ def test_what_a_strategy_declares_wrongly_is_refused_before_the_start(
 def test_what_it_declares_rightly_is_taken(kind: type) -> None:
     done = rollout_sync(strategy=kind, engine__name="scripted", prompts=1)
     assert done.report.leaves == 1
+
+
+def test_a_part_may_be_given_by_its_name() -> None:
+    done = rollout_sync(engine="scripted", task="countdown", strategy="best_of_n", prompts=1)
+    assert (done.config.engine.name, done.config.strategy.name) == ("scripted", "best_of_n")
+
+
+def test_settings_beside_a_config_are_refused() -> None:
+    config = resolve(flags={"engine.name": "scripted", "prompts": 1}).config
+    with pytest.raises(ConfigError, match="config and limits__decode are both given"):
+        rollout_sync(config=config, limits__decode=3)

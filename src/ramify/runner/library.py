@@ -7,10 +7,11 @@ a tree.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ramify.config.run_config import RunConfig
 from ramify.core.engine import Engine
+from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
 from ramify.core.strategy import Strategy
 from ramify.core.task import Task
@@ -25,6 +26,8 @@ from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.report import RunReport
 from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +62,23 @@ async def rollout(
     *,
     preset: str | None = None,
     config: RunConfig | None = None,
-    engine: Engine | None = None,
-    task: Task | None = None,
-    strategy: type[Strategy] | None = None,
+    engine: Engine | str | None = None,
+    task: Task | str | None = None,
+    strategy: type[Strategy] | str | None = None,
     observers: Iterable[Observer] = (),
     **settings: Any,
 ) -> Rollout:
     """Grow one tree for each problem and return the trees.
 
     `problems` are problems or plain questions; None = as many of the task's own as `config.prompts` says. Objects given
-    as `engine`, `task` and `strategy` replace those the config names. `settings` are paths of the config with `__` for
-    the dot: `strategy__options={"n": 4}`, `limits__decode=224`. An engine you pass stays open. Raises `ConfigError`
-    before anything starts.
+    as `engine`, `task` and `strategy` replace those the config names; a text there is the name of a plug-in. `settings`
+    are paths of the config with `__` for the dot: `strategy__options={"n": 4}`, `limits__decode=224`. An engine you pass
+    stays open. Raises `ConfigError` before anything starts.
     """
+    settings |= {f"{part}__name": name for part, name in _names(engine=engine, task=task, strategy=strategy).items()}
+    engine, task, strategy = _object(engine), _object(task), _object(strategy)
+    if config is not None and settings:
+        raise ConfigError(f"config and {', '.join(settings)} are both given; put the settings into the config")
     config = config or configured(preset, settings, engine=engine, strategy=strategy)
     run = Run(prepared_run(config, problems, engine=engine, task=task, strategy=strategy))
     trees: dict[int, Tree] = {}
@@ -87,6 +94,16 @@ async def rollout(
     grown = tuple(trees[index] for index in sorted(trees))
     of = run.prepared
     return Rollout(of.config, grown, report, of.answering, of.post_hoc_reasons, of.post_hoc)
+
+
+def _names(**parts: object) -> dict[str, str]:
+    """The parts that are given by name."""
+    return {part: name for part, name in parts.items() if isinstance(name, str)}
+
+
+def _object(part: Part | str | None) -> Part | None:
+    """The part, if it is given as an object."""
+    return None if isinstance(part, str) else part
 
 
 def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: Any) -> Rollout:
@@ -121,12 +138,16 @@ async def steps(
     *,
     preset: str | None = None,
     config: RunConfig | None = None,
-    engine: Engine | None = None,
-    task: Task | None = None,
-    strategy: type[Strategy] | None = None,
+    engine: Engine | str | None = None,
+    task: Task | str | None = None,
+    strategy: type[Strategy] | str | None = None,
     **settings: Any,
 ) -> AsyncIterator[Watched]:
     """Grow trees and yield events in order. Leaving the loop cancels the rest. Arguments as in `rollout`."""
+    settings |= {f"{part}__name": name for part, name in _names(engine=engine, task=task, strategy=strategy).items()}
+    engine, task, strategy = _object(engine), _object(task), _object(strategy)
+    if config is not None and settings:
+        raise ConfigError(f"config and {', '.join(settings)} are both given; put the settings into the config")
     config = config or configured(preset, settings, engine=engine, strategy=strategy)
     run = Run(prepared_run(config, problems, engine=engine, task=task, strategy=strategy))
     events: asyncio.Queue[Event | None] = asyncio.Queue()
