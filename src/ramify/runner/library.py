@@ -72,8 +72,8 @@ async def rollout(
 
     `problems` are problems or plain questions; None = as many of the task's own as `config.prompts` says. Objects given
     as `engine`, `task` and `strategy` replace those the config names; a text there is the name of a plug-in. `settings`
-    are paths of the config with `__` for the dot: `strategy__options={"n": 4}`, `limits__decode=224`. An engine you pass
-    stays open. Raises `ConfigError` before anything starts.
+    are paths of the config with `__` for the dot: `strategy__options={"n": 4}`, `limits__decode=224`. An engine you
+    pass stays open. Raises `ConfigError` before anything starts.
     """
     settings |= {f"{part}__name": name for part, name in _names(engine=engine, task=task, strategy=strategy).items()}
     engine, task, strategy = _object(engine), _object(task), _object(strategy)
