@@ -10,6 +10,7 @@ from typing import Any
 
 from ramify import plugins
 from ramify.config.configure import BUILTIN, resolve
+from ramify.config.reach import named_parts
 from ramify.config.run_config import EngineConfig, RunConfig, StrategyConfig
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError, RamifyError
@@ -44,17 +45,22 @@ def prepared_run(
     `prepare`; `measured` is called for each engine built here. The run takes the problems of `shard`, or the portion it
     is given. Raises `ConfigError`."""
     task = task or build_task(config)
-    portion = problems if isinstance(problems, Portion) else shard.of(_named(problems, task, config))
     build = build_engine if measured is None else lambda each: measured(build_engine(each), each.model or "")
-    return prepare(
-        config,
-        task=task,
-        engines={name: build(each) for name, each in config.engines.items()},
-        engine=engine or build(config.engine),
-        problems=portion,
-        strategy=strategy,
-        in_front=in_front,
-    )
+    engines = {name: build(each) for name, each in config.engines.items()}
+    policy = engine or build(config.engine)
+    try:
+        portion = problems if isinstance(problems, Portion) else shard.of(_named(problems, task, config))
+        return prepare(
+            config, task=task, engines=engines, engine=policy, problems=portion, strategy=strategy, in_front=in_front
+        )
+    except RamifyError:
+        raise
+    except Exception as error:  # boundary to plug-ins that have all that is wanted, and nothing sound behind it
+        named = ((kind, name) for _, kind, name in named_parts(config) if not plugins.is_built_in(kind, name))
+        own = [f"{kind} {name!r} ({plugins.place_of(name)})" for kind, name in named]
+        if not own:
+            raise
+        raise ConfigError(f"the run cannot be prepared with {', '.join(own)}: {error_text(error)}") from error
 
 
 def problems_of(config: RunConfig) -> Sequence[Problem]:
@@ -85,7 +91,7 @@ def build_task(config: RunConfig) -> Task:
     options = dict(config.task.options)
     if config.task.name == "data":
         options["data"] = config.data
-    return plugins.build("task", config.task.name, **options)
+    return plugins.whole("task", config.task.name, plugins.build("task", config.task.name, **options))
 
 
 def build_engine(config: EngineConfig) -> Engine:
@@ -116,7 +122,7 @@ def client_of(config: EngineConfig) -> Callable[[str | None], Engine]:
 
     def build(url: str | None) -> Engine:
         address = {} if url is None else {"base_url": url}
-        return plugins.build("engine", config.name, **options, **address)
+        return plugins.whole("engine", config.name, plugins.build("engine", config.name, **options, **address))
 
     return build
 
