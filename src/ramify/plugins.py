@@ -4,6 +4,7 @@ It owns one table, kind -> name -> "module:attribute". Nothing is imported befor
 file or its contents is a `ConfigError` that says where. What a plug-in does later is not checked here.
 """
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -135,6 +136,22 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
 )
 
 
+METHODS: Final[Mapping[Kind, tuple[tuple[str, ...], ...]]] = MappingProxyType(
+    {
+        "strategy": (("ask", "tell", "is_done", "phase"),),
+        "task": (("problems", "prune", "is_same_answer"),),
+        "engine": (("generate", "close"),),
+        "format": (("open", "quote", "read", "observe", "answer", "tools"),),
+        "tool": (("open",), ("tools",)),
+        "judge": (("judge",), ("judge_by",)),
+    }
+)
+"""Kind -> the methods that it must have, or other methods instead. Any other kind is a function."""
+ATTRIBUTES: Final[Mapping[Kind, tuple[str, ...]]] = MappingProxyType(
+    {"task": ("format", "tools", "judges"), "engine": ("codec", "capabilities"), "format": ("stops",)}
+)
+"""What else an object of a kind must have."""
+
 _built_in_only: ContextVar[bool] = ContextVar("built_in_only", default=False)
 
 
@@ -174,7 +191,57 @@ def find(kind: Kind, name: str) -> Any:
     source, colon, attribute = place.rpartition(":")
     if not colon or not source or not attribute:
         raise ConfigError(f"unknown {kind} {name!r}; {_hint(kind, name)}")
-    return _attribute(kind, name, source, attribute)
+    found = _attribute(kind, name, source, attribute)
+    if not is_built_in(kind, name) and (fault := _kind_fault(kind, found)):
+        raise ConfigError(f"{kind} {name!r} ({place_of(name)}) {fault}")
+    return found
+
+
+def _kind_fault(kind: Kind, found: Any) -> str:
+    """Why `found` is of the wrong kind; empty = it may be of the right one. What a class makes is checked when it is
+    made."""
+    if kind not in METHODS:
+        return "" if callable(found) and not inspect.isclass(found) else f"is {_said(found)}; a function is needed"
+    if kind == "strategy" and not inspect.isclass(found):
+        return f"is no strategy: it is {_said(found)}, and a class is needed"
+    return ""
+
+
+def _lacking(kind: Kind, made: Any) -> str:
+    """What an object lacks to be of its kind; empty = nothing."""
+    wanted = [(*ATTRIBUTES.get(kind, ()), *methods) for methods in METHODS[kind]]
+    lacking = [[name for name in names if not hasattr(made, name)] for names in wanted]
+    return "" if [] in lacking else f"is no {kind}: it is {_said(made)}, and lacks {', '.join(lacking[0])}"
+
+
+def _said(found: Any) -> str:
+    if inspect.isclass(found):
+        return "a class"
+    return "a function" if inspect.isfunction(found) else f"{found!r:.80}"
+
+
+def place_of(name: str) -> str:
+    """`FILE, line N` of what is named, without loading it again; the name's file or module where it is not found."""
+    source, _, attribute = name.rpartition(":")
+    module = None if source.endswith(".py") else sys.modules.get(source)
+    file = Path(source) if module is None else Path(module.__file__ or source)
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return str(file)
+    return next((f"{file}, line {node.lineno}" for node in body if attribute in _bound(node)), str(file))
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """Names that a statement binds."""
+    match node:
+        case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+            return {node.name}
+        case ast.Import() | ast.ImportFrom():
+            return {alias.asname or alias.name for alias in node.names}
+        case _:
+            names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+            return {each.id for each in names if isinstance(each.ctx, ast.Store)}
 
 
 def _hint(kind: Kind, name: str) -> str:
@@ -215,20 +282,30 @@ def build(kind: Kind, name: str, /, **options: Any) -> Any:
     if unknown:
         raise ConfigError(f"{kind} {name!r}: {'; '.join(unknown.values())}")
     try:
-        return found(**options)
+        made = found(**options)
     except RamifyError:
         raise
-    except Exception as error:  # boundary to a user's class: whatever its constructor raises is reported with its name
+    except (Exception, SystemExit) as error:  # boundary to a user's class, whatever its constructor raises
+        at = "" if is_built_in(kind, name) else f" ({place_of(name)})"
         raise ConfigError(
-            f"{kind} {name!r} cannot be made with {options!r}: {type(error).__name__}: {error}"
+            f"{kind} {name!r}{at} cannot be made with {options!r}: {type(error).__name__}: {error}"
         ) from error
+    return made
+
+
+def whole(kind: Kind, name: str, made: Any) -> Any:
+    """`made`, which a plug-in made or is. Raises `ConfigError` with its file and line if it lacks what its kind has."""
+    if kind in METHODS and not is_built_in(kind, name) and (fault := _lacking(kind, made)):
+        raise ConfigError(f"{kind} {name!r} ({place_of(name)}) {fault}")
+    return made
 
 
 def config_class(strategy: Any) -> type[Any]:
     """The dataclass that holds a strategy's options: its class attribute `Config`."""
+    at = f" ({place_of(f'{strategy.__module__}:{strategy.__qualname__}')})" if inspect.isclass(strategy) else ""
     config = inspect.getattr_static(strategy, "Config", None)
     if not inspect.isclass(strategy) or not inspect.isclass(config) or not is_dataclass(config):
-        raise ConfigError(f"{strategy!r} is no strategy, a class whose `Config` is the dataclass of its options")
+        raise ConfigError(f"{strategy!r}{at} is no strategy, a class whose `Config` is the dataclass of its options")
     return config
 
 
@@ -271,6 +348,10 @@ def _module(source: str, name: str) -> ModuleType:
         is_file = Path(f"{source}.py").is_file()
         hint = f"; for the file here say {source}.py:{name.rpartition(':')[2]}" if is_file else ""
         raise ConfigError(f"{name!r} cannot be imported: {error}{hint}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # boundary to a user's module, which may exit too
+        raise ConfigError(f"{name!r} does not import: {_last_place(error)}{type(error).__name__}: {error}") from error
 
 
 def _file(path: Path) -> ModuleType:
@@ -287,14 +368,17 @@ def _file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # boundary to a user's file: whatever its import raises is reported with its line
+    except KeyboardInterrupt:
+        del sys.modules[name]
+        raise
+    except BaseException as error:  # boundary to a user's file, which may exit too: reported with its line
         del sys.modules[name]
         said = f"{line_in(error, full)}{type(error).__name__}: {error}{_beside(error, full)}"
         raise ConfigError(f"{path} does not import: {said}") from error
     return module
 
 
-def _beside(error: Exception, path: Path) -> str:
+def _beside(error: BaseException, path: Path) -> str:
     """What to do where a file imports one that stands beside it."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     if name is None or not (path.parent / f"{name}.py").is_file():
@@ -302,7 +386,13 @@ def _beside(error: Exception, path: Path) -> str:
     return f". It stands beside this file, but its folder is not searched: PYTHONPATH={path.parent} ramify …"
 
 
-def line_in(error: Exception, path: Path) -> str:
+def _last_place(error: BaseException) -> str:
+    """`FILE, line N: ` of the last place that the error passed through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}, line {frames[-1].lineno}: " if frames else ""
+
+
+def line_in(error: BaseException, path: Path) -> str:
     """`line N: ` of the last place in `path` that the error passed through."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: "

@@ -12,6 +12,7 @@ from ramify import plugins
 from ramify.config.decode import ConfigFault, decode
 from ramify.core.errors import ConfigError
 from ramify.core.strategy import OptionsReader
+from ramify.edge.error_text import error_text
 
 PATH = "strategy.options"
 PUBLISHED = "published"
@@ -36,7 +37,10 @@ def read_options(kind: type[C], given: Mapping[str, Any]) -> tuple[C | None, str
     if faults := _unknown_functions(kind, names):
         return None, None, faults
     anchored = {name: plugins.anchored(value) for name, value in names.items()}
-    options, faults = decode(kind, {**given, **anchored}, path=PATH)
+    try:
+        options, faults = decode(kind, {**given, **anchored}, path=PATH)
+    except Exception as error:  # noqa: BLE001 - boundary to a user's `Config`, whatever it raises
+        return None, None, [ConfigFault(PATH, f"{kind.__module__}.{kind.__qualname__}: {error_text(error)}")]
     nested = {f"{PATH}.{PUBLISHED}.{name}": f"{PATH}.{name}" for name in moved}
     return options, reading, [replace(fault, path=nested.get(fault.path, fault.path)) for fault in faults]
 

@@ -3,14 +3,14 @@
 Boundary to plug-in code: whatever a task or an engine raises while it is made becomes a `ConfigError` that names it.
 """
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ramify import plugins
 from ramify.config.configure import BUILTIN, resolve
+from ramify.config.reach import named_parts
 from ramify.config.run_config import EngineConfig, RunConfig, StrategyConfig
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError, RamifyError
@@ -25,7 +25,6 @@ from ramify.engines.logged import Logged
 from ramify.runner.prepared import Prepared, prepare
 from ramify.tasks.data import DataFile
 
-ENGINE_PARTS: Final = ("codec", "capabilities", "generate", "close")
 Measured = Callable[[Engine, str], Engine]
 """Puts an observing layer between an engine and the layer that retries its requests. Arguments: the engine and its
 model's name. The result must behave like the engine."""
@@ -46,17 +45,22 @@ def prepared_run(
     `prepare`; `measured` is called for each engine built here. The run takes the problems of `shard`, or the portion it
     is given. Raises `ConfigError`."""
     task = task or build_task(_asking(config, problems))
-    portion = problems if isinstance(problems, Portion) else shard.of(_named(problems, task, config))
     build = build_engine if measured is None else lambda each: measured(build_engine(each), each.model or "")
-    return prepare(
-        config,
-        task=task,
-        engines={name: build(each) for name, each in config.engines.items()},
-        engine=engine or build(config.engine),
-        problems=portion,
-        strategy=strategy,
-        in_front=in_front,
-    )
+    engines = {name: build(each) for name, each in config.engines.items()}
+    policy = engine or build(config.engine)
+    try:
+        portion = problems if isinstance(problems, Portion) else shard.of(_named(problems, task, config))
+        return prepare(
+            config, task=task, engines=engines, engine=policy, problems=portion, strategy=strategy, in_front=in_front
+        )
+    except RamifyError:
+        raise
+    except Exception as error:  # boundary to plug-ins that have all that is wanted, and nothing sound behind it
+        named = ((kind, name) for _, kind, name in named_parts(config) if not plugins.is_built_in(kind, name))
+        own = [f"{kind} {name!r} ({plugins.place_of(name)})" for kind, name in named]
+        if not own:
+            raise
+        raise ConfigError(f"the run cannot be prepared with {', '.join(own)}: {error_text(error)}") from error
 
 
 def problems_of(config: RunConfig) -> Sequence[Problem]:
@@ -96,7 +100,7 @@ def build_task(config: RunConfig) -> Task:
     options = dict(config.task.options)
     if config.task.name == "data":
         options["data"] = config.data
-    return plugins.build("task", config.task.name, **options)
+    return plugins.whole("task", config.task.name, plugins.build("task", config.task.name, **options))
 
 
 def build_engine(config: EngineConfig) -> Engine:
@@ -127,13 +131,7 @@ def client_of(config: EngineConfig) -> Callable[[str | None], Engine]:
 
     def build(url: str | None) -> Engine:
         address = {} if url is None else {"base_url": url}
-        engine = plugins.build("engine", config.name, **options, **address)
-        missing = [part for part in ENGINE_PARTS if inspect.getattr_static(engine, part, None) is None]
-        if missing:
-            raise ConfigError(
-                f"engine {config.name!r} has no {', no '.join(missing)}; an engine has {', '.join(ENGINE_PARTS)}"
-            )
-        return engine
+        return plugins.whole("engine", config.name, plugins.build("engine", config.name, **options, **address))
 
     return build
 

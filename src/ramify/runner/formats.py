@@ -72,7 +72,8 @@ def _named_format(config: RunConfig, task: Task, tools: Sequence[Tool]) -> Forma
         options = _decoded(MessagesOptions, config)
         return Messages(spoken, schemas=[schema_of(tool) for tool in tools], options=options)
     if kind is None:
-        format = plugins.build("format", config.format, **config.format_options)
+        made = plugins.build("format", config.format, **config.format_options)
+        format = plugins.whole("format", config.format, made)
     elif kind is found:
         format = _decoded(kind, config)
     else:

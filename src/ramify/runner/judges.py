@@ -89,16 +89,20 @@ def _built(name: str, entry: JudgeConfig, format: Format) -> BranchJudge | Sampl
     if faults := judge_faults(name, entry):
         raise ConfigError("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
     found = found_judge(name, entry)
+    kind = entry.kind or name
+    at = "" if plugins.is_built_in("judge", kind) else f" ({plugins.place_of(kind)})"
     taken = {key: value for key, value in (("name", name), ("format", format)) if _takes(found.target, key)}
     try:
         judge = found.target(**taken, **found.given, **found.options)
     except ConfigError:
         raise
-    except Exception as error:
-        raise ConfigError(f"judges.{name} cannot be made with {dict(entry.options)!r}: {error_text(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"judges.{name}{at} cannot be made with {dict(entry.options)!r}: {error_text(error)}"
+        ) from error
     lacking = [each for each in WANTED if each not in dir(judge)]
     if lacking and not isinstance(judge, SamplingJudge):
-        raise ConfigError(f"judges.{name}: {type(judge).__name__} is no judge: it lacks {', '.join(lacking)}")
+        raise ConfigError(f"judges.{name}{at}: {type(judge).__name__} is no judge: it lacks {', '.join(lacking)}")
     if judge.name != name:
         raise ConfigError(f"judges.{name}: the judge calls itself {judge.name!r}; name the entry so")
     return judge

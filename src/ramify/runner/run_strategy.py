@@ -47,25 +47,30 @@ class RunStrategy:
     def sample(self) -> Strategy:
         """A fresh strategy to inspect; it belongs to no tree. Raises `ConfigError` if it cannot be made."""
         try:
-            return _checked(self.new(seed=0))
+            return _checked(self.new(seed=0), at=self._place)
         except RamifyError:
             raise
-        except Exception as error:
-            raise ConfigError(f"strategy {self.name!r} cannot be made: {error_text(error)}") from error
+        except (Exception, SystemExit) as error:
+            raise ConfigError(f"strategy {self.name!r}{self._place} cannot be made: {error_text(error)}") from error
+
+    @property
+    def _place(self) -> str:
+        """Where a user's strategy is, for messages."""
+        return "" if plugins.is_built_in("strategy", self.name) else f" ({plugins.place_of(self.name)})"
 
 
-def _checked(strategy: object) -> Strategy:
+def _checked(strategy: object, *, at: str = "") -> Strategy:
     """Refuse an object that is not a strategy: name what it lacks, or what it declares wrongly. For one more version
     it also reads `unpredictable`, the old name of `post_hoc_reason`."""
     if hasattr(strategy, "unpredictable") and not hasattr(strategy, "post_hoc_reason"):
         type(strategy).post_hoc_reason = property(lambda each: each.unpredictable)  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(strategy, Strategy):
         if faults := list(_declared_faults(strategy)):
-            raise ConfigError(f"{type(strategy).__name__}: {'; '.join(faults)}")
+            raise ConfigError(f"{type(strategy).__name__}{at}: {'; '.join(faults)}")
         return strategy
     wanted = ("measures", "is_order_free", "post_hoc_reason", "ask", "tell", "is_done", "phase")
     lacking = sorted(set(wanted) - set(dir(strategy)))
-    raise ConfigError(f"{type(strategy).__name__} is no strategy: it lacks {', '.join(lacking)}")
+    raise ConfigError(f"{type(strategy).__name__}{at} is no strategy: it lacks {', '.join(lacking)}")
 
 
 def _declared_faults(strategy: Strategy) -> Iterator[str]:

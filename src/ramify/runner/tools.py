@@ -70,8 +70,8 @@ def _built(name: str, entry: ToolConfig) -> Tool | ToolSet:
     if isinstance(found, FunctionTool):
         return found.configured(**{"name": name, **entry.options})
     if not inspect.isclass(found):
-        return found
+        return plugins.whole("tool", entry.kind or name, found)
     options: Mapping[str, Any] = entry.options
     if not plugins.unknown_keywords(found, {"name": name}):
         options = {"name": name, **options}
-    return plugins.build("tool", entry.kind or name, **options)
+    return plugins.whole("tool", entry.kind or name, plugins.build("tool", entry.kind or name, **options))

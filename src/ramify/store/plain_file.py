@@ -102,6 +102,6 @@ def _refuse_shared(path: Path, found: os.stat_result) -> None:
     _refuse_other_kinds(path, found)
     if found.st_nlink > 1:
         raise OddFile(
-            f"{path.name} has {found.st_nlink} names (hard links), so writing changes another folder too; copy the "
-            "run (cp -r) and use the copy"
+            f"{path.name} has {found.st_nlink} names (hard links), so writing would change another folder too; "
+            "copy the run (cp -r) and use the copy"
         )
