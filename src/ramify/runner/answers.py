@@ -17,7 +17,7 @@ from ramify.core.tree import Tree
 from ramify.runner import votes
 
 ReadAnswer = Callable[[str], str | None]
-"""Response -> its answer."""
+"""The model's own words (`Branch.said`) -> the answer in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Answering:
         """
         leaves = (leaf for leaf in tree.leaves() if tree.stop(leaf) != ROULETTE)
         candidates = tree.candidates or tuple(Candidate(leaf, 0.0) for leaf in leaves)
-        texts = [self.read(tree.branch(candidate.node).response_text) for candidate in candidates]
+        texts = [self.read(tree.branch(candidate.node).said) for candidate in candidates]
         classes = votes.classes_of(texts, self.is_same)
         chosen = _chosen(classes, [candidate.score for candidate in candidates])
         winner = chosen[self.vote]
