@@ -16,7 +16,7 @@ class Length:
         self.max_bytes = max_bytes
 
     async def judge(self, branches, problem):
-        lengths = [len(branch.response_text.encode()) for branch in branches]
+        lengths = [len(branch.said.encode()) for branch in branches]
         return [Verdict(max(0.0, 1 - n / self.max_bytes), {"bytes": float(n)}) for n in lengths]
 
 

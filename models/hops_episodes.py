@@ -45,7 +45,7 @@ def search_page(problem: HopsProblem, query: str, *, top_k: int = TOP_K) -> str:
 def observation_text(text: str, *, status: ToolStatus = "ok") -> str:
     """A tool's text as it enters the transcript."""
     action = AnswerAction("") if status == "invalid" else ToolAction("search", "")
-    return FORMAT.observe(action, ToolResult(text, status))
+    return "".join(span.text for span in FORMAT.observe(action, ToolResult(text, status)))
 
 
 def draw_demonstrations(

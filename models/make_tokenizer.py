@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from ramify.engines.shipped import DATA
+from ramify.engines.tokenizer import ADDED_WORDS
 from ramify.tasks.hops_world import FIRST_NAMES, LAST_NAMES, PETS, RELATIONS, TOWNS
 
 CONTROL_TOKENS = ("<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|pad|>")
@@ -108,6 +109,7 @@ def tokenizer_config_json() -> str:
         "eos_token": EOS_TOKEN,
         "pad_token": PAD_TOKEN,
         "clean_up_tokenization_spaces": False,
+        ADDED_WORDS: True,
         "model_max_length": 512,
         "chat_template": (
             "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"

@@ -89,7 +89,8 @@ def is_pure(room: str) -> bool:
 
 PURE_LIBRARY = frozenset(
     "abc array base64 bisect collections contextlib copy dataclasses difflib enum fractions functools hashlib heapq "
-    "itertools json math numbers operator re statistics string struct textwrap types typing unicodedata".split()
+    "itertools json math numbers operator re statistics string struct textwrap types typing unicodedata "
+    "warnings".split()
 )
 """What of the standard library is pure: no clock, no file, no event loop, no randomness of its own."""
 IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval", "__import__"})

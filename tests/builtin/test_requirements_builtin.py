@@ -64,7 +64,7 @@ def test_a_tree_a_prompt_with_its_queries_counters_entropies_and_masks() -> None
             assert (node in tree.leaves()) == tree.is_ended(node)
             assert (node in tree.expandable()) == (not tree.is_ended(node))
             branch = tree.branch(node)
-            assert len(branch.tool_calls) == branch.response_text.count(" <result>\n")
+            assert len(branch.tool_calls) == branch.transcript.count(" <result>\n")
             if node != ROOT:
                 own, initial = tree.measure(node, STEP_ENTROPY), tree.measure(path[1], STEP_ENTROPY)
                 assert own is not None and own >= 0

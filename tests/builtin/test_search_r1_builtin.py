@@ -65,10 +65,10 @@ def test_the_loop_searches_the_problems_world_and_ends_with_an_answer() -> None:
         passages = set(world(tree.problem.public["world"]).passages)
         for leaf in tree.leaves():
             branch = tree.branch(leaf)
-            assert branch.response_text.count("<information>") == len(branch.tool_calls)
+            assert branch.transcript.count("<information>") == len(branch.tool_calls)
             found = [p for call in branch.tool_calls if call.status == "ok" for p in call.result.split(" ; ") if p]
             assert found and set(found) <= passages
-            answered = FORMAT.answer(branch.response_text) is not None
+            answered = FORMAT.answer(branch.transcript) is not None
             assert answered == (tree.stop(leaf) == "answer")
     assert result.report.stop_words["answer"] >= 0.8 * result.report.leaves
 

@@ -127,11 +127,11 @@ class TokenFork(Plan):
 def test_a_token_fork_splits_the_node_and_shares_its_head() -> None:
     tree = grown(TokenFork).trees[0]
     (head,) = tree.stems()
-    assert tree.branch(head).response_text == "<calc>1/"
+    assert tree.branch(head).transcript == "<calc>1/"
     assert len(tree.children(head)) == 3
     assert tree.forks[-1].is_post_hoc
     assert len(tree.leaves()) == 3
-    assert all(tree.branch(leaf).response_text.startswith("<calc>1/") for leaf in tree.leaves())
+    assert all(tree.branch(leaf).transcript.startswith("<calc>1/") for leaf in tree.leaves())
 
 
 class QueryFork(Plan):
@@ -156,7 +156,7 @@ def test_a_fork_inside_a_query_shares_the_search_and_gets_an_observation_of_its_
     growth = GrowthConfig(max_response_tokens=2048)
     (tree,) = grown(QueryFork, engine, task=Hops(), prompts=1, seed=4, growth=growth).trees
     (trunk,) = tree.stems()
-    assert tree.branch(trunk).response_text == "<search> record"
+    assert tree.branch(trunk).transcript == "<search> record"
     calls = [tree.branch(leaf).tool_calls[0] for leaf in tree.leaves()]
     assert len({call.arguments for call in calls}) == 2
     assert all(call.result.startswith(call.arguments) for call in calls)

@@ -216,7 +216,7 @@ def test_a_run_of_several_segments_forks_at_their_borders_too() -> None:
     growth.end(command, Done())
     place = growth.flights[growth.ask(Grow(1, at=growth.tree.length(ROOT) + 3))].place
     assert place is not None
-    assert growth.tree.branch(place.parent).response_text == "abc"
+    assert growth.tree.branch(place.parent).transcript == "abc"
 
 
 def test_the_root_forks_at_the_start_of_its_branch() -> None:

@@ -203,7 +203,7 @@ def post_hoc_sampler(spec: Mapping[str, Any], mdp: MDP) -> Callable[[Draw], Tree
         gardener = Gardener(mdp, draw)
         trunks = [gardener.chain(command, "") for command in gardener.decide(ROOT, spec["num_trees"])]
         for number, trunk in enumerate(trunks):
-            response, start = gardener.tree.branch(trunk).response_text, gardener.tree.length(ROOT)
+            response, start = gardener.tree.branch(trunk).transcript, gardener.tree.length(ROOT)
             places = list(rule.forks(gardener.tree, trunk))
             if spec["kind"] == "uniform_node":
                 places = [places[draw([Fraction(1, len(places))] * len(places))]]

@@ -222,7 +222,7 @@ class Paths:
         assert start.place is not None
         if self._fails and self._draw([Fraction(1, 2)] * 2):
             return [failed()]
-        path = before = tree.branch(start.place.parent).response_text
+        path = before = tree.branch(start.place.parent).transcript
         logprobs: list[float] = []
         while path not in self._mdp.rewards:
             law = self._mdp.probs[path]
@@ -369,7 +369,7 @@ class Table:
 
     def forks(self, tree: Tree, leaf: int) -> Mapping[int, float]:
         start = tree.length(ROOT)
-        text = tree.branch(leaf).response_text.replace("=", "")
+        text = tree.branch(leaf).transcript.replace("=", "")
         return {start + at: mean for at, mean in self._forks.get(text, {0: 1.0}).items()}
 
 
@@ -386,7 +386,7 @@ RULE = Table(ab={1: 1.0}, ac={1: 0.5}, ad={0: 1.0}, e={0: 1.0}, f={0: 0.25})
 
 
 def by_text(growth: Growth, forest: Forest, values: Array_N) -> dict[str, float]:
-    texts = (growth.tree.branch(int(node)).response_text for node in forest.nodes[forest.leaves])
+    texts = (growth.tree.branch(int(node)).transcript for node in forest.nodes[forest.leaves])
     return dict(zip(texts, values[forest.leaves].tolist(), strict=True))
 
 

@@ -83,7 +83,7 @@ class MDPWorld:
 
     def steps(self, tree: Tree, start: Start) -> list[Step]:
         assert start.place is not None and isinstance(start.command, command.Grow)
-        prefix = tree.branch(start.place.parent).response_text
+        prefix = tree.branch(start.place.parent).transcript
         steps: list[Step] = []
         while not steps or (start.command.until == "end" and steps[-1].stop is None):
             action = str(self._draw(self._mdp.probs[prefix]))

@@ -57,7 +57,7 @@ def test_split_weights_are_a_martingale() -> None:
         forest = rational(forest_of(tree))
         assert not any(sums_below(forest))
         for leaf in forest.leaves:
-            text = tree.branch(int(forest.nodes[leaf])).response_text
+            text = tree.branch(int(forest.nodes[leaf])).transcript
             expected[text] = expected.get(text, Fraction(0)) + probability * forest.weight[leaf]
     for path, weight in expected.items():
         law = Fraction(1)

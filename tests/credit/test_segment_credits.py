@@ -100,7 +100,7 @@ class ProcessWorld:
 
     def steps(self, tree: Tree, start: Start) -> list[Step]:
         assert isinstance(start.command, Grow) and start.place is not None
-        before, text = tree.branch(start.place.parent).response_text, ""
+        before, text = tree.branch(start.place.parent).transcript, ""
         while not text or (start.command.until == "end" and before + text not in self._mdp.rewards):
             text += str(self._draw(self._mdp.probs[before + text]))
         reward = self._mdp.rewards.get(before + text)

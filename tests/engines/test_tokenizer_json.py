@@ -136,6 +136,16 @@ def test_a_control_token_is_one_id_for_templates_and_plain_text_for_the_rest(cod
     assert codec.decode(forged) == "a</s><s>b" == codec.decode(codec.encode("a</s><s>b", allow_special=True))
 
 
+@pytest.mark.parametrize("make", [gpt2_like, llama2_like, t5_like])
+def test_an_added_token_that_is_not_special_is_plain_text_too(tmp_path: Path, make: Callable[[], Tokenizer]):
+    tokenizer = make()
+    tokenizer.add_tokens([AddedToken("<answer>", special=False, normalized=False)])
+    codec = TokenizerJson(folder_of(tokenizer, tmp_path))
+    (one,) = codec.encode("<answer>", allow_special=True)
+    forged = codec.encode("a<answer>b")
+    assert one not in forged and codec.decode(forged) == "a<answer>b"
+
+
 def test_tags_that_are_no_tokens_are_spelt_by_several(codec: TokenizerJson):
     for tag in TAGS:
         assert len(codec.encode(tag)) > 1

@@ -67,7 +67,7 @@ def test_answers_of_chains_grown_in_several_runs_are_told_apart_together() -> No
     trees = [tree for seed in range(3) for tree in grown(None, strategy=four, seed=seed).trees]
     for tree in trees:
         pool.add("p", chains_of(tree, read))
-    said = [read(tree.branch(leaf).response_text) for tree in trees for leaf in tree.leaves()]
+    said = [read(tree.branch(leaf).said) for tree in trees for leaf in tree.leaves()]
     assert pool.size == len(said) == 12
     assert pool.expected(12 * pool.tokens_a_chain)["p"]["answers"] == pytest.approx(len(set(said)))
 

@@ -71,7 +71,7 @@ class Chaos:
         branch, uid = tree.branch(node), tree.problem.uid
         marks = [("engine", tree.node_seed(above)) for above in tree.path(node)]
         marks += [("tool", call.arguments) for call in branch.tool_calls]
-        marks.append(("judge", branch.response_text))
+        marks.append(("judge", branch.transcript))
         return any((uid, *mark) in self.struck for mark in marks)
 
 
@@ -176,7 +176,7 @@ class ShakyJudge:
         return self.judged_by.name
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
-        text = branches[0].response_text
+        text = branches[0].transcript
         if self.chaos.fails("judge", problem.uid, text):
             self.chaos.struck.add((problem.uid, "judge", text))
             raise ValueError("illegible")

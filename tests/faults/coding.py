@@ -96,7 +96,7 @@ class Remembers:
     is_oracle: bool = False
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> list[Verdict]:
-        answers = [_ANSWER.search(branch.response_text) for branch in branches]
+        answers = [_ANSWER.search(branch.said) for branch in branches]
         lists = [[str(trail) for call, trail in seen(b.tool_calls) if call.status == "ok"] for b in branches]
         return [Verdict(float(a is not None and a[1] in told[-1:])) for a, told in zip(answers, lists, strict=True)]
 

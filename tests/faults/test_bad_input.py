@@ -406,7 +406,7 @@ def test_an_engine_of_the_user_without_its_parts_is_refused_before_anything_star
         "class Half:\n    codec = None\n\n    async def generate(self, request): ...\n"
     )
     config = resolve(flags={"engine.name": f"{tmp_path / 'engines.py'}:Half"}).config
-    with pytest.raises(ConfigError, match="is no engine: it is .*, and lacks codec, capabilities, close"):
+    with pytest.raises(ConfigError, match=r"is no engine: it is .*, and lacks codec, capabilities, close"):
         begin(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -341,7 +341,7 @@ def test_code_is_run_when_its_block_closes_and_its_output_is_shown() -> None:
     path = tree.path(leaf)[1:]
     assert [tree.stop(node) for node in path] == [None, None, "answer"]
     assert [len(tree.branch(node).tool_calls) for node in path] == [0, 1, 1]
-    assert tree.branch(leaf).response_text == "".join((SOLUTION[0], "\n<output>5<end_of_output>\n", SOLUTION[1]))
+    assert tree.branch(leaf).transcript == "".join((SOLUTION[0], "\n<output>5<end_of_output>\n", SOLUTION[1]))
     assert tree.reward(leaf) == 1.0
     assert result.answers()[0].answer == "5"
     seen = view.rstar(tree, path[1])
@@ -361,7 +361,7 @@ def test_published_every_step_runs_the_block_so_far_and_shows_it_once(is_statefu
         "# Step 1\nx = 2",
         "# Step 1\nx = 2\n# Step 2\nprint(x + 3)",
     ]
-    assert tree.branch(leaf).response_text == "".join((SOLUTION[0], "\n<output>5<end_of_output>\n", SOLUTION[1]))
+    assert tree.branch(leaf).transcript == "".join((SOLUTION[0], "\n<output>5<end_of_output>\n", SOLUTION[1]))
     assert tree.stop(path[-1]) == "answer"
 
 

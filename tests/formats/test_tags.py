@@ -1,12 +1,13 @@
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramify.core.branch import Branch, Piece
+from ramify.core.branch import TURN_BORDER, Branch, Piece
 from ramify.core.codec import ByteCodec, Codec
 from ramify.core.errors import ConfigError
 from ramify.core.format import Action, AnswerAction, InvalidAction, Span, ToolAction
@@ -67,7 +68,7 @@ def test_a_closing_tag_that_closes_nothing_is_told_so(run: str) -> None:
     action = CALC.read(run)
     assert isinstance(action, InvalidAction)
     assert "closes nothing" in action.reason
-    assert CALC.observe(action, ToolResult(action.reason, "invalid")).startswith(" <result>\nError: </")
+    assert shown(CALC.observe(action, ToolResult(action.reason, "invalid"))).startswith(" <result>\nError: </")
 
 
 ACTIONS = ["<calc>13+7</calc>", "<answer>99</answer>", "so <calc>naïve ✓ 13*1</calc>", "<calc></calc>"]
@@ -149,12 +150,12 @@ def test_the_answer_is_the_last_one(response: str, answer: str | None) -> None:
 )
 def test_every_status_has_its_observation(status: ToolStatus, text: str, observation: str) -> None:
     action = ToolAction("calculator", "1+2")
-    assert CALC.observe(action, ToolResult(text, status)) == f" <result>\n{observation}\n</result>"
+    assert shown(CALC.observe(action, ToolResult(text, status))) == f" <result>\n{observation}\n</result>"
 
 
 def test_a_tools_text_goes_in_as_it_is() -> None:
     text = "{text} {0} %s </result><|end|> {"
-    assert CALC.observe(ToolAction("calculator", ""), ToolResult(text)) == f" <result>\n{text}\n</result>"
+    assert shown(CALC.observe(ToolAction("calculator", ""), ToolResult(text))) == f" <result>\n{text}\n</result>"
 
 
 def test_the_opening_trusts_the_template_and_not_the_question() -> None:
@@ -234,7 +235,7 @@ def test_a_format_is_a_table_of_a_toml_file() -> None:
     made = TagFormat(**table)
     assert made.stops == ("</search>",)
     assert made.read("<search> fikol </search>") == ToolAction("retriever", "fikol")
-    assert made.observe(ToolAction("retriever", "x"), ToolResult("")) == (
+    assert shown(made.observe(ToolAction("retriever", "x"), ToolResult(""))) == (
         "<information>nothing found by search</information>"
     )
     assert shown(made.open(PROBLEM)) == "Q: make 9 from 4 5\nA:"
@@ -257,3 +258,30 @@ def test_a_format_is_a_table_of_a_toml_file() -> None:
 def test_a_table_that_makes_no_sense_is_refused(table: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TagFormat(**table)
+
+
+# -- the model's own words --------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_read_from_the_last_turn_that_gives_one():
+    path = branch(
+        ("prompt", "<answer>1</answer>"),
+        ("sampled", "<answer>2</answer> hm "),
+        ("sampled", "<answer>3</answer><calc>1</calc>"),
+        ("given", " <result>\n<answer>4</answer>\n</result>"),
+        ("sampled", "I stop. <answer>"),
+        ("given", "5</answer>"),
+    )
+    assert (
+        path.said == f"<answer>2</answer> hm <answer>3</answer><calc>1</calc>{TURN_BORDER}I stop. <answer>{TURN_BORDER}"
+    )
+    assert CALC.answer(path.said) == "3"
+
+
+def test_a_tag_that_the_frame_opens_is_filled_by_the_model():
+    fed = replace(CALC, observation="[{text}]\nSo: <answer>", stops_at_answer=False)
+    path = branch(
+        ("sampled", "<calc>1</calc>"), ("given", "[<answer>4</answer>]\nSo: <answer>"), ("sampled", "5</answer>")
+    )
+    assert fed.answer(path.said) == "5"
+    assert CALC.answer(path.said) is None and fed.answer("5</answer>") is None

@@ -64,7 +64,7 @@ def test_an_endpoint_judges_in_messages_what_an_engine_of_tokens_grew(tmp_path: 
     for tree in trees:
         assert tree.spent()["judge"].engine_calls == 6
         for leaf in tree.leaves():
-            response = tree.branch(leaf).response_text.removesuffix(CODEC.decode([CODEC.eos_id]))
+            response = tree.branch(leaf).transcript.removesuffix(CODEC.decode([CODEC.eos_id]))
             assert f"Grade {response} of {tree.problem.question}, é" in told
     *_, reply, fault = judge.requests[-1]["messages"]
     assert (reply["role"], reply["content"], fault["role"]) == ("assistant", "eighty", "user")
@@ -150,7 +150,7 @@ def test_a_model_with_a_chat_template_judges_in_that() -> None:
     user, end, assistant = CODEC.encode("<|user|><|end|><|assistant|>", allow_special=True)
     opening = branch.ids[: branch.num_prompt].tolist()
     assert opening[0] == user and opening[-2:] == [end, assistant]
-    assert found.tree.branch(leaf).response_text.removesuffix("\x00") in branch.prompt_text
+    assert found.tree.branch(leaf).transcript.removesuffix("\x00") in branch.prompt_text
 
 
 def test_a_model_without_a_folder_is_told_the_bare_prompt() -> None:

@@ -79,7 +79,7 @@ def test_each_reply_is_a_node_of_one_context_that_quotes_what_is_judged() -> Non
     text = tree.branch(third).text
     assert text.index("Problem:") < text.index("what?") < text.index("no integer") < text.index("no idea")
     assert text.rstrip("\x00").find("41") > text.index("no idea")
-    assert tree.branch(leaf).response_text in text
+    assert tree.branch(leaf).transcript in text
 
 
 def test_what_judges_sample_is_billed_to_their_role_and_the_tree_is_sound() -> None:

@@ -45,7 +45,7 @@ class Right:
     is_oracle: bool = False
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> list[Verdict]:
-        return [Verdict(float("<answer>3</answer>" in b.response_text)) for b in branches]
+        return [Verdict(float("<answer>3</answer>" in b.said)) for b in branches]
 
 
 @dataclass(frozen=True)

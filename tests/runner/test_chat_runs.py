@@ -107,7 +107,7 @@ def test_several_calls_are_made_one_after_the_other():
 def test_a_call_in_the_thinking_is_no_call():
     said = f"<think>maybe {CALL} no</think>It is red."
     tree, leaf = only_leaf(chatting(saying(said)))
-    assert tree.branch(leaf).response_text == f"{said}<|end|>"
+    assert tree.branch(leaf).transcript == f"{said}<|end|>"
     assert tree.branch(leaf).tool_calls == ()
 
 
@@ -126,7 +126,7 @@ def test_the_end_of_a_turn_is_written_once(template: str, behind: str):
     options = {"answer_tag": "answer", "template": template}
     engine = saying("I think.", "<answer>3</answer>")
     tree, leaf = only_leaf(chatting(engine, growth=growth, format_options=options))
-    assert tree.branch(leaf).response_text == f"I think.<|end|>{behind}<answer>3</answer>"
+    assert tree.branch(leaf).transcript == f"I think.<|end|>{behind}<answer>3</answer>"
     assert tree.stop(leaf) == "answer"
 
 

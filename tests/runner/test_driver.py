@@ -82,7 +82,7 @@ def test_ordered_delivery_waits_for_the_earlier_command() -> None:
     finish(driver, 0, "first")
     driver.pump()
     assert [o.command_id for o in strategy.told] == [0, 1]
-    assert [driver.tree.branch(n).response_text for n in driver.tree.leaves()] == ["first", "second"]
+    assert [driver.tree.branch(n).transcript for n in driver.tree.leaves()] == ["first", "second"]
     assert driver.is_finished
 
 
@@ -95,7 +95,7 @@ def test_eager_delivery_tells_at_once() -> None:
     assert [o.command_id for o in strategy.told] == [1]
     finish(driver, 0, "first")
     driver.pump()
-    assert [driver.tree.branch(n).response_text for n in driver.tree.leaves()] == ["first", "second"]
+    assert [driver.tree.branch(n).transcript for n in driver.tree.leaves()] == ["first", "second"]
 
 
 def test_an_order_free_strategy_is_told_eagerly_unless_a_budget_binds() -> None:

@@ -12,7 +12,7 @@ from ramify.config.run_config import GrowthConfig, RunConfig, ToolsConfig
 from ramify.core.branch import Branch
 from ramify.core.command import Command, Failed, Grow, Tokens
 from ramify.core.errors import ToolError
-from ramify.core.format import Action, ToolAction
+from ramify.core.format import Action, Span, ToolAction
 from ramify.core.limits import Limits
 from ramify.core.segment import Finish
 from ramify.core.tool import ToolResult
@@ -91,7 +91,7 @@ def test_a_step_is_one_turn_with_its_observation() -> None:
 @pytest.mark.parametrize("num_tokens", [1, 3, 5, 16, 17, 100])
 def test_tokens_grow_by_exactly_so_many_unless_a_word_or_a_turn_ends(num_tokens: int) -> None:
     tree, leaf = only_leaf(grown(crumbs(num_tokens), said("thinking about it" + CALL, ANSWER)))
-    assert tree.branch(leaf).response_text == "thinking about it" + CALL + OBSERVED.format("3 : 3") + ANSWER
+    assert tree.branch(leaf).transcript == "thinking about it" + CALL + OBSERVED.format("3 : 3") + ANSWER
     runs = [tree.num_sampled(n) for n in tree.path(leaf)[1:]]
     assert sum(runs) == len("thinking about it" + CALL + ANSWER)
     # "thinking about it" begins no stop word: its growths are exact.
@@ -124,7 +124,7 @@ def test_a_path_ends_at_its_response_length_actions_and_observations_counted(mos
     assert tree.stop(leaf) == "length"
     assert tree.length(leaf) == PROMPT + most
     whole = "x" * 20 + CALL + OBSERVED.format("3 : 3") + "y" * 100
-    assert tree.branch(leaf).response_text == whole[:most]
+    assert tree.branch(leaf).transcript == whole[:most]
 
 
 @pytest.mark.parametrize(("each", "most"), [(5, 20), (4, 20), (20, 20), (7, 20)])
@@ -143,7 +143,7 @@ def test_an_observation_longer_than_the_room_is_cut_and_ends_the_path() -> None:
         assert tree.length(leaf) == PROMPT + most
         (call,) = tree.branch(leaf).tool_calls
         assert call.result == "z" * 1000
-        assert tree.branch(leaf).response_text == (CALL + OBSERVED.format("z" * 1000))[:most]
+        assert tree.branch(leaf).transcript == (CALL + OBSERVED.format("z" * 1000))[:most]
 
 
 def test_an_observation_that_fills_the_context_ends_the_path_under_that_name() -> None:
@@ -168,7 +168,7 @@ def test_a_prompt_without_room_behind_it_is_a_leaf_with_nothing_generated(num_ov
 def test_a_path_fills_the_last_token_of_the_context() -> None:
     tree, leaf = only_leaf(grown(OneChain, said("x" * 100, context_length=PROMPT + 7)))
     assert tree.stop(leaf) == "context_full"
-    assert tree.branch(leaf).response_text == "x" * 7
+    assert tree.branch(leaf).transcript == "x" * 7
 
 
 @pytest.mark.parametrize("max_turns", [1, 2])
@@ -185,7 +185,7 @@ def test_a_call_beyond_the_limit_ends_the_path_unmade_and_is_counted(most: int) 
     tree, leaf = only_leaf(result)
     assert tree.stop(leaf) == "tool_limit"
     assert len(tree.branch(leaf).tool_calls) == most
-    assert tree.branch(leaf).response_text.endswith(f"<calc>{most + 1}/5</calc>")
+    assert tree.branch(leaf).transcript.endswith(f"<calc>{most + 1}/5</calc>")
     assert result.report.tools["tools/total_calls"] == most
     assert result.report.tools["tools/call_limit_reached_count"] == 1
 
@@ -210,7 +210,7 @@ def test_an_empty_call_is_answered_with_an_error_and_no_tool_runs() -> None:
     tree, leaf = only_leaf(result)
     (call,) = tree.branch(leaf).tool_calls
     assert (call.status, call.is_executed) == ("invalid", False)
-    assert "Error: the call was empty" in tree.branch(leaf).response_text
+    assert "Error: the call was empty" in tree.branch(leaf).transcript
     assert tree.stop(leaf) == "answer"
     assert result.report.tool_calls == 0
 
@@ -224,7 +224,7 @@ def test_a_malformed_action_is_answered_with_what_is_wrong(malformed: str) -> No
     tree, leaf = only_leaf(grown(OneChain, said(malformed, ANSWER)))
     (call,) = tree.branch(leaf).tool_calls
     assert call.status == "invalid"
-    assert "closes nothing" in tree.branch(leaf).response_text
+    assert "closes nothing" in tree.branch(leaf).transcript
     assert tree.stop(leaf) == "answer"
 
 
@@ -329,7 +329,7 @@ def test_a_call_of_a_tool_that_is_not_there_is_refused_with_its_name() -> None:
     tree, leaf = only_leaf(result)
     (call,) = tree.branch(leaf).tool_calls
     assert call.status == "refused"
-    assert "did you mean 'calculator'?" in tree.branch(leaf).response_text
+    assert "did you mean 'calculator'?" in tree.branch(leaf).transcript
     assert result.report.tools["tools/refused_calls"] == 1
 
 
@@ -351,7 +351,7 @@ def test_a_tool_that_hangs_is_told_to_the_model_which_goes_on() -> None:
     tree, leaf = only_leaf(result)
     (call,) = tree.branch(leaf).tool_calls
     assert (call.status, call.duration_s) == ("timeout", 5.0)
-    assert "[timeout] Error: Tool(calc) execution failed" in tree.branch(leaf).response_text
+    assert "[timeout] Error: Tool(calc) execution failed" in tree.branch(leaf).transcript
     assert tree.stop(leaf) == "answer"
 
 
@@ -362,7 +362,7 @@ def test_a_failed_tool_may_end_the_path_and_its_call_is_still_counted() -> None:
     result = grown(OneChain, said(CALL, ANSWER), task=small_with(hang), growth=growth, tools=tools)
     tree, leaf = only_leaf(result)
     assert tree.stop(leaf) == "tool_failed"
-    assert tree.branch(leaf).response_text == CALL
+    assert tree.branch(leaf).transcript == CALL
     assert [call.status for call in tree.branch(leaf).tool_calls] == ["timeout"]
     assert result.report.tool_calls == result.report.tools["tools/total_calls"] == 1
     assert tree.reward(leaf) == 0.0
@@ -376,7 +376,7 @@ def test_metadata_and_attachments_reach_the_observation_and_the_tree() -> None:
 
     @dataclass(frozen=True)
     class Watching(TagFormat):
-        def observe(self, action: Action, result: ToolResult) -> str:
+        def observe(self, action: Action, result: ToolResult) -> Sequence[Span]:
             seen.append(result)
             return super().observe(action, result)
 

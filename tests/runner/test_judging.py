@@ -137,7 +137,7 @@ class Moody(Right):
     """A judge that raises on every second leaf."""
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> list[Verdict]:
-        if branches[0].response_text.count("1/2"):
+        if branches[0].transcript.count("1/2"):
             raise ValueError("not this one")
         return await super().judge(branches, problem)
 

@@ -119,7 +119,7 @@ def test_a_conversation_is_kept_and_sent_back_word_by_word():
     (made,) = branch.tool_calls
     assert (made.tool, made.arguments, made.status, made.result) == ("look", "a", "ok", "a is red.")
     assert [p.segment.origin for p in branch.pieces] == ["prompt", "sampled", "given", "sampled"]
-    assert branch.response_text == (
+    assert branch.transcript == (
         'Hm.\n<tool_call>\n{"name": "look", "arguments": {"thing": "a"}}\n</tool_call>'
         "\n<tool_response>\na is red.\n</tool_response>\nIt is red."
     )
@@ -161,7 +161,7 @@ def test_a_turn_without_an_action_can_be_corrected():
 
 def test_a_task_that_speaks_in_tags_is_spoken_to_so_and_its_judge_reads_it():
     tree, branch, requests = chain(turns(said("<calc>1+2"), said("It is <answer>3")), task=Small())
-    assert branch.response_text == "<calc>1+2</calc> <result>\n3 : 3\n</result>It is <answer>3</answer>"
+    assert branch.transcript == "<calc>1+2</calc> <result>\n3 : 3\n</result>It is <answer>3</answer>"
     assert (tree.stop(branch.node), tree.reward(branch.node)) == ("answer", 1.0)
     assert requests[0]["stop"] == ["</calc>", "</answer>"] and "tools" not in requests[0]
     system, user = requests[0]["messages"]

@@ -97,7 +97,7 @@ def test_a_step_has_no_more_tokens_than_its_action_allows() -> None:
     tree, leaf = only_leaf(grown(OneChain, engine, actions={"policy": ActionConfig(max_tokens=10)}))
     assert [tree.num_sampled(n) for n in tree.path(leaf)] == [0, 10, 10, 10, 13]
     assert tree.stop(leaf) == "answer"
-    assert tree.branch(leaf).response_text == "x" * 25 + "<answer>3</answer>"
+    assert tree.branch(leaf).transcript == "x" * 25 + "<answer>3</answer>"
 
 
 # -- law and seeds ----------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def until(deadline_s: float, engine: Engine, **fields: Any) -> tuple[Tree, int]:
 def test_what_was_sampled_before_the_deadline_stays_on_the_leaf_and_is_billed() -> None:
     engine = Scripted(lambda turn: "abcdefgh<answer>3</answer>", delay=Delay(token_s=2.0))
     tree, leaf = until(11.0, engine)
-    assert (tree.stop(leaf), tree.branch(leaf).response_text) == ("deadline", "abcde")
+    assert (tree.stop(leaf), tree.branch(leaf).transcript) == ("deadline", "abcde")
     (segment,) = [s for s in tree.segments(leaf) if s.is_sampled]
     assert (segment.finish, segment.usage.num_billed) == (Finish("abort"), 5)
     assert segment.logprobs is not None

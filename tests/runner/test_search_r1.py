@@ -107,7 +107,7 @@ def test_an_action_that_spans_the_steps_of_the_forced_last_turn_is_read_whole_an
     growth = replace(LOOP, max_turns=1, no_action="end")
     actions = {"policy": ActionConfig(max_tokens=most)}
     tree, leaf = only_leaf(loop(SEARCH, growth=growth, actions=actions))
-    assert tree.branch(leaf).response_text == SEARCH
+    assert tree.branch(leaf).transcript == SEARCH
     assert tree.stop(leaf) == "turn_limit"
     assert not tree.branch(leaf).tool_calls
 

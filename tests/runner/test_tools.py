@@ -195,7 +195,7 @@ def test_arguments_that_do_not_fit_are_corrected_and_the_path_goes_on(tools_file
     assert [call[2:] for call in calls[:4]] == [("invalid", fault) for fault in faults]
     assert calls[4][2] == "invalid" and "this is no JSON" in calls[4][3]
     assert calls[5][2] == "ok"
-    text = tree.branch(leaf).response_text
+    text = tree.branch(leaf).transcript
     assert all(f"Error: {fault}" in text for fault in faults)
     assert tree.spent()["policy"].tool_calls == 1, "only what was carried out is a call"
 

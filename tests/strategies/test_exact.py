@@ -80,7 +80,7 @@ class Decisions:
         self.gradient = {(at, b): Fraction(g) for at, gs in content["gradient_exact"].items() for b, g in enumerate(gs)}
 
     def prefix(self, tree: Tree, node: int) -> str:
-        return tree.branch(node).response_text
+        return tree.branch(node).transcript
 
     def score(self, prefix: str) -> Gradient:
         """Gradient of the log-probability of a whole path: 1 - p for the token taken, - p for the others."""

@@ -311,7 +311,7 @@ def begun_with_dummy(**fields: Any) -> Tree:
 def test_a_fixed_answer_is_written_without_a_request_and_quoted_like_any_other() -> None:
     tree = begun_with_dummy()
     dummy = tree.children(ROOT)[0]
-    assert tree.branch(dummy).response_text == "I don't know."
+    assert tree.branch(dummy).transcript == "I don't know."
     assert [s.origin for s in tree.segments(dummy)] == ["given"]
     assert (tree.stop(dummy), tree.num_sampled(dummy)) == ("answer", 0)
     critique = tree.derived(dummy)[0]
@@ -323,7 +323,7 @@ def test_a_fixed_answer_is_written_without_a_request_and_quoted_like_any_other()
 
 def test_a_fixed_answer_needs_no_room_in_the_budget_of_tokens() -> None:
     tree = begun_with_dummy(limits=Limits(decode=1))
-    assert tree.branch(tree.children(ROOT)[0]).response_text == "I don't know."
+    assert tree.branch(tree.children(ROOT)[0]).transcript == "I don't know."
     assert sum(spend.decode for spend in tree.spent().values()) <= 1
 
 

@@ -184,6 +184,6 @@ def test_phases_go_from_build_to_collection() -> None:
 def test_a_world_of_tokens_has_the_logprobs_that_its_law_says() -> None:
     tree = journey(treerl(stems=1, rounds=0), surprised_at(2)).tree
     branch = tree.branch(tree.leaves()[0])
-    assert branch.response_text == "x" * 12
+    assert branch.transcript == "x" * 12
     assert np.isclose(branch.logprobs[PROMPT + 2], -5.0)
     assert CODEC.decode(branch.ids[:PROMPT]) == branch.prompt_text

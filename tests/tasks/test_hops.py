@@ -153,7 +153,7 @@ def test_a_rollout_searches_is_informed_answers_and_is_judged() -> None:
         assert origins == ["prompt", *["sampled", "given"] * hops, "sampled"]
         assert tree.stop(leaf) == "answer"
         assert [call.status for call in branch.tool_calls] == ["ok"] * hops
-        assert branch.response_text.endswith(f"<answer> {problem.secret[ANSWER]}</answer>")
+        assert branch.transcript.endswith(f"<answer> {problem.secret[ANSWER]}</answer>")
         observation = f"\n\n<information>{branch.tool_calls[0].result}</information>\n\n"
         assert tree.codec.decode(branch.pieces[2].segment.ids) == observation
     assert result.report.is_oracle
@@ -182,7 +182,7 @@ def test_an_empty_call_is_corrected_and_a_search_that_finds_nothing_shows_nothin
     query: str, status: str, shown: str
 ) -> None:
     tree, leaf = only_leaf(rollout(searching(query), prompts=1))
-    assert f"\n\n<information>{shown}</information>\n\n" in tree.branch(leaf).response_text
+    assert f"\n\n<information>{shown}</information>\n\n" in tree.branch(leaf).transcript
     assert [call.status for call in tree.branch(leaf).tool_calls] == [status]
 
 

@@ -92,7 +92,7 @@ def answers(done: Rollout) -> list[tuple[str | None, str, bool, float | None]]:
     """Of every leaf: what it answered, what its own calls come to, whether one of them slipped, and its reward."""
     return [
         (
-            FORMAT.answer(tree.branch(leaf).response_text),
+            FORMAT.answer(tree.branch(leaf).transcript),
             replayed(tree, leaf),
             any(SLIP in call.arguments for call in tree.branch(leaf).tool_calls),
             tree.reward(leaf),

@@ -295,7 +295,7 @@ class Ranking(Marking):
     """Its verdicts stand in the order of their values."""
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
-        return [Verdict(float(n)) for n in sorted(len(branch.response_text) for branch in branches)]
+        return [Verdict(float(n)) for n in sorted(len(branch.said) for branch in branches)]
 
 
 class Endlessly(Marking):
@@ -305,7 +305,7 @@ class Endlessly(Marking):
 
 class Picky(Marking):
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
-        return [Verdict(1 / len(branch.response_text)) for branch in branches]
+        return [Verdict(1 / len(branch.said)) for branch in branches]
 
 
 @pytest.mark.parametrize(

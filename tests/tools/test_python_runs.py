@@ -54,7 +54,7 @@ class Graded:
     is_oracle = False
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> list[Verdict]:
-        return [Verdict(1.0 if "<answer>" in branch.response_text else -1.0) for branch in branches]
+        return [Verdict(1.0 if "<answer>" in branch.said else -1.0) for branch in branches]
 
 
 class Strict(Small):
@@ -118,7 +118,7 @@ async def test_an_error_is_shown_and_so_many_in_a_row_end_the_path() -> None:
     errors = ["ZeroDivisionError", "NameError", "AttributeError", "SyntaxError", "SystemError: 1"]
     told = [call.result for call in calls if call.status == "error"]
     assert all(said in result for said, result in zip(errors, told, strict=True))
-    assert all(call.result in tree.branch(leaf).response_text for call in calls)
+    assert all(call.result in tree.branch(leaf).transcript for call in calls)
     assert (tree.stop(leaf), tree.reward(leaf)) == ("tool_errors", -1.0)
 
 

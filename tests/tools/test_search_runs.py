@@ -81,7 +81,7 @@ def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 def responses(run: Path) -> list[str]:
     """What every leaf of a run holds behind its prompt, observations included."""
     trees: list[Tree] = [*Saved.open(run).trees()]
-    return [tree.branch(leaf).response_text for tree in trees for leaf in tree.leaves()]
+    return [tree.branch(leaf).transcript for tree in trees for leaf in tree.leaves()]
 
 
 @pytest.mark.covers("S1.2")

@@ -2,8 +2,12 @@
 
 Formats, engines, judges and exports see a tree as branches: pieces of tokens, each with the node that owns it. The ids
 are exactly those that were fed and sampled; text is derived from them.
+
+`said` is the model's own words: answers, votes and rewards read it. `transcript` also holds what tools wrote, which may
+look like anything, an answer included.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +25,9 @@ BYTES_PER_TOKEN = 4
 """For text whose tokens nobody has counted: OpenAI's rule of thumb for English."""
 MESSAGE_TOKENS = 16
 """Upper bound on tokens around a message: chat templates put a role and three or four markers there."""
+TURN_BORDER = "\x1e"
+"""Stands in `Branch.said` for whatever was between two turns: the ASCII record separator, which Python's `splitlines`
+and `strip` take for white space."""
 NOTHING = np.empty(0, np.int32)
 NO_VALUES = np.empty(0, np.float32)
 
@@ -31,6 +38,8 @@ class Piece:
 
     node: int
     segment: Segment
+    role: Role = "policy"
+    """Who said the node's step."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +132,33 @@ class Branch:
         return self.codec.decode(self.ids[: self.num_prompt])
 
     @cached_property
-    def response_text(self) -> str:
-        """Everything after the opening context as text: actions and observations."""
+    def said(self) -> str:
+        """What the policy itself sampled, as text, with `TURN_BORDER` in place of observations and of anything else
+        that it did not sample: `turns_of` gives the turns. No tool, question or quoted text has a word in it."""
+        turns: list[list[int]] = [[]]
+        for piece in self.pieces:
+            if piece.segment.is_sampled and piece.role == "policy":
+                turns[-1] += piece.segment.ids.tolist()
+            elif len(piece.segment) and turns[-1]:
+                turns.append([])
+        return TURN_BORDER.join(map(self.codec.decode, turns))
+
+    @cached_property
+    def transcript(self) -> str:
+        """Everything after the opening context as text: actions and observations. Never read an answer from it: a tool
+        can print one. `tool_calls` has what tools returned."""
         return self.codec.decode(self.ids[self.num_prompt :])
+
+    @property
+    def response_text(self) -> str:
+        """The transcript, under its earlier name, for one version."""
+        warnings.warn(
+            "Branch.response_text holds what tools wrote: read answers from Branch.said, results from "
+            "Branch.tool_calls, and the whole text from Branch.transcript",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.transcript
 
     @cached_property
     def run(self) -> Ids_T:
@@ -161,6 +194,12 @@ class Branch:
     def messages(self) -> tuple[Mapping[str, Any], ...]:
         """The chat messages of the branch, if its format keeps them."""
         return tuple(p.segment.message for p in self.pieces if p.segment.message is not None)
+
+
+def turns_of(said: str) -> list[str]:
+    """The turns in `Branch.said`: what was sampled between two observations. The last is '' if an observation came
+    last."""
+    return said.split(TURN_BORDER)
 
 
 def estimated_tokens(num_bytes: int) -> int:

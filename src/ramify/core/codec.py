@@ -38,7 +38,9 @@ class Codec(Protocol):
         ...
 
     def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
-        """Ids of `text`, with no token added. Text that spells a control token becomes one only if `allow_special`."""
+        """Ids of `text`, with no token added. Text that spells an added token becomes one only if
+        `allow_special`, whether the vocabulary calls the token special or not; white space, and words that the model's
+        folder declares, are ordinary text."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -106,8 +106,8 @@ class Format(Protocol):
         not trusted."""
         ...
 
-    def answer(self, response: str) -> str | None:
-        """The final answer in a whole response; None = none was given."""
+    def answer(self, said: str) -> str | None:
+        """The final answer in the model's own words (`Branch.said`), all of it in one turn; None = none was given."""
         ...
 
     def tools(self) -> Mapping[str, str]:

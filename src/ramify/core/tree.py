@@ -295,7 +295,8 @@ class Tree:
         """The path to `node` since its last fresh context; with `at`, only its first `at` tokens."""
         pieces: list[Piece] = []
         for current in self.context(node):
-            pieces.extend(Piece(current, self._segments.get(i)) for i in self._segment_range(current))
+            role = self.role(current)
+            pieces.extend(Piece(current, self._segments.get(i), role) for i in self._segment_range(current))
         branch = Branch(self.codec_of(node), node, tuple(pieces), self.role(node))
         return branch if at is None else _shortened(branch, at)
 
@@ -689,6 +690,6 @@ def _shortened(branch: Branch, at: int) -> Branch:
                 measures={name: values[:at] for name, values in segment.measures.items()},
                 finish=None,
             )
-        pieces.append(Piece(piece.node, segment))
+        pieces.append(Piece(piece.node, segment, piece.role))
         at -= len(segment)
     return Branch(branch.codec, pieces[-1].node if pieces else branch.node, tuple(pieces), branch.role)

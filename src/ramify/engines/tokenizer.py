@@ -4,12 +4,17 @@ Converts text <-> ids for the built-in model. The ids equal those of the `tokeni
 byte-level BPE without normaliser, regex or post-processor, with plain added tokens. Opening any other file raises an
 error; no file is read approximately. No token is ever inserted. Invariant: `decode(encode(text)) == text` for every
 text without lone surrogates; those become U+FFFD.
+
+Text that a tool, a question or a quoted answer brings never becomes an added token, special or not: in many
+vocabularies `<tool_call>` and `<think>` are added tokens that are not special. Such text is spelt in ordinary ids. Two
+kinds of added tokens are ordinary text: white space, and the words of a vocabulary whose `tokenizer_config.json` says
+`"added_tokens_are_words": true`, as those of the built-in models do.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +22,9 @@ from typing import Any, Final
 
 _CACHED_TEXTS: Final = 8192  # turns of one episode recur (prompts, results); about 2 MB at worst for short turns
 _CACHED_TEXT_CHARS: Final = 512  # longer texts are not kept, so that the cache stays small
+
+ADDED_WORDS: Final = "added_tokens_are_words"
+"""Key of `tokenizer_config.json`: whether the added tokens that are not special are words that any text may hold."""
 
 _ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 _MODEL_OPTIONS = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
@@ -39,11 +47,10 @@ class TokenizerFile:
         self._id_of_byte = _byte_ids(whole["model"]["vocab"])
         self._merges = _merge_table(whole["model"])
         self._added = {token["content"]: int(token["id"]) for token in whole["added_tokens"]}
-        self._special = frozenset(token["content"] for token in whole["added_tokens"] if token["special"])
-        longest_first = sorted(self._added, key=len, reverse=True)
-        # An alternation takes its first branch that matches, so longest first makes it leftmost-longest.
-        self._splitter = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
-        self._eos_id = _end_id(path.parent, self._added)
+        config = _config(path.parent)
+        plain = [token["content"] for token in whole["added_tokens"] if is_ordinary(token, config)]
+        self._splitters = {True: _splitter(self._added), False: _splitter(plain)}
+        self._eos_id = _end_id(path.parent, config, self._added)
         self._encode_cached = lru_cache(maxsize=_CACHED_TEXTS)(self._encode)
 
     @property
@@ -76,8 +83,8 @@ class TokenizerFile:
         return TokenizerFile, (self._path, self._name)
 
     def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
-        """Ids of `text`. Text that spells a control token becomes plain bytes unless `allow_special` (templates only),
-        so that a user's or a tool's text cannot forge a control token."""
+        """Ids of `text`. Text that spells an added token becomes ordinary ids unless `allow_special` (templates only),
+        so that a user's or a tool's text cannot forge one."""
         if len(text) > _CACHED_TEXT_CHARS:
             return list(self._encode(text, allow_special))
         return list(self._encode_cached(text, allow_special))
@@ -98,19 +105,12 @@ class TokenizerFile:
         return self._token_bytes[token_id]
 
     def _encode(self, text: str, allow_special: bool) -> tuple[int, ...]:
-        text = without_surrogates(text)
-        if self._splitter is None:
+        text, splitter = without_surrogates(text), self._splitters[allow_special]
+        if splitter is None:
             return tuple(self._encode_plain(text))
         ids: list[int] = []
-        plain = ""
-        for index, piece in enumerate(self._splitter.split(text)):
-            if index % 2 == 0 or (piece in self._special and not allow_special):
-                plain += piece
-                continue
-            ids += self._encode_plain(plain)
-            plain = ""
-            ids.append(self._added[piece])
-        ids += self._encode_plain(plain)
+        for index, piece in enumerate(splitter.split(text)):
+            ids += [self._added[piece]] if index % 2 else self._encode_plain(piece)
         return tuple(ids)
 
     def _encode_plain(self, text: str) -> list[int]:
@@ -122,6 +122,19 @@ class TokenizerFile:
                 return ids
             _, left, right, merged = min(ranked)
             ids = _merge_all(ids, left, right, merged)
+
+
+def is_ordinary(token: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether any text may become this added token. `config` is the table in `tokenizer_config.json`."""
+    is_space = not token["content"].replace("▁", " ").strip()
+    return not token["special"] and (is_space or config.get(ADDED_WORDS) is True)
+
+
+def _splitter(tokens: Iterable[str]) -> re.Pattern[str] | None:
+    """Splits a text at the leftmost-longest of `tokens`; None = there are none."""
+    # An alternation takes its first branch that matches, so longest first makes it leftmost-longest.
+    longest_first = sorted(tokens, key=len, reverse=True)
+    return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
 
 
 def _merge_all(ids: list[int], left: int, right: int, merged: int) -> list[int]:
@@ -180,10 +193,14 @@ def _merge_table(model: dict[str, Any]) -> dict[tuple[int, int], tuple[int, int,
     return table
 
 
-def _end_id(folder: Path, added: dict[str, int]) -> int:
+def _config(folder: Path) -> dict[str, Any]:
+    """The table in `tokenizer_config.json`; empty if there is none."""
+    path = folder / "tokenizer_config.json"
+    return json.loads(path.read_bytes()) if path.exists() else {}
+
+
+def _end_id(folder: Path, config: Mapping[str, Any], added: dict[str, int]) -> int:
     """Id of the eos token: the one that `tokenizer_config.json` beside the file names, or else `<|end|>`."""
-    config_path = folder / "tokenizer_config.json"
-    config: dict[str, Any] = json.loads(config_path.read_bytes()) if config_path.exists() else {}
     token: str | dict[str, Any] = config.get("eos_token", "<|end|>")
     content: str = token if isinstance(token, str) else token["content"]
     if content not in added:

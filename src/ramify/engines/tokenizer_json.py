@@ -3,7 +3,8 @@
 A conversation is encoded piece by piece (template, result, template, …). So whatever a file does only at the start of a
 text (a space put in front, a token inserted) is removed. An id's bytes are what it adds to a text: exact for byte-level
 and byte-fallback vocabularies; for others, the bytes of a word with the space before it. Invariant: untrusted text
-never becomes a control token, even if the vocabulary spells one.
+never becomes an added token, special or not, even if the vocabulary spells one; `engines.tokenizer` says which added
+tokens are ordinary text.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ramify.core.errors import ConfigError
-from ramify.engines.tokenizer import byte_of_symbol, without_surrogates
+from ramify.engines.tokenizer import byte_of_symbol, is_ordinary, without_surrogates
 
 _HEX_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _BYTE_OF_SYMBOL = byte_of_symbol()
@@ -37,12 +38,12 @@ class TokenizerJson:
         path = self._folder / "tokenizer.json"
         whole = _read(path)
         self._sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-        self._trusting, self._wary = (_tokenizer(whole, path) for _ in range(2))
-        self._wary.encode_special_tokens = True
-        added = self._trusting.get_added_tokens_decoder()
-        self._special = {
-            i: token.content for i, token in added.items() if token.special and token.content != _unk(whole)
-        }
+        self._trusting = _tokenizer(whole, path)
+        added, ordinary = whole.get("added_tokens") or [], _ordinary(whole, self._folder)
+        self._wary = _tokenizer({**whole, "added_tokens": ordinary}, path)
+        self._framing = {token["id"]: token["content"] for token in added if token not in ordinary}
+        # The package numbers added tokens anew when some are left out.
+        self._renumbered = {self._wary.token_to_id(token["content"]): token["id"] for token in ordinary}
         self._token_bytes = _token_table(self._trusting, whole, vocab_size)
         self._end_ids = _end_ids(self._folder, self._trusting)
 
@@ -81,12 +82,11 @@ class TokenizerJson:
         return TokenizerJson, (self._folder, self._name, self.vocab_size)
 
     def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
-        """Ids of `text`; no token is added. Text that spells a control token becomes one only if `allow_special`."""
+        """Ids of `text`; no token is added. Text that spells an added token becomes one only if `allow_special`."""
         text = without_surrogates(text)
         if allow_special:
             return self._trusting.encode(text, add_special_tokens=False).ids
-        ids = self._wary.encode(text, add_special_tokens=False).ids
-        return [plain for i in ids for plain in (self._spelt(i) if i in self._special else (i,))]
+        return [plain for i in self._untrusted(text) for plain in (self._spelt(i) if i in self._framing else (i,))]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids`, including control tokens; incomplete UTF-8 becomes U+FFFD. Raises `ValueError` for unknown
@@ -99,14 +99,18 @@ class TokenizerJson:
             raise ValueError(f"token id {token_id!r} is not in 0..{len(self._token_bytes) - 1} of {self._name!r}")
         return self._token_bytes[token_id]
 
-    def _spelt(self, control_id: int) -> list[int]:
-        """A control token's text as ordinary ids, encoded one character at a time."""
-        return [
-            i
-            for character in self._special[control_id]
-            for i in self._wary.encode(character, add_special_tokens=False).ids
-            if i not in self._special
-        ]
+    def _untrusted(self, text: str) -> list[int]:
+        """Ids of `text`; an added token is among them only if it is ordinary text or in the vocabulary itself."""
+        ids = self._wary.encode(text, add_special_tokens=False).ids
+        return [self._renumbered.get(i, i) for i in ids]
+
+    def _spelt(self, token_id: int) -> list[int]:
+        """The text of an added token that the vocabulary spells itself, as ordinary ids, encoded one character at a
+        time. A single character that has no other id keeps it: a character frames nothing."""
+        spelling = self._framing[token_id]
+        if len(spelling) == 1:
+            return [token_id]
+        return [i for character in spelling for i in self._untrusted(character) if len(self._framing.get(i, "")) <= 1]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -130,6 +134,17 @@ def _table(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{str(path)!r} cannot be read: it holds no table")
     return content
+
+
+def _ordinary(whole: Mapping[str, Any], folder: Path) -> list[Mapping[str, Any]]:
+    """The added tokens that any text may hold, with the token for text that the vocabulary lacks."""
+    path = folder / "tokenizer_config.json"
+    config = _table(path) if path.is_file() else {}
+    return [
+        token
+        for token in whole.get("added_tokens") or []
+        if is_ordinary(token, config) or token["content"] == _unk(whole)
+    ]
 
 
 def _tokenizer(whole: Mapping[str, Any], path: Path) -> Tokenizer:

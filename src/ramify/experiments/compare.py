@@ -57,7 +57,7 @@ def figures(closed: TreeClosed, read: ReadAnswer, is_same: IsSame) -> TreeFigure
     for spend in closed.spent.values():
         total.add(spend)
     answered = [leaf for leaf in leaves if tree.stop(leaf) != ROULETTE]
-    classes = classes_of([read(tree.branch(leaf).response_text) for leaf in answered], is_same)
+    classes = classes_of([read(tree.branch(leaf).said) for leaf in answered], is_same)
     return TreeFigures(
         solved=float(any(reward >= 1 for reward in rewards)),
         reward=fmean(rewards) if rewards else 0.0,
@@ -73,7 +73,7 @@ def chains_of(tree: Tree, read: ReadAnswer) -> list[Chain]:
     return [
         Chain(
             tree.reward(leaf) or 0.0,
-            read(tree.branch(leaf).response_text),
+            read(tree.branch(leaf).said),
             sum(tree.num_sampled(node) for node in tree.path(leaf)),
         )
         for leaf in tree.leaves()

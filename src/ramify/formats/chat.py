@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ramify.core.branch import Branch
+from ramify.core.branch import Branch, turns_of
 from ramify.core.codec import Codec
 from ramify.core.errors import ConfigError
 from ramify.core.format import Action, AnswerAction, InvalidAction, Span, ToolAction, controls
@@ -123,10 +123,11 @@ class Chat:
         text = OBSERVATIONS[status].format(text=result.text, tag=tool)
         return self._turn.fill({"result": text, "tool": tool})
 
-    def answer(self, response: str) -> str | None:
+    def answer(self, said: str) -> str | None:
         """The last turn without its thinking, or the text between its answer tags; None = there is none, or it is a
         call."""
-        last = response.rpartition(self._turn.tail)[2] if self._turn.tail.strip() else response
+        last = turns_of(said)[-1]
+        last = last.rpartition(self._turn.tail)[2] if self._turn.tail.strip() else last
         text = THOUGHT.sub("", self._unfolded(last))
         if self._answer_tag is not None:
             end = text.rfind(self._answer_end)

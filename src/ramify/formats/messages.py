@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
-from ramify.core.branch import Branch
+from ramify.core.branch import Branch, turns_of
 from ramify.core.errors import ConfigError
 from ramify.core.format import Action, Span, ToolAction
 from ramify.core.problem import Problem
@@ -123,7 +123,7 @@ class Messages:
 
     def observe(self, action: Action, result: ToolResult) -> Sequence[Span]:
         """The answer to an action that came as text: a message of the user."""
-        text = self._tags.observe(action, result)
+        text = "".join(span.text for span in self._tags.observe(action, result))
         return [Span(text, message={"role": "user", "content": _content(text, result)})]
 
     def reply(self, message: Message, action: Action, result: ToolResult) -> Sequence[Span]:
@@ -139,12 +139,12 @@ class Messages:
         images = _images(result.attachments)
         return [*spans, *([Span("", message={"role": "user", "content": images})] if images else [])]
 
-    def answer(self, response: str) -> str | None:
+    def answer(self, said: str) -> str | None:
         """The text between the last pair of answer tags, or the last message without its thinking; None = there is
         none, or it is a call."""
         if self._has_answer_tag:
-            return self._tags.answer(response)
-        text = without_thoughts(response.rpartition(_RESULT[1])[2])
+            return self._tags.answer(said)
+        text = without_thoughts(turns_of(said)[-1].rpartition(_RESULT[1])[2])
         return None if CALL in text else text.strip() or None
 
     def tools(self) -> Mapping[str, str]:

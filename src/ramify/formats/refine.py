@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal
 
-from ramify.core.branch import Branch
+from ramify.core.branch import Branch, turns_of
 from ramify.core.errors import ConfigError
 from ramify.core.format import Action, AnswerAction, Span
 from ramify.core.problem import Problem
@@ -175,12 +175,15 @@ class Refine:
         """Like `observe`."""
         return self.observe(action, result)
 
-    def answer(self, response: str) -> str | None:
+    def answer(self, said: str) -> str | None:
         """The final answer in a response, after its thoughts; None = there is none."""
-        said = without_thoughts(response)
+        turns = reversed(turns_of(without_thoughts(said)))
+        return next((answer for answer in map(self._answer_in, turns) if answer is not None), None)
+
+    def _answer_in(self, turn: str) -> str | None:
         if self.answer_pattern is None:
-            return boxed(said)
-        found = [match[match.re.groups and 1] or "" for match in re.finditer(self.answer_pattern, said)]
+            return boxed(turn)
+        found = [match[match.re.groups and 1] or "" for match in re.finditer(self.answer_pattern, turn)]
         return (found[-1].strip() or None) if found else None
 
     def tools(self) -> Mapping[str, str]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from ramify.core.branch import Branch
+from ramify.core.branch import Branch, turns_of
 from ramify.core.errors import ConfigError, nearest
 from ramify.core.format import Action, AnswerAction, IsSame, Span, ToolAction
 from ramify.core.problem import Problem
@@ -142,10 +142,10 @@ class RStar:
         tool = action.tool if isinstance(action, ToolAction) else "invalid"
         return spans_of(self.options.observation, {"text": _shown(tool, result.status, result.text).strip()})
 
-    def answer(self, response: str) -> str | None:
-        """The answer in the last step; None = the step gives no answer."""
-        said = response.rpartition(_tail(self.options.observation))[2]
-        for step in (last_step(said, self.options.tags), unended_step(said, self.options.tags)):
+    def answer(self, said: str) -> str | None:
+        """The answer in the last step of the last turn; None = the step gives no answer."""
+        last = turns_of(said)[-1].rpartition(_tail(self.options.observation))[2]
+        for step in (last_step(last, self.options.tags), unended_step(last, self.options.tags)):
             action = self._parse(step)
             if isinstance(action, AnswerAction):
                 return action.text or None

@@ -1,8 +1,9 @@
 """TagFormat: agents that act by writing `<tag>…</tag>`. A new tag format is data, not code.
 
 It owns the opening template, the tag of each tool, the observation around a result, and the words for errors. It reads
-the run since the last observation, so it also finds a tag that is spread over two requests, segments or nodes. A
-question and a tool's text stay untrusted spans or plain text: they can spell a control token but never forge one.
+the run since the last observation, so it also finds a tag that is spread over two requests, segments or nodes. The
+templates are trusted spans; a question and a tool's text are not, so they can spell a control token and forge
+none.
 """
 
 import re
@@ -12,7 +13,7 @@ from string import Formatter
 from types import MappingProxyType
 from typing import Final
 
-from ramify.core.branch import Branch
+from ramify.core.branch import Branch, turns_of
 from ramify.core.errors import ConfigError, nearest
 from ramify.core.format import Action, AnswerAction, InvalidAction, Span, ToolAction
 from ramify.core.problem import Problem
@@ -112,21 +113,30 @@ class TagFormat:
             return InvalidAction(f"</{tag}> closes nothing; write <{tag}>, then the content, then </{tag}>")
         return ToolAction(tools[tag], content.strip()) if tag in tools else AnswerAction(content.strip())
 
-    def observe(self, action: Action, result: ToolResult) -> str:
-        """The answer to an action, inside the observation. A tool's text is not changed, except by `strips_results`."""
+    def observe(self, action: Action, result: ToolResult) -> Sequence[Span]:
+        """The answer to an action, inside the observation. A tool's text is not trusted, and not changed except by
+        `strips_results`."""
         if self.invalid is not None and result.status == "invalid":
-            return self.invalid
+            return [Span(self.invalid, is_trusted=True)]
         tag = self.tags.get(action.tool, action.tool) if isinstance(action, ToolAction) else self.answer_tag
         said = result.text.strip() if self.strips_results else result.text
         status = "empty" if result.status == "ok" and not said else result.status
-        text = _filled(self.texts.get(status, OBSERVATIONS[status]), {"text": said, "tag": tag})
-        return _filled(self.observation, {"text": text})
+        text = spans_of(self.texts.get(status, OBSERVATIONS[status]), {"text": said, "tag": tag})
+        frame = spans_of(self.observation, {"text": ""})
+        return [part for span in frame for part in ([span] if span.is_trusted else text)]
 
-    def answer(self, response: str) -> str | None:
-        """The text between the last pair of answer tags, stripped; None = there is no such pair."""
-        end = response.rfind(f"</{self.answer_tag}>")
-        start = response.rfind(f"<{self.answer_tag}>", 0, max(end, 0))
-        return None if start < 0 else response[start + len(self.answer_tag) + 2 : end].strip()
+    def answer(self, said: str) -> str | None:
+        """The text between the last pair of answer tags in one turn, stripped; None = there is no such pair. If the
+        observation ends with the opening tag, the turn after it begins inside the pair."""
+        opening, closing = f"<{self.answer_tag}>", f"</{self.answer_tag}>"
+        first, *others = turns_of(said)
+        begun = opening if self.observation.rstrip().endswith(opening) else ""
+        for turn in [*(begun + turn for turn in reversed(others)), first]:
+            end = turn.rfind(closing)
+            start = turn.rfind(opening, 0, max(end, 0))
+            if start >= 0:
+                return turn[start + len(opening) : end].strip()
+        return None
 
     def tools(self) -> Mapping[str, str]:
         return self.tags
@@ -148,12 +158,12 @@ def quoted(
     answer: Callable[[str], str | None],
     said: Callable[[Branch], str] = response_of,
 ) -> list[Span]:
-    """The template with what it cites, see `TagFormat.quote`. `answer` reads a response's answer; `said` gives a
-    context's response."""
+    """The template with what it cites, see `TagFormat.quote`. `answer` reads an answer from a context's own words;
+    `said` gives what is quoted of a context."""
     check_quote(template)
     texts = [said(context) for context in contexts]
     written = list(zip(contexts, texts, strict=True))
-    answers = [text for context, text in written if context.role != "critique" and answer(text) is not None]
+    answers = [text for context, text in written if context.role != "critique" and answer(context.said) is not None]
     critiques = [text for context, text in written if context.role == "critique"]
     values = {"question": question, **({"critique": critiques[-1]} if critiques else {})}
     if texts:
@@ -208,7 +218,3 @@ def spans_of(template: str, values: Mapping[str, str]) -> list[Span]:
         spans.extend([Span(literal, is_trusted=True)] if literal else [])
         spans.extend([Span(values[name])] if name is not None else [])
     return spans
-
-
-def _filled(template: str, values: Mapping[str, str]) -> str:
-    return "".join(span.text for span in spans_of(template, values))

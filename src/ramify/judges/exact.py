@@ -40,7 +40,7 @@ class Exact:
         return [self._verdict(branch, gold_answers(problem.secret[ANSWER])) for branch in branches]
 
     def _verdict(self, branch: Branch, gold: Iterable[str]) -> Verdict:
-        answer = self.format.answer(branch.run_text)
+        answer = self.format.answer(branch.said)
         is_correct = answer is not None and any((self.is_same or is_same_answer)(answer, one) for one in gold)
         return Verdict(float(is_correct), {"answered": float(answer is not None), "correct": float(is_correct)})
 

@@ -1,7 +1,8 @@
 """Function: any Python function as a judge, `path/to/file.py:name`.
 
-The function takes a response and the problem, and returns a number, None for no score, or a `Verdict` with parts. The
-first parameter is the response's text, or the `Branch` if it is annotated as one. A coroutine function runs in the
+The function takes what the model said and the problem, and returns a number, None for no score, or a `Verdict` with
+parts. The first parameter is the model's own words (`Branch.said`), or the `Branch` if it is annotated as one; a branch
+has the calls of tools and the whole transcript. A coroutine function runs in the
 event loop, any other function in a thread, so that a slow one delays nothing else. A thread cannot be killed: one that
 hangs is abandoned at the deadline, as a daemon that does not keep the process alive. An exception is a `JudgeError`,
 never a score.
@@ -54,7 +55,7 @@ class FunctionJudge:
 
     async def _verdict(self, branch: Branch, problem: Problem) -> Verdict:
         """Boundary to a user's function: an exception or an invalid result is the judge's fault."""
-        node = branch if self._takes_branch else branch.response_text
+        node = branch if self._takes_branch else branch.said
         limit = asyncio.timeout(self.deadline_s)
         try:
             async with limit:

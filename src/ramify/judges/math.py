@@ -72,7 +72,7 @@ class MathJudge:
             await _ended(worker)
 
     async def _verdict(self, branch: Branch, gold: Sequence[str]) -> Verdict:
-        answer = self._format.answer(branch.response_text)
+        answer = self._format.answer(branch.said)
         is_correct = answer is not None and await self._is_same(answer, gold)
         return Verdict(float(is_correct), {"answered": float(answer is not None), "correct": float(is_correct)})
 

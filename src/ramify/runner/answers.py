@@ -18,7 +18,7 @@ from ramify.formats.thoughts import without_thoughts
 from ramify.runner import votes
 
 ReadAnswer = Callable[[str], str | None]
-"""Response -> its answer."""
+"""The model's own words (`Branch.said`) -> the answer in them."""
 UNREAD_STOPS = ANSWERED | {"length", "context_full"}
 """Stop words of paths whose last words may stand for an answer: what ends them is no tool and no rule."""
 
@@ -93,7 +93,7 @@ class Answering:
         """
         leaves = (leaf for leaf in tree.leaves() if tree.stop(leaf) != ROULETTE)
         candidates = tree.candidates or tuple(Candidate(leaf, 0.0) for leaf in leaves)
-        texts = [self.read(tree.branch(candidate.node).response_text) for candidate in candidates]
+        texts = [self.read(tree.branch(candidate.node).said) for candidate in candidates]
         is_unread = all(text is None for text in texts)
         if is_unread:
             texts = [_last_words(tree, candidate.node) for candidate in candidates]

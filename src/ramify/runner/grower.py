@@ -124,7 +124,8 @@ class Grower:
             turn.branch = Branch(path.branch.codec, path.branch.node, ())
             turn.take(*prompt_segments(path.branch.codec, spans))
         if action.text:
-            turn.take(Segment("given", token_array(turn.branch.codec.encode(action.text))))
+            ids = span_ids(turn.branch.codec, [Span(action.text, is_trusted=True)])
+            turn.take(Segment("given", token_array(ids)))
             turn.stop = "answer"
         path.turn = turn
         return turn

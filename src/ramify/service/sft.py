@@ -5,16 +5,20 @@ Set `service.rollout_function = "ramify.service.sft.generate_rollout"`. It train
 observation. A demonstration becomes a tree with `written` segments; its examples are made like those of any tree.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ramify.core.codec import Codec
 from ramify.core.command import Grow
 from ramify.core.errors import ConfigError
+from ramify.core.format import Format, Span, span_ids
 from ramify.core.growth import Done, Growth
 from ramify.core.problem import Problem
 from ramify.core.segment import Segment, token_array
 from ramify.core.tree import Step, Tree
+from ramify.formats.calls import CALL, CALL_END
+from ramify.formats.thoughts import THINK, THINK_END
 from ramify.rows.sample import Sample
 from ramify.rows.sft import examples
 from ramify.rows.slime import sft_samples
@@ -36,12 +40,15 @@ def generate_rollout(args: Any, rollout_id: int, data_source: SampleSource, eval
     return [[_filled(group[0], args.run.codec, args.run.format)] for group in groups]
 
 
-def demonstration(problem: Problem, turns: Sequence[tuple[str, str]], codec: Codec, format: Any) -> Tree:
+def demonstration(problem: Problem, turns: Sequence[tuple[str, str]], codec: Codec, format: Format) -> Tree:
     """A tree of one path. `turns` are (role, text) after the question: the assistant's turns are written, the others
     given. If the tokenizer has an end token, it follows the last turn."""
     tree = Tree(problem, codec, prompt_segments(codec, format.open(problem.for_agents())), seed=0)
     segments = [
-        Segment("written" if role == WRITTEN else "given", token_array(codec.encode(text))) for role, text in turns
+        Segment("written", token_array(span_ids(codec, _spoken(text, format))))
+        if role == WRITTEN
+        else Segment("given", token_array(codec.encode(text)))
+        for role, text in turns
     ]
     if codec.eos_id is not None:
         segments.append(Segment("written", token_array((codec.eos_id,))))
@@ -50,6 +57,14 @@ def demonstration(problem: Problem, turns: Sequence[tuple[str, str]], codec: Cod
     growth.grow(command, Step(tuple(segments), stop="end_of_sequence"))
     growth.end(command, Done())
     return tree
+
+
+def _spoken(text: str, format: Format) -> list[Span]:
+    """An assistant's turn. The marks of thoughts and of actions are the tokens that a model samples for them; whatever
+    else the turn spells is text."""
+    marks = {THINK, THINK_END, CALL, CALL_END, *format.stops, *(stop.replace("</", "<") for stop in format.stops)}
+    parts = re.split("(" + "|".join(map(re.escape, sorted(marks, key=len, reverse=True))) + ")", text)
+    return [Span(part, is_trusted=part in marks) for part in parts]
 
 
 def _filled(sample: Sample, codec: Codec, format: Any) -> Sample:

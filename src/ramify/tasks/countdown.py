@@ -2,8 +2,8 @@
 
 It owns the problems, their split and the score. A problem is made by one random chain of steps, which is also its
 demonstration, so every fork in the demonstrations is a real choice. A hash of the problem's canonical key alone decides
-whether it is held out, so no seed, generator or order can move it across the split. The score and the dead-end rule
-read only the transcript; no solver is used.
+whether it is held out, so no seed, generator or order can move it across the split. The judge reads the model's own
+words and the recorded calls, the dead-end rule the calls; no solver is used.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from ramify.core.branch import Branch
+from ramify.core.branch import Branch, turns_of
 from ramify.core.errors import ConfigError
 from ramify.core.format import Format
 from ramify.core.judge import BranchJudge, Verdict
@@ -138,16 +138,32 @@ def is_dead_end(target: int, last_result_text: str) -> str | None:
 
 
 def score(question: str, transcript_text: str) -> dict[str, float]:
-    """Parts of the reward, each 0.0 or 1.0, from the text after the question. The reward is 1.0 only if both are.
+    """Parts of the reward, each 0.0 or 1.0, of a demonstration: a text after the question that nobody forges. The
+    reward is 1.0 only if both are.
 
     `reached`: the tool's last good result leaves exactly the target. `answered`: the last answer is the target.
     """
-    target = parse_question(question).target
     shown = [left for text in _RESULT.findall(transcript_text) if (left := numbers_left(text)) is not None]
-    answers = _ANSWER.findall(transcript_text)
+    return _parts(parse_question(question).target, shown[-1] if shown else (), _ANSWER.findall(transcript_text))
+
+
+def branch_score(question: str, branch: Branch) -> dict[str, float]:
+    """Like `score`, of a path: the answer is the model's own word, and its calls are worked out again, so no text of a
+    tool counts."""
+    problem = parse_question(question)
+    state, left = CalculatorState(problem.numbers), ()
+    for call in branch.tool_calls:
+        if call.tool == Calculator.name and call.status == "ok":
+            state, _, is_allowed = apply(state, call.arguments)
+            left = state.numbers if is_allowed else left
+    return _parts(problem.target, left, [text for turn in turns_of(branch.said) for text in _ANSWER.findall(turn)])
+
+
+def _parts(target: int, left: Sequence[int], answers: Sequence[str]) -> dict[str, float]:
+    """The parts of the reward, from the numbers that the last good call left and from the answers in order."""
     answer = answers[-1].strip() if answers else ""
     return {
-        "reached": float(bool(shown) and shown[-1] == (target,)),
+        "reached": float(tuple(left) == (target,)),
         "answered": float(_WHOLE_NUMBER.fullmatch(answer) is not None and int(answer) == target),
     }
 
@@ -176,14 +192,14 @@ def _chain_from(
 
 @dataclass(frozen=True, slots=True)
 class CountdownJudge:
-    """Scores a transcript by its content. It needs no secret, so it is not an oracle."""
+    """Scores the calls and the answer of a path. It needs no secret, so it is not an oracle."""
 
     name: str = "countdown"
     is_oracle: bool = False
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> list[Verdict]:
         """1.0 only if the calculator holds exactly the target and the answer gives it."""
-        parts = [score(problem.question, branch.response_text) for branch in branches]
+        parts = [branch_score(problem.question, branch) for branch in branches]
         return [Verdict(float(all(p.values())), p) for p in parts]
 
 

@@ -2,14 +2,14 @@
 
 It owns the problems, their split, their passages and the score. The look-ups are long and decide little; the few tokens
 of the answer choose the two herds. This is the opposite of countdown, so here forks after the prefix pay
-(`docs/when-trees-pay.md`). A hash of its target and numbers alone decides whether a problem is held out. The score
-reads only the question and the transcript.
+(`docs/when-trees-pay.md`). A hash of its target and numbers alone decides whether a problem is held out. The judge
+reads only the question, the model's own words and the recorded calls.
 """
 
 import hashlib
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
@@ -40,10 +40,13 @@ MAX_NUMBER: Final = 15
 MIN_TARGET: Final = 10
 MAX_TARGET: Final = 99
 OPERATORS: Final = "+-*"
+SEARCH: Final = "search"
+"""Name of the tool whose recorded pages count."""
 
 _QUESTION = re.compile(r"make ([0-9]+) from two of (\w+) 's((?: \w+)+)")
 # Only a page directly after a call counts: sampling stops at `</search>`, so the model cannot write such a pair itself.
-_RECORD = re.compile(r"</search>\n\n<information>record (\w+) (\w+) ([0-9]+)</information>")
+_SHOWN = re.compile(r"</search>\n\n<information>(record \w+ \w+ [0-9]+)</information>")
+_RECORD = re.compile(r"record (\w+) (\w+) ([0-9]+)")
 _EXPRESSION = re.compile(r" *([0-9]{1,3}) *([-+*]) *([0-9]{1,3}) *")
 
 
@@ -135,22 +138,39 @@ def parse_question(question: str) -> tuple[int, str, tuple[str, ...]]:
 
 def numbers_found(question: str, transcript_text: str) -> Mapping[str, int]:
     """Kind -> size, for herds of the question whose records the transcript's searches have shown."""
+    return _found(question, _SHOWN.findall(transcript_text))
+
+
+def _found(question: str, pages: Iterable[str]) -> Mapping[str, int]:
+    """Kind -> size, for herds of the question. Only a page that is one record counts."""
     _, asked_town, kinds = parse_question(question)
-    records = _RECORD.findall(transcript_text)
+    records = [record.groups() for page in pages if (record := _RECORD.fullmatch(page.strip()))]
     return {kind: int(number) for town, kind, number in records if town == asked_town and kind in kinds}
 
 
 def score(question: str, transcript_text: str) -> dict[str, float]:
-    """Parts of the reward, each 0.0 or 1.0, from the text after the question. The reward is 1.0 only if both are.
+    """Parts of the reward, each 0.0 or 1.0, of a demonstration: a text after the question that nobody forges. The
+    reward is 1.0 only if both are.
 
     `found`: the answer's operands are sizes of two herds that the searches have shown. `made`: they make the target.
     """
+    return _parts(question, FORMAT.answer(transcript_text), numbers_found(question, transcript_text))
+
+
+def branch_score(question: str, branch: Branch) -> dict[str, float]:
+    """Like `score`, of a path: the answer is the model's own word, and herds are found in the recorded searches."""
+    pages = [call.result for call in branch.tool_calls if call.tool == SEARCH and call.status == "ok"]
+    return _parts(question, FORMAT.answer(branch.said), _found(question, pages))
+
+
+def _parts(question: str, said: str | None, numbers: Mapping[str, int]) -> dict[str, float]:
+    """The parts of the reward, from the answer and from the sizes of herds that were found."""
     target, _, _ = parse_question(question)
-    answer = _EXPRESSION.fullmatch(FORMAT.answer(transcript_text) or "")
+    answer = _EXPRESSION.fullmatch(said or "")
     if answer is None:
         return {"found": 0.0, "made": 0.0}
     operands = [int(answer[1]), int(answer[3])]
-    left = list(numbers_found(question, transcript_text).values())
+    left = list(numbers.values())
     are_found = all(left.count(operand) >= operands.count(operand) for operand in operands)
     value, _ = value_of(operands[0], answer[2], operands[1])
     return {"found": float(are_found), "made": float(value == target)}
@@ -169,14 +189,14 @@ def _index_of_problem(problem: Problem) -> Index:
 
 @dataclass(frozen=True, slots=True)
 class HerdsJudge:
-    """Scores a transcript by its content. It needs no secret, so it is not an oracle."""
+    """Scores the searches and the answer of a path. It needs no secret, so it is not an oracle."""
 
     name: str = "herds"
     is_oracle: bool = False
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> list[Verdict]:
         """1.0 only if the answer makes the target from two herds that were looked up."""
-        parts = [score(problem.question, branch.response_text) for branch in branches]
+        parts = [branch_score(problem.question, branch) for branch in branches]
         return [Verdict(float(all(p.values())), p) for p in parts]
 
 
@@ -185,7 +205,9 @@ class Herds:
     """The task: five herds per problem, a search tool that shows one passage, the format of `hops`."""
 
     format: Format = FORMAT
-    tools: Sequence[Tool] = field(default_factory=lambda: (Search(_index_of_problem, top_k=1, page="joined"),))
+    tools: Sequence[Tool] = field(
+        default_factory=lambda: (Search(_index_of_problem, top_k=1, page="joined", name=SEARCH),)
+    )
     judges: Sequence[BranchJudge] = (HerdsJudge(),)
 
     def problems(self, split: str, num_problems: int, seed: int) -> list[Problem]:

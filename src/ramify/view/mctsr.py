@@ -29,7 +29,7 @@ class MCTSrNode:
 
     node: int
     answer: str
-    """The whole response."""
+    """The whole response, as prompts quote it: what tools wrote is in it, so it is no final answer."""
     parent: int | None
     """None = a first answer."""
     children: tuple[int, ...]

@@ -34,7 +34,7 @@ class RStarReading:
     """How a tree is read."""
 
     answer: Callable[[str], str | None] = RStar().answer
-    """Response -> its final answer: the format's function."""
+    """What the model said -> its final answer: the format's function."""
     outcome: str = REWARD
     """Judge of final answers; `reward` = the judge whose score is the path's reward."""
     judge: str | None = None
@@ -200,7 +200,7 @@ def _final_answer(tree: Tree, node: int, reading: RStarReading) -> str | None:
     if stop is None or not tree.is_leaf(node):
         return None
     if stop in ANSWERED:
-        return reading.answer(tree.branch(node).response_text)
+        return reading.answer(tree.branch(node).said)
     return ENDINGS.get(stop, stop)
 
 

@@ -1,8 +1,9 @@
 """Slime rewards: uses a trainer's own reward function as the judge of a run's leaves, so that credit uses its rewards.
 
 It is `async (args, sample) -> number or mapping of parts`; a mapping needs a reward key. The sample is a copy of the
-group's first sample with the leaf filled in; changes to it are lost. An exception is a fault of that leaf, never a
-reward of 0.
+group's first sample with the leaf filled in; changes to it are lost. By the trainer's contract its response is the
+whole transcript, observations included; its `loss_mask` says which tokens the model sampled. An exception is a fault of
+that leaf, never a reward of 0.
 """
 
 import asyncio
@@ -91,8 +92,9 @@ def _with_leaf(sample: Any, branch: Branch) -> Any:
     """A copy of the sample, filled with a leaf."""
     filled = copy.copy(sample)
     filled.tokens = branch.ids.tolist()
-    filled.response = branch.response_text
+    filled.response = branch.transcript
     filled.response_length = len(branch) - branch.num_prompt
+    filled.loss_mask = branch.is_sampled[branch.num_prompt :].astype(int).tolist()
     filled.status = type(sample).Status("completed")
     filled.metadata = dict(sample.metadata or {})
     return filled

@@ -3,19 +3,22 @@
 import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
+from ramify.core.branch import TURN_BORDER
 from ramify.core.errors import ConfigError
 from ramify.core.format import AnswerAction, Format, InvalidAction, MessageFormat, ToolAction
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
 from ramify.testing.contracts.rules import demand, keep_all, name_of, rules_of
-from ramify.testing.questions import branch_of
+from ramify.testing.questions import branch_of, told_branch
 
 PROBLEM: Final = Problem("p", "Who {is} <|end|> it?")
 OPENINGS: Final = tuple("<answer>|<search>|<python>|<code>|\\boxed{3}|boxed|x = 1|}|<think>|\n\n| ".split("|"))
 """Beginnings of actions, and texts that look like one."""
 NUM_RUNS: Final = 200
+NUM_FORGERIES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +82,31 @@ def without_a_stop_word_no_tool_is_called(case: FormatCase) -> None:
         read_stopped(format, run)
 
 
+def an_answer_stands_in_one_turn_of_the_model(case: FormatCase) -> None:
+    format = case.build()
+    for before, after in pairwise(runs(format)):
+        read_turns(format, before, after)
+
+
+def what_a_tool_a_question_or_a_quoted_text_says_is_no_answer(case: FormatCase) -> None:
+    format = case.build()
+    forgeries = [run for run in runs(format) if format.answer(run) is not None][:NUM_FORGERIES]
+    for forged in forgeries:
+        for response in ("", "I do not know"):
+            is_said = format.answer(told_branch("?", "nothing", response).said)
+            for branch in (told_branch(forged, "nothing", response), told_branch("?", forged, response)):
+                answer = format.answer(branch.said)
+                demand(answer == is_said, f"{forged!r}, which the model did not say, makes the answer {answer!r}")
+
+
 FORMAT_RULES: Final = rules_of(
     it_asks_the_question_word_by_word_and_does_not_trust_it,
     its_stop_words_are_words_and_none_is_part_of_another,
     it_quotes_what_was_said_and_refuses_what_it_does_not_know,
     it_reads_any_run_and_answers_whatever_it_reads,
     without_a_stop_word_no_tool_is_called,
+    an_answer_stands_in_one_turn_of_the_model,
+    what_a_tool_a_question_or_a_quoted_text_says_is_no_answer,
 )
 """Rule in plain English -> the function that checks it."""
 
@@ -110,6 +132,13 @@ def read_any(format: Format, run: str) -> None:
         format.hear({"role": "assistant", "content": run})
     answer = format.answer(run)
     demand(answer is None or answer in run, f"the run {run!r} has no answer {answer!r}")
+
+
+def read_turns(format: Format, before: str, after: str) -> None:
+    """Check that no answer is put together from two turns. Raises `BrokenRule`."""
+    answer = format.answer(f"{before}{TURN_BORDER}{after}")
+    is_whole = answer is None or any(answer in turn for turn in (before, after))
+    demand(is_whole, f"the turns {before!r} and {after!r} hold no answer {answer!r}")
 
 
 def read_stopped(format: Format, run: str) -> None:
