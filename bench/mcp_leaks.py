@@ -97,7 +97,9 @@ class Count:
     """Reads that were answered."""
     wrong: int = 0
     failed: int = 0
-    """Calls that were refused, failed, or could not be repeated."""
+    """Calls that were refused or failed."""
+    lost: int = 0
+    """Leaves that ended because the calls of their path could not be repeated with the same results."""
 
     def __add__(self, other: "Count") -> "Count":
         both = zip(vars(self).values(), vars(other).values(), strict=True)
@@ -173,9 +175,10 @@ def grown(server: Server, preset: str, way: str, options: argparse.Namespace) ->
             engine=Scripted(model(server, named)),
             growth__max_turns=CALLS + 1,
             max_trees=1,
+            max_failed_share=1.0,
             tools__use={server.name: {"kind": "mcp", "options": use}},
         )
-    return counted(server, result.trees)
+    return counted(server, result.trees) + Count(lost=result.report.failed_leaves)
 
 
 def main() -> None:
@@ -188,7 +191,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.install:
         install(Path(options.folder))
-    print(f"{'way':7} {'server':11} {'preset':17} {'calls':>6} {'reads':>6} {'wrong':>6} {'failed':>7} {'s/call':>7}")
+    heads = "".join(f"{head:>7}" for head in (*vars(Count()), "s/call"))
+    print(f"{'way':7} {'server':11} {'preset':17}{heads}")
     for way in options.ways:
         total = Count()
         for server in SERVERS:
@@ -202,8 +206,8 @@ def main() -> None:
 
 
 def row(way: str, server: str, preset: str, count: Count, seconds: float | None) -> str:
-    numbers = f"{count.calls:6} {count.reads:6} {count.wrong:6} {count.failed:7}"
-    return f"{way:7} {server:11} {preset:17} {numbers} {'' if seconds is None else f'{seconds:7.2f}'}"
+    numbers = "".join(f"{number:7}" for number in vars(count).values())
+    return f"{way:7} {server:11} {preset:17}{numbers}{'' if seconds is None else f'{seconds:7.2f}'}"
 
 
 if __name__ == "__main__":

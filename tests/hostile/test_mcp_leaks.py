@@ -139,6 +139,12 @@ def test_servers_that_wait_are_ended_when_there_are_many(monkeypatch: pytest.Mon
     assert used(tools_of(notes()), forked_reads) == READ
 
 
+def test_calls_that_take_long_are_not_repeated_where_a_copy_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch whose calls take long to repeat starts on a copy of the folder, and reads what it wrote."""
+    monkeypatch.setattr("ramify.tools.mcp_branches.REPEAT_S", 0.0)
+    assert used(tools_of(notes()), forked_reads) == READ
+
+
 def test_the_server_with_a_folder_keeps_the_contract_of_tools() -> None:
     """Two forks of a server with working folders that act differently are as two replays of their calls."""
     (write,) = notes(only=["write"]).tools

@@ -28,6 +28,10 @@ Way = Literal["auto", "fork", "replay", "refuse"]
 MAX_IDLE: Final = 32
 """Most servers of one kind that run and wait for their branch. A server in node takes about 70 MB."""
 
+REPEAT_S: Final = 10.0
+"""Most time to repeat the calls of a state whose folder could be copied instead. Below the deadline of a fork, which is
+that of a call (`tools.deadline_s`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -57,7 +61,7 @@ class Branches:
     idle: dict["BranchState", None] = field(default_factory=dict["BranchState", None])
     """States whose server waits, longest first."""
     is_repeatable: bool = True
-    """False once a repeated call gave another result."""
+    """False once a repeated call gave another result, or repeating took too long."""
     ending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     def opened(self) -> "BranchState":
@@ -193,20 +197,27 @@ class BranchState:
         folder = await branches.filled()
         connection = None
         try:
-            connection = await self._started(folder)
-            for made in self.history:
-                again = await self._made(folder, connection, made.name, made.given)
-                if not again.is_as(made):
-                    branches.is_repeatable = False
-                    raise _diverged(made, again)
+            async with asyncio.timeout(REPEAT_S if branches.way == "auto" else None):
+                connection = await self._started(folder)
+                await self._repeat(folder, connection)
         except BaseException as error:
             branches.drop(folder, connection)
-            if isinstance(error, ToolError) and branches.way == "auto":
+            branches.is_repeatable = not isinstance(error, _Diverged | TimeoutError)
+            if isinstance(error, ToolError | TimeoutError) and branches.way == "auto":
                 return False
             raise
         branches.drop(self.folder, None)
         self.folder, self.connection = folder, connection
         return True
+
+    async def _repeat(self, folder: BranchFolder, connection: Connection) -> None:
+        for made in self.history:
+            again = await self._made(folder, connection, made.name, made.given)
+            if not again.is_as(made):
+                was, now = (f"{each.result.status} {each.result.text[:80]!r}" for each in (made, again))
+                raise _Diverged(
+                    "replay_diverged", f"{made.name} had given {was} and now gave {now}, or left other files"
+                )
 
     async def _settled(self, folder: BranchFolder) -> None:
         if self.branches.way == "replay":
@@ -249,9 +260,8 @@ class BranchState:
             raise ToolError(error.reason, shown) from error
 
 
-def _diverged(made: Made, again: Made) -> ToolError:
-    was, now = (f"{each.result.status} {each.result.text[:80]!r}" for each in (made, again))
-    return ToolError("replay_diverged", f"{made.name} had given {was} and now gave {now}, or left other files")
+class _Diverged(ToolError):
+    """A repeated call gave another result, or left other files."""
 
 
 async def in_thread(work: Callable[[], T]) -> T:
