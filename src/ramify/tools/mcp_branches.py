@@ -3,9 +3,10 @@
 A server runs on until its branch forks. The first fork goes on with the process and the folder, and the forked state
 keeps a copy of the folder, made while no call is in flight. A state without a process gets one when it is needed:
 
-- its calls are repeated by a new server in a new folder; each result and the folder after each call are compared;
-- if they differ, or `way` is `fork`, a new server is started on the copy. That is right if the server keeps everything
-  in its folder.
+- its calls are repeated by a new server in a new folder, and the folder after each call is compared. So a server that
+  keeps something in memory has it again;
+- if the folders differ, or `way` is `fork`, a new server is started on the copy. That is right if the server keeps
+  everything in its folder.
 """
 
 import asyncio
@@ -41,11 +42,15 @@ class Made:
     given: Mapping[str, Any]
     result: ToolResult
 
+    @property
+    def digest(self) -> str | None:
+        """Of the folder after the call; None = it is not compared."""
+        return self.result.metadata.get(STATE_DIGEST)
+
     def is_as(self, other: "Made") -> bool:
         """Whether both had the same result and left the same files."""
         one, two = self.result, other.result
-        digests = one.metadata.get(STATE_DIGEST), two.metadata.get(STATE_DIGEST)
-        return (one.status, one.text, digests[0]) == (two.status, two.text, digests[1])
+        return (one.status, one.text, self.digest) == (two.status, two.text, other.digest)
 
 
 @dataclass(slots=True)
@@ -61,7 +66,7 @@ class Branches:
     idle: dict["BranchState", None] = field(default_factory=dict["BranchState", None])
     """States whose server waits, longest first."""
     is_repeatable: bool = True
-    """False once a repeated call gave another result, or repeating took too long."""
+    """False once a repeated call left other files, or repeating took too long."""
     ending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     def opened(self) -> "BranchState":
@@ -211,9 +216,11 @@ class BranchState:
         return True
 
     async def _repeat(self, folder: BranchFolder, connection: Connection) -> None:
+        """Repeat the calls. Raises `_Diverged` if the files differ; with the way `replay`, also if a result does."""
         for made in self.history:
             again = await self._made(folder, connection, made.name, made.given)
-            if not again.is_as(made):
+            is_same = again.is_as(made) if self.branches.way == "replay" else again.digest == made.digest
+            if not is_same:
                 was, now = (f"{each.result.status} {each.result.text[:80]!r}" for each in (made, again))
                 raise _Diverged(
                     "replay_diverged", f"{made.name} had given {was} and now gave {now}, or left other files"
