@@ -30,8 +30,8 @@ MAX_IDLE: Final = 32
 """Most servers of one kind that run and wait for their branch. A server in node takes about 70 MB."""
 
 REPEAT_S: Final = 10.0
-"""Most time to repeat the calls of a state whose folder could be copied instead. Below the deadline of a fork, which is
-that of a call (`tools.deadline_s`)."""
+"""Most time to repeat the calls of a state whose folder can be copied instead. Below the deadline of a fork, which is
+that of a call (`tools.deadline_s`). The start of the server does not count: it is slow on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +202,8 @@ class BranchState:
         folder = await branches.filled()
         connection = None
         try:
+            connection = await self._started(folder)
             async with asyncio.timeout(REPEAT_S if branches.way == "auto" else None):
-                connection = await self._started(folder)
                 await self._repeat(folder, connection)
         except BaseException as error:
             branches.drop(folder, connection)
