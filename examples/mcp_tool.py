@@ -4,6 +4,7 @@ python examples/mcp_tool.py          (needs the extra: pip install 'ramify[mcp]'
 """
 
 import sys
+from pathlib import Path
 
 from ramify import rollout_sync
 from ramify.testing import Scripted
@@ -41,7 +42,7 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["serve"]:
         serve()
     else:
-        server = {"command": sys.executable, "args": [__file__, "serve"]}
+        server = {"command": sys.executable, "args": [str(Path(__file__).absolute()), "serve"], "workdir": "branch"}
         result = rollout_sync(
             ["Note a number."],
             engine=Scripted(say),

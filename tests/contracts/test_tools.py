@@ -33,6 +33,22 @@ def weather(city: str, days: int = 1) -> dict[str, object]:
     return {"city": city, "days": days}
 
 
+NOTES = str(Path(__file__).parents[1] / "hostile" / "notes_server.py")
+
+
+@cache
+def with_folder(*ways: str) -> dict[str, Any]:
+    """Options of a server whose branches have working folders."""
+    options: dict[str, Any] = {"command": sys.executable, "args": [NOTES, "{branch}/notes.txt", *ways]}
+    options |= {"workdir": "branch", "only": ["write"]}
+    return {**options, **Mcp(**options).recorded()}
+
+
+def on_a_folder(*ways: str, **options: Any) -> Tool:
+    (only,) = Mcp(**with_folder(*ways), **options).tools
+    return only
+
+
 @cache
 def listing() -> dict[str, Any]:
     """Options of a server that was asked once for its tools."""
@@ -73,6 +89,13 @@ CASES = {
     ),
     "server that remembers": ToolCase(
         lambda: of_server("remember"), ("red", "blue", "", "green"), "yellow", run=asyncio.run
+    ),
+    "server with a working folder": ToolCase(on_a_folder, ("one", "two"), "four"),
+    "server with a working folder that is copied": ToolCase(
+        partial(on_a_folder, branching={"write": "fork"}), ("one", "two"), "four"
+    ),
+    "server with a working folder that is refilled": ToolCase(
+        partial(on_a_folder, branching={"write": "replay"}), ("one", "two"), "four"
     ),
     "search on disk": virtual(search_on_disk, ("one", "two three", "", "nonsense"), "four"),
 }

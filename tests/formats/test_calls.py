@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramify.core.format import InvalidAction, ToolAction
-from ramify.formats.calls import CALL, CALL_END, Schemas, Syntax, only_text, read_call
+from ramify.formats.calls import CALL, CALL_END, Schemas, Syntax, only_text, read_call, unwrapped
 
 SCHEMAS: Schemas = {
     "search": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
@@ -215,3 +215,31 @@ def test_any_text_reaches_the_tool_as_it_was_meant(query: str, is_ascii: bool):
 @given(st.text(alphabet='{}[]"\\,: naemrgut123<>/=\n') | st.text(), st.sampled_from(["hermes", "xml"]))
 def test_nothing_that_a_model_writes_raises(content: str, syntax: Syntax):
     assert isinstance(read(content, syntax), ToolAction | InvalidAction)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ('{"query": "x"}', "x"),
+        (' {"query": "a \\u00e4"}\n', "a ä"),
+        ('{"query": "{\\"query\\": \\"x\\"}"}', '{"query": "x"}'),
+        ('{"query": 3}', '{"query": 3}'),
+        ('{"query": "x", "k": 1}', '{"query": "x", "k": 1}'),
+        ('{"other": "x"}', '{"other": "x"}'),
+        ('{"query": "x"} and more', '{"query": "x"} and more'),
+        ('{"query": "\\ud800"}', '{"query": "\\ud800"}'),
+        ('["query"]', '["query"]'),
+        ("x", "x"),
+        ("", ""),
+    ],
+)
+def test_an_object_around_one_text_is_taken_off_once(text: str, read: str):
+    assert unwrapped(text, "query") == read
+
+
+def test_a_text_that_looks_like_such_an_object_reaches_its_tool_unchanged():
+    """A function's arguments are unwrapped by the syntax, and what stands in them is the text."""
+    said = json.dumps({"name": "search", "arguments": {"query": '{"query": "x"}'}})
+    action = read_call(f"{CALL}{said}{CALL_END}", "hermes", SCHEMAS)
+    assert isinstance(action, ToolAction)
+    assert unwrapped(action.arguments, "query") == '{"query": "x"}'

@@ -15,6 +15,8 @@ from ramify.core.segment import ToolStatus
 Branching = Literal["share", "fork", "replay", "refuse"]
 STATEFUL: Final[frozenset[ToolStatus]] = frozenset({"ok", "empty", "error"})
 """After these statuses, the call has changed the tool's state. After the others, the state is that before the call."""
+STATE_DIGEST: Final = "state_sha256"
+"""Key of a result's metadata: a digest of the state that the call left. A repeated call must leave the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,16 @@ class Lasting(Protocol):
 
     async def let_go(self) -> None:
         """Release it and wait until it is gone. May be called repeatedly; a session opened later acquires it again."""
+        ...
+
+
+@runtime_checkable
+class ChecksStart(Protocol):
+    """A tool that may not be used as it is configured, which only matters to a run that grows: a saved run is read with
+    it all the same."""
+
+    def check_start(self) -> None:
+        """Called before a run grows anything. Raises `ConfigError` that says what to change."""
         ...
 
 

@@ -132,6 +132,8 @@ def _as_text(name: str, arguments: Mapping[str, Any], schemas: Schemas) -> str:
         text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     elif list(arguments) == [parameter] and isinstance(arguments[parameter], str):
         text = arguments[parameter]
+        if unwrapped(text, parameter) != text:  # The toolbox unwraps a text once, and must find this one inside.
+            text = json.dumps(arguments, ensure_ascii=False)
     else:
         raise ValueError(f"{name} takes one argument, the text {parameter!r}, not {json.dumps(arguments)!s:.80}")
     if _SURROGATE.search(name + text):
@@ -146,6 +148,19 @@ def only_text(schema: Mapping[str, Any]) -> str | None:
         return None
     ((name, value),) = properties.items()
     return name if set(_named(value, schema)) == {"string"} else None
+
+
+def unwrapped(text: str, parameter: str) -> str:
+    """The text itself, where a model wrote `{"query": "text"}` between the tags of a tool whose only parameter is the
+    text `query`."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        given = _table(_json(text))
+    except (ValueError, RecursionError):
+        return text
+    inner = given[parameter] if list(given) == [parameter] else None
+    return inner if isinstance(inner, str) and not _SURROGATE.search(inner) else text
 
 
 def resolved(schema: Any, root: Any) -> Any:

@@ -57,10 +57,11 @@ class Run:
         self._is_resumed = False
 
     async def connect(self) -> None:
-        """Test the sandboxes of the tools, ask each engine's server what it can do, and check the run against the
+        """Check the tools, test their sandboxes, ask each engine's server what it can do, and check the run against the
         answers. A second call does nothing. The first engine that fails to connect cancels the others."""
         if self._is_connected:
             return
+        await self.toolbox.check_start()
         await self.toolbox.try_walls()
         try:
             async with asyncio.TaskGroup() as group:

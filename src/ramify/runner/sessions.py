@@ -26,7 +26,7 @@ from ramify.config.run_config import ToolsConfig
 from ramify.core.errors import ContractError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall
-from ramify.core.tool import STATEFUL, Tool, ToolSession, called_by, state_of
+from ramify.core.tool import STATE_DIGEST, STATEFUL, Tool, ToolSession, called_by, state_of
 from ramify.edge.error_text import error_text
 from ramify.runner.deadline import Deadlines, GaveUp, OutOfTime, Work, contained
 from ramify.tools.output import made_safe
@@ -247,6 +247,9 @@ class Sessions:
         if (result.status, result.text) != (call.status, call.result):
             was, now = f"{call.status} {call.result[:80]!r}", f"{result.status} {result.text[:80]!r}"
             raise ToolError("replay_diverged", f"{what} had given {was} and now gave {now}")
+        left, leaves = (each.metadata.get(STATE_DIGEST) for each in (call, result))
+        if left is not None and leaves is not None and left != leaves:
+            raise ToolError("replay_diverged", f"{what} had left the state sha256 {left} and now left {leaves}")
 
     async def _in_time(self, work: Work[T], what: str, *, unwanted: Callable[[T], object] = lambda result: None) -> T:
         """Boundary to plug-in code: an exception or a timeout of a session becomes a `ToolError`."""

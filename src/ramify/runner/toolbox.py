@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ramify.config.run_config import ToolsConfig
@@ -17,13 +18,14 @@ from ramify.core.errors import ConfigError, ToolError, nearest
 from ramify.core.format import ToolAction
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall, ToolStatus
-from ramify.core.tool import STATEFUL, Lasting, Sandboxed, Tool, ToolResult, ToolSession, called_by
+from ramify.core.tool import STATEFUL, ChecksStart, Lasting, Sandboxed, Tool, ToolResult, ToolSession, called_by
 from ramify.edge.error_text import error_text
 from ramify.edge.retries import backoff_s
+from ramify.formats.calls import unwrapped
 from ramify.runner.deadline import OutOfTime
 from ramify.runner.sessions import CallStart, Refused, Sessions, acting
 from ramify.runner.tool_metrics import ToolMetrics
-from ramify.tools.arguments import Faults, faults_of
+from ramify.tools.arguments import Faults, faults_of, text_parameter
 from ramify.tools.output import made_safe, valid
 
 BACKOFF_BASE_S, BACKOFF_CAP_S = 0.5, 30.0
@@ -49,6 +51,7 @@ class Toolbox:
             self._tools[tool.name] = tool
         self._acting = acting(self._tools.values())
         self._faults = {name: _faults_of(tool) for name, tool in self._tools.items()}
+        self._texts = {name: found for name, tool in self._tools.items() if (found := _text_parameter(tool))}
         self._sessions = Sessions(problems, self._config)
         self._metrics = ToolMetrics.of(self._tools)
         self._room = asyncio.Semaphore(self._config.max_parallel)
@@ -66,6 +69,8 @@ class Toolbox:
         if called is None:
             why = f"there is no tool {action.tool!r}; {nearest(action.tool, self._tools)}"
             return self._unmade(action, "refused", why)
+        if action.tool in self._texts:
+            action = replace(action, arguments=unwrapped(action.arguments, self._texts[action.tool]))
         if (fault := self._faults[action.tool](action.arguments)) is not None:
             return self._unmade(action, "invalid", fault)
         async with self._room:
@@ -76,6 +81,12 @@ class Toolbox:
         for tool in self._tools.values():
             if isinstance(tool, Sandboxed):
                 await tool.try_walls()
+
+    async def check_start(self) -> None:
+        """Ask every tool whether a run may grow with it. Raises `ConfigError`."""
+        for tool in self._tools.values():
+            if isinstance(tool, ChecksStart):
+                await asyncio.to_thread(tool.check_start)
 
     def release(self, tree: str) -> None:
         """Close the sessions of a finished tree. Call it from inside the running loop."""
@@ -201,6 +212,14 @@ def _faults_of(tool: Tool) -> Faults:
             return None
 
     return fault
+
+
+def _text_parameter(tool: Tool) -> str | None:
+    """See `text_parameter`. Boundary to plug-in code: a schema that cannot be read names no parameter."""
+    try:
+        return text_parameter(tool)
+    except Exception:  # noqa: BLE001 - the boundary
+        return None
 
 
 def _pause_s(start: CallStart, action: ToolAction, number: int) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ramify.core.tool import ChecksArguments, Described, Tool
+from ramify.core.tool import ChecksArguments, Described, Tool, schema_of
 from ramify.formats.calls import listed_in, no_constant, only_text, without_repeats
 from ramify.tools.output import valid
 from ramify.tools.schema import misfit, shown
@@ -71,6 +71,11 @@ def _given(text: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         if name is None or text.lstrip().startswith("{"):  # a broken object is not a text
             raise
         return {name: valid(text)}
+
+
+def text_parameter(tool: Tool) -> str | None:
+    """The name of the only parameter of a tool that takes one text; None = the tool takes something else."""
+    return only_text(schema_of(tool)["parameters"])
 
 
 def _needed_text(parameters: Mapping[str, Any]) -> str | None:

@@ -6,45 +6,37 @@ the most careful tool decides how the server branches: `replay` if all calls may
 `refuse`. A tool that only reads then uses the session of its branch, to see what the branch has done. `branching`
 overrides this for each tool.
 
+A process of its own is not a state of its own: servers keep files. With `workdir = "branch"` every branch has a working
+folder too (`mcp_branches.py`), and all tools act on its state, whatever their annotations say. Without it, a run that
+uses a tool which may change something does not start, unless `branches_share_state` says that this is meant.
+
 A recorded run stores its tools, so reading the run does not ask the server.
 """
 
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from ramify.core.errors import ConfigError, ToolError, nearest
-from ramify.core.problem import Problem
-from ramify.core.tool import Tool, ToolResult, ToolSession
-from ramify.tools.arguments import read_arguments
+from ramify.core.errors import ConfigError, nearest
+from ramify.core.tool import Tool
+from ramify.tools.mcp_folders import PLACEHOLDER, FolderFault, Folders, mapped
+from ramify.tools.mcp_tools import Listed, McpBranching, McpSource, McpTool, Stateful
 
 if TYPE_CHECKING:
     from mcp_types import Tool as ServersTool
 
-    from ramify.tools.mcp_client import Connection, McpServer
-
-McpBranching = Literal["share", "replay", "refuse"]
-"""How calls branch. There is no `fork`: the state of a server cannot be copied."""
+    from ramify.tools.mcp_client import McpServer
 CAREFUL: Final[tuple[McpBranching, ...]] = ("refuse", "replay", "share")
-"""Most careful first."""
+"""Without a working folder; most careful first."""
+CAREFUL_WITH_FOLDER: Final[tuple[Stateful, ...]] = ("refuse", "replay", "fork")
+MAX_WORKDIR_BYTES: Final = 256 << 20
 CALLABLE: Final = re.compile(r"[\w.-]{1,128}")
 """Names that all formats can call, in tags and in JSON calls (the protocol's own rule)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """One tool as a server lists it."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-    branching: McpBranching
-    """Derived from its annotations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +54,17 @@ class Mcp:
     """Names of our own variables that the server also gets. Of the others it gets only HOME, LOGNAME, PATH, SHELL, TERM
     and USER."""
     cwd: str | None = None
-    """Working directory of the server; None = ours."""
+    """Working directory of the server; None = the working folder of its branch, or ours if it has none."""
+    workdir: Literal["branch"] | None = None
+    """`branch`: every branch has a working folder of its own. `{branch}` in `args`, `env` and `cwd` is its path."""
+    template: str | None = None
+    """Folder that is copied into a new working folder; None = it is empty."""
+    max_workdir_bytes: int = MAX_WORKDIR_BYTES
+    """Most bytes in a working folder, of which every branch has a copy."""
+    compare_folder: bool = True
+    """Whether a repeated call must leave the same files. Say false if files hold times or random names."""
+    branches_share_state: bool = False
+    """Whether tools that may change something may be used without a working folder: branches see each other's files."""
     url: str | None = None
     """URL of a server that speaks streamable HTTP."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -79,28 +81,55 @@ class Mcp:
     """Timeout for the server to start and identify itself (the SDK's own limit for a connection)."""
     listed: str | None = None
     """The server's list of tools; filled in when the run begins."""
+    template_sha256: str | None = None
+    """Digest of the template; filled in when the run begins, so that a resumed run has the same."""
 
     def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):
             raise ConfigError(f"command = {self.command!r}, url = {self.url!r}: set exactly one of them")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"url = {self.url!r}: it must begin with http:// or https://")
-        for key in ("args", "env", "env_from", "cwd") if self.url is not None else ("headers",):
+        for key in ("args", "env", "env_from", "cwd", "workdir", "template") if self.url is not None else ("headers",):
             if given := asdict(self)[key]:
                 raise ConfigError(f"{key} = {given!r}: a server of a {'url' if self.url else 'command'} takes none")
+        allowed = CAREFUL if self.workdir is None else CAREFUL_WITH_FOLDER
         for name, kind in self.branching.items():
-            if kind not in CAREFUL:
-                raise ConfigError(f"branching.{name} = {kind!r}: allowed are {', '.join(map(repr, CAREFUL))}")
+            if kind not in allowed:
+                where = "" if self.workdir is None else ' with workdir = "branch"'
+                raise ConfigError(f"branching.{name} = {kind!r}: allowed are {', '.join(map(repr, allowed))}{where}")
+        self._check_workdir()
         if not self.start_s > 0:
             raise ConfigError(f"start_s = {self.start_s!r}: it must be above 0")
+
+    def _check_workdir(self) -> None:
+        """Refuse options that contradict each other. Raises `ConfigError`."""
+        if self.workdir not in (None, "branch"):
+            raise ConfigError(f'workdir = {self.workdir!r}: allowed is "branch"; leave it out for no working folder')
+        if self.workdir is None:
+            if self.template is not None:
+                raise ConfigError(
+                    f'template = {self.template!r}: it is copied into a working folder; set workdir = "branch"'
+                )
+            if found := [text for text in (*self.args, *self.env.values(), self.cwd or "") if PLACEHOLDER in text]:
+                raise ConfigError(
+                    f'{found[0]!r}: there is no {PLACEHOLDER} without a working folder; set workdir = "branch"'
+                )
+        elif self.branches_share_state:
+            raise ConfigError(
+                'workdir = "branch", branches_share_state = True: branches either share or do not; set one'
+            )
+        if not self.max_workdir_bytes > 0:
+            raise ConfigError(f"max_workdir_bytes = {self.max_workdir_bytes!r}: it must be above 0")
 
     @property
     def tools(self) -> Sequence[Tool]:
         """The server's tools. Raises `ConfigError` if the server does not answer or its list does not fit the
         options."""
         tools = self._chosen(self._listing())
+        if self.workdir is not None:
+            return self._tools_on_a_folder(tools)
         branching: dict[str, McpBranching] = {t.name: self.branching.get(t.name, t.branching) for t in tools}
-        source = McpSource(self)
+        source = McpSource(self, _writer(branching))
         state = _most_careful(branching.values())
         made: list[Tool] = []
         for tool in tools:
@@ -109,11 +138,41 @@ class Mcp:
             made.append(McpTool(name, tool, "share" if is_shared else state, source))
         return made
 
+    def _tools_on_a_folder(self, tools: Sequence[Listed]) -> Sequence[Tool]:
+        """The tools, all of which act on the state of a branch."""
+        said = [self.branching[tool.name] for tool in tools if tool.name in self.branching]
+        way: Stateful | None = next((kind for kind in CAREFUL_WITH_FOLDER if kind in said), None)
+        source = McpSource(self, None, way or "auto")
+        names = {tool.name: self.rename.get(tool.name, tool.name) for tool in tools}
+        return [McpTool(names[tool.name], tool, way or "fork", source) for tool in tools]
+
     def recorded(self) -> Mapping[str, Any]:
         """The options that make the same tools again, from any folder and without asking the server."""
-        folders = {"attachments": self.attachments, "cwd": "." if self.cwd is None and self.url is None else self.cwd}
+        cwd = "." if self.cwd is None and self.url is None and self.workdir is None else self.cwd
+        folders = {"attachments": self.attachments, "template": self.template}
+        folders |= {} if cwd is None or PLACEHOLDER in cwd else {"cwd": cwd}
         absolute = {key: str(Path(folder).resolve()) for key, folder in folders.items() if folder is not None}
-        return {"listed": msgspec.json.encode(self._listing()).decode(), **absolute}
+        known = {"listed": msgspec.json.encode(self._listing()).decode(), **absolute}
+        return known if self.template is None else {**known, "template_sha256": self.template_sha256 or self._digest()}
+
+    def folders(self) -> Folders:
+        """The working folders of branches; none is made yet."""
+        template = None if self.template is None else Path(self.template).resolve()
+        return Folders(template, max_bytes=self.max_workdir_bytes)
+
+    def check_template(self) -> None:
+        """Raise `ConfigError` if the template cannot be copied, or has changed since the run began."""
+        if self.template is not None and (now := self._digest()) != (self.template_sha256 or now):
+            raise ConfigError(
+                f"MCP server {self.name!r}: template = {self.template!r} has changed since the run began (sha256 "
+                f"{self.template_sha256}, now {now}): put back what it held"
+            )
+
+    def _digest(self) -> str:
+        try:
+            return self.folders().check_template()
+        except FolderFault as error:
+            raise ConfigError(f"MCP server {self.name!r}: template = {self.template!r}: {error}") from error
 
     def server(self) -> "McpServer":
         """The server's sessions; none is open yet. Raises `ConfigError` without the package mcp."""
@@ -138,12 +197,31 @@ class Mcp:
                 return msgspec.json.decode(self.listed, type=list[Listed])
             except msgspec.DecodeError as error:
                 raise ConfigError(f"listed = {self.listed!r:.80}: this is no list of tools: {error}") from error
-        from ramify.tools.mcp_client import listed_by
-
         try:
-            return [_listed(tool) for tool in listed_by(self.server().address)]
+            return self._asked()
         except ConfigError as error:
             raise ConfigError(f"MCP server {self.name!r}: {error}") from error
+
+    def _asked(self) -> list[Listed]:
+        """Ask the server; one with a working folder gets one for the question."""
+        from ramify.tools.mcp_client import listed_by
+
+        address = self.server().address
+        if self.workdir is None:
+            return [_listed(tool) for tool in listed_by(address)]
+        folders = self.folders()
+        try:
+            folder = folders.new()
+            folders.fill(folder)
+            listing = [_listed(tool) for tool in listed_by(address.at(folder))]
+            return [msgspec.convert(mapped(asdict(tool), folders.shown), Listed) for tool in listing]
+        except FolderFault as error:
+            raise ConfigError(f"template = {self.template!r}: {error}") from error
+        except ConfigError as error:
+            hint = "" if self.cwd else " (it was started in the folder of its branch: name its files by absolute paths)"
+            raise ConfigError(f"{error}{hint}") from error
+        finally:
+            folders.close()
 
     def _chosen(self, listing: Sequence[Listed]) -> list[Listed]:
         """The tools to use, in the server's order."""
@@ -168,102 +246,9 @@ class Mcp:
         return chosen
 
 
-@dataclass(slots=True)
-class McpSource:
-    """The server of a set of tools; made when the first session opens."""
-
-    options: Mcp
-    _server: "McpServer | None" = None
-
-    @property
-    def server(self) -> "McpServer":
-        if self._server is None:
-            self._server = self.options.server()
-        return self._server
-
-    async def let_go(self) -> None:
-        if self._server is not None:
-            await self._server.let_go()
-
-
-@dataclass(frozen=True, slots=True)
-class McpTool:
-    """One tool of a server."""
-
-    name: str
-    listed: Listed
-    branching: McpBranching
-    source: McpSource
-
-    @property
-    def schema(self) -> Mapping[str, Any]:
-        return {"name": self.name, "description": self.listed.description, "parameters": self.listed.parameters}
-
-    @property
-    def state(self) -> str:
-        """Name of the state that this tool uses: the server's on a branch, or its session of the run. It differs from
-        the states of other servers and from every tool name."""
-        return f"MCP server {self.source.options.name} ({id(self.source)}), {self.branching}"
-
-    def on(self, session: ToolSession) -> ToolSession:
-        assert isinstance(session, McpSession)
-        return replace(session, tool=self)
-
-    def fault(self, arguments: str) -> str | None:
-        """What is wrong with the arguments; None = they fit the server's schema."""
-        try:
-            read_arguments(arguments, self.listed.parameters)
-        except ValueError as error:
-            return str(error)
-        return None
-
-    async def open(self, problem: Problem) -> "McpSession":
-        """Open a session. Raises `ToolError` if the server does not answer."""
-        server = self.source.server
-        if self.branching == "share":
-            return McpSession(self, None)
-        connection = server.connect()
-        try:
-            await connection.ready()
-        except BaseException:
-            connection.end()
-            raise
-        return McpSession(self, connection)
-
-    async def let_go(self) -> None:
-        await self.source.let_go()
-
-
-@dataclass(frozen=True, slots=True)
-class McpSession:
-    """A session with the server, used by one of its tools."""
-
-    tool: McpTool
-    connection: "Connection | None"
-    """None = the session of the run."""
-
-    async def call(self, arguments: str) -> ToolResult:
-        """The server's answer. Raises `ToolError` if the call fails."""
-        from ramify.tools.mcp_content import Folder, result_of
-
-        listed, source = self.tool.listed, self.tool.source
-        try:
-            given = read_arguments(arguments, listed.parameters)
-        except ValueError as error:
-            return ToolResult(str(error), "error")
-        connection = source.server.shared() if self.connection is None else self.connection
-        said = await connection.call(listed.name, given)
-        folder = source.options.attachments
-        return result_of(said, Folder(None if folder is None else Path(folder)))
-
-    async def fork(self) -> "McpSession":
-        if self.connection is not None:
-            raise ToolError("tool_gave_up", "the state of an MCP server cannot be copied")
-        return self
-
-    async def close(self) -> None:
-        if self.connection is not None:
-            await self.connection.close()
+def _writer(branching: Mapping[str, McpBranching]) -> str | None:
+    """The first tool that may change something."""
+    return next((name for name, kind in branching.items() if kind != "share"), None)
 
 
 def _most_careful(kinds: Collection[McpBranching]) -> McpBranching:

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from ramify.core.errors import ConfigError
 from ramify.edge import stdio_guard
+from ramify.tools.mcp_folders import PLACEHOLDER, BranchFolder
 from ramify.tools.mcp_process import MAX_MESSAGE_BYTES, LastWords, running
 
 READ_S: Final = 3600.0
@@ -39,6 +40,16 @@ class McpAddress:
     headers: Mapping[str, str]
     """Header -> name of our variable with its value."""
     start_s: float
+
+    def at(self, folder: BranchFolder) -> "McpAddress":
+        """The address of a server for one branch, with the path of its folder in place of `{branch}`."""
+
+        def put(text: str) -> str:
+            return text.replace(PLACEHOLDER, str(folder.path))
+
+        env = {"TMPDIR": str(folder.temporary), **{name: put(value) for name, value in self.env.items()}}
+        cwd = str(folder.path) if self.cwd is None else put(self.cwd)
+        return replace(self, args=[put(each) for each in self.args], env=env, cwd=cwd)
 
     def environment(self) -> dict[str, str]:
         """Variables for the server. Raises `ConfigError` if one is not set."""

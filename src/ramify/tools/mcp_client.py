@@ -183,10 +183,10 @@ class McpServer:
             self._shared = self.connect()
         return self._shared
 
-    def connect(self) -> Connection:
-        """A new session."""
+    def connect(self, address: McpAddress | None = None) -> Connection:
+        """A new session; `address` is that of a branch, None = the server's."""
         self._open = {connection for connection in self._open if not connection.is_gone}
-        connection = Connection(self.address)
+        connection = Connection(address or self.address)
         self._open.add(connection)
         return connection
 
