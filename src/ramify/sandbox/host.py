@@ -164,7 +164,9 @@ class Sandbox:
             if not self.is_alive or not state.is_alive:
                 break
             step = new_step(code, number=number, folder=folder, source=state.parked)
-            running = RunningStep(step, self._config.limits, base_bytes=state.rss_bytes)
+            running = RunningStep(
+                step, self._config.limits, base_bytes=state.rss_bytes, base_mapped_bytes=state.mapped_bytes
+            )
             try:
                 word = await self._forked(state, running)
             except BaseException:

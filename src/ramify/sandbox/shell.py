@@ -180,7 +180,7 @@ def _first(processes: Processes, channel: Channel) -> SandboxState:
     held = processes.hold(pid) if pid is not None else None
     if pid is None or look is None or held is None:
         raise Broken
-    return SandboxState(pid, held, channel, look.rss_bytes)
+    return SandboxState(pid, held, channel, look.rss_bytes, mapped_bytes=processes.mapped_bytes(pid))
 
 
 def _check_reach(config: SandboxConfig, python: Interpreter) -> None:

@@ -32,6 +32,8 @@ class SandboxState:
     """Name of its parked files; empty = it has none yet."""
     folder: str = "0"
     """Folder where its last step ran; the paths it remembers start there."""
+    mapped_bytes: int = 0
+    """Size of its mappings that are not private data."""
     num_users: int = 0
     """Sessions in this state."""
     num_steps: int = 0
