@@ -73,6 +73,18 @@ def test_some_arguments_are_refused(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_nothing_can_send_the_signal_that_wakes_a_stopped_process(machine: Machine) -> None:
+    for name, at in seccomp.SENDERS.items():
+        for number, answer in ((18, ERRNO | errno.EPERM), (9, ALLOW), (15, ALLOW), (19, ALLOW)):
+            assert asked(machine, name, *[7] * at, number) == answer
+    assert asked(machine, "prctl", 1, 18) == ERRNO | errno.EPERM
+    assert asked(machine, "clone", 18) == asked(machine, "clone", 0x4112) == ERRNO | errno.EPERM
+    assert asked(machine, "clone", 0x4111) == ALLOW  # posix_spawn
+    for request in (0x540E, 0x5441, 0x40045431):
+        assert asked(machine, "ioctl", 5, request) == ERRNO | errno.EPERM
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_limits_and_priorities_are_the_callers_own(machine: Machine) -> None:
     for name in ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr"):
         assert asked(machine, name, 0) == ALLOW

@@ -8,6 +8,7 @@ inside. Without one, this walks the descendants of the launcher, which adopts or
 # ruff: noqa: PTH123, PTH208 - paths are text here: pathlib is slow to import and knows no descriptors
 
 import os
+import re
 import signal
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -16,6 +17,10 @@ from typing import Final
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _MAX_ROUNDS: Final = 30
+_SHARED: Final = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ...s .*\(deleted\)$", re.MULTILINE)
+"""A line of /proc/PID/maps for shared memory without a name."""
+_MAPS_BYTES: Final = 16 << 20
+"""A process has at most 65,530 mappings (vm.max_map_count)."""
 GONE, STOPPED = frozenset("ZX"), frozenset("Tt")
 STRAY, UNCLEAR = 0, -1
 """Owners of processes that descend from no step, and of processes whose parent died while they were being read."""
@@ -73,11 +78,29 @@ class Processes:
 
     def fair_bytes(self, pid: int) -> int | None:
         """Its memory, where a page shared by n processes counts 1/n; None = the kernel does not report it."""
-        text = self._read(f"{pid}/smaps_rollup")
-        for line in (text or b"").splitlines():
-            if line.startswith(b"Pss:"):
-                return int(line.split()[1]) * 1024
-        return None
+        return self._rolled_up(pid).get(b"Pss:")
+
+    def held_bytes(self, pid: int) -> int:
+        """As `fair_bytes`, and shared memory in full: also the pages that only a process which is gone has touched."""
+        rolled_up = self._rolled_up(pid)
+        return rolled_up.get(b"Pss:", 0) - rolled_up.get(b"Pss_Shmem:", 0) + self._shared_bytes(pid)
+
+    def mapped_bytes(self, pid: int) -> int:
+        """Size of its mappings that are not private data: an upper bound of the shared memory that it holds."""
+        size, _, _, text, _, data, *_ = map(int, (self._read(f"{pid}/statm") or b"0 0 0 0 0 0 0").split())
+        return (size - text - data) * PAGE_BYTES
+
+    def _shared_bytes(self, pid: int) -> int:
+        """Size of its shared mappings without a file."""
+        total = 0
+        for start, end in _SHARED.findall(self._read(f"{pid}/maps", max_bytes=_MAPS_BYTES) or b""):
+            total += int(end, 16) - int(start, 16)
+        return total
+
+    def _rolled_up(self, pid: int) -> dict[bytes, int]:
+        """The bytes of each line of smaps_rollup; empty = the kernel does not report it."""
+        lines = (self._read(f"{pid}/smaps_rollup") or b"").splitlines()[1:]
+        return {name: int(number) * 1024 for name, number, _ in map(bytes.split, lines)}
 
     def groups(self, owners: Collection[int], waiting: Collection[int]) -> dict[int, list[Look]]:
         """Every process except the waiting nodes, dead ones included, grouped by the one of `owners` it descends from,
@@ -155,13 +178,17 @@ class Processes:
                 os.close(held)
         return children
 
-    def _read(self, path: str) -> bytes | None:
+    def _read(self, path: str, *, max_bytes: int = 1 << 16) -> bytes | None:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._procfs)
         except OSError:
             return None
+        parts: list[bytes] = []
         try:
-            return os.read(descriptor, 1 << 16)
+            while max_bytes > 0 and (part := os.read(descriptor, max_bytes)):
+                parts.append(part)
+                max_bytes -= len(part)
+            return b"".join(parts)
         except OSError:
             return None
         finally:

@@ -19,12 +19,16 @@ _MIB: Final = 1 << 20
 class RunningStep:
     """Owns the step's socket and its output. `fault` is the reason why the host ended it; empty = the host did not."""
 
-    def __init__(self, step: SandboxStep, limits: SandboxLimits, *, base_bytes: int) -> None:
+    def __init__(
+        self, step: SandboxStep, limits: SandboxLimits, *, base_bytes: int, base_mapped_bytes: int = 0
+    ) -> None:
         self.step = step
         self.parked = secrets.token_hex(NONCE_BYTES)
         """Name of its parked files, once it is over."""
         self.base_bytes = base_bytes
         """Memory of the state in which it began."""
+        self.base_mapped_bytes = base_mapped_bytes
+        """Size of that state's mappings that are not private data."""
         self.fault = ""
         self.pid = 0
         self._pidfd = -1

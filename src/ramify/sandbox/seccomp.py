@@ -21,17 +21,33 @@ Instruction = tuple[int, int, int, int]
 
 ARCHES: Final[dict[Machine, int]] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32_BIT: Final = 0x4000_0000
-FORBIDDEN_CLONES: Final = 0x7E02_8000
-"""Every CLONE_NEW* flag of `clone`, and CLONE_PARENT: the processes of a step must descend from it."""
+FORBIDDEN_CLONES: Final = 0x7E02_80EE
+"""Every CLONE_NEW* flag of `clone`; CLONE_PARENT, because the processes of a step must descend from it; and the bits of
+SIGCONT that SIGCHLD lacks, in the signal that a child sends when it ends."""
 F_SETSIG: Final = 10
 """Command of `fcntl`. With it, or with a POSIX timer, a stopped process could wake itself."""
 SCHEDULING: Final = ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")
 PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
 MAP_HUGETLB: Final = 0x4_0000
-TERMINAL_TRICKS: Final = (0x5412, 0x541C, 0x541D)
-"""TIOCSTI, TIOCLINUX, TIOCCONS."""
+TERMINAL_TRICKS: Final = (0x5412, 0x541C, 0x541D, 0x540E, 0x5441, 0x4004_5431)
+"""TIOCSTI, TIOCLINUX, TIOCCONS; TIOCSCTTY, TIOCGPTPEER, TIOCSPTLCK: a terminal that closes wakes the process it
+controls."""
+FILE_FLAGS: Final = (0x4008_6602, 0x401C_5820)
+"""FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR: like extended attributes, marks on a folder that outlive the step."""
+FORBIDDEN_REQUESTS: Final = (*TERMINAL_TRICKS, *FILE_FLAGS)
+SIGCONT: Final = 18
+SENDERS: Final = {
+    "kill": 1,
+    "tkill": 1,
+    "tgkill": 2,
+    "rt_sigqueueinfo": 1,
+    "rt_tgsigqueueinfo": 2,
+    "pidfd_send_signal": 1,
+}
+"""Calls that send a signal, and which argument is its number."""
+PR_SET_PDEATHSIG: Final = 1
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_MM, PR_SET_CHILD_SUBREAPER, PR_SET_THP_DISABLE = 4, 22, 35, 36, 41
-FORBIDDEN_OPTIONS: Final = (PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_MM, PR_SET_THP_DISABLE)
+FORBIDDEN_OPTIONS: Final = (PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_MM, PR_SET_THP_DISABLE)
 AF_UNIX: Final = 1
 
 _LOAD, _EQUAL, _GREATER, _SHARES, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
@@ -83,8 +99,9 @@ def _examined(machine: Machine, *, has_sockets: bool) -> Iterable[Instruction]:
         "setpriority": [*_only(0, PRIO_PROCESS), *_only(1, 0)],
         "ioprio_set": [*_only(0, IOPRIO_WHO_PROCESS), *_only(1, 0)],
         **{name: _only(0, 0) for name in SCHEDULING},
+        **{name: [_load(at), *_when(SIGCONT, [_refuse(errno.EPERM)])] for name, at in SENDERS.items()},
         "mmap": [_load(3), (_SHARES, 0, 1, MAP_HUGETLB), _refuse(errno.ENOMEM)],
-        "ioctl": [_load(1), *(step for code in TERMINAL_TRICKS for step in _when(code, [_refuse(errno.EPERM)]))],
+        "ioctl": [_load(1), *(step for code in FORBIDDEN_REQUESTS for step in _when(code, [_refuse(errno.EPERM)]))],
         "prctl": [
             _load(0),
             *(step for code in FORBIDDEN_OPTIONS for step in _when(code, [_refuse(errno.EPERM)])),

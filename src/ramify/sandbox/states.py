@@ -61,14 +61,15 @@ class States:
         held = self._processes.hold(pid)
         if held is None:
             return None
-        state = SandboxState(
-            pid, held, running.channel, 0, running.parked, running.step.folder, num_users=1, num_steps=1
-        )
+        state = SandboxState(pid, held, running.channel, 0, running.parked, num_users=1, num_steps=1)
         if look is None or look.is_gone or look.num_threads != 1:
             state.end()
             return None
         state.rss_bytes = look.rss_bytes
-        self._unmeasured_bytes += min(look.rss_bytes, look.num_faults * PAGE_BYTES)
+        state.mapped_bytes = self._processes.mapped_bytes(pid)
+        is_forked = pid != running.pid  # By the step itself: it then has pages of its parent without any fault.
+        self._unmeasured_bytes += look.rss_bytes if is_forked else min(look.rss_bytes, look.num_faults * PAGE_BYTES)
+        self._unmeasured_bytes += max(0, state.mapped_bytes - running.base_mapped_bytes)
         self._keep(state)
         return state
 
@@ -125,7 +126,7 @@ class States:
             pass
         most_bytes = HELD_STEPS * self._limits.memory_bytes
         while self._unmeasured_bytes > most_bytes:
-            self._unmeasured_bytes = sum(self._processes.fair_bytes(pid) or 0 for pid in self.by_pid)
+            self._unmeasured_bytes = sum(map(self._processes.held_bytes, self.by_pid))
             if self._unmeasured_bytes <= most_bytes or not self._drop_oldest():
                 return
 

@@ -37,7 +37,9 @@ modify_ldt 154 -            personality 135 92          syslog 103 116          
 nfsservctl 180 42           lookup_dcookie 212 18       name_to_handle_at 303 264   open_by_handle_at 304 265
 uselib 134 -                ustat 136 -                 sysfs 139 -                 _sysctl 156 -
 move_pages 279 239          migrate_pages 256 238       mbind 237 235               set_mempolicy 238 237
-set_mempolicy_home_node 450 450
+set_mempolicy_home_node 450 450                         setpgid 109 154
+setxattr 188 5              lsetxattr 189 6             fsetxattr 190 7             setxattrat 463 463
+removexattr 197 14          lremovexattr 198 15         fremovexattr 199 16
 """
 """Name, number on x86_64, number on aarch64 (`-` = none)."""
 
@@ -46,6 +48,8 @@ clone 56 220              clone3 435 435            ioctl 16 29              prc
 socket 41 198             socketpair 53 199         mmap 9 222               fcntl 72 25
 timer_create 222 107      prlimit64 302 261         setpriority 141 140      ioprio_set 251 30
 sched_setparam 142 118    sched_setscheduler 144 119    sched_setaffinity 203 122    sched_setattr 314 274
+kill 62 129               tkill 200 130             tgkill 234 131           rt_sigqueueinfo 129 138
+rt_tgsigqueueinfo 297 240 pidfd_send_signal 424 424
 """
 """Calls that honest code needs; some arguments are refused."""
 
