@@ -16,6 +16,7 @@ from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
+from ramify.rows.gold import with_gold
 from ramify.rows.row import Row
 from ramify.runner import loop
 from ramify.runner.answers import Answering, Answers
@@ -23,6 +24,7 @@ from ramify.runner.build import configured, prepared_run
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.report import RunReport
+from ramify.runner.reread import secret_of
 from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run
 
@@ -40,14 +42,17 @@ class Rollout:
     post_hoc: PostHocRule | None = None
     """How the strategy forks finished paths; None = it has no rule that balanced shares can be made of."""
 
-    def rows(self, *, per_tree: int | None = None) -> list[Row]:
+    def rows(self, *, per_tree: int | None = None, gold: str | None = None) -> list[Row]:
         """One row for each kept leaf, by the configured credit; each sampled token counts once. With `per_tree`,
-        exactly that many rows of each tree. Raises `ExportError`."""
-        return [
-            row
-            for tree in self.trees
-            for row in tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
-        ]
+        exactly that many rows of each tree. With `gold`, the secret of that name is a public column of each row. Raises
+        `ExportError`."""
+        made: list[Row] = []
+        for tree in self.trees:
+            rows = tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
+            if gold is not None:
+                rows = with_gold(rows, gold, secret_of(tree.problem, gold, column=self.config.data.answer))
+            made += rows
+        return made
 
     def answers(self) -> list[Answers]:
         """The answers of each tree, in the order of their problems."""

@@ -13,10 +13,12 @@ from ramify.core.errors import StoreError
 from ramify.core.growth import GrowthRules
 from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
+from ramify.rows.gold import with_gold
 from ramify.rows.row import Row
 from ramify.runner.answers import Answering, Answers
 from ramify.runner.build import prepared_run
 from ramify.runner.folder import header_of
+from ramify.runner.reread import RereadProblems, secret_of
 from ramify.runner.rows import tree_rows
 from ramify.store.layout import RunPart, parts, records
 from ramify.store.records import Header
@@ -70,10 +72,18 @@ class Saved:
                 wanted += part.shard.count
         yield from sorted(early.items())
 
-    def rows(self, *, per_tree: int | None = None) -> Iterator[Row]:
-        """Rows of all finished trees, in canonical order. With `per_tree`, exactly that many rows of each tree."""
+    def rows(self, *, per_tree: int | None = None, gold: str | None = None) -> Iterator[Row]:
+        """Rows of all finished trees, in canonical order. With `per_tree`, exactly that many rows of each tree. With
+        `gold`, the secret of that name is a public column of each row; it is read again, because no run folder holds
+        it. Raises `ExportError` if the run's questions are no longer the ones it grew from."""
+        problems = None if gold is None else RereadProblems.of(self.config)
         for tree in self.trees():
-            yield from tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
+            rows = tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
+            if problems is None or gold is None:
+                yield from rows
+            else:
+                answer = secret_of(problems.like(tree.problem), gold, column=self.config.data.answer)
+                yield from with_gold(rows, gold, answer)
 
     def answers(self) -> Iterator[Answers]:
         """The answers of each finished tree, in the order of their problems."""
