@@ -6,7 +6,7 @@ a tree.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ramify.config.run_config import RunConfig
@@ -41,16 +41,20 @@ class Rollout:
     """Why the strategy's forks depend on tokens already drawn; empty = exact credits may be used."""
     post_hoc: PostHocRule | None = None
     """How the strategy forks finished paths; None = it has no rule that balanced shares can be made of."""
+    problems: Sequence[Problem] = field(default=(), repr=False)
+    """The problems with their secrets, which the trees do not hold."""
 
     def rows(self, *, per_tree: int | None = None, gold: str | None = None) -> list[Row]:
         """One row for each kept leaf, by the configured credit; each sampled token counts once. With `per_tree`,
         exactly that many rows of each tree. With `gold`, the secret of that name is a public column of each row. Raises
         `ExportError`."""
+        problems = {problem.uid: problem for problem in self.problems}
         made: list[Row] = []
         for tree in self.trees:
             rows = tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
             if gold is not None:
-                rows = with_gold(rows, gold, secret_of(tree.problem, gold, column=self.config.data.answer))
+                secret = secret_of(problems[tree.problem.uid], gold, column=self.config.data.answer)
+                rows = with_gold(rows, gold, secret)
             made += rows
         return made
 
@@ -91,7 +95,7 @@ async def rollout(
         await finished(run.close() if engine is None else run.close_others())
     grown = tuple(trees[index] for index in sorted(trees))
     of = run.prepared
-    return Rollout(of.config, grown, report, of.answering, of.post_hoc_reasons, of.post_hoc)
+    return Rollout(of.config, grown, report, of.answering, of.post_hoc_reasons, of.post_hoc, of.problems)
 
 
 def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: Any) -> Rollout:
