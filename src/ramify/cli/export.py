@@ -2,7 +2,8 @@
 
 An exporter is a function `(rows, path, **options) -> number written`; one whose first parameter is called `trees` gets
 the finished trees instead, with a note on the leaves that the run does not keep. Options are checked against its
-annotations before the run is read.
+annotations before the run is read. With the option `gold=NAME`, which an exporter takes as a keyword, the rows hold the
+gold answers in their public column NAME.
 """
 
 import argparse
@@ -42,7 +43,8 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     saved = saved_run(options)
     if takes_trees:
         saved.refuse_unread_text(f"export {options.to!r}")
-    source = saved.marked_trees() if takes_trees else saved.rows(per_tree=options.per_tree)
+    gold = None if takes_trees else settings.get("gold")
+    source = saved.marked_trees() if takes_trees else saved.rows(per_tree=options.per_tree, gold=gold)
     number = _written(partial(write, source, options.out, **settings), options.to, write)
     if options.json:
         values = {"run": str(options.run), "rows": number, "to": options.to, "out": str(options.out)}

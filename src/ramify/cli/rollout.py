@@ -43,11 +43,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    from ramify.cli.data_read import DataRead
     from ramify.cli.running import measured, run_shown
     from ramify.runner import folder
 
     where = ray_flags(options)
     config = resolved(options, budgets(options)).config
+    read = DataRead.of(config)
+    for line in read.lines(unjudged="rows have no reward"):
+        terminal.say(line)
     if options.dry_run:
         return _dry_run(config, terminal, is_json=options.json)
     if config.strategy.reading is not None:
@@ -65,7 +69,9 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
                 return _divided(config, out, where, progress)
             return folder.begin(config, out, observers=[progress.observe, *observers], measured=measure)
 
-        return run_shown(grow, out, terminal, title=title, num_trees=config.prompts, is_json=options.json)
+        return run_shown(
+            grow, out, terminal, title=title, num_trees=config.prompts, is_json=options.json, data=read.as_dict()
+        )
 
 
 def _divided(config: "RunConfig", out: Path, where: RayFlags, progress: "RunProgress") -> "RunReport":

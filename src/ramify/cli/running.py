@@ -1,9 +1,9 @@
 """Running: what `rollout` and `resume` show while a run grows and when it ends."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ramify.cli.exit_codes import ExitCode, code_of_error, code_of_report
 from ramify.cli.progress import RunProgress
@@ -30,14 +30,15 @@ def run_shown(
     title: str,
     num_trees: int,
     is_json: bool,
+    data: Mapping[str, Any] | None = None,
 ) -> ExitCode:
-    """Grow a run under a progress bar, then print its results and the next command."""
+    """Grow a run under a progress bar, then print its results and the next command. `data` is told in the JSON."""
     shown = grown_shown(grow, out, terminal, title=title, num_trees=num_trees, is_json=is_json)
     if isinstance(shown, ExitCode):
         return shown
     report, code = shown
     if is_json:
-        terminal.result(SCHEMA, {"run": str(out), **report.as_dict()})
+        terminal.result(SCHEMA, {"run": str(out), **({} if data is None else {"data": data}), **report.as_dict()})
     else:
         terminal.lines(summary(report))
     _say_next(report, out, terminal)

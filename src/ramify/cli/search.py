@@ -5,7 +5,6 @@ A search is a run like any other: its folder holds every tree, and an interrupte
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    from ramify.cli.data_read import DataRead
     from ramify.cli.rollout import new_folder
     from ramify.cli.running import grown_shown
     from ramify.runner import folder, saved
@@ -48,7 +48,8 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     if options.trees and not options.json:
         raise ConfigError("--trees: the trees are part of the JSON; add --json, or see `ramify show RUN 0`")
     config = configured(options)
-    for line in not_understood(config):
+    read = DataRead.of(config)
+    for line in (*not_understood(config), *read.lines(unjudged="no answer is compared with a right one")):
         terminal.say(line)
     out = options.out or new_folder(config)
     shown = grown_shown(
@@ -67,7 +68,8 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     if options.json:
         traces = map(tracer(config, has_trees=options.trees), saved.trees())
         answers = [{**each.as_dict(), **trace} for each, trace in zip(found, traces, strict=True)]
-        terminal.result(SCHEMA, {"run": str(out), "answers": answers, **report.as_dict()})
+        data = {} if (told := read.as_dict()) is None else {"data": told}
+        terminal.result(SCHEMA, {"run": str(out), **data, "answers": answers, **report.as_dict()})
     else:
         terminal.lines(lines(found, report))
     terminal.say(f"run: {out} | trees: ramify show {out} 0")
@@ -75,7 +77,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 
 
 def configured(options: argparse.Namespace) -> "RunConfig":
-    """The configuration of the command line; a file is searched for all of its questions.
+    """The configuration of the command line.
 
     Raises `ConfigError`, also if nothing says what to answer.
     """
@@ -87,11 +89,7 @@ def configured(options: argparse.Namespace) -> "RunConfig":
         raise ConfigError(
             "search: no question; give one (ramify search 'make 24 from 4 6 8 2'), --data FILE or --task NAME"
         )
-    if found.config.data.path is None or "prompts" in found.sources:
-        return found.config
-    from ramify.tasks.data import read_problems
-
-    return replace(found.config, prompts=len(read_problems(found.config.data)[0]))
+    return found.config
 
 
 def not_understood(config: "RunConfig") -> Iterator[str]:

@@ -1,14 +1,15 @@
 """Configure: combines defaults, preset, files and overrides into one checked `RunConfig`.
 
 Precedence, weakest first: defaults, the preset, `ramify.toml` of the folder, further files in order, flags, `--set`.
-All faults of all layers are reported at once, with the file or option they are in, before anything starts. Plug-ins
+All faults of all layers are reported at once, with the file or option they are in, before anything starts. Then the
+columns of a data file are found, which is read for it. Plug-ins
 that the configuration names are found, and the options of a strategy are completed, so that a run folder records all
 that was used. The environment is not a layer: it holds secrets, never settings.
 """
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,8 @@ from ramify.config.tool_options import option_faults
 from ramify.core.errors import ConfigError, nearest
 from ramify.credit import NAMES
 from ramify.edge.patience import Patience
+from ramify.tasks.data import DataConfig, read_problems
+from ramify.tasks.data_mapping import mapped
 
 BUILTIN = EngineConfig().name
 OWN_FORMAT = "task"
@@ -81,7 +84,31 @@ def resolve(
     lines = [*unread, *(f"{source_of(sources, fault.path)}: {_said(fault)}" for fault in faults)]
     if config is None or lines:
         raise ConfigError(_report(lines))
-    return Resolved(config, sources)
+    return Resolved(_with_data(config, sources), sources)
+
+
+def _with_data(config: RunConfig, sources: Mapping[str, str]) -> RunConfig:
+    """The configuration with the columns of its data files, and with all of the file's rows unless a number is asked
+    for. A preset's number is an example. A file that is not there is left to whoever reads it."""
+    asked = {path for path, source in sources.items() if not source.startswith("preset ")}
+    config = replace(config, data=_mapped(config.data, "data", asked))
+    if config.service is not None:
+        evals = config.service.eval.items()
+        own = {name: replace(e, data=_mapped(e.data, f"service.eval.{name}.data", asked)) for name, e in evals}
+        return replace(config, service=replace(config.service, eval=own))
+    if "prompts" in asked or not _is_there(config.data):
+        return config
+    return replace(config, prompts=len(read_problems(config.data)[0]))
+
+
+def _mapped(data: DataConfig, path: str, asked: Set[str]) -> DataConfig:
+    if data.path is None or not _is_there(data):
+        return data
+    return mapped(data, {field.name for field in fields(DataConfig) if f"{path}.{field.name}" in asked})
+
+
+def _is_there(data: DataConfig) -> bool:
+    return bool(data.questions) or (data.path is not None and Path(data.path).exists())
 
 
 def _runs_builtin(values: Mapping[str, Any]) -> bool:

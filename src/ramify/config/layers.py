@@ -6,7 +6,7 @@ a list and reading goes on.
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def merged(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for layer in layers:
+    for layer in map(_spelt_out, layers):
         before = _named(values)
         for path, (_, name) in _named(layer.values).items():
             table, name_before = before.get(path, ({}, name))
@@ -107,6 +107,12 @@ def _merge(
             _merge(below, value, source=source, sources=sources, path=at)
         else:
             table[key] = value
+
+
+def _spelt_out(layer: Layer) -> Layer:
+    """The layer with `data = "FILE"` written as the table that it is short for."""
+    data = layer.values.get("data")
+    return replace(layer, values={**layer.values, "data": {"path": data}}) if isinstance(data, str) else layer
 
 
 def _named(values: Mapping[str, Any]) -> dict[str, tuple[dict[str, Any], Any]]:

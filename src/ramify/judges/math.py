@@ -58,6 +58,10 @@ class MathJudge:
         self._places: asyncio.Semaphore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    def reading(self, format: Format) -> "MathJudge":
+        """The same judge for answers in another format."""
+        return MathJudge(format, name=self.name, deadline_s=self.deadline_s, max_workers=self._max_workers)
+
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
         """One verdict per branch, computed concurrently. Raises `JudgeError`."""
         if ANSWER not in problem.secret:

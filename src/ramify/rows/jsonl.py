@@ -18,6 +18,7 @@ def lines(rows: Iterable[Row]) -> Iterator[bytes]:
     return (json_line(record(row)) for row in rows)
 
 
-def write(rows: Iterable[Row], path: Path) -> int:
-    """Write rows to `path` and return their number. `path` is replaced when all rows are written."""
+def write(rows: Iterable[Row], path: Path, *, gold: str | None = None) -> int:
+    """Write rows to `path` and return their number. `path` is replaced when all rows are written. `gold`: the public
+    column of the gold answers, which rows have only if it is asked for."""
     return write_lines((record(row) for row in rows), path)

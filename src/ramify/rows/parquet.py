@@ -17,8 +17,9 @@ from ramify.rows.row import Row
 ROWS_A_GROUP: Final = 1024
 
 
-def write(rows: Iterable[Row], path: Path) -> int:
-    """Write rows to `path` and return their number. `path` is replaced when all rows are written."""
+def write(rows: Iterable[Row], path: Path, *, gold: str | None = None) -> int:
+    """Write rows to `path` and return their number. `path` is replaced when all rows are written. `gold`: the public
+    column of the gold answers, which rows have only if it is asked for."""
     arrow, parquet = _pyarrow()
     schema = _schema(arrow)
     number = 0

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ramify.rows.arrays import padded
+from ramify.rows.gold import scored_by_rule
 from ramify.rows.groups import GroupBy
 from ramify.rows.records import about
 from ramify.rows.row import Row
@@ -40,8 +41,17 @@ class SearchR1Batch:
     calls and answers) and `valid_search_stats` (number of tool calls)."""
 
 
-def batch(rows: Sequence[Row], *, pad_id: int = 0, group_by: GroupBy = "uid") -> SearchR1Batch:
-    """The batch of `rows`, in their order. Raises `ExportError` for two trees in one group and for two codecs."""
+def batch(
+    rows: Sequence[Row],
+    *,
+    pad_id: int = 0,
+    group_by: GroupBy = "uid",
+    gold: str | None = None,
+    data_source: str | None = None,
+) -> SearchR1Batch:
+    """The batch of `rows`, in their order. `gold` is the column of the gold answers, for Search-R1's reward manager.
+
+    Raises `ExportError` for two trees in one group and for two codecs."""
     arrays = padded(rows, pad_id=pad_id, group_by=group_by)
     is_trained = arrays.loss_weights > 0
     info_mask = arrays.attention_mask.copy()
@@ -55,14 +65,23 @@ def batch(rows: Sequence[Row], *, pad_id: int = 0, group_by: GroupBy = "uid") ->
         "info_mask": info_mask,
         "position_ids": arrays.position_ids * arrays.attention_mask,
     }
-    columns = {"uid": arrays.uids.tolist(), **public_columns(rows, OWN_COLUMNS), "ramify": [about(row) for row in rows]}
+    public = scored_by_rule(public_columns(rows, OWN_COLUMNS), gold, data_source, is_target=True)
+    columns = {"uid": arrays.uids.tolist(), **public, "ramify": [about(row) for row in rows]}
     return SearchR1Batch(tensors, columns, _meta_info(rows))
 
 
-def write(rows: Iterable[Row], path: Path, *, pad_id: int = 0, group_by: GroupBy = "uid") -> int:
+def write(
+    rows: Iterable[Row],
+    path: Path,
+    *,
+    pad_id: int = 0,
+    group_by: GroupBy = "uid",
+    gold: str | None = None,
+    data_source: str | None = None,
+) -> int:
     """Write the batch of all rows to `path` (.safetensors or .npz, with meta info as tensors), and its columns beside
     it."""
-    whole = batch(list(rows), pad_id=pad_id, group_by=group_by)
+    whole = batch(list(rows), pad_id=pad_id, group_by=group_by, gold=gold, data_source=data_source)
     meta_info = {f"meta_info.{name}": np.array(values, np.int64) for name, values in whole.meta_info.items()}
     write_tensors({**whole.tensors, **meta_info}, whole.columns, path)
     return len(whole.columns["uid"])

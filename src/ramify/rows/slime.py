@@ -7,6 +7,7 @@ holds each row's per-token advantages, with weights, for a `--custom-advantage-f
 stays one number per row. On a sample, the advantages are in `train_metadata["advantages"]`. Files are JSON lines.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, groupby
@@ -23,6 +24,7 @@ from ramify.core.stop import ROULETTE
 from ramify.credit import group_advantages
 from ramify.credit.group import Kind
 from ramify.rows.files import write_lines
+from ramify.rows.gold import as_text
 from ramify.rows.groups import GroupBy, group_keys, numbered
 from ramify.rows.records import about, plain, shortest
 from ramify.rows.row import Row
@@ -44,17 +46,18 @@ def samples(
     credit_by: CreditBy = "tree",
     reward_key: str | None = None,
     codec: Codec | None = None,
+    gold: str | None = None,
 ) -> list[Sample]:
     """One sample per row, numbered in their order.
 
     `reward_key`: the part of the reward that is trained; rewards are then mappings of parts. `codec`: if given, prompt
-    and response are also written as text, for people. Raises `ExportError` for two trees in one group and for a missing
-    part.
+    and response are also written as text, for people. `gold`: the public column of the gold answers, which becomes the
+    label. Raises `ExportError` for two trees in one group and for a missing part.
     """
     groups = numbered(group_keys(rows, by=group_by))
     return [
         replace(
-            _sample(row, codec, reward_key, credit_by),
+            _labelled(_sample(row, codec, reward_key, credit_by), gold),
             index=index,
             group_index=group,
             rollout_id=index if rollouts == "leaf" else group,
@@ -150,9 +153,12 @@ def write(
     group_by: GroupBy = "uid",
     credit_by: CreditBy = "tree",
     reward_key: str | None = None,
+    gold: str | None = None,
 ) -> int:
     """Write one sample per line."""
-    made = samples(list(rows), rollouts=rollouts, group_by=group_by, credit_by=credit_by, reward_key=reward_key)
+    made = samples(
+        list(rows), rollouts=rollouts, group_by=group_by, credit_by=credit_by, reward_key=reward_key, gold=gold
+    )
     return write_lines((sample.to_dict() for sample in made), path)
 
 
@@ -211,6 +217,15 @@ def _sample(row: Row, codec: Codec | None, reward_key: str | None, credit_by: Cr
         metadata={**source, **public, "round_number": row.num_turns, "ramify": {"uid": row.uid, **about(row)}},
         train_metadata={ADVANTAGES: row.trained[start:].tolist()} if credit_by == "tree" else None,
     )
+
+
+def _labelled(sample: Sample, gold: str | None) -> Sample:
+    """The sample with the gold answer in its label and not in its metadata. A list of alternatives is JSON text."""
+    if gold is None:
+        return sample
+    answer = as_text(sample.metadata[gold])
+    label = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+    return replace(sample, label=label, metadata={k: v for k, v in sample.metadata.items() if k != gold})
 
 
 def _first(flags: npt.NDArray[np.bool_]) -> int:

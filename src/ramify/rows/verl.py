@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ramify.rows.arrays import Arrays, padded
+from ramify.rows.gold import scored_by_rule
 from ramify.rows.groups import GroupBy
 from ramify.rows.records import about
 from ramify.rows.row import Row
@@ -43,9 +44,17 @@ class VerlBatch:
 
 
 def batch(
-    rows: Sequence[Row], *, pad_id: int = 0, credit_by: CreditBy = "tree", group_by: GroupBy = "uid"
+    rows: Sequence[Row],
+    *,
+    pad_id: int = 0,
+    credit_by: CreditBy = "tree",
+    group_by: GroupBy = "uid",
+    gold: str | None = None,
+    data_source: str | None = None,
 ) -> VerlBatch:
-    """The batch of `rows`, in their order. Raises `ExportError` for two trees in one group and for two codecs."""
+    """The batch of `rows`, in their order. `gold` is the column of the gold answers, for verl's reward manager.
+
+    Raises `ExportError` for two trees in one group and for two codecs."""
     arrays = padded(rows, pad_id=pad_id, group_by=group_by)
     tensors: dict[str, npt.NDArray[Any]] = {
         "prompts": arrays.prompts,
@@ -61,7 +70,7 @@ def batch(
     non_tensors = {
         "uid": arrays.uids.tolist(),
         NUM_TURNS: [1 + sum(origin != "prompt" for origin, _ in row.runs) for row in rows],
-        **public_columns(rows, OWN_COLUMNS),
+        **scored_by_rule(public_columns(rows, OWN_COLUMNS), gold, data_source, is_target=False),
         "ramify": [about(row) for row in rows],
     }
     return VerlBatch(tensors, non_tensors)
@@ -74,9 +83,12 @@ def write(
     pad_id: int = 0,
     credit_by: CreditBy = "tree",
     group_by: GroupBy = "uid",
+    gold: str | None = None,
+    data_source: str | None = None,
 ) -> int:
     """Write the batch of all rows to `path` (.safetensors or .npz), and its non-tensors beside it as JSON lines."""
-    whole = batch(list(rows), pad_id=pad_id, credit_by=credit_by, group_by=group_by)
+    made = list(rows)
+    whole = batch(made, pad_id=pad_id, credit_by=credit_by, group_by=group_by, gold=gold, data_source=data_source)
     write_tensors(whole.tensors, whole.non_tensors, path)
     return len(whole.non_tensors["uid"])
 

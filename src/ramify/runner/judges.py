@@ -14,12 +14,13 @@ from ramify.config.judge_options import found_judge, judge_faults
 from ramify.config.run_config import JudgeConfig, RunConfig
 from ramify.core.action import ActionConfig
 from ramify.core.errors import ConfigError, nearest
-from ramify.core.format import Equating, Format
+from ramify.core.format import Equating, Format, IsSame
 from ramify.core.judge import BranchJudge, SamplingJudge
 from ramify.core.task import Task
 from ramify.edge.error_text import error_text
 from ramify.formats.tags import TagFormat
 from ramify.judges.exact import Exact
+from ramify.judges.math import MathJudge
 from ramify.strategies.parts.steering import REWARD
 
 Judges = Mapping[str, BranchJudge | SamplingJudge]
@@ -29,12 +30,7 @@ WANTED: Final = ("name", "is_oracle", "judge")
 def judges_of(config: RunConfig, task: Task, format: Format) -> tuple[Judges, tuple[str, ...]]:
     """All judges by name, and the names of those that score leaves, in order. Raises `ConfigError`."""
     is_same = format.is_same_answer if isinstance(format, Equating) else None
-    own = {
-        judge.name: replace(judge, format=format, is_same=is_same or judge.is_same)
-        if isinstance(judge, Exact)
-        else judge
-        for judge in task.judges
-    }
+    own = {judge.name: _reading(judge, format, is_same) for judge in task.judges}
     named = {name: _built(name, entry, format) for name, entry in config.judges.items()}
     for name, judge in named.items():
         if name in own and isinstance(judge, SamplingJudge):
@@ -45,6 +41,17 @@ def judges_of(config: RunConfig, task: Task, format: Format) -> tuple[Judges, tu
         if name == REWARD:
             raise ConfigError(f"judges.{name}: strategies mean the reward of ended paths by that name; choose another")
     return {**own, **named}, tuple(own)
+
+
+def _reading(judge: BranchJudge, format: Format, is_same: IsSame | None) -> BranchJudge:
+    """A judge of the task that reads answers as the run's format writes them."""
+    match judge:
+        case Exact():
+            return replace(judge, format=format, is_same=is_same or judge.is_same)
+        case MathJudge():
+            return judge.reading(format)
+        case _:
+            return judge
 
 
 def judge_actions(config: RunConfig, judges: Judges, format: Format) -> dict[str, ActionConfig]:

@@ -6,7 +6,7 @@ a tree.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ramify.config.run_config import RunConfig
@@ -17,6 +17,7 @@ from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
+from ramify.rows.gold import with_gold
 from ramify.rows.row import Row
 from ramify.runner import loop
 from ramify.runner.answers import Answering, Answers
@@ -24,6 +25,7 @@ from ramify.runner.build import configured, prepared_run
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.report import RunReport
+from ramify.runner.reread import secret_of
 from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run
 
@@ -42,15 +44,22 @@ class Rollout:
     """Why the strategy's forks depend on tokens already drawn; empty = exact credits may be used."""
     post_hoc: PostHocRule | None = None
     """How the strategy forks finished paths; None = it has no rule that balanced shares can be made of."""
+    problems: Sequence[Problem] = field(default=(), repr=False)
+    """The problems with their secrets, which the trees do not hold."""
 
-    def rows(self, *, per_tree: int | None = None) -> list[Row]:
+    def rows(self, *, per_tree: int | None = None, gold: str | None = None) -> list[Row]:
         """One row for each kept leaf, by the configured credit; each sampled token counts once. With `per_tree`,
-        exactly that many rows of each tree. Raises `ExportError`."""
-        return [
-            row
-            for tree in self.trees
-            for row in tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
-        ]
+        exactly that many rows of each tree. With `gold`, the secret of that name is a public column of each row. Raises
+        `ExportError`."""
+        problems = {problem.uid: problem for problem in self.problems}
+        made: list[Row] = []
+        for tree in self.trees:
+            rows = tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
+            if gold is not None:
+                secret = secret_of(problems[tree.problem.uid], gold, column=self.config.data.answer)
+                rows = with_gold(rows, gold, secret)
+            made += rows
+        return made
 
     def answers(self) -> list[Answers]:
         """The answers of each tree, in the order of their problems."""
@@ -93,7 +102,7 @@ async def rollout(
         await finished(run.close() if engine is None else run.close_others())
     grown = tuple(trees[index] for index in sorted(trees))
     of = run.prepared
-    return Rollout(of.config, grown, report, of.answering, of.post_hoc_reasons, of.post_hoc)
+    return Rollout(of.config, grown, report, of.answering, of.post_hoc_reasons, of.post_hoc, of.problems)
 
 
 def _names(**parts: object) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -15,11 +15,13 @@ from ramify.core.errors import ExportError, StoreError
 from ramify.core.growth import GrowthRules
 from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
+from ramify.rows.gold import with_gold
 from ramify.rows.row import Row
 from ramify.runner.answers import Answering, Answers
 from ramify.runner.build import prepared_run
 from ramify.runner.folder import header_of
 from ramify.runner.looking import looked
+from ramify.runner.reread import RereadProblems, secret_of
 from ramify.runner.rows import marked, tree_rows
 from ramify.runner.unread import ALLOW, UnreadCodec
 from ramify.store.layout import RunPart, parts, records
@@ -99,20 +101,34 @@ class Saved:
                 wanted += part.shard.count
         yield from sorted(early.items())
 
-    def rows(self, *, per_tree: int | None = None) -> Iterator[Row]:
-        """Rows of all finished trees, in canonical order. With `per_tree`, exactly that many rows of each tree."""
-        return (row for tree in self.trees() for row in self.rows_of(tree, per_tree=per_tree))
+    def rows(self, *, per_tree: int | None = None, gold: str | None = None) -> Iterator[Row]:
+        """Rows of all finished trees, in canonical order. With `per_tree`, exactly that many rows of each tree. With
+        `gold`, the secret of that name is a public column of each row; it is read again, because no run folder holds
+        it. Raises `ExportError` if the run's questions are no longer the ones it grew from."""
+        with self._loading():
+            problems = None if gold is None else RereadProblems.of(self.config)
+        for tree in self.trees():
+            rows = self.rows_of(tree, per_tree=per_tree)
+            if problems is None or gold is None:
+                yield from rows
+            else:
+                answer = secret_of(problems.like(tree.problem), gold, column=self.config.data.answer)
+                yield from with_gold(rows, gold, answer)
 
     def rows_of(self, tree: Tree, *, per_tree: int | None = None) -> list[Row]:
         """Rows of one of the trees. Raises `ExportError`, and `NotLoaded` if a plug-in draws the leaves that are
         kept."""
-        with nullcontext() if self.is_trusted else plugins.built_in_only():
+        with self._loading():
             return tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
 
     def marked_trees(self) -> Iterator[Tree]:
         """Finished trees, with a note on each leaf that is not kept, for exports made from trees."""
-        with nullcontext() if self.is_trusted else plugins.built_in_only():
+        with self._loading():
             return marked(self.trees(), self.config.rows)
+
+    def _loading(self) -> AbstractContextManager[None]:
+        """Load the parts that the run names only if it is trusted."""
+        return nullcontext() if self.is_trusted else plugins.built_in_only()
 
     def answers(self) -> Iterator[Answers]:
         """The answers of each finished tree, in the order of their problems."""

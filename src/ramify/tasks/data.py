@@ -1,15 +1,16 @@
 """DataFile: the user's own questions, from a file or a folder whose columns are mapped.
 
 It owns mapping and checking. Every fault names the file, the line or row and the column, and all faults are reported at
-once. `data_folder` finds the files, `data_rows` and `data_arrow` read them. The answer column becomes the problem's
-secret, which only oracle judges get. Everybody may read the question, the id and the public columns. Rows keep their
-order. Besides the problems, memory holds one batch of rows. Files are never changed.
+once. `data_folder` finds the files, `data_rows` and `data_arrow` read them, `data_mapping` finds columns that the user
+did not name, `data_gold` says which are secret by their name. The answer column becomes the problem's secret, which
+only oracle judges get. Everybody may read the question, the id and the public columns. Rows keep their order. Besides
+the problems, memory holds one batch of rows. Files are never changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError
@@ -19,6 +20,7 @@ from ramify.core.problem import Problem
 from ramify.core.tool import Tool
 from ramify.formats.tags import TagFormat
 from ramify.judges.exact import ANSWER, Exact, is_same_answer
+from ramify.judges.math import MathJudge
 from ramify.tasks.data_columns import (
     MISSING,
     SYSTEM_MESSAGE,
@@ -32,6 +34,7 @@ from ramify.tasks.data_columns import (
     without,
 )
 from ramify.tasks.data_folder import data_files
+from ramify.tasks.data_gold import final_answer, is_gold, open_part
 from ramify.tasks.data_row import Row, RowFault, RowPlace, WantedColumns
 from ramify.tasks.data_rows import rows
 
@@ -54,8 +57,13 @@ class DataConfig:
     """Column of the problem's id; None = the number of its row, from 0."""
     answer: str | None = None
     """Column of the gold answer, which only oracle judges get."""
+    judge: Literal["exact", "math"] | None = None
+    """Compares answers with the gold answer; None = `exact`."""
     public: tuple[str, ...] | None = None
-    """Columns that are copied to every row; None = all except question, uid and answer."""
+    """Columns that are copied to every row; None = all except question, uid and answer. A column that is called like a
+    gold answer (`data_gold`) is copied only if it is named here."""
+    secret: tuple[str, ...] = ()
+    """Further columns that no row gets."""
     on_bad_row: Literal["stop", "skip"] = "stop"
 
     def __post_init__(self) -> None:
@@ -70,6 +78,8 @@ class DataConfig:
                 raise ConfigError(
                     f"data.public lists {column!r}, but data.answer = {self.answer!r} is secret; list another"
                 )
+            if column in self.secret:
+                raise ConfigError(f"data.public and data.secret both name {column!r}; drop one")
 
     def named(self) -> Mapping[str, str]:
         """Setting -> column, for columns that must be in the file."""
@@ -105,7 +115,9 @@ class DataFile:
 
     @property
     def judges(self) -> Sequence[BranchJudge]:
-        return () if self.data.answer is None else (Exact(self._format),)
+        if self.data.answer is None:
+            return ()
+        return (MathJudge(self._format) if self.data.judge == "math" else Exact(self._format),)
 
     def problems(self, split: str, num_problems: int, seed: int) -> Sequence[Problem]:
         """The first `num_problems`, in order. A user's questions have one split and need no seed."""
@@ -198,17 +210,17 @@ def _uid(value: Any, column: str) -> str:
 def _answer(value: Any, column: str) -> Any:
     answer = plain(value, column)
     if answer in (None, ""):
-        raise BadRow(f"column {column!r} holds no answer: {value!r:.80}; an answer is neither empty nor null")
-    return answer
+        raise BadRow(f"column {column!r} holds no answer: {value!r:.80}")
+    return final_answer(answer)
 
 
 def _public(row: Columns, data: DataConfig, system: str | None) -> dict[str, Any]:
     """The public columns. If a dotted path inside a column is the answer, the rest of the column stays."""
     if data.public is None:
-        public = without(row, data.taken())
+        public = open_part(without(row, [*data.taken(), *data.secret]), named=(), answer=data.answer)
     else:
-        open_ = row if data.answer is None else without(row, [data.answer])
-        public = {column: value_of(open_, column) for column in data.public}
+        hidden = [*data.secret, *([] if data.answer is None else [data.answer])]
+        public = {column: _named_part(without(row, hidden), column, data) for column in data.public}
     public = {column: plain(value, column) for column, value in public.items()}
     if system is None:
         return public
@@ -218,6 +230,14 @@ def _public(row: Columns, data: DataConfig, system: str | None) -> dict[str, Any
             "rename that column or leave it out of data.public"
         )
     return {**public, SYSTEM_MESSAGE: system}
+
+
+def _named_part(row: Columns, column: str, data: DataConfig) -> Any:
+    """A column that is named public, without the gold columns inside it that are not named themselves."""
+    value = value_of(row, column)
+    if not isinstance(value, Mapping) or is_gold(column):
+        return value
+    return open_part(cast(Columns, value), named=data.public or (), answer=data.answer, at=column)
 
 
 def _report(faults: Sequence[RowFault]) -> str:
