@@ -1,7 +1,12 @@
 """Outages: servers, workers and clusters that go while a run grows. They cost time and no path."""
 
+from pathlib import Path
+
 import pytest
 from bench import outage
+from tests.store import test_take_back as stops
+
+from ramify.runner import folder
 
 pytestmark = pytest.mark.hostile
 
@@ -33,3 +38,14 @@ def test_an_endpoint_that_is_killed_and_started_again_costs_no_path(in_flight: i
     """An endpoint that is killed and started again at the same port costs no path, whatever is in flight."""
     cut = outage.endpoint(in_flight, SHORT_S, waves=1)
     assert (cut.paths, cut.lost) == (in_flight, 0)
+
+
+@pytest.mark.parametrize("preset", ["chains", "offline", "arpo"])
+def test_a_run_that_stopped_for_its_engines_asks_again_for_what_they_failed(tmp_path: Path, preset: str) -> None:
+    """A run that stops for its engines asks again, on resume, for what they failed."""
+    settings = stops.config(tmp_path, preset)
+    stops.stopped(settings, tmp_path / "cut")
+    (tmp_path / "well").touch()
+    assert folder.resume(tmp_path / "cut").failed_leaves == 0
+    folder.begin(settings, tmp_path / "whole")
+    assert stops.rows(tmp_path / "cut") == stops.rows(tmp_path / "whole")

@@ -24,9 +24,11 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.running import run_shown
     from ramify.config.configure import from_toml
     from ramify.store.layout import shard_of
+    from ramify.store.rewind import finish_rewind
     from ramify.store.store import header_and_config
 
     where = ray_flags(options)
+    finish_rewind(options.run)
     header, config = header_and_config(options.run)
     return run_shown(
         lambda progress: _grow(options.run, where, progress),
