@@ -272,6 +272,46 @@ def test_a_waiting_command_that_is_cancelled_never_starts() -> None:
     assert driver.is_finished
 
 
+class Insisting(Script):
+    """A strategy that asks for the same again after every outcome, and is never done."""
+
+    def __init__(self, command: Command) -> None:
+        super().__init__()
+        self.command = command
+        self.num_asks = 0
+
+    def ask(self, tree: Tree) -> Sequence[Command]:
+        self.num_asks += 1
+        assert self.num_asks < 100_000, "the driver goes round for ever"
+        return [self.command]
+
+    def is_done(self, tree: Tree) -> bool:
+        return False
+
+
+def test_a_strategy_that_asks_again_after_its_budget_is_spent_is_named() -> None:
+    driver = driven(Insisting(Grow(ROOT)), limits=Limits(decode=3))
+    driver.pump()
+    finish(driver, 0)
+    with pytest.raises(ContractError, match=r"strategy Insisting asked .* times in a row .*'budget'"):
+        driver.pump()
+
+
+def test_a_strategy_that_closes_for_ever_is_named() -> None:
+    with pytest.raises(ContractError, match=r"strategy Insisting asked .* times in a row for what starts nothing"):
+        driven(Insisting(Close(ROOT, "again"))).pump()
+
+
+def test_a_strategy_may_try_every_node_when_its_budget_is_spent() -> None:
+    strategy = Script([Grow(ROOT)], *([Grow(ROOT)] for _ in range(500)))
+    driver = driven(strategy, limits=Limits(decode=3))
+    driver.pump()
+    finish(driver, 0)
+    driver.pump()
+    assert driver.is_finished
+    assert sum(isinstance(outcome, Failed) for outcome in strategy.told) == 500
+
+
 def test_judges_are_not_divided_by_a_budget() -> None:
     strategy = Script([Grow(ROOT)], [Judge((1, 1, 1), "vote")])
     driver = driven(strategy, limits=Limits(judge_calls=2))

@@ -40,6 +40,27 @@ class Slow(Scripted):
 """
 
 
+HELD = """
+from pathlib import Path
+from ramify.testing.planned_faults import Delay
+from ramify.testing.scripted import Scripted
+
+
+class Held(Scripted):
+    def __init__(self):
+        is_held = Path(__file__).with_name("hold").exists()
+        super().__init__(delay=Delay(call_s=1.0 if is_held else 0.0))
+"""
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> RunConfig:
+    """A run of minutes while there is a file `hold` beside its engine, of moments otherwise."""
+    (tmp_path / "held.py").write_text(HELD)
+    (tmp_path / "hold").touch()
+    return config("arpo", prompts=40, max_trees=4, **{"engine.name": f"{tmp_path / 'held.py'}:Held"})
+
+
 @pytest.fixture
 def slow(tmp_path: Path) -> RunConfig:
     """A run of some seconds."""
@@ -217,6 +238,57 @@ def test_a_driver_that_was_killed_is_followed_by_another(tmp_path: Path, cluster
     report: RunReport = sharded.resume(tmp_path / "run", num_workers=2)
     assert report.trees == 12
     assert exported(tmp_path / "run") == exported(tmp_path / "whole")
+
+
+def child_of(process: "subprocess.Popen[str]", program: str) -> int:
+    """The process of the cluster that the command began which runs `program`."""
+    for pid in left_behind(process):
+        with contextlib.suppress(OSError):
+            if (
+                Path(os.fsdecode((Path("/proc") / str(pid) / "cmdline").read_bytes()).partition("\0")[0]).name
+                == program
+            ):
+                return pid
+    raise AssertionError(f"no process of the command runs {program}")
+
+
+@pytest.mark.covers("S3.10")
+@pytest.mark.parametrize(
+    ("program", "named"),
+    [("raylet", "the raylet of this machine"), ("gcs_server", "the control server of the cluster")],
+)
+def test_a_cluster_that_dies_ends_the_command_within_a_minute_and_the_run_goes_on(
+    tmp_path: Path, held: RunConfig, program: str, named: str
+) -> None:
+    process = command("rollout", "--ray", "--workers", 2, *flags(held, tmp_path), "--out", tmp_path / "run")
+    wait_for(process, tmp_path / "run")
+    os.kill(child_of(process, program), signal.SIGKILL)
+    out, err = process.communicate(timeout=60.0)
+    assert (process.returncode, out) == (75, "")
+    assert named in err and f"ramify resume {tmp_path / 'run'}" in err
+    assert "Traceback" not in err
+    assert left_behind(process) == []
+    (tmp_path / "hold").unlink()
+    begin(held, tmp_path / "whole")
+    code, _, err = said(command("resume", tmp_path / "run"))
+    assert code == 0, err
+    assert exported(tmp_path / "run") == exported(tmp_path / "whole")
+
+
+@pytest.mark.covers("S3.10")
+@pytest.mark.parametrize("is_early", [True, False])
+def test_ctrl_c_leaves_no_traceback(tmp_path: Path, slow: RunConfig, is_early: bool) -> None:
+    process = command("rollout", "--ray", "--workers", 2, *flags(slow, tmp_path), "--out", tmp_path / "run")
+    if is_early:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(6.0)
+    else:
+        wait_for(process, tmp_path / "run")
+    os.killpg(process.pid, signal.SIGINT)
+    code, out, err = said(process)
+    assert (code, out) == (130, "")
+    assert "Traceback" not in err, err
+    assert left_behind(process) == []
 
 
 @pytest.mark.parametrize(

@@ -306,6 +306,20 @@ def test_workers_that_die_and_get_nowhere_end_the_run_which_can_be_resumed(
     assert exported(tmp_path / "run") == whole[0]
 
 
+def test_a_run_whose_machines_are_lost_stops_at_once_and_can_be_resumed(tmp_path: Path, whole: tuple[bytes, RunReport]):
+    async def lost() -> str:
+        return "the raylet is gone"
+
+    problems = divided(config("arpo"), tmp_path / "run", num_shards=2)
+    with closing(ShardedFolder.open(tmp_path / "run")) as folder:
+        run = ShardedRun(folder, problems, Here(Slow, Slow), num_workers=2, restarts=IMPATIENT, lost=lost)
+        with pytest.raises(WorkersDown, match="the raylet is gone: no worker can go on") as caught:
+            loop.run(run.grow())
+    assert code_of_error(caught.value) is ExitCode.SAVED
+    assert resume(tmp_path / "run").trees == 7
+    assert exported(tmp_path / "run") == whole[0]
+
+
 def test_deaths_are_counted_anew_once_the_shard_has_got_on(tmp_path: Path, whole: tuple[bytes, RunReport]):
     problems = divided(config("arpo"), tmp_path / "run", num_shards=2)
     grown(tmp_path / "run", problems, Here(Stillborn, Stillborn, Mortal, Stillborn, Mortal))

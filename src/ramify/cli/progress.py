@@ -100,7 +100,8 @@ class RunProgress:
 
 def fault_line(fault: EngineFault, number: int = 1) -> str:
     """A line about a fault of an engine, the `number`-th of its kind, and one about what helps."""
-    then = "the request is given up" if fault.pause_s is None else f"tried again in {fault.pause_s:.1f} s"
+    again = f"in {fault.pause_s:.1f} s" if fault.pause_s else "when the server is found"
+    then = "the request is given up" if fault.pause_s is None else f"tried again {again}"
     times = f" ({number} times)" if number > 1 else ""
     helps = remedy(fault.kind, fault.said, engine=fault.engine)
     line = f"engine {visible(fault.engine)!r}: {visible(fault.kind)}{times}: {visible(fault.said)}; {then}"

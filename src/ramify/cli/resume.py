@@ -32,10 +32,12 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.config.configure import recorded
     from ramify.runner.inputs import accept_option
     from ramify.store.layout import shard_of
+    from ramify.store.rewind import finish_rewind
     from ramify.store.store import header_and_config
 
     where = ray_flags(options)
     permitted = {"is_trusted": options.trust, "accept": accept_option(options.accept)}
+    finish_rewind(options.run)
     header, config = header_and_config(options.run)
     return run_shown(
         lambda progress: _grow(options.run, where, progress, permitted),

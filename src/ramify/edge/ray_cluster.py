@@ -1,15 +1,21 @@
 """Ray cluster: join one, or start one here that ends with the context. Needs ray, an extra.
 
-Owns the connection of this process to a cluster. The caller decides what runs there.
+Owns the connection of this process to a cluster, and knows whether the cluster is still there. The caller decides what
+runs there. Ray itself waits without limit for a raylet that has died, and ends this process by `exit(1)` a minute after
+the control server has.
 """
 
+import asyncio
 import os
+import signal
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from ramify.core.errors import ConfigError
+from ramify.edge.stdio_guard import descendants, processes
 
 OBJECT_STORE_BYTES: Final = 80 * 2**20
 """Object store of a cluster started here: about the smallest that Ray accepts. Only counts and reports go through
@@ -26,6 +32,11 @@ SETTINGS: Final = {
 devices as this process, and keep Ray's messages about dead workers off stdout."""
 ROOM_S: Final = 120.0
 """Timeout for a cluster to make room for the workers."""
+LOST_S: Final = 15.0
+"""How long a process of the cluster may take no connections before the cluster counts as lost. A control server that is
+restarted by its operator is back sooner; Ray gives up after 60 s."""
+CONNECT_S: Final = 5.0
+"""Timeout of one attempt to connect to it."""
 
 
 def library() -> Any:
@@ -46,6 +57,7 @@ def joined(address: str | None, num_workers: int | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    before = _children()
     quiet = {"log_to_driver": False, "logging_level": "CRITICAL", "include_dashboard": False}
     try:
         if address is None:
@@ -57,10 +69,80 @@ def joined(address: str | None, num_workers: int | None) -> Iterator[None]:
         ray.shutdown()
         where = "cannot be begun here" if address is None else f"at {address!r} cannot be joined"
         raise ConfigError(f"a Ray cluster {where}: {error}") from error
+    began = _children() - before if address is None else set[int]()
     try:
         yield
     finally:
+        began |= {process.id for pid in began for process in descendants(pid)}
         ray.shutdown()
+        _kill_left(began)
+
+
+def _children() -> set[int]:
+    return {process.id for process in descendants(os.getpid())}
+
+
+def _kill_left(began: set[int]) -> None:
+    """Kill what Ray leaves of a cluster that was begun here: when its control server has died, helpers of the raylet
+    live on."""
+    session = os.getsid(0)
+    for process in processes():
+        if process.id in began and process.session == session and process.state != "Z":
+            with suppress(ProcessLookupError):
+                os.kill(process.id, signal.SIGKILL)
+
+
+class ClusterWatch:
+    """Whether the two processes of the connected cluster that this process needs are there: the control server, and the
+    raylet of this machine. It only connects to their ports: a call of Ray's would wait for the dead."""
+
+    def __init__(self) -> None:
+        ray = library()
+        context = ray.get_runtime_context()
+        own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+        self._addresses = {
+            "the control server of the cluster (GCS)": context.gcs_address,
+            "the raylet of this machine": f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}",
+        }
+        self._since: dict[str, float] = {}
+        """Process -> since when it takes no connections."""
+        self._is_lost = False
+
+    def is_there(self) -> bool:
+        """Whether a call of Ray's would be answered now."""
+        return not self._is_lost and all(map(_is_listening, self._addresses.values()))
+
+    async def lost(self) -> str | None:
+        """Which process is gone for good; None = the cluster is there, as far as anybody can tell."""
+        for name, address in self._addresses.items():
+            if await _answers(address):
+                self._since.pop(name, None)
+            elif time.monotonic() - self._since.setdefault(name, time.monotonic()) >= LOST_S:
+                self._is_lost = True
+                return f"{name} at {address} has taken no connection for {LOST_S:g} s"
+        return None
+
+
+async def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+def _is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _check_address(address: str) -> None:

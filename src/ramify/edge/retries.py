@@ -1,8 +1,8 @@
 """Retries: whether a failed request is retried, and when. No clock, no I/O: the caller passes times in.
 
 There are three kinds of failure. A fault that may pass costs one of `max_tries` and one retry of the engine's budget. A
-busy server costs neither, but the total wait for it is limited. An engine that cannot be reached costs neither, but if
-it has answered nothing for `max_down_s`, the run stops.
+busy server costs neither, but the total wait for it is limited. An engine whose server is gone (`engines/outage.py`)
+costs neither, but if it has answered nothing for `max_down_s`, the run stops.
 """
 
 import math
@@ -90,12 +90,6 @@ class Tries:
         self.busy_s += pause
         return pause if self.busy_s <= self.policy.max_busy_s else None
 
-    def down_pause_s(self, down_since: float, now: float) -> float | None:
-        """Seconds to wait for an engine that was not reached since `down_since`; None = that is too long."""
-        self.num_in_a_row += 1
-        left = down_since + self.policy.max_down_s - now
-        return min(self._drawn(self.num_in_a_row), left) if left > 0 else None
-
     def _drawn(self, number: int) -> float:
         return backoff_s(number, seed=self.seed, base_s=self.policy.base_s, cap_s=self.policy.cap_s)
 
@@ -131,6 +125,13 @@ class RetryBudget:
 def backoff_s(number: int, *, seed: int, base_s: float, cap_s: float) -> float:
     """Seconds to wait the `number`-th time: uniform up to a limit that doubles. The same seed gives the same value."""
     return doubled_s(number, base_s=base_s, cap_s=cap_s) * child_seed(seed, number, JITTER_DRAW) / 2**64
+
+
+def look_pause_s(number: int, *, away_s: float, seed: int, policy: RetryPolicy) -> float:
+    """Seconds before the `number`-th look for a server that has been gone for `away_s`: half to all of a quarter of
+    that time, of `base_s` at least and of `cap_s` at most. So an outage costs little more than its own length."""
+    longest_s = min(policy.cap_s, max(policy.base_s, away_s / 4))
+    return longest_s * (0.5 + 0.5 * child_seed(seed, number, JITTER_DRAW) / 2**64)
 
 
 def doubled_s(number: int, *, base_s: float, cap_s: float) -> float:

@@ -1,9 +1,9 @@
 """Retrying: the only place where generations are retried.
 
 It checks every generation with `core.engine.checked` before anybody else sees it, stops a call that takes longer than
-its size can explain, and retries where that may help (`edge/retries.py`), under the same request id. The tries of one
-request never overlap, so at most one complete answer exists. An unsound generation is not retried: the same request
-would give it again.
+its size can explain, and retries where that may help (`edge/retries.py`), under the same request id. While the server
+is gone, requests wait for it together and are charged nothing (`outage.py`). The tries of one request never overlap, so
+at most one complete answer exists. An unsound generation is not retried: the same request would give it again.
 
 Life of a request: it is tried. If a try fails, it pauses and tries again. It returns the complete generation. At its
 deadline, or when it is aborted, it returns the tokens it has if the engine can return them (`Abortable`), and otherwise
@@ -14,28 +14,21 @@ like any other and its tokens are wasted.
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from ramify.core.engine import Abortable, Engine, Generation, Request, checked
-from ramify.core.errors import EngineError, EnginesDown, RamifyError
+from ramify.core.engine import Abortable, Engine, Generation, Remote, Request, checked
+from ramify.core.errors import ConfigError, EngineError, RamifyError
 from ramify.edge.retries import POLICY, RetryBudget, RetryPolicy, Tries, too_many_retries
-from ramify.engines.in_front import InFront, nothing
+from ramify.engines.fleet.replicas import Replicas
+from ramify.engines.in_front import InFront, innermost, nothing
+from ramify.engines.outage import CUT, Outage, RunningRequest
 
-SILENT = frozenset({"unreachable", "timeout", "engine_hang", "closed"})
+SILENT = CUT | {"timeout", "engine_hang", "closed"}
 """Reasons that do not prove that the engine is reachable."""
 OnFault = Callable[[Request, EngineError, float | None], None]
-"""Is told of every try that failed: its request, the fault, and the seconds until the next try. None = there is none.
-What it raises ends the request."""
-
-
-@dataclass(slots=True, eq=False)
-class _Running:
-    """A request that is running."""
-
-    request: Request
-    tries: Tries
-    unwanted: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when somebody aborts it."""
+"""Is told of every try that failed: its request, the fault, and the seconds until the next try. 0 = as soon as the
+server is found, None = there is none. What it raises ends the request."""
+LOOK_S = 20.0
+"""Timeout of one look for a server: its answer may include a token (sglang: SGLANG_HEALTH_CHECK_TIMEOUT)."""
 
 
 class Retrying(InFront):
@@ -45,11 +38,8 @@ class Retrying(InFront):
         super().__init__(engine)
         self._policy = policy
         self._budget = RetryBudget(policy.max_retry_share, policy.min_retries)
-        self._running: set[_Running] = set()
-        self._down_since: float | None = None
-        """When the first of the requests in `_waiting` got no answer."""
-        self._waiting: set[_Running] = set()
-        """Requests that could not reach the engine in their latest try."""
+        self._running: set[RunningRequest] = set()
+        self._outage = Outage(policy, self._is_there)
         self.on_fault: OnFault = lambda request, fault, pause_s: None
         self.num_requests = 0
         self.num_answered = 0
@@ -57,7 +47,7 @@ class Retrying(InFront):
         self.num_retries = 0
         """Retries after a fault."""
         self.num_waits = 0
-        """Number of times a request waited for an engine that was busy or unreachable."""
+        """Number of times a request waited for an engine that was busy or gone."""
         self.num_wasted = 0
         """Tokens sampled in turns that the engine aborted."""
 
@@ -65,54 +55,65 @@ class Retrying(InFront):
         """Run one request. Raises the `EngineError` of the last try, `EnginesDown`, or `EngineError("deadline")` if the
         request's own deadline comes first."""
         loop = asyncio.get_running_loop()
-        running = _Running(request, Tries(self._policy, request.seed))
+        running = RunningRequest(request, Tries(self._policy, request.seed))
         self._running.add(running)
         self._budget.count(loop.time())
         self.num_requests += 1
         try:
-            while True:
+            if self._outage.is_known:
+                await self._outage.until_over(running)
+            while not running.is_unwanted:
+                running.began = loop.time()
                 try:
                     generation = await self._tried(running)
                 except EngineError as error:
-                    pause_s = self._told_pause_s(running, error, loop.time())
-                    last = error
+                    running.last = last = error
                 else:
-                    self._answered()
+                    self._outage.answered()
                     self.num_answered += 1
                     return generation
-                await _rest(pause_s, running, last)
-                if running.unwanted.is_set():
-                    return nothing(request, self.engine)
+                await self._pause(running, last)
+            return nothing(request, self.engine)
         finally:
             self._running.discard(running)
-            self._waiting.discard(running)
 
     async def abort(self, request_id: str) -> None:
         """End every request with this id: its `generate` returns the tokens it had. Raises `ConfigError` if the engine
         cannot end requests."""
         for running in self._running:
             if running.request.request_id == request_id:
-                running.unwanted.set()
+                running.is_unwanted = True
+                running.woken.set()
         await super().abort(request_id)
 
     # -- after a failure ----------------------------------------------------------------------------------------------
 
-    def _told_pause_s(self, running: _Running, error: EngineError, now: float) -> float:
+    async def _pause(self, running: RunningRequest, error: EngineError) -> None:
+        """Wait before the next try. Raises `error` if there is no next try."""
+        if not self._may_be_outage(running, error):
+            await running.rest(self._told_pause_s(running, error))
+            return
+        self.on_fault(running.request, error, 0.0)
+        if self._outage.is_past(running) or await self._outage.wait(running, error):
+            self.num_waits += 1
+        else:
+            await running.rest(self._pause_s(running, error))
+
+    def _told_pause_s(self, running: RunningRequest, error: EngineError) -> float:
         """`_pause_s`, after `on_fault` was told of the fault and of what follows."""
         try:
-            pause_s = self._pause_s(running, error, now)
+            pause_s = self._pause_s(running, error)
         except EngineError as final:
             self.on_fault(running.request, final, None)
             raise
         self.on_fault(running.request, error, pause_s)
         return pause_s
 
-    def _pause_s(self, running: _Running, error: EngineError, now: float) -> float:
-        """Seconds to wait before the next try. Raises `error` if there is no next try."""
-        if error.is_retryable and error.reason == "unreachable":
-            return self._until_up_s(running, error, now)
+    def _pause_s(self, running: RunningRequest, error: EngineError) -> float:
+        """Seconds to wait after a fault that is charged, or for a busy engine. Raises `error` if there is no next
+        try."""
         if error.reason not in SILENT:
-            self._answered()
+            self._outage.answered()
         if not error.is_retryable:
             raise error
         if error.retry_after_s is not None:
@@ -120,7 +121,7 @@ class Retrying(InFront):
             self.num_waits += 1
         else:
             pause_s = running.tries.pause_s(error.reason)
-            if pause_s is not None and not self._may_retry(now):
+            if pause_s is not None and not self._may_retry(asyncio.get_running_loop().time()):
                 raise too_many_retries(error)
             self.num_retries += pause_s is not None
         if pause_s is None:
@@ -132,28 +133,43 @@ class Retrying(InFront):
         not depend on when they are made."""
         return self.capabilities.is_deterministic or self._budget.take(now)
 
-    def _answered(self) -> None:
-        """The engine is reachable."""
-        self._waiting.clear()
+    # -- outages ------------------------------------------------------------------------------------------------------
 
-    def _until_up_s(self, running: _Running, error: EngineError, now: float) -> float:
-        """Seconds to wait for an engine that cannot be reached. Raises `EnginesDown` after too long."""
-        if self._down_since is None or not self._waiting:
-            self._down_since = now
-        self._waiting.add(running)
-        pause_s = running.tries.down_pause_s(self._down_since, now)
-        if pause_s is None:
-            away_s = now - self._down_since
-            raise EnginesDown(error.reason, f"{error.detail}; nothing has answered for {away_s:.0f} s")
-        self.num_waits += 1
-        return pause_s
+    def _may_be_outage(self, running: RunningRequest, error: EngineError) -> bool:
+        """Whether the server may be gone. A request that runs alone is charged for its own cuts: nobody else can say
+        whose fault they are. Other faults are an outage only if a look at the server says so."""
+        if not error.is_retryable or error.retry_after_s is not None:
+            return False
+        if error.reason == "unreachable":
+            return True
+        is_alone = len(self._running) == 1 and not self._outage.is_going_on
+        if is_alone and not self._outage.is_past(running):
+            return False
+        return error.reason in CUT or self._has_look
+
+    @property
+    def _has_look(self) -> bool:
+        """Whether the engine has a server that can be asked what it runs. Replicas look after themselves."""
+        inner = innermost(self.engine)
+        return isinstance(inner, Remote) and not isinstance(inner, Replicas)
+
+    async def _is_there(self) -> bool:
+        """Whether the server is there, as far as anybody can tell without a request of the run."""
+        if not self._has_look:
+            return True
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self.connect()
+        except (TimeoutError, EngineError, ConfigError):
+            return False
+        return True
 
     # -- one try ------------------------------------------------------------------------------------------------------
 
-    async def _tried(self, running: _Running) -> Generation:
+    async def _tried(self, running: RunningRequest) -> Generation:
         request = running.request
         generation = checked(await self._in_time(request), request, self.codec.vocab_size, self.capabilities)
-        if generation.finish.kind != "abort" or running.unwanted.is_set() or not _left_s(request):
+        if generation.finish.kind != "abort" or running.is_unwanted or not running.left_s:
             return generation
         self.num_wasted += generation.num_billed
         raise EngineError("engine_aborted", "the engine aborted the request", is_retryable=True)
@@ -210,17 +226,6 @@ class Retrying(InFront):
 def retrying(engine: Engine, policy: RetryPolicy = POLICY) -> Retrying:
     """`engine` with retries by `policy`; an engine that already has retries stays as it is."""
     return engine if isinstance(engine, Retrying) else Retrying(engine, policy)
-
-
-async def _rest(pause_s: float, running: _Running, last: EngineError) -> None:
-    """Wait before the next try. The wait ends early when the request is aborted or its deadline comes."""
-    left_s = _left_s(running.request)
-    try:
-        async with asyncio.timeout(min(pause_s, left_s)):
-            await running.unwanted.wait()
-    except TimeoutError:
-        if pause_s >= left_s:
-            raise EngineError("deadline", f"reached before another try; the last try ended with {last}") from None
 
 
 def _left_s(request: Request) -> float:

@@ -5,7 +5,8 @@ again. The driver asks the strategy after every single outcome, so a recorded se
 commands. To resume a run, feed the record to a fresh driver and compare its events with the record.
 
 Invariants: every command has exactly one outcome. Nothing starts before the ledger has room for all it may use. If the
-strategy is not done, asks for nothing and nothing is in flight, the driver raises `ContractError`.
+strategy is not done, asks for nothing and nothing is in flight, the driver raises `ContractError`. It also does so if a
+strategy asks again and again for what starts nothing: after its budget is spent, no progress is possible.
 """
 
 import math
@@ -27,6 +28,8 @@ T = TypeVar("T")
 Delivery = Literal["ordered", "eager"]
 Need = Callable[[Tree, Command, Place | None], Spend]
 """The most a command may use."""
+MAX_IDLE_ASKS = 1000
+"""Most asks in a row that start nothing, besides one for each node: a strategy may try or close every node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,10 @@ class Driver:
         self._recorded_order: deque[int] = deque()
         self._next_told = 0
         self._has_asked = False
+        self._last: Outcome | None = None
+        """The latest outcome that the strategy was told."""
+        self._num_idle_asks = 0
+        """Asks since something was started or has ended by itself."""
 
     @property
     def is_finished(self) -> bool:
@@ -121,6 +128,7 @@ class Driver:
         if command_id not in self.growth.flights or command_id in self._endings:
             raise ContractError(f"command {command_id} has ended already or was never asked")
         self._endings[command_id] = ending
+        self._num_idle_asks = 0
 
     def has_ended(self, command_id: int) -> bool:
         """Whether a command has ended; its outcome may not be delivered yet."""
@@ -148,6 +156,7 @@ class Driver:
         if not self._is_done():
             commands = self._commands()
             if commands:
+                self._refuse_idling()
                 self._register(commands, pumped)
         self._start_waiting(pumped)
 
@@ -228,6 +237,7 @@ class Driver:
             self.ledger.reserve(allotment)
             self._reserved[command_id] = allotment
             assert isinstance(flight.command, Grow | Judge)
+            self._num_idle_asks = 0
             pumped.starts.append(Start(command_id, flight.command, flight.place, allotment))
 
     # -- delivery -----------------------------------------------------------------------------------------------------
@@ -258,6 +268,7 @@ class Driver:
             self.ledger.bill("policy", Spend(leaves=num_unbilled))
         self.num_failed += isinstance(outcome, Failed) and outcome.is_fault
         pumped.events.append(Delivered(command_id, ending, outcome, num_steps))
+        self._last = outcome
         self._call(lambda: self.strategy.tell(self.tree, outcome), "tell")
         if self._twin is not None:
             self._twin.tell(self.tree, outcome)
@@ -280,6 +291,15 @@ class Driver:
                 f"{self._name} asked for nothing with nothing in flight and is not done. Its tree has {len(self.tree)} "
                 f"nodes and {self.tree.num_leaves} leaves; expandable: {self.tree.expandable()[:8]}; told "
                 f"{self._next_told} outcomes"
+            )
+
+    def _refuse_idling(self) -> None:
+        self._num_idle_asks += 1
+        if self._num_idle_asks > MAX_IDLE_ASKS + len(self.tree):
+            last = "" if self._last is None else f"; the last outcome was {self._last!r}"
+            raise ContractError(
+                f"{self._name} asked {self._num_idle_asks} times in a row for what starts nothing{last}. A command "
+                "that fails with 'budget' fails again: be done, or ask for something smaller"
             )
 
     # -- the strategy -----------------------------------------------------------------------------------------------

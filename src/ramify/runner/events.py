@@ -59,7 +59,7 @@ class EngineFault:
     """What happened, with the server's own words and without keys."""
     request_id: str
     pause_s: float | None = None
-    """Seconds until the next try; None = the request is given up."""
+    """Seconds until the next try; 0 = as soon as the server is found; None = the request is given up."""
     is_last: bool = False
     """Whether the run stops for it."""
     index: int = -1

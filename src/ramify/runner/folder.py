@@ -15,7 +15,7 @@ import msgspec
 
 from ramify.config.configure import from_toml, to_toml
 from ramify.config.run_config import RunConfig
-from ramify.core.errors import ConfigError, StoreError
+from ramify.core.errors import ConfigError, EnginesDown, RamifyError, StoreError
 from ramify.core.problem import Problem
 from ramify.core.shard import WHOLE, Portion, Shard
 from ramify.runner import loop
@@ -29,14 +29,17 @@ from ramify.runner.prepared import Prepared
 from ramify.runner.recorder import Recorder
 from ramify.runner.report import RunReport
 from ramify.runner.run import Run
+from ramify.runner.scheduler import TooManyFailures
 from ramify.runner.tools import isolation_of
 from ramify.store.commit import Writing
 from ramify.store.journal import damaged_header, is_begun, last_accepted
 from ramify.store.layout import JOURNAL, is_sharded, shard_of, shard_path
 from ramify.store.records import Accepted, Header, ReadingValue, ShardValue, WeightsValue
 from ramify.store.replay import Replayed, replay
+from ramify.store.rewind import finish_rewind
 from ramify.store.shards import ShardedFolder
 from ramify.store.store import FolderStore, SavedRun, header_and_config, refuse_occupied
+from ramify.store.take_back import take_back_failures
 from ramify.version import __version__
 
 
@@ -62,6 +65,7 @@ def resume(
     others do, and, before anything of it is loaded, if this user did not begin the run on this machine and it is not
     trusted.
     """
+    finish_rewind(path)
     observers = list(observers)
     if (told := check_permitted(path, is_trusted=is_trusted)) is not None:
         notice(told, observers)
@@ -132,12 +136,27 @@ async def grow_on(
 async def _grow(
     run: Run, store: FolderStore, observers: Iterable[Observer], *, known: Mapping[int, Replayed]
 ) -> RunReport:
-    with closing(store), closing(RunLog(store.log_path)) as log:
-        try:
-            observed = [Recorder(store).observe, log.observe, *observers]
-            return await run.grow(observed, replayed=known, keep_up=store.room)
-        finally:
-            await finished(run.close())
+    try:
+        with closing(store), closing(RunLog(store.log_path)) as log:
+            try:
+                observed = [Recorder(store).observe, log.observe, *observers]
+                return await run.grow(observed, replayed=known, keep_up=store.room)
+            finally:
+                await finished(run.close())
+    except (EnginesDown, TooManyFailures) as error:
+        _take_back(store.path, error)
+        raise
+
+
+def _take_back(path: Path, error: RamifyError) -> None:
+    """Have what the engines failed asked for again by a resume. If the disk is full, `error` says so."""
+    try:
+        num_commands = take_back_failures(path)
+    except StoreError as fault:
+        error.args = (f"{error}; what the engines failed stays failed: {fault}",)
+    else:
+        again = f"; a resume asks again for the {num_commands} commands that the engines failed"
+        error.args = (f"{error}{again if num_commands else ''}",)
 
 
 def notice(what: str, observers: Iterable[Observer]) -> None:
@@ -224,6 +243,7 @@ async def grow_shard(
     folder = shard_path(path, portion.shard.index)
     text = header_and_config(path)[1]
     config = dealt(from_toml(text), num_at_once)
+    finish_rewind(folder)
     if is_begun(folder / JOURNAL):
         return await grow_on(folder, observers, config=config, portion=portion)
     return await grow_new(Run(prepared_run(config, portion)), folder, observers, text=text)

@@ -15,7 +15,7 @@ from ramify.config.configure import from_toml
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError
 from ramify.core.shard import Portion
-from ramify.edge.ray_cluster import ROOM_S, joined, library, num_cpus
+from ramify.edge.ray_cluster import ROOM_S, ClusterWatch, joined, library, num_cpus
 from ramify.runner import loop
 from ramify.runner.build import problems_of
 from ramify.runner.folder import checked_start, settle_shards
@@ -62,7 +62,16 @@ def rollout(
         ):
             if (told := unsigned_reason()) is not None:
                 say(told)
-            run = ShardedRun(folder, problems, launcher, num_workers=number, show=show, say=say, restarts=restarts)
+            run = ShardedRun(
+                folder,
+                problems,
+                launcher,
+                num_workers=number,
+                show=show,
+                say=say,
+                restarts=restarts,
+                lost=launcher.watch.lost,
+            )
             return loop.run(run.grow())
 
 
@@ -90,7 +99,16 @@ def resume(
             say(remark)
         number = min(num_workers or num_cpus(), len(folder.shards))
         with reserved(number) as launcher:
-            run = ShardedRun(folder, problems, launcher, num_workers=number, show=show, say=say, restarts=restarts)
+            run = ShardedRun(
+                folder,
+                problems,
+                launcher,
+                num_workers=number,
+                show=show,
+                say=say,
+                restarts=restarts,
+                lost=launcher.watch.lost,
+            )
             return loop.run(run.grow())
 
 
@@ -111,20 +129,23 @@ def reserved(number: int) -> Iterator["RayLauncher"]:
             f"{number} workers need a CPU each and the cluster has {num_cpus()}; ask for fewer: --workers"
         )
     group = placement_group([{"CPU": 1}] * number, strategy="SPREAD")
+    watch = ClusterWatch()
     try:
         if not group.wait(ROOM_S):
             raise ConfigError(
                 f"the cluster gave no room for {number} workers within {ROOM_S:g} s, others use it: try fewer --workers"
             )
-        yield RayLauncher(ray, group)
+        yield RayLauncher(ray, group, watch)
     finally:
-        remove_placement_group(group)
+        if watch.is_there():
+            remove_placement_group(group)
 
 
 class RayLauncher:
-    """Starts workers as actors, each in its slot of a placement group."""
+    """Starts workers as actors, each in its slot of a placement group. `watch` says whether the cluster is there."""
 
-    def __init__(self, ray: Any, group: Any) -> None:
+    def __init__(self, ray: Any, group: Any, watch: ClusterWatch) -> None:
+        self.watch = watch
         self._ray = ray
         self._group = group
 
@@ -139,7 +160,7 @@ class RayLauncher:
         return RayWorker(self._ray, actor.remote(str(path), portion, num_at_once))
 
     def end(self, worker: Worker) -> None:
-        if isinstance(worker, RayWorker):
+        if isinstance(worker, RayWorker) and self.watch.is_there():
             worker.end()
 
 
@@ -169,7 +190,15 @@ class RayWorker:
         """The actor's answer. Raises `WorkerDied` if Ray reports that the actor is gone or cannot be reached."""
         errors = self._ray.exceptions
         gone = (errors.RayActorError, errors.RaySystemError, errors.NodeDiedError, errors.ObjectLostError)
+        answering = asyncio.ensure_future(answer)
+        answering.add_done_callback(_read)
         try:
-            return await asyncio.shield(asyncio.ensure_future(answer))
+            return await asyncio.shield(answering)
         except gone as error:
             raise WorkerDied(str(error).partition("\n")[0]) from error
+
+
+def _read(answering: asyncio.Future[Any]) -> None:
+    """Read how a call ended, also when nobody waits for it any more: asyncio would report it with a traceback."""
+    if not answering.cancelled():
+        answering.exception()

@@ -9,7 +9,7 @@ most one worker here, and the lock of its journal keeps other processes from wri
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from ramify.core.errors import ConfigError, FolderBusy, StoreError, WorkersDown
@@ -48,6 +48,14 @@ class RestartPolicy:
 
 
 RESTARTS = RestartPolicy()
+LOST_STOP_S = 5.0
+"""Longest time that a worker may take to stop after what started it is lost."""
+Lost = Callable[[], Awaitable[str | None]]
+"""What has happened to the machines that workers need; None = nothing."""
+
+
+async def _never() -> None:
+    """The `Lost` of workers that need nothing besides their own processes."""
 
 
 @dataclass(slots=True)
@@ -67,7 +75,8 @@ class Deaths:
 class ShardedRun:
     """Grows every shard of `folder`, at most `num_workers` at a time. The run's `problems` are made once, here, and
     each worker gets its part, because making them in every worker may cost as much as growing. `show` is called with
-    the progress of the run and `say` with messages about workers."""
+    the progress of the run and `say` with messages about workers. `lost` is called often; what it returns ends the
+    run, which can be resumed."""
 
     def __init__(
         self,
@@ -79,6 +88,7 @@ class ShardedRun:
         show: Callable[[Tally], object] = lambda tally: None,
         say: Callable[[str], object] = lambda text: None,
         restarts: RestartPolicy = RESTARTS,
+        lost: Lost = _never,
     ) -> None:
         if num_workers < 1:
             raise ConfigError(f"{num_workers!r} workers: a run needs at least 1")
@@ -89,6 +99,8 @@ class ShardedRun:
         self._show = show
         self._say = say
         self._restarts = restarts
+        self._lost = lost
+        self._stop_s = restarts.stop_s
         self._token = f"seen-{secrets.token_hex(8)}"
         self._workers: dict[Shard, Worker] = {}
         self._tallies: dict[Shard, Tally] = {}
@@ -96,17 +108,18 @@ class ShardedRun:
 
     async def grow(self) -> RunReport:
         """Grow the run to its end. The first error of a shard stops the other shards, and is raised when all have
-        stopped. Raises `WorkersDown` if the workers of a shard keep dying. Cancelling this stops the workers; the run
-        can be resumed."""
+        stopped. Raises `WorkersDown` if the workers of a shard keep dying, or what they need is lost. Cancelling this
+        stops the workers; the run can be resumed."""
         began = time.monotonic()
         token = self._folder.path / SHARDS / self._token
         with store_errors("write to", token.parent):
             token.touch()
         try:
             async with asyncio.TaskGroup() as group:
-                looking = group.create_task(self._look())
+                beside = [group.create_task(self._look()), group.create_task(self._watch())]
                 await self._grow_all()
-                looking.cancel()
+                for task in beside:
+                    task.cancel()
         except ExceptionGroup as faults:
             first = _first(faults)
             raise first from first.__cause__
@@ -197,7 +210,7 @@ class ShardedRun:
 
     async def _stop(self, worker: Worker) -> None:
         try:
-            async with asyncio.timeout(self._restarts.stop_s):
+            async with asyncio.timeout(self._stop_s):
                 await worker.stop()
         except (WorkerDied, TimeoutError):
             pass  # The caller ends the process; the journal survives that as it survives any kill.
@@ -214,6 +227,13 @@ class ShardedRun:
                 elif not isinstance(tally, WorkerDied):
                     raise tally
             self._show(Tally.total(self._tallies.values()))
+
+    async def _watch(self) -> None:
+        """End the run when no worker could be started any more."""
+        while (why := await self._lost()) is None:  # noqa: ASYNC110 - a process that dies tells nobody
+            await asyncio.sleep(self._restarts.look_s)
+        self._stop_s = min(self._stop_s, LOST_STOP_S)
+        raise WorkersDown(f"{why}: no worker can go on")
 
     def _journal_bytes(self, shard: Shard) -> int:
         folder = shard_path(self._folder.path, shard.index) / JOURNAL

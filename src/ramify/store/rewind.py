@@ -35,7 +35,7 @@ def rewind(path: Path, is_last: Callable[[RunRecord], bool]) -> Path | None:
             return None
         with store_errors("cut", folder):
             _copy(folder, path / CUT, end)
-        return _exchange(path)
+        return exchange(path)
     finally:
         lock.release()
 
@@ -82,7 +82,8 @@ def _copy(folder: Path, target: Path, end: Position) -> None:
     sync_folder(target)
 
 
-def _exchange(path: Path) -> Path:
+def exchange(path: Path) -> Path:
+    """Put the new journal in the place of the old one. Returns where the old one is kept."""
     kept = next(at for number in count(1) if not (at := path / f"{JOURNAL}.before-{number}").exists())
     with store_errors("exchange the journals of", path):
         (path / JOURNAL).rename(kept)
