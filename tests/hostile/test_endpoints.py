@@ -509,3 +509,18 @@ def test_the_token_that_is_tried_is_counted(tmp_path: Path) -> None:
     assert told.json["decode_tokens"] == 3 * (num_requests - 1) + 1
     assert told.json["prefill_uncached"] == 7 * num_requests
     assert told.json["dollars"] == pytest.approx((7 * num_requests + 1000 * (3 * (num_requests - 1) + 1)) / 1e6)
+
+
+@pytest.mark.parametrize("model", [lambda body: PAGE, refusing(401, "no such key")], ids=["page", "401"])
+@pytest.mark.parametrize(
+    "arguments", [("eval", "--presets", "chains", "--budget", "leaves=4"), ("compare", "--presets", "offline")]
+)
+def test_an_experiment_in_which_nothing_was_answered_says_so(
+    arguments: tuple[str, ...], model: Model, tmp_path: Path
+) -> None:
+    """An experiment at an endpoint that answers nothing ends with exit code 3 and the endpoint's words."""
+    small = ("--problems", "1", "--seeds", "1", "--set", "engine.name=openai", "--set", "engine.model=m")
+    with Endpoint(model) as endpoint:
+        told = command(tmp_path, *arguments, *small, "--set", f"engine.base_url={endpoint.url}")
+    assert told.code == 3
+    assert "Welcome" in told.err or "no such key" in told.err

@@ -27,6 +27,15 @@ PORT = "OSError: [Errno 98] Address already in use"
         ([f"{CORE} it failed to start.", f"{CORE} ValueError: no room", *END], f"{CORE} ValueError: no room"),
         ([MEMORY, *END], MEMORY),
         ([PORT, "INFO: Shutting down"], PORT),
+        (
+            [
+                "ValueError: before",
+                "RuntimeError: Engine core initialization failed. Failed core proc(s): {'Core_0': -4}",
+            ],
+            "one of its processes died of SIGILL",
+        ),
+        (["RuntimeError: Engine core proc EngineCore died, exitcode -11"], "one of its processes died of SIGSEGV"),
+        (["ended with exit code -99"], "one of its processes died of signal 99"),
         (["error: the model is not there"], "error: the model is not there"),
         (["KeyError: 'first'", "ValueError: second", "INFO fine"], "ValueError: second"),
         (["ValueError: " + "x" * 5000], "ValueError: " + "x" * 488),

@@ -101,6 +101,7 @@ async def evaluated(
 
     try:
         await run.grow([*observers, keep])
+        run.check_answered()
         return {problems[index].uid: await graded(run, problems[index], event) for index, event in closed.items()}
     finally:
         await finished(run.close())

@@ -38,6 +38,8 @@ class EngineFaults:
     def __init__(self, engines: Mapping[str, Retrying], *, num_trees: int) -> None:
         self._engines = engines
         self._least_trees = 1 if num_trees == 1 else 2
+        self.last = ""
+        """What was said at the last fault."""
         self._refusals = {name: _Refusals() for name in engines}
 
     @property
@@ -70,7 +72,7 @@ class EngineFaults:
         if fault.reason == DEADLINE:
             return
         is_last = self._is_unusable(name, request, fault)
-        said = fault.detail or fault.reason
+        self.last = said = fault.detail or fault.reason
         emit(EngineFault(name, fault.reason, said, request.request_id, pause_s, is_last))
         if is_last:
             raise EngineUnusable(fault.reason, refused(name, self._refusals[name].num, fault)) from None

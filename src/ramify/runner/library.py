@@ -121,14 +121,16 @@ def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: An
 
 
 def grow(config: RunConfig, problems: Sequence[Problem], *, observers: Iterable[Observer]) -> RunReport:
-    """Grow the trees of these problems in memory. Only the observers keep what they want."""
+    """Grow the trees of these problems in memory. Only the observers keep what they want. Raises `NothingAnswered`."""
     return loop.run(_observed(config, problems, observers))
 
 
 async def _observed(config: RunConfig, problems: Sequence[Problem], observers: Iterable[Observer]) -> RunReport:
     run = Run(prepared_run(config, problems))
     try:
-        return await run.grow(observers)
+        report = await run.grow(observers)
+        run.check_answered()
+        return report
     finally:
         await finished(run.close())
 

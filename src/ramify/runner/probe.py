@@ -6,17 +6,18 @@ token ids find it out when they connect.
 
 from typing import Final
 
-from ramify.core.engine import Generation, Request
+from ramify.core.engine import Request
 from ramify.core.errors import ConfigError, EngineError
-from ramify.core.segment import token_array
+from ramify.core.segment import Usage, token_array
 from ramify.engines.retrying import Retrying
 from ramify.runner.engine_faults import OF_ALL
+from ramify.runner.work import usage_of
 
 PROBE: Final = "Say a word."
 
 
-async def probe_logprobs(engine: Retrying, *, topk: int, strategy: str) -> Generation | None:
-    """One token with its top logprobs; None = the endpoint refused for another reason, which others may not meet.
+async def probe_logprobs(engine: Retrying, *, topk: int, strategy: str) -> Usage:
+    """Ask for one token with its top logprobs; returns what it cost. A refusal for another reason decides nothing.
 
     Raises `ConfigError` if it gives no logprobs, `EngineError` if it refuses everything or does not answer.
     """
@@ -24,7 +25,7 @@ async def probe_logprobs(engine: Retrying, *, topk: int, strategy: str) -> Gener
     ids = token_array(engine.codec.encode(PROBE))
     request = Request(ids, max_tokens=1, seed=0, topk=topk, topk_tokens=1, messages=(message,), request_id="probe")
     try:
-        return await engine.generate(request)
+        return usage_of(await engine.generate(request))
     except EngineError as error:
         if error.reason == "no_logprobs" or (error.reason.startswith("http_4") and "logprobs" in str(error)):
             raise ConfigError(
@@ -32,6 +33,6 @@ async def probe_logprobs(engine: Retrying, *, topk: int, strategy: str) -> Gener
                 f"{engine.capabilities.name!r} gives none: {error.detail}; choose an endpoint that gives them, or a "
                 "strategy that reads none, with engine.options.max_topk = 0"
             ) from error
-        if error.reason in OF_ALL or not error.reason.startswith(("http_4", "bad_", "context_full")):
+        if error.reason in OF_ALL or error.is_retryable:
             raise
-        return None
+        return Usage(1, num_billed=int(error.reason == "too_many_tokens"))

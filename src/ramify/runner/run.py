@@ -5,8 +5,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Ma
 from dataclasses import dataclass
 from functools import partial
 
-from ramify.core.engine import Generation
 from ramify.core.problem import Problem
+from ramify.core.segment import Usage
 from ramify.runner.allowance import Allowance
 from ramify.runner.deadline import finished
 from ramify.runner.driver import Driver
@@ -20,7 +20,6 @@ from ramify.runner.report import RunReport, engine_reports
 from ramify.runner.sampler import ENTROPY_TOPK, Sampler, most_tool_tokens
 from ramify.runner.scheduler import KeepUp, NothingAnswered, Scheduler, TooManyFailures, TreeRun
 from ramify.runner.toolbox import Toolbox
-from ramify.runner.work import usage_of
 from ramify.store.replay import Replayed
 from ramify.strategies.parts.entropy import STEP_ENTROPY
 
@@ -52,8 +51,9 @@ class Run:
         self._scheduler: Scheduler | None = None
         self._deadline: float | None = None
         self._is_connected = False
-        self._probed: Generation | None = None
-        """What was sampled before the start; None = nothing."""
+        self._probed: Usage | None = None
+        """What was used before the start; None = nothing."""
+        self._faults: EngineFaults | None = None
         self._is_resumed = False
 
     async def connect(self) -> None:
@@ -94,7 +94,7 @@ class Run:
         self._deadline = None if seconds is None else began + seconds
         report = RunReport(dollars=0.0 if self.prepared.prices else None)
         if self._probed is not None:
-            report.add_probe(usage_of(self._probed), self.prepared.prices.get("policy"))
+            report.add_probe(self._probed, self.prepared.prices.get("policy"))
             self._probed = None
         known = replayed or {}
         self._is_resumed = bool(known)
@@ -118,7 +118,7 @@ class Run:
             max_failed_share=self.prepared.config.max_failed_share,
         )
         builds = (partial(self._tree_run, seedling, emit=scheduler.emit) async for seedling in seedlings)
-        faults = EngineFaults(self.prepared.engines, num_trees=len(self.prepared.problems))
+        faults = self._faults = EngineFaults(self.prepared.engines, num_trees=len(self.prepared.problems))
         try:
             with faults.told(scheduler.emit):
                 await scheduler.run(builds, keep_up=keep_up)
@@ -128,6 +128,11 @@ class Run:
             raise
         finally:
             await finished(self._let_go())
+
+    def check_answered(self) -> None:
+        """Raise `NothingAnswered` if requests were made, and no engine has answered any."""
+        if self._faults is not None and self._faults.are_silent:
+            raise NothingAnswered(f"no engine has answered any request; the last fault: {self._faults.last}")
 
     def forgive(self) -> None:
         """Reset the count of failed commands."""

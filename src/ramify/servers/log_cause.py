@@ -6,7 +6,8 @@ process's end, or else the last line of level ERROR.
 """
 
 import re
-from collections.abc import Iterable
+import signal
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 MAX_LINE_CHARS: Final = 500
@@ -18,6 +19,8 @@ SIGNALS: Final = re.compile(
 EXCEPTIONS: Final = re.compile(
     r"(^|[\s\]\x1bm])([A-Za-z_][\w.]*\.)?[A-Z]\w*(Error|Exception|Refused|Failure)(:\s|\()\s*\S"
 )
+DIED: Final = re.compile(r"(?:exit ?code|core proc\(s\)).{0,60}?[\s:=({'\"]-(\d{1,2})\b", re.IGNORECASE)
+"""How a process of a server says by which signal another one died: vLLM's `Failed core proc(s): {'EngineCore': -4}`."""
 ERRORS: Final = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b|^error: ", re.MULTILINE)
 ECHOES: Final = re.compile(
     r"root cause above|engine core initialization failed|engine process failed|EngineDeadError|ChildProcessError|"
@@ -38,8 +41,22 @@ HELPS: Final = (
 
 def cause_of(lines: Iterable[str]) -> str:
     """The line that says why, and what helps where that is known; '' = no line says it."""
-    said = [line.strip() for line in lines if not ECHOES.search(line)]
-    found = next((line for of in (SIGNALS, EXCEPTIONS, ERRORS) for line in reversed(said) if of.search(line)), "")
+    every = [line.strip() for line in lines]
+    said = [line for line in every if not ECHOES.search(line)]
+    found = _last(SIGNALS, said) or _signalled(every) or _last(EXCEPTIONS, said) or _last(ERRORS, said)
     found = found[:MAX_LINE_CHARS]
     helps = next((text for words, text in HELPS if re.search(words, found, re.IGNORECASE)), None)
     return found if helps is None else f"{found}\n({helps})"
+
+
+def _last(pattern: re.Pattern[str], lines: Sequence[str]) -> str:
+    return next((line for line in reversed(lines) if pattern.search(line)), "")
+
+
+def _signalled(lines: Sequence[str]) -> str:
+    """Which signal ended a process of the server, in our words; '' = no line says one."""
+    if not (found := DIED.search(_last(DIED, lines))):
+        return ""
+    number = int(found[1])
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return f"one of its processes died of {name}"
