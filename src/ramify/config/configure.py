@@ -91,6 +91,8 @@ def _with_data(config: RunConfig, sources: Mapping[str, str]) -> RunConfig:
     """The configuration with the columns of its data files, and with all of the file's rows unless a number is asked
     for. A preset's number is an example. A file that is not there is left to whoever reads it."""
     asked = {path for path, source in sources.items() if not source.startswith("preset ")}
+    if config.service is not None and config.service.rollout_function is not None:
+        asked.add("data.secret")  # A rollout function may read any column, such as the turns of SFT.
     config = replace(config, data=_mapped(config.data, "data", asked))
     if config.service is not None:
         evals = config.service.eval.items()

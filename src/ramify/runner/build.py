@@ -157,7 +157,9 @@ def configured(
     A preset is made small only for the built-in model, not for another engine passed here. A strategy passed here uses
     the `strategy.options` in `settings` and none of the preset's.
     """
-    flags = {name.replace("__", "."): str(v) if isinstance(v, Path) else v for name, v in settings.items()}
+    flags: dict[str, Any] = {
+        name.replace("__", "."): str(v) if isinstance(v, Path) else v for name, v in settings.items()
+    }
     options = {} if strategy is None else flags.pop("strategy.options", {})
     is_small = False if engine is not None and engine.capabilities.name != BUILTIN else None
     config = resolve(preset=preset, flags=flags, is_small=is_small).config
