@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cli.commands import Said, ramify
+from tests.sharded.divided import config, divided
 
 from ramify.engines.shipped import MODELS
 from ramify.store.framing import encode, frame
@@ -418,3 +419,20 @@ def test_a_key_that_others_may_know_is_not_used(
             os.mkfifo(key, 0o600)
     said = looked_at(capsys, "resume", tmp_path / "run")
     assert said.code == 3 and str(key) in said.err
+
+
+def test_a_shard_that_leads_elsewhere_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A divided run whose shard is a link, or whose plan is a FIFO, is refused by name."""
+    run = tmp_path / "run"
+    divided(config("chains"), run, num_shards=2)
+    assert looked_at(capsys, "resume", run).code == 0
+    (run / "shards" / "1").rename(tmp_path / "elsewhere")
+    (run / "shards" / "1").symlink_to(tmp_path / "elsewhere")
+    for command in (*LOOKS, "resume"):
+        said = looked_at(capsys, command, run)
+        assert said.code in (3, 5) and f"{run / 'shards' / '1'} is a link" in said.err + said.out, said
+    (run / "shards.json").unlink()
+    os.mkfifo(run / "shards.json")
+    for command in (*LOOKS, "resume"):
+        said = looked_at(capsys, command, run)
+        assert said.code in (3, 5) and "shards.json is a FIFO" in said.err + said.out, said

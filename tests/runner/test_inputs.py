@@ -4,6 +4,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,8 @@ def test_values_of_any_kind_have_a_digest_that_another_process_finds_too() -> No
     one, other = (inputs_of(SAME, problems(0, public={"v": object()})).problems for _ in range(2))
     assert one == other
     assert found[-1] == inputs_of(SAME, problems(0, public={"v": [0, 1, 2]})).problems
+    frozen = inputs_of(SAME, problems(0, public=MappingProxyType({"v": MappingProxyType({"a": 1})})))
+    assert found[values.index({"a": 1})] == frozen.problems
 
 
 def test_weights_are_those_of_local_folders(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from ramify.runner.tools import isolation_of
 from ramify.store.commit import Writing
 from ramify.store.journal import damaged_header, is_begun, last_accepted
 from ramify.store.layout import JOURNAL, is_sharded, shard_of, shard_path
+from ramify.store.plain_file import refuse_link
 from ramify.store.records import Accepted, Header, ReadingValue, ShardValue, WeightsValue
 from ramify.store.replay import Replayed, replay
 from ramify.store.rewind import finish_rewind
@@ -241,6 +242,7 @@ async def grow_shard(
     Raises `FolderBusy` if another process grows it.
     """
     folder = shard_path(path, portion.shard.index)
+    refuse_link(folder)
     text = header_and_config(path)[1]
     config = dealt(from_toml(text), num_at_once)
     finish_rewind(folder)

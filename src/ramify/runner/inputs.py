@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+import msgspec
+
 from ramify.config.reach import engines_of, plugin_files
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError, StoreError, nearest
@@ -33,7 +35,7 @@ WEIGHTS: Final = frozenset({".bin", ".gguf", ".jinja", ".json", ".npy", ".npz", 
 def inputs_of(config: RunConfig, problems: Sequence[Problem]) -> InputsValue:
     """The inputs as they are now. Reads the files."""
     return InputsValue(
-        problems=_digest(each for p in problems for each in (p.uid, p.question, p.public, p.split)),
+        problems=_digest((p.uid, p.question, p.public, p.split) for p in problems),
         secrets=_secrets(problems),
         weights=dict(_weights(config)),
         plugins={str(path): _file_digest(path) for path in plugin_files(config)},
@@ -98,7 +100,7 @@ def _secrets(problems: Sequence[Problem]) -> str:
     """One keyed digest of all gold answers; empty = there are none, or no secret to key it with."""
     if not any(problem.secret for problem in problems):
         return ""
-    digest = _digest(each for p in problems for each in (p.uid, p.question, p.secret))
+    digest = _digest((p.uid, p.question, p.secret) for p in problems)
     try:
         return ownership.keyed_digest("gold answers", digest.encode())
     except StoreError:
@@ -108,19 +110,31 @@ def _secrets(problems: Sequence[Problem]) -> str:
 def _digest(values: Iterable[Any]) -> str:
     digest = hashlib.sha256()
     for value in values:
-        for part in _parts(value):
-            digest.update(b"%d:" % len(part) + part)
+        part = _plain_bytes(value)
+        digest.update(b"%d:" % len(part) + part)
     return digest.hexdigest()
 
 
+def _plain_bytes(value: Any) -> bytes:
+    """A value as bytes that are the same in every process. Of an object of an unknown kind only the kind counts."""
+    try:
+        return msgspec.json.encode(value, enc_hook=_plain, order="deterministic")
+    except (TypeError, ValueError, OverflowError):  # keys that are no text, lone surrogates, huge numbers
+        return b"".join(_parts(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    plain = getattr(value, "tolist", None)  # numpy's arrays and numbers
+    return plain() if callable(plain) else {"kind": type(value).__qualname__}
+
+
 def _parts(value: Any) -> Iterator[bytes]:
-    """A value as bytes that are the same in every process. Of an object of another kind only the kind counts."""
     match value:
         case str():
             yield b"text" + value.encode("utf-8", "surrogatepass")
-        case bytes():
-            yield b"bytes" + value
-        case None | bool() | int() | float():
+        case bytes() | None | bool() | int() | float():
             yield repr(value).encode()
         case Mapping():
             yield b"{%d" % len(value)
@@ -132,8 +146,7 @@ def _parts(value: Any) -> Iterator[bytes]:
             for each in value:
                 yield from _parts(each)
         case _:
-            plain = getattr(value, "tolist", None)  # numpy's arrays and numbers
-            yield from _parts(plain()) if callable(plain) else [type(value).__qualname__.encode()]
+            yield _plain_bytes(_plain(value))
 
 
 def _weights(config: RunConfig) -> Iterator[tuple[str, str]]:
@@ -141,7 +154,7 @@ def _weights(config: RunConfig) -> Iterator[tuple[str, str]]:
     for engine in engines_of(config).values():
         if engine.model is not None and engine.model not in MODELS and (folder := Path(engine.model)).is_dir():
             files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS and path.is_file())
-            yield engine.model, _digest(each for path in files for each in (path.name, _file_digest(path)))
+            yield engine.model, _digest((path.name, _file_digest(path)) for path in files)
 
 
 def _file_digest(path: Path) -> str:

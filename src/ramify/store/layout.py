@@ -80,6 +80,8 @@ def parts(path: Path) -> list[RunPart]:
     """The journals of the run at `path` that have begun: its own, or those of its shards."""
     if is_sharded(path):
         refuse_link(path / SHARDS)
+        for index in range(layout_of(path).num_shards):
+            refuse_link(shard_path(path, index))
         every = [RunPart(shard_path(path, shard.index), shard) for shard in shards_of(layout_of(path).num_shards)]
         return [part for part in every if is_begun(part.path / JOURNAL)]
     return [RunPart(path, shard_of(Reader(path / JOURNAL).header))]
