@@ -21,7 +21,7 @@ from ramify.rows.arrays import padded
 from ramify.rows.groups import GroupBy
 from ramify.rows.records import about
 from ramify.rows.row import Row
-from ramify.rows.tensors import public_columns, write_tensors
+from ramify.rows.tensors import public_columns, write_tensors, writes_columns
 
 OWN_COLUMNS = ("uid", "ramify")
 
@@ -59,6 +59,7 @@ def batch(rows: Sequence[Row], *, pad_id: int = 0, group_by: GroupBy = "uid") ->
     return SearchR1Batch(tensors, columns, _meta_info(rows))
 
 
+@writes_columns
 def write(rows: Iterable[Row], path: Path, *, pad_id: int = 0, group_by: GroupBy = "uid") -> int:
     """Write the batch of all rows to `path` (.safetensors or .npz, with meta info as tensors), and its columns beside
     it."""

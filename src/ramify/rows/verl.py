@@ -20,7 +20,7 @@ from ramify.rows.arrays import Arrays, padded
 from ramify.rows.groups import GroupBy
 from ramify.rows.records import about
 from ramify.rows.row import Row
-from ramify.rows.tensors import CreditBy, public_columns, write_tensors
+from ramify.rows.tensors import CreditBy, public_columns, write_tensors, writes_columns
 
 NUM_TURNS = "__num_turns__"
 OWN_COLUMNS = ("uid", NUM_TURNS, "ramify")
@@ -67,6 +67,7 @@ def batch(
     return VerlBatch(tensors, non_tensors)
 
 
+@writes_columns
 def write(
     rows: Iterable[Row],
     path: Path,
