@@ -2,13 +2,23 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.cli.commands import SCRIPTED, ramify
 
 from ramify.cli.main import main
+from ramify.core.codec import ByteCodec
+from ramify.core.command import Edge
+from ramify.core.problem import Problem
+from ramify.core.segment import Segment, token_array
+from ramify.core.tree import NONE, ROOT, Place, Step, Tree
+from ramify.store.check import tree_faults
 
 pytestmark = pytest.mark.hostile
 
@@ -108,3 +118,35 @@ def test_a_part_of_another_export_is_left_alone(run: Path, tmp_path: Path, capsy
     (tmp_path / ".r.jsonl.part").write_text("of another", "utf-8")
     assert ramify(capsys, "export", run, "--to", "jsonl", "--out", tmp_path / "r.jsonl").code == 0
     assert (tmp_path / ".r.jsonl.part").read_text("utf-8") == "of another"
+
+
+@pytest.mark.parametrize("kind", ["continues", "quotes"])
+def test_check_is_linear_in_siblings(kind: Edge) -> None:
+    """Checking a node takes as many steps for each of its children, however many there are and in whatever order they
+    came."""
+
+    def steps(num: int) -> int:
+        """Lines run by the library while `num` siblings come in a random order and are checked."""
+        tree = Tree(Problem("p", "q", {}), ByteCodec(), [Segment("prompt", token_array([1]))], seed=0)
+        tree.close(ROOT, "done")
+        order = list(range(num))
+        Random(0).shuffle(order)
+        count = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal count
+            count += event == "line"
+            return trace
+
+        was = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            for index in order:
+                tree.add(Step((), edge=kind, role="judge"), Place(ROOT, 1, index, index, NONE))
+            assert [fault for fault in tree_faults(tree) if "order" in fault] == []
+        finally:
+            sys.settrace(was)
+        assert [tree.index(child) for child in tree.children(ROOT, edge=kind)] == list(range(num))
+        return count
+
+    assert steps(1600) / steps(400) < 5
