@@ -3,8 +3,12 @@
 import json
 import shutil
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from random import Random
+from threading import Barrier
 from types import FrameType
 from typing import Any
 
@@ -13,11 +17,14 @@ import pytest
 from tests.cli.commands import SCRIPTED, ramify
 
 from ramify.cli.main import main
+from ramify.cli.progress import RunProgress
+from ramify.cli.rollout import new_folder
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Edge
 from ramify.core.problem import Problem
 from ramify.core.segment import Segment, token_array
 from ramify.core.tree import NONE, ROOT, Place, Step, Tree
+from ramify.runner.events import Event, TreeClosed
 from ramify.store.check import tree_faults
 
 pytestmark = pytest.mark.hostile
@@ -150,3 +157,73 @@ def test_check_is_linear_in_siblings(kind: Edge) -> None:
         return count
 
     assert steps(1600) / steps(400) < 5
+
+
+def test_runs_begun_together_get_a_folder_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that begin at the same moment without `--out` get a folder each."""
+    monkeypatch.chdir(tmp_path)
+    start = Barrier(8)
+
+    def begin(_: int) -> Path:
+        start.wait()
+        return new_folder(Path(f"runs/chains-{number}") for number in count(1))
+
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(begin, range(8)))
+    assert sorted(str(path) for path in made) == [f"runs/chains-{number}" for number in range(1, 9)]
+
+
+def test_a_run_that_cannot_start_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that cannot start leaves no folder in `runs/`."""
+    monkeypatch.chdir(tmp_path)
+    assert ramify(capsys, "rollout", *SCRIPTED, "--data", tmp_path / "none.jsonl").code == 2
+    assert not any(tmp_path.iterdir())
+    (tmp_path / "runs").mkdir()
+    assert ramify(capsys, "rollout", *SCRIPTED, "--data", tmp_path / "none.jsonl").code == 2
+    assert not any((tmp_path / "runs").iterdir())
+
+
+def deleted(file: Path) -> None:
+    file.unlink()
+
+
+def folder_deleted(file: Path) -> None:
+    shutil.rmtree(file.parent)
+
+
+def replaced(file: Path) -> None:
+    shutil.copy(file, file.with_suffix(".new"))
+    file.with_suffix(".new").replace(file)
+
+
+def cut(file: Path) -> None:
+    with file.open("r+b") as stream:
+        stream.truncate(100)
+
+
+@pytest.mark.parametrize("durability", ["group", "os"])
+@pytest.mark.parametrize("harm", [deleted, folder_deleted, replaced, cut])
+def test_a_run_whose_journal_is_gone_stops(
+    harm: Callable[[Path], None],
+    durability: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run whose journal is deleted, replaced or cut under it stops with 75 and says so."""
+    file = tmp_path / "run" / "journal" / "000000.jsonl"
+    observe = RunProgress.observe
+
+    def harming(progress: RunProgress, event: Event) -> None:
+        if isinstance(event, TreeClosed) and event.index == 0:
+            harm(file)
+        observe(progress, event)
+
+    monkeypatch.setattr(RunProgress, "observe", harming)
+    options = ("--preset", "chains", "--prompts", 3, "--set", f"durability={durability}", "--set", "max_trees=1")
+    said = ramify(capsys, "rollout", *SCRIPTED, *options, "--out", tmp_path / "run")
+    assert said.code == 75
+    assert "000000.jsonl" in said.err and "records were not saved" in said.err
+    assert "finished work is saved" not in said.err

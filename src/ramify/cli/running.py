@@ -11,6 +11,7 @@ from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import RamifyError
 from ramify.engines.fleet.replica import ReplicaStats
 from ramify.runner.report import EngineReport, RunReport
+from ramify.store.commit import GONE
 
 if TYPE_CHECKING:
     from ramify.runner.build import Measured
@@ -52,11 +53,12 @@ def grown_shown(
     except RamifyError as error:
         code = code_of_error(error)
         if code is ExitCode.SAVED:
-            terminal.fault(f"{error}\n{_saved(out)}")
+            is_gone = isinstance(error.__cause__, OSError) and error.__cause__.errno == GONE
+            terminal.fault(str(error) if is_gone else f"{error}\n{_saved(out)}")
             return code
         raise
     except KeyboardInterrupt:
-        terminal.fault(f"interrupted\n{_saved(out)}" if out.exists() else "interrupted before the run began")
+        terminal.fault(f"interrupted\n{_saved(out)}" if _has_begun(out) else "interrupted before the run began")
         return ExitCode.INTERRUPTED
     return report, code_of_report(report)
 
@@ -123,6 +125,10 @@ def _rewards(report: RunReport) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
+
+
+def _has_begun(out: Path) -> bool:
+    return out.is_dir() and any(out.iterdir())
 
 
 def _saved(out: Path) -> str:

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    from ramify.cli.rollout import new_folder
+    from ramify.cli.rollout import run_folder
     from ramify.cli.running import grown_shown
     from ramify.runner import folder, saved
 
@@ -50,14 +50,14 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     config = configured(options)
     for line in not_understood(config):
         terminal.say(line)
-    out = options.out or new_folder(config)
-    shown = grown_shown(
-        lambda progress: folder.begin(config, out, observers=[progress.observe]),
-        out,
-        terminal,
-        title=config.preset or config.strategy.name,
-        num_trees=config.prompts,
-    )
+    with run_folder(options.out, config) as out:
+        shown = grown_shown(
+            lambda progress: folder.begin(config, out, observers=[progress.observe]),
+            out,
+            terminal,
+            title=config.preset or config.strategy.name,
+            num_trees=config.prompts,
+        )
     if isinstance(shown, ExitCode):
         return shown
     report, code = shown
