@@ -34,7 +34,8 @@ def test_a_divided_run_is_used_like_any_other(half: Path, tmp_path: Path, capsys
         checked = ramify(capsys, "check", run, "--json")
         assert (checked.code, checked.json["trees"], checked.json["breaches"]) == (0, 7, [])
         assert ramify(capsys, "show", run).out.count("make ") == 7
-        ramify(capsys, "export", run, "--to", "jsonl", "--out", tmp_path / "rows.jsonl")
+        said = ramify(capsys, "export", run, "--to", "jsonl", "--out", tmp_path / "rows.jsonl", "--force")
+        assert said.code == 0
         exports.append((tmp_path / "rows.jsonl").read_bytes())
     assert exports[0] == exports[1]
     shown = [ramify(capsys, "show", run, 5).out for run in (half, tmp_path / "whole")]

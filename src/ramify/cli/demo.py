@@ -7,6 +7,7 @@ table are computed from its figures.
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -228,8 +229,7 @@ def _export(out: Path) -> None:
 
 
 def _new_folder() -> Path:
-    """runs/demo, or the first of runs/demo-2, runs/demo-3, … that does not exist."""
-    folder, number = Path("runs/demo"), 2
-    while folder.exists():
-        folder, number = Path(f"runs/demo-{number}"), number + 1
-    return folder
+    """runs/demo, or the first of runs/demo-2, runs/demo-3, … that does not exist. It is made."""
+    from ramify.cli.rollout import new_folder
+
+    return new_folder(chain([Path("runs/demo")], (Path(f"runs/demo-{number}") for number in count(2))))

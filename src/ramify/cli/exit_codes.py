@@ -35,14 +35,15 @@ class ExitCode(IntEnum):
     CHECK = 5
     """`ramify check` found a broken invariant."""
     SAVED = 75
-    """Stopped by a fault outside (engines down, workers dying, disk full); all is saved and the run can be resumed."""
+    """Stopped by a fault outside (engines down, workers dying, disk full); all is saved and the run can be resumed.
+    Also if something deleted or changed the journal under the run; the message says what is lost."""
     INTERRUPTED = 130
     """Stopped by the user; all is saved and the run can be resumed."""
 
 
 OUTSIDE_STOPS = frozenset({"budget", "deadline"})
 """Stop words of paths that a limit of the run ended."""
-DISK_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
+DISK_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE})
 
 
 def code_of_error(error: RamifyError) -> ExitCode:

@@ -3,7 +3,7 @@
 An exporter is a function `(rows, path, **options) -> number written`; one whose first parameter is called `trees` gets
 the finished trees instead, with a note on the leaves that the run does not keep. Options are checked against its
 annotations before the run is read. With the option `gold=NAME`, which an exporter takes as a keyword, the rows hold the
-gold answers in their public column NAME.
+gold answers in their public column NAME. All files are checked before one is written (`export_files`).
 """
 
 import argparse
@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_look_flags(parser)
     names = ", ".join(plugins.known("export"))
     parser.add_argument("--to", required=True, metavar="FORMAT", help=f"{names} or path/to/file.py:write")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="file to write; replaced if it exists")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="new file to write")
+    parser.add_argument("--force", action="store_true", help="replace files that an earlier export made")
     parser.add_argument(
         "--per-tree", type=int, metavar="N", help="exactly N rows per tree, for trainers with positional groups"
     )
@@ -33,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    from ramify.cli.export_files import files_of, mark, refuse_files
+
     if options.per_tree is not None and options.per_tree < 1:
         raise ConfigError(f"--per-tree {options.per_tree}: at least 1 is needed")
     write = plugins.find("export", options.to)
@@ -41,11 +44,14 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         raise ConfigError(f"--per-tree {options.per_tree}: {options.to!r} is made of trees, not of rows")
     settings = _settings(write, options.to, options.set)
     saved = saved_run(options)
+    files = files_of(write, options.out)
+    refuse_files(files, data=saved.config.data.path, is_forced=options.force)
     if takes_trees:
         saved.refuse_unread_text(f"export {options.to!r}")
     gold = None if takes_trees else settings.get("gold")
     source = saved.marked_trees() if takes_trees else saved.rows(per_tree=options.per_tree, gold=gold)
     number = _written(partial(write, source, options.out, **settings), options.to, write)
+    mark(files)
     if options.json:
         values = {"run": str(options.run), "rows": number, "to": options.to, "out": str(options.out)}
         terminal.result("ramify.export/1", values)

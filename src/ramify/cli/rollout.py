@@ -2,6 +2,9 @@
 
 import argparse
 import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,13 +59,15 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         return _dry_run(config, terminal, is_json=options.json)
     if config.strategy.reading is not None:
         terminal.say(config.strategy.reading)
-    out = options.out or new_folder(config)
     title = config.preset or config.strategy.name
     if where is not None and options.metrics_port is not None:
         raise ConfigError(
             "--metrics-port: this process has no figures of the workers of --ray; leave out one of the two"
         )
-    with measured(options.metrics_port, terminal, agent=title) as (observers, measure):
+    with (
+        run_folder(options.out, config) as out,
+        measured(options.metrics_port, terminal, agent=title) as (observers, measure),
+    ):
 
         def grow(progress: "RunProgress") -> "RunReport":
             if where is not None:
@@ -82,13 +87,36 @@ def _divided(config: "RunConfig", out: Path, where: RayFlags, progress: "RunProg
     return ray.rollout(config, out, num_workers=where.num_workers, address=where.address, **shown)
 
 
-def new_folder(config: "RunConfig") -> Path:
-    """The first of runs/NAME-1, runs/NAME-2, … that does not exist."""
+@contextmanager
+def run_folder(given: Path | None, config: "RunConfig") -> Iterator[Path]:
+    """The folder of a run: the given one, or the first of runs/NAME-1, runs/NAME-2, … that this process could make.
+    One that it made is removed if the run leaves it empty."""
+    if given is not None:
+        yield given
+        return
     name = config.preset or config.strategy.name.rpartition(":")[2]
-    number = 1
-    while (RUNS / f"{name}-{number}").exists():
-        number += 1
-    return RUNS / f"{name}-{number}"
+    had_runs = RUNS.exists()
+    out = new_folder(RUNS / f"{name}-{number}" for number in count(1))
+    try:
+        yield out
+    finally:
+        with suppress(OSError):
+            out.rmdir()
+            if not had_runs:
+                RUNS.rmdir()
+
+
+def new_folder(paths: Iterable[Path]) -> Path:
+    """Make the first of `paths` that does not exist. Two processes never get the same."""
+    for path in paths:
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigError(f"cannot make {path}: {error.strerror or error}; name a folder with --out") from error
+        return path
+    raise ConfigError("every folder is taken; name one with --out")
 
 
 def _dry_run(config: "RunConfig", terminal: Terminal, *, is_json: bool) -> ExitCode:

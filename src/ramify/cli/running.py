@@ -12,6 +12,7 @@ from ramify.core.errors import EngineUnusable, RamifyError
 from ramify.engines.fleet.replica import ReplicaStats
 from ramify.runner.report import EngineReport, RunReport
 from ramify.runner.scheduler import NothingAnswered
+from ramify.store.commit import GONE
 
 if TYPE_CHECKING:
     from ramify.runner.build import Measured
@@ -64,12 +65,14 @@ def grown_shown(
         is_unusable = isinstance(error, EngineUnusable | NothingAnswered)
         if code is not ExitCode.SAVED and not is_unusable:
             raise
-        terminal.fault(f"{error}\n{_unusable(out) if is_unusable else _saved(out)}")
+        is_gone = isinstance(error.__cause__, OSError) and error.__cause__.errno == GONE
+        then = _unusable(out) if is_unusable else "" if is_gone else _saved(out)
+        terminal.fault(f"{error}\n{then}" if then else str(error))
         if is_json:
             terminal.result(ERROR_SCHEMA, {"error": str(error), "exit_code": int(code), "faults": progress.faults})
         return code
     except KeyboardInterrupt:
-        terminal.fault(f"interrupted\n{_saved(out)}" if out.exists() else "interrupted before the run began")
+        terminal.fault(f"interrupted\n{_saved(out)}" if _has_begun(out) else "interrupted before the run began")
         return ExitCode.INTERRUPTED
     code = code_of_report(report)
     if code is ExitCode.ENVIRONMENT:
@@ -141,6 +144,10 @@ def _rewards(report: RunReport) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
+
+
+def _has_begun(out: Path) -> bool:
+    return out.is_dir() and any(out.iterdir())
 
 
 def _saved(out: Path) -> str:

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.data_read import DataRead
-    from ramify.cli.rollout import new_folder
+    from ramify.cli.rollout import run_folder
     from ramify.cli.running import grown_shown
     from ramify.runner import folder, saved
 
@@ -51,15 +51,15 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     read = DataRead.of(config)
     for line in (*not_understood(config), *read.lines(unjudged="no answer is compared with a right one")):
         terminal.say(line)
-    out = options.out or new_folder(config)
-    shown = grown_shown(
-        lambda progress: folder.begin(config, out, observers=[progress.observe]),
-        out,
-        terminal,
-        title=config.preset or config.strategy.name,
-        num_trees=config.prompts,
-        is_json=options.json,
-    )
+    with run_folder(options.out, config) as out:
+        shown = grown_shown(
+            lambda progress: folder.begin(config, out, observers=[progress.observe]),
+            out,
+            terminal,
+            title=config.preset or config.strategy.name,
+            num_trees=config.prompts,
+            is_json=options.json,
+        )
     if isinstance(shown, ExitCode):
         return shown
     report, code = shown

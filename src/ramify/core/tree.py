@@ -11,6 +11,7 @@ stays valid.
 """
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,6 +33,8 @@ from ramify.core.stop import ROULETTE, STOP_WORDS, stop_word
 NONE = -1
 QUOTED = -1
 """Position of a fresh context: before every token."""
+MAX_STEPS_BACK = 16
+"""A growing node steps over so many siblings to its place before a sorted list of them is made."""
 JUDGED = 1 << 20
 """Index of the first context in which a judge asks about a node. Judge contexts come after every requested child."""
 ROOT = 0
@@ -77,9 +80,9 @@ class Tree:
 
     __slots__ = (
         "_action", "_actions", "_edge", "_end", "_first_child", "_fork", "_index", "_last_child", "_measures", "_next",
-        "_notes", "_num_segments", "_parent", "_planned", "_previous", "_quoted", "_requested", "_rewarded_by", "_role",
-        "_scores", "_seed", "_segment", "_segments", "_stop", "candidates", "caveats", "codec", "codecs", "forks",
-        "is_broken", "num_failed", "num_leaves", "pending", "problem", "seed",
+        "_notes", "_num_segments", "_ordered", "_parent", "_planned", "_previous", "_quoted", "_requested",
+        "_rewarded_by", "_role", "_scores", "_seed", "_segment", "_segments", "_stop", "candidates", "caveats", "codec",
+        "codecs", "forks", "is_broken", "num_failed", "num_leaves", "pending", "problem", "seed",
     )  # fmt: skip
 
     def __init__(
@@ -125,6 +128,8 @@ class Tree:
         self._rewarded_by: dict[int, str] = {}
         """Node -> the judge that scored it last when it ended."""
         self._notes: dict[int, dict[str, Any]] = {}
+        self._ordered: dict[int, list[int]] = {}
+        """Node -> its children in order, where they did not come in order."""
         self._append(Step(tuple(prompt)), Place(NONE, 0, 0, seed, NONE))
 
     # -- queries ------------------------------------------------------------------------------------------------
@@ -420,6 +425,7 @@ class Tree:
     def trim(self) -> None:
         """Give back spare memory; called when the tree is finished."""
         self._segments.trim()
+        self._ordered.clear()
 
     # -- internals --------------------------------------------------------------------------------------------------
 
@@ -591,9 +597,8 @@ class Tree:
             self._segments.add(segment)
         if place.parent != NONE:
             # A path may be closed before a growth below it is delivered. The path then ends further down.
-            self.num_leaves -= self.is_leaf(place.parent)
+            self.num_leaves -= self._is_policy(node) and self.is_leaf(place.parent)
             self._link(node, place.parent)
-            self.num_leaves += self.is_leaf(place.parent)
         self._describe(node, step)
         return node
 
@@ -627,10 +632,8 @@ class Tree:
             self.num_failed += STOP_WORDS[step.stop].is_failure
 
     def _link(self, node: int, parent: int) -> None:
-        """Insert `node` among its siblings by order of request, nearly always at the end."""
-        before = self._last_child[parent]
-        while before != NONE and self._order(before) > self._order(node):
-            before = self._previous[before]
+        """Insert `node` among its siblings by order of request."""
+        before = self._before(node, parent)
         after = self._first_child[parent] if before == NONE else self._next[before]
         self._previous[node], self._next[node] = before, after
         if before == NONE:
@@ -642,6 +645,22 @@ class Tree:
         else:
             self._previous[after] = node
 
+    def _before(self, node: int, parent: int) -> int:
+        """The sibling after which `node` comes. It is nearly always one of the last. Where it is not, a sorted list of
+        the siblings is kept, so that many siblings in any order take no quadratic time."""
+        order = self._order(node)
+        before = self._last_child[parent]
+        ordered = self._ordered.get(parent)
+        if ordered is None:
+            for _ in range(MAX_STEPS_BACK):
+                if before == NONE or self._order(before) <= order:
+                    return before
+                before = self._previous[before]
+            ordered = self._ordered[parent] = list(self._children(parent))
+        place = bisect_right(ordered, order, key=self._order)
+        ordered.insert(place, node)
+        return ordered[place - 1] if place else NONE
+
     def _order(self, node: int) -> tuple[int, int]:
         """Sort key among siblings: continuations first, each kind by order of request."""
         return self._edge[node], self._index[node]
@@ -649,6 +668,7 @@ class Tree:
     def _replace_child(self, old: int, new: int) -> None:
         """Put `new` in the place of `old` among its siblings."""
         parent, before, after = self._parent[old], self._previous[old], self._next[old]
+        self._ordered.pop(parent, None)
         self._previous[new], self._next[new] = before, after
         if before == NONE:
             self._first_child[parent] = new

@@ -1,6 +1,7 @@
 """Files: an export appears under its name only when it is complete."""
 
 import json
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from ramify.core.errors import ExportError
 def whole(path: Path) -> Iterator[Path]:
     """Yield a path to write to. If no error is raised, it becomes `path`. Raises `ExportError` on an error of the
     disk."""
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield part

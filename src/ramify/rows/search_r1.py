@@ -22,7 +22,7 @@ from ramify.rows.gold import scored_by_rule
 from ramify.rows.groups import GroupBy
 from ramify.rows.records import about
 from ramify.rows.row import Row
-from ramify.rows.tensors import public_columns, write_tensors
+from ramify.rows.tensors import public_columns, write_tensors, writes_columns
 
 OWN_COLUMNS = ("uid", "ramify")
 
@@ -70,6 +70,7 @@ def batch(
     return SearchR1Batch(tensors, columns, _meta_info(rows))
 
 
+@writes_columns
 def write(
     rows: Iterable[Row],
     path: Path,

@@ -4,9 +4,9 @@ The files are `batch.safetensors` or `batch.npz`, depending on the suffix, and `
 Nothing is pickled.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, ParamSpec
 
 import numpy as np
 from safetensors.numpy import save
@@ -19,7 +19,19 @@ from ramify.rows.row import Row
 CreditBy = Literal["tree", "trainer"]
 """Who credits the tokens. tree: the rows' own per-token advantages are exported. trainer: only rewards are exported,
 and the trainer compares those of a group itself."""
+P = ParamSpec("P")
 SUFFIXES: Final = (".npz", ".safetensors")
+
+
+def columns_path(path: Path) -> Path:
+    """The file of JSON lines beside the tensors at `path`."""
+    return path.with_suffix(".jsonl")
+
+
+def writes_columns(write: Callable[P, int]) -> Callable[P, int]:
+    """Say that an exporter makes `columns_path` as well, so that `ramify export` checks it. Mutates `write`."""
+    write.__dict__["beside"] = lambda path: [columns_path(path)]
+    return write
 
 
 def write_tensors(tensors: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], path: Path) -> None:
@@ -28,7 +40,7 @@ def write_tensors(tensors: Mapping[str, Any], columns: Mapping[str, Sequence[Any
     if path.suffix not in SUFFIXES:
         raise ExportError(f"{path.name!r} cannot name a file of tensors; it must end in {' or '.join(SUFFIXES)}")
     records = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-    write_lines(records, path.with_suffix(".jsonl"))
+    write_lines(records, columns_path(path))
     with whole(path) as part, part.open("wb") as stream:
         if path.suffix == ".npz":
             np.savez(stream, **tensors)

@@ -21,7 +21,7 @@ from ramify.rows.gold import scored_by_rule
 from ramify.rows.groups import GroupBy
 from ramify.rows.records import about
 from ramify.rows.row import Row
-from ramify.rows.tensors import CreditBy, public_columns, write_tensors
+from ramify.rows.tensors import CreditBy, public_columns, write_tensors, writes_columns
 
 NUM_TURNS = "__num_turns__"
 OWN_COLUMNS = ("uid", NUM_TURNS, "ramify")
@@ -76,6 +76,7 @@ def batch(
     return VerlBatch(tensors, non_tensors)
 
 
+@writes_columns
 def write(
     rows: Iterable[Row],
     path: Path,

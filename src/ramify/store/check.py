@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ramify.core.command import EDGES
 from ramify.core.ledger import Spend
 from ramify.core.tree import Tree
 from ramify.rows.row import Row
@@ -24,6 +25,8 @@ def tree_faults(tree: Tree) -> Iterator[str]:
         return
     for node in reached[1:]:
         yield from (f"node {node}: {fault}" for fault in _node_faults(tree, node))
+    for node in reached:
+        yield from (f"node {node}: {fault}" for fault in _children_faults(tree, node))
     for record in tree.forks:
         if not (record.is_post_hoc or record.is_shared_out):
             yield f"decision {record.decision_id}: planned shares sum to {sum(record.shares)!r}, not to 1"
@@ -61,6 +64,15 @@ def row_faults(tree: Tree, rows: Sequence[Row]) -> Iterator[str]:
             yield f"node {node} (canonical): its tokens weigh {total.min():g} to {total.max():g} in all, not {wanted}"
 
 
+def _children_faults(tree: Tree, node: int) -> Iterator[str]:
+    """Each kind of children must be in the order of their requests."""
+    for edge in EDGES:
+        siblings = tree.children(node, edge=edge)
+        indices = [tree.index(sibling) for sibling in siblings]
+        if indices != sorted(indices):
+            yield f"its children are out of order: {siblings}"
+
+
 def _node_faults(tree: Tree, node: int) -> Iterator[str]:
     parent = tree.parent(node)
     if parent is None:
@@ -70,9 +82,6 @@ def _node_faults(tree: Tree, node: int) -> Iterator[str]:
     start = tree.length(parent) if tree.edge(node) == "continues" else 0
     if tree.length(node) != start + own:
         yield f"it ends at {tree.length(node)}, but its {own} tokens begin at {start}"
-    siblings = tree.children(parent, edge=tree.edge(node))
-    if [tree.index(s) for s in siblings] != sorted(tree.index(s) for s in siblings):
-        yield f"siblings are out of order: {siblings}"
     for segment in tree.segments(node):
         if segment.logprobs is not None and not np.isfinite(segment.logprobs).all():
             yield "a logprob is not finite"

@@ -30,6 +30,8 @@ Durability = Literal["fsync", "group", "os"]
 records are acknowledged when the operating system has them; a power cut may lose acknowledged records, but a crash of
 the process cannot."""
 
+GONE = errno.ESTALE
+"""The error of a journal file that another program deleted, replaced or cut."""
 _sync_data = getattr(os, "fdatasync", os.fsync)
 """macOS has no fdatasync."""
 
@@ -49,14 +51,37 @@ class JournalFile(Protocol):
 
 
 class AppendFile:
-    """A `JournalFile` of the operating system. Its folder entry is on disk when the constructor returns."""
+    """A `JournalFile` of the operating system. Its folder entry is on disk when the constructor returns.
+
+    After each write, the file at its path must still be this one, as long as it was written. Otherwise the write raises
+    an `OSError`: what another program deleted, replaced or cut can no longer be continued.
+    """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._descriptor = writable(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._num_bytes = os.fstat(self._descriptor).st_size
         sync_folder(path.parent)
 
     def write(self, data: memoryview) -> int:
-        return os.write(self._descriptor, data)
+        num_written = os.write(self._descriptor, data)
+        self._num_bytes += num_written
+        self._refuse_other()
+        return num_written
+
+    def _refuse_other(self) -> None:
+        own = os.fstat(self._descriptor)
+        try:
+            there = self._path.lstat()
+        except FileNotFoundError:
+            raise OSError(GONE, f"{self._path} was deleted or moved while the run wrote it") from None
+        if (own.st_dev, own.st_ino) != (there.st_dev, there.st_ino):
+            raise OSError(GONE, f"{self._path} was replaced while the run wrote it")
+        if own.st_size != self._num_bytes:
+            raise OSError(
+                GONE,
+                f"{self._path} has {own.st_size:,} bytes, and the run wrote {self._num_bytes:,}: something changed it",
+            )
 
     def sync(self) -> None:
         _sync_data(self._descriptor)
@@ -275,10 +300,14 @@ class GroupCommit:
             raise self._stopped(self._error) from self._error
 
     def _stopped(self, error: Exception) -> StoreError:
-        return StoreError(
+        is_gone = isinstance(error, OSError) and error.errno == GONE
+        remedy = "put the file back as it was" if is_gone else "make room or repair the disk"
+        stopped = StoreError(
             f"the journal {self._folder} stopped: {error}; {len(self._queue)} records were not saved and are kept in "
-            "memory; make room or repair the disk, then resume the run"
+            f"memory; {remedy}, then resume the run"
         )
+        stopped.__cause__ = error
+        return stopped
 
 
 def _tell(future: asyncio.Future[None], error: StoreError | None) -> None:
