@@ -13,6 +13,7 @@ from ramify.engines.shipped import MODELS
 from ramify.runner.saved import Saved
 from ramify.store.framing import encode, frame
 from ramify.store.journal import Reader
+from ramify.store.records import ClosedRecord
 from ramify.store.store import header_and_config, stream
 
 pytestmark = pytest.mark.hostile
@@ -121,7 +122,7 @@ def test_other_weights_in_the_same_folder_are_refused(tmp_path: Path, capsys: py
 def test_what_is_accepted_is_recorded_and_marks_the_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Accepted inputs are recorded once, and rows of trees that grew with them say so."""
     run = begun(tmp_path, capsys)
-    closed = {record.tree for record in stream(run) if type(record).__name__ == "ClosedRecord"}
+    closed = {record.tree for record in stream(run) if isinstance(record, ClosedRecord)}
     uids = [tree.problem.uid for tree in Saved.open(run).trees()]
     assert 0 < len(closed) < 4
     edit_gold(tmp_path)

@@ -29,9 +29,12 @@ def named_parts(config: RunConfig) -> Iterator[tuple[str, plugins.Kind, str]]:
     """Setting, kind and name of every plug-in that a setting names."""
     yield "task.name", "task", config.task.name
     yield "strategy.name", "strategy", config.strategy.name
-    yield from ((f"{path}.name", "engine", engine.name) for path, engine in engines_of(config).items())
-    yield from ((f"tools.use.{name}", "tool", tool.kind or name) for name, tool in config.tools.use.items())
-    yield from ((f"judges.{name}", "judge", judge.kind or name) for name, judge in config.judges.items())
+    for path, engine in engines_of(config).items():
+        yield f"{path}.name", "engine", engine.name
+    for name, tool in config.tools.use.items():
+        yield f"tools.use.{name}", "tool", tool.kind or name
+    for name, judge in config.judges.items():
+        yield f"judges.{name}", "judge", judge.kind or name
     if config.format is not None:
         yield "format", "format", config.format
     if config.growth.prune not in (None, "task"):

@@ -227,8 +227,8 @@ async def checked_start(config: RunConfig) -> tuple[Header, str, Sequence[Proble
     run = Run(prepared_run(config))
     try:
         await run.connect()
-        config = to_toml(run.prepared.config)
-        return signed(with_inputs(run.prepared), config), config, run.prepared.problems
+        text = to_toml(run.prepared.config)
+        return signed(with_inputs(run.prepared), text), text, run.prepared.problems
     finally:
         await finished(run.close())
 

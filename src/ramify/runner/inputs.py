@@ -44,7 +44,7 @@ def inputs_of(config: RunConfig, problems: Sequence[Problem]) -> InputsValue:
 
 def accept_option(text: str) -> frozenset[Changed]:
     """The kinds of inputs that `--accept` names. Raises `ConfigError`."""
-    known: dict[str, Changed] = {kind: kind for kind in get_args(Changed)}
+    known: dict[str, Changed] = {str(kind): kind for kind in get_args(Changed)}
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in known:
@@ -60,7 +60,7 @@ def check_inputs(
     Raises `StoreError` that says what differs and how to accept it. `is_own`: whether the recorded gold answers can be
     compared, because this user's secret keyed them.
     """
-    found = dict(_differences(recorded, now, is_own=is_own))
+    found: dict[str, str] = dict(_differences(recorded, now, is_own=is_own))
     if refused := [kind for kind in found if kind not in accept]:
         told = "\n".join(f"  {kind}: {found[kind]}" for kind in refused)
         raise StoreError(

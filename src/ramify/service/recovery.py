@@ -83,7 +83,7 @@ def trees_again(records: Iterable[RunRecord], wanted: Collection[int], codec: Co
     records."""
     trees: dict[int, Replayed] = {}
     for record in records:
-        if not isinstance(record, ServiceRecord) and record.tree in wanted:
+        if not isinstance(record, ServiceRecord | Accepted) and record.tree in wanted:
             feed(trees, record, codec, rules=rules)
     if missing := [index for index in wanted if index not in trees or not trees[index].is_closed]:
         raise StoreError(f"trees {missing[:8]} were handed over, but the journal does not have all their records")
