@@ -26,7 +26,7 @@ def box_in(folder: Path) -> str:
 
 
 def held(box: Path) -> Leftovers:
-    return Leftovers(os.open(box, os.O_PATH), str(box))
+    return Leftovers(os.open(box, os.O_PATH))
 
 
 def test_a_copy_keeps_files_modes_and_links_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_too_much_does_not_fit(tmp_path: Path, max_bytes: int, max_files: int) -
 def test_a_place_where_somebody_put_something_is_not_taken(tmp_path: Path, source: str) -> None:
     box = box_in(tmp_path)
     (tmp_path / folders.PARKED / "one" / folders.WORK).mkdir(parents=True)
-    (tmp_path / "3" / folders.WORK).mkdir()
+    (tmp_path / "3" / folders.WORK).mkdir(parents=True)
     (tmp_path / "3" / folders.WORK / "json.py").touch()
     with pytest.raises(FileExistsError):
         folders.take(box, "3", source)

@@ -52,7 +52,7 @@ NAME_OF_BEFORE = """
 import os, sys
 frame, names = sys._getframe(), set()
 while frame:
-    names |= {value.source for value in frame.f_locals.values() if type(value).__name__ == 'Step'}
+    names |= {value.source for value in frame.f_locals.values() if type(value).__name__ == 'SandboxStep'}
     frame = frame.f_back
 before = '/box/.parked/' + max(names)
 assert os.path.exists(before + '/work/mine.py')
@@ -128,9 +128,9 @@ async def test_what_is_put_where_a_sibling_will_run_is_not_found_by_it(session: 
     plant += " except OSError: pass"
     pid = session.sandbox_pid
     assert pid is not None
-    num = len(group_of(pid))
+    before = {*group_of(pid)}
     hold = asyncio.create_task(ran(session, "time.sleep(0.5)"))
-    await until(lambda: len(group_of(pid)) > num)
+    await until(lambda: not before.issuperset(group_of(pid)))
     assert await ran(session, plant) == ""
     assert await ran(session, "os.path.exists('json.py')") == "False\n"
     await hold

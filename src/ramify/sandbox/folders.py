@@ -1,35 +1,38 @@
 """Folders: the files of a state, inside the sandbox.
 
-A running step has its own place `box/N` with the folder `work`, where it starts, and `tmp`, its TMPDIR. The host moves
-the files of a finished step to `box/.parked/NAME`, where no process of the sandbox can write. So a step always starts
-with a copy, and its changes reach no other step. Standard library only. Every file is treated as hostile: links are
-copied as links, pipes and sockets are not copied, and no link is followed.
+A running step has the place `box/0` with the folder `work`, where it starts, and `tmp`, its TMPDIR; and the shared
+folders `/tmp` and `/dev/shm`, where there are such. One step runs at a time. When it is over, a process that never ran
+foreign code copies its files to `box/1` and empties the shared folders, and the host moves the copy to
+`box/.parked/NAME`, which is read-only inside. So every step starts with a copy of files that no other step ever held
+open, and its changes reach no other step. Standard library only. Every file is treated as hostile: links are copied as
+links, pipes and sockets are not copied, and no link is followed.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH106, PTH108, PTH109, PTH115, PTH208, PTH211 - paths are text here: pathlib is slow to import and knows no descriptors
+# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH106, PTH108, PTH109, PTH115, PTH116, PTH208, PTH211 - paths are text here: pathlib is slow to import and knows no descriptors
 
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Final
 
-from ramify.sandbox import inherited
-
 PARKED, TRASH = ".parked", ".trash"
-"""In the box: files of waiting states, which only the host moves; and files that the host's own steps remove."""
-NUM_PLACES: Final = 64
-"""Number of steps that can run at once in one sandbox."""
+"""In the box: files of waiting states, and discarded files; only the host changes them."""
+LIVE, COPY = "0", "1"
+"""In the box: the place where a step runs, and the place of the copy of its files that its state keeps."""
 WORK, TMP = "work", "tmp"
+PARTS: Final = (WORK, TMP, "root_tmp", "shm")
+"""Folders of a parked state: those of its place, then those of the shared folders."""
+PLACE_MODE, SHARED_MODE = 0o733, 0o1777
 _CHUNK_BYTES: Final = 1 << 20
 
 
 def make_box(box: str, owner: int | None) -> None:
-    """Make all places, which everybody may use but nobody may list, and the other folders. `owner` None = the process
+    """Make the places, which everybody may use but nobody may list, and the other folders. `owner` None = the process
     that makes them."""
-    modes = {PARKED: 0o311, TRASH: 0o333, **{place(number): 0o733 for number in range(NUM_PLACES)}, ".": 0o311}
+    modes = {PARKED: 0o311, TRASH: 0o333, LIVE: PLACE_MODE, COPY: PLACE_MODE, ".": 0o311}
     for name, mode in modes.items():
         path = f"{box}/{name}"
         os.makedirs(path, exist_ok=True)
@@ -38,36 +41,51 @@ def make_box(box: str, owner: int | None) -> None:
             os.chown(path, owner, owner)
 
 
-def place(number: int) -> str:
-    """Name of a place where a step can run."""
-    return str(number)
-
-
-def take(box: str, folder: str, source: str) -> None:
-    """Fill `folder` with a copy of the files parked as `source` ('' = none), and change to the parent's working
-    directory in it.
+def take(box: str, folder: str, source: str, *, shared: Sequence[str] = (), here: str = "") -> None:
+    """Fill `folder` and the `shared` folders with a copy of the files parked as `source` ('' = none), and change to the
+    folder `here`, or to `work` where that is missing.
 
     Raises OSError if the parent's files are gone, there is no room for the copy, or `folder` was not empty.
     """
     live, parked = f"{box}/{folder}", f"{box}/{PARKED}/{source}"
-    inner = _stand_in(parked) if source else WORK
     if source:
-        _copy_all(parked, live)
-    for name in (WORK, TMP):
-        _make_folder(f"{live}/{name}", is_copy=bool(source))
-    if source:
-        inherited.separate(f"{parked}/", f"{live}/", spare=f"{live}/{TMP}/")
-    if inner is not None:
-        _go(live, inner)
+        os.stat(parked)
+    for name, path in parts(live, shared).items():
+        if path not in shared:
+            os.mkdir(path, 0o700)
+        if source and _is_folder(f"{parked}/{name}"):
+            _copy_all(f"{parked}/{name}", path)
+    _go(here, f"{live}/{WORK}")
     _set_temporary(f"{live}/{TMP}")
 
 
-def fits(live: str, *, max_bytes: int, max_files: int) -> bool:
+def here() -> str:
+    """This process's working directory; empty = it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def parts(live: str, shared: Sequence[str]) -> dict[str, str]:
+    """Where the files of a running step are, by the names of the folders that a parked state has."""
+    return dict(zip(PARTS, (f"{live}/{WORK}", f"{live}/{TMP}", *shared), strict=False))
+
+
+def keep(box: str, *, shared: Sequence[str]) -> None:
+    """Copy the files of a finished step to the place `COPY`. Raises OSError if there is no room for the copy."""
+    for name, path in parts(f"{box}/{LIVE}", shared).items():
+        if _is_folder(path):
+            os.mkdir(f"{box}/{COPY}/{name}", 0o700)
+            _copy_all(path, f"{box}/{COPY}/{name}")
+
+
+def fits(live: str, *, max_bytes: int, max_files: int, shared: Sequence[str] = ()) -> bool:
     """Whether a state may keep its step's files. Sparse files and hard links count in full, because a copy keeps
     neither."""
     num_bytes = num_files = 0
     try:
-        for top in filter(_is_folder, (f"{live}/{WORK}", f"{live}/{TMP}")):
+        for top in filter(_is_folder, parts(live, shared).values()):
             for _, entry in _walk(top):
                 num_files += 1
                 if not entry.is_dir(follow_symlinks=False):
@@ -81,13 +99,20 @@ def fits(live: str, *, max_bytes: int, max_files: int) -> bool:
 
 def remove(top: str) -> None:
     """Remove a folder that nobody uses, however deep it is nested: level by level, without following links."""
-    numbers = count()
     with suppress(FileNotFoundError):
-        os.chmod(top, 0o700)
-        while names := os.listdir(top):
-            for name in names:
-                _remove_level(f"{top}/{name}", (f"{top}/.ramify-{number}" for number in numbers))
+        empty(top)
         os.rmdir(top)
+
+
+def empty(top: str) -> None:
+    """Remove everything in a folder that nobody uses, as `remove` does. Nothing happens if it is no folder."""
+    numbers = count()
+    if not _is_folder(top):
+        return
+    os.chmod(top, 0o700)
+    while names := os.listdir(top):
+        for name in names:
+            _remove_level(f"{top}/{name}", (f"{top}/.ramify-{number}" for number in numbers))
 
 
 def _remove_level(path: str, free: Iterator[str]) -> None:
@@ -100,17 +125,8 @@ def _remove_level(path: str, free: Iterator[str]) -> None:
     os.rmdir(path)
 
 
-def _stand_in(parked: str) -> str | None:
-    """This process's working directory, relative to the folder its state is parked in; None = elsewhere."""
-    try:
-        here = os.getcwd()
-    except OSError:
-        return WORK
-    return here[len(parked) + 1 :] if here == parked or here.startswith(parked + "/") else None
-
-
-def _go(live: str, inner: str) -> None:
-    for path in (f"{live}/{inner}", f"{live}/{WORK}"):
+def _go(*wanted: str) -> None:
+    for path in wanted:
         with suppress(OSError):
             os.chdir(path)
             return
@@ -123,15 +139,6 @@ def _set_temporary(path: str) -> None:
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
         tempfile.tempdir = None  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _make_folder(path: str, *, is_copy: bool) -> None:
-    """Make a folder, and replace a copied entry that is not a folder."""
-    if is_copy and os.path.lexists(path):
-        if _is_folder(path):
-            return
-        os.unlink(path)
-    os.mkdir(path, 0o700)
 
 
 def _is_folder(path: str) -> bool:
@@ -176,9 +183,9 @@ def _copy_all(source: str, target: str) -> None:
 
 
 def _copy(source: str, target: str, status: os.stat_result) -> None:
-    mode = stat.S_IMODE(status.st_mode)
-    if not mode & stat.S_IRUSR:
-        os.chmod(source, mode | stat.S_IRUSR)
+    mode = stat.S_IMODE(status.st_mode) | stat.S_IRUSR  # A parked file that cannot be read could not be copied.
+    if mode != stat.S_IMODE(status.st_mode):
+        os.chmod(source, mode)
     read = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -1,26 +1,25 @@
 """Host: one sandbox, seen from the host.
 
-Owns the steps that run in it. A step ends in exactly one way, whatever its code does: with a word on its socket, with
-the end of the socket, or with the timeout. After each step a sweep kills leftover processes; if that fails, the whole
-sandbox is killed. The host never decodes what comes out: it compares words and keeps output as text. Every wait has a
-deadline, and no cancellation leaves a process behind.
+Owns the steps that run in it, one at a time. A step ends in exactly one way, whatever its code does: with a word on
+its socket, with the end of the socket, or with the timeout. After each step a sweep kills leftover processes; if that
+fails, the whole sandbox is killed. The host never decodes what comes out: it compares words and keeps output as text.
+Every wait has a deadline, and no cancellation leaves a process behind.
 """
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from ramify.sandbox import protocol
 from ramify.sandbox.channel import Broken
-from ramify.sandbox.folders import NUM_PLACES, place
+from ramify.sandbox.folders import COPY, LIVE
 from ramify.sandbox.leftovers import Leftovers
 from ramify.sandbox.processes import Processes
 from ramify.sandbox.protocol import MESSAGE_BYTES, STARTED
 from ramify.sandbox.running import RunningStep, new_step
 from ramify.sandbox.setup import SandboxConfig
 from ramify.sandbox.shell import Shell
-from ramify.sandbox.state import Lost, Outcome, SandboxState, StepEnd
+from ramify.sandbox.state import Busy, Lost, Outcome, SandboxState, StepEnd
 from ramify.sandbox.states import States
 from ramify.sandbox.watchdog import Watchdog
 
@@ -30,8 +29,8 @@ START_S: Final = 60.0
 """Timeout for starting a sandbox, imports included: sympy took 1 s, and a machine may be busy."""
 FORK_S: Final = 5.0
 """Timeout for a fork of a state: it took 0.16 s with 1 GiB of heap."""
-CLOSE_S, REMOVE_S = 5.0, 10.0
-NUM_DESCRIPTORS: Final = 9
+CLOSE_S, COPY_S = 5.0, 20.0
+NUM_DESCRIPTORS: Final = 11
 """File descriptors of a sandbox without any state."""
 FORK_TRIES, FORK_PAUSE_S = 10, 0.05
 """Retries of a fork: another step's fork bomb can use up all processes until the watchdog kills it."""
@@ -47,8 +46,9 @@ class Sandbox:
         self.states = States(self._processes, self._leftovers, config.limits, first=first)
         self._running: dict[int, RunningStep] = {}
         self._watchdog = Watchdog(self._processes, self.states, self._running, limits=config.limits)
-        self._folders: set[str] = set()
-        """The folders of the running steps."""
+        self._turn = asyncio.Lock()
+        """Held from the start of a step until its files are put away: two steps that run at once could reach each
+        other's files."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._is_lost = False
@@ -104,26 +104,32 @@ class Sandbox:
         self.states.release(state)
         self._make_room()
 
-    async def step(self, state: SandboxState, code: str, *, number: int, timeout_s: float) -> StepEnd:
+    async def step(
+        self, state: SandboxState, code: str, *, number: int, timeout_s: float, patience_s: float | None = None
+    ) -> StepEnd:
         """Run `code` in a fork of `state`; `state` itself does not change. Raises `Lost` if the step could not begin,
-        or if something other than the step ended the sandbox.
+        or if something other than the step ended the sandbox, and `Busy` if another step runs for `patience_s`.
 
         The caller is the first user of the returned state. If cancelled, this leaves nothing running.
         """
-        folder = self._claimed(state.folder)
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise Busy from None
         self.states.touch(state)
         state.num_steps += 1
         running: RunningStep | None = None
         after: SandboxState | None = None
         try:
-            running = await self._begun(state, code, number=number, folder=folder)
+            running = await self._begun(state, code, number=number, folder=LIVE)
             outcome, after = await self._outcome(running, timeout_s)
         finally:
             state.num_steps -= 1
             self.states.release(state)
             if running is not None:
                 self._over(running, after)
-            settled = self._spawn(self._settle(running, after, folder))
+            settled = self._spawn(self._settle(running, after))
         try:
             was_kept = await asyncio.shield(settled)
         except asyncio.CancelledError:
@@ -244,8 +250,8 @@ class Sandbox:
             running.channel.close()
         running.unwatch()
 
-    async def _settle(self, running: RunningStep | None, after: SandboxState | None, folder: str) -> bool:
-        """Clean up after a step: kill strays and stop all states; then the output is complete and the folder is free.
+    async def _settle(self, running: RunningStep | None, after: SandboxState | None) -> bool:
+        """Clean up after a step: kill strays and stop all states; then the output is complete and the next one begins.
 
         Returns whether the new state was alive at the end of this. After that it may be dropped like any other.
         """
@@ -255,9 +261,9 @@ class Sandbox:
                     running.fault = running.fault or "what it started could not be ended"
                 self.kill()
             self.states.rest()
+            await self._put_away(after)
         finally:
-            self._put_away(after, folder)
-            self._folders.discard(folder)
+            self._turn.release()
             was_kept = after is not None and after.is_alive
             if after is not None:
                 after.num_steps -= 1
@@ -266,13 +272,36 @@ class Sandbox:
                 running.capture.close()
         return was_kept
 
-    def _put_away(self, after: SandboxState | None, folder: str) -> None:
-        """Move the files in `folder` to the new state, or discard them."""
-        if after is not None and after.is_alive:
-            if self._leftovers.park(folder, after.parked):
-                return
+    async def _put_away(self, after: SandboxState | None) -> None:
+        """Give a copy of the step's files to the new state, and discard them."""
+        self._leftovers.clear(COPY)
+        is_copied = self._leftovers.are_none or await self._copied()
+        if after is not None and after.is_alive and not (is_copied and self._leftovers.park(COPY, after.parked)):
             self.states.drop(after)
-        self._leftovers.clear(folder)
+        self._leftovers.clear(LIVE)
+        self._leftovers.clear(COPY)
+        self._leftovers.reopen()
+        if not self._leftovers.are_cleared:
+            self.kill()
+
+    async def _copied(self) -> bool:
+        """Copy the files of the finished step, and empty the shared folders, in a process that ran no foreign code."""
+        if not self.is_usable:
+            return False
+        if self._leftovers.are_many:
+            await asyncio.to_thread(self._leftovers.removal())
+        try:
+            running = await self._begun(self.states.first, "", number=0, folder=COPY)
+        except Lost:
+            return False
+        try:
+            async with asyncio.timeout(COPY_S):
+                return running.step.word(await running.channel.message(MESSAGE_BYTES)) == protocol.OK
+        except (Broken, TimeoutError):
+            return False
+        finally:
+            self._over(running, None)
+            running.close()
 
     async def _closed(self) -> None:
         self._watchdog.end()
@@ -287,23 +316,13 @@ class Sandbox:
         self.kill()
 
     def _make_room(self) -> None:
-        code = self._leftovers.removal() if self.is_usable else None
-        if code is not None:
-            self._spawn(self._remove(code))
+        if self.is_alive and self._leftovers.are_many:
+            self._spawn(self._removed())
 
-    async def _remove(self, code: str) -> None:
-        with suppress(Lost):
-            ended = await self.step(self.states.first, code, number=0, timeout_s=REMOVE_S)
-            if ended.state is not None:
-                self.let_go(ended.state)
-
-    def _claimed(self, wanted: str) -> str:
-        """A free folder for a step: the one whose paths the state remembers if possible, else any. Raises `Lost`."""
-        folder = next((name for name in (wanted, *map(place, range(NUM_PLACES))) if name not in self._folders), None)
-        if folder is None:
-            raise Lost
-        self._folders.add(folder)
-        return folder
+    async def _removed(self) -> None:
+        async with self._turn:
+            if self.is_alive:
+                await asyncio.to_thread(self._leftovers.removal())
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)

@@ -1,7 +1,8 @@
 """Inherited: separates a fork from the files and memory it shares with its parent state. Runs inside the sandbox.
 
-Open files are replaced by the copy's files, each with its own offset. Files without a name and shared memory are
-copied. Pipes, sockets, and files with a name outside the state's folder stay shared. Standard library only.
+A state notes the names of its open and mapped files before it waits. Its fork replaces them by the files of these names
+in its own copy, each with its own offset. Files without a name and shared memory are copied. Pipes, sockets, and files
+outside the state's folders stay shared. Standard library only.
 """
 
 # ruff: noqa: PTH108, PTH115, PTH123, PTH208 - paths are text here: pathlib is slow to import and knows no descriptors
@@ -35,46 +36,63 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-def separate(parked: str, live: str, *, spare: str) -> None:
-    """Replace open files under `parked` by those under `live`; files without a name are copied through `spare`. All
-    three paths end in `/`.
+class OpenFiles:
+    """The names of this process's open and mapped files under `roots`, by descriptor and by address. Every path ends in
+    `/`."""
 
-    Raises OSError if there is no room for a copy.
-    """
-    for number in map(int, os.listdir("/proc/self/fd")):
-        _separate_file(number, parked, live, spare)
+    def __init__(self, roots: tuple[str, ...]) -> None:
+        opened = ((number, _path(number)) for number in map(int, os.listdir("/proc/self/fd")))
+        self.names = {number: path for number, path in opened if _is_named(path, roots)}
+        self.mapped = {start: path for start, _, _, _, path in _shared() if _is_named(path, roots)}
+
+    def separate(self, *, spare: str) -> None:
+        """Replace them by the files that have these names now; files without a name are copied through `spare`. Raises
+        OSError if there is no room for a copy."""
+        for number in map(int, os.listdir("/proc/self/fd")):
+            _separate_file(number, self.names.get(number), spare)
+        for start, end, rights, offset, path in _shared():
+            protection = sum(bit for bit, letter in zip(_PROTECTIONS, rights, strict=True) if letter != "-")
+            name = self.mapped.get(start)
+            if name is not None and _map_file(name, start, end - start, protection, offset):
+                continue
+            if name is not None or path.endswith(_DELETED):
+                _copy_memory(start, end, protection)
+
+
+def _path(number: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{number}")
+    except FileNotFoundError:  # The descriptor that listed them.
+        return ""
+
+
+def _is_named(path: str, roots: tuple[str, ...]) -> bool:
+    return (path + "/").startswith(roots) and not path.endswith(_DELETED)
+
+
+def _shared() -> Iterator[tuple[int, int, str, int, str]]:
     if _SHARERS.isdisjoint(sys.modules):
         return
     with open("/proc/self/maps", "rb") as file:
         maps = file.read()
-    for start, end, rights, offset, path in _shared(maps):
-        protection = sum(bit for bit, letter in zip(_PROTECTIONS, rights, strict=True) if letter != "-")
-        if path.startswith(parked) and _map_file(live + path[len(parked) :], start, end - start, protection, offset):
-            continue
-        if path.startswith(parked) or path.endswith(_DELETED):
-            _copy_memory(start, end, protection)
-
-
-def _shared(maps: bytes) -> Iterator[tuple[int, int, str, int, str]]:
     for start, end, rights, offset, path in _SHARED.findall(maps):
         yield int(start, 16), int(end, 16), rights.decode(), int(offset, 16), os.fsdecode(path)
 
 
-def _separate_file(number: int, parked: str, live: str, spare: str) -> None:
-    try:
-        path = os.readlink(f"/proc/self/fd/{number}")
-    except FileNotFoundError:  # The descriptor that listed them.
+def _separate_file(number: int, name: str | None, spare: str) -> None:
+    path = _path(number)
+    if not path or (name is None and not path.endswith(_DELETED)):
         return
-    is_parked, mode = path.startswith(parked), os.fstat(number).st_mode
-    if not (is_parked or path.endswith(_DELETED)) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    mode = os.fstat(number).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         return
     flags = fcntl.fcntl(number, fcntl.F_GETFL)
     try:
-        if not is_parked:
+        if name is None:
             raise FileNotFoundError
-        own = os.open(live + path[len(parked) :], flags | os.O_CLOEXEC)
+        own = os.open(name, flags | os.O_CLOEXEC)
     except OSError:
-        own = os.open(live, os.O_PATH | os.O_CLOEXEC) if stat.S_ISDIR(mode) else _copied(number, flags, spare)
+        own = os.open(spare, os.O_PATH | os.O_CLOEXEC) if stat.S_ISDIR(mode) else _copied(number, flags, spare)
     with suppress(OSError):  # Some descriptors only stand for a path.
         os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
     os.dup2(own, number, inheritable=os.get_inheritable(number))

@@ -17,7 +17,7 @@ _CLONE_NEWUSER: Final = 0x1000_0000
 _AMBIENT_CLEAR_ALL: Final = 4
 _CAPABILITY_VERSION: Final = 0x2008_0522
 
-_MS_NOSUID, _MS_NODEV = 2, 4
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -47,6 +47,13 @@ def mount_tmpfs(target: str, options: str) -> None:
     """Mount an in-memory file system without devices and set-uid files."""
     flags = _MS_NOSUID | _MS_NODEV
     _checked(_libc.mount(b"tmpfs", target.encode(), b"tmpfs", flags, options.encode()), f"mount tmpfs on {target}")
+
+
+def mount_read_only(folder: str) -> None:
+    """Mount a folder over itself, read-only: nothing below it can be changed by its path, modes and times included."""
+    path, locked = folder.encode(), _MS_NOSUID | _MS_NODEV | _MS_RDONLY
+    _checked(_libc.mount(path, path, None, _MS_BIND, None), f"mount {folder} over itself")
+    _checked(_libc.mount(None, path, None, _MS_REMOUNT | _MS_BIND | locked, None), f"mount {folder} read-only")
 
 
 def drop_bounding_set() -> None:

@@ -38,10 +38,13 @@ def main(life: int, channel: int, host: int, fields: dict[str, Any]) -> None:
     for target, options in setup.file_systems.items():
         kernel.mount_tmpfs(target, options)
     folders.make_box(setup.box, setup.keeper_uid)
+    parked = os.open(f"{setup.box}/{folders.PARKED}", os.O_PATH | os.O_DIRECTORY)
+    if setup.walls == "strict":  # The host keeps the only way to write there.
+        kernel.mount_read_only(f"{setup.box}/{folders.PARKED}")
     if setup.alone_uid is not None:
         kernel.become_alone(setup.alone_uid)
-    handles = [os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)]
-    handles += [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in (setup.box, *setup.file_systems)]
+    handles = [os.open("/proc", os.O_RDONLY | os.O_DIRECTORY), parked]
+    handles += [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in (setup.box, *setup.shared)]
     if os.fork() == 0:
         for descriptor in (life, host, *handles):
             os.close(descriptor)
@@ -63,6 +66,7 @@ def _be_first_node(channel: int, setup: Setup) -> None:
     node = SandboxNode(
         channel,
         box=setup.box,
+        shared=setup.shared,
         max_files=setup.max_files,
         max_files_bytes=setup.max_files_bytes,
         has_scopes=setup.walls != "none",

@@ -23,7 +23,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final
 
-from ramify.sandbox import folders, kernel, landlock
+from ramify.sandbox import folders, inherited, kernel, landlock
 from ramify.sandbox.protocol import (
     ERROR,
     LENGTH_BYTES,
@@ -53,11 +53,25 @@ it."""
 
 
 class SandboxNode:
-    """The loop of one process. `box` is the folder of all states' files; the limits apply to the files of one state."""
+    """The loop of one process. `box` is the folder of all states' files, `shared` are other folders that a state has;
+    the limits apply to the files of one state."""
 
-    def __init__(self, channel: int, *, box: str, max_files: int, max_files_bytes: int, has_scopes: bool) -> None:
+    def __init__(
+        self,
+        channel: int,
+        *,
+        box: str,
+        shared: tuple[str, ...],
+        max_files: int,
+        max_files_bytes: int,
+        has_scopes: bool,
+    ) -> None:
         self._channel = channel
         self._box = box
+        self._shared = shared
+        self._roots = (f"{box}/{folders.LIVE}/", *(f"{path}/" for path in shared))
+        self._opened: inherited.OpenFiles | None = None
+        self._here = ""
         self._max_files = max_files
         self._max_files_bytes = max_files_bytes
         self._main = ModuleType("__main__")
@@ -107,6 +121,9 @@ class SandboxNode:
             close(self._channel)
             self._channel = channel
             own = getpid()
+            if step.folder == folders.COPY:
+                _send(channel, self._put_away() + step.nonce)
+                return
             self._prepare(step, output)
             word = OK if run(step.code, self._main.__dict__, name=f"<step {step.number}>") else ERROR
             if getpid() != own:  # A fork that foreign code made and did not end.
@@ -122,7 +139,10 @@ class SandboxNode:
             landlock.enter_scope()
             self._num_scopes += 1
         try:
-            folders.take(self._box, step.folder, step.source)
+            live = f"{self._box}/{step.folder}"
+            folders.take(self._box, step.folder, step.source, shared=self._shared, here=self._here)
+            if self._opened is not None:
+                self._opened.separate(spare=f"{live}/{folders.TMP}/")
         except OSError:
             _send(self._channel, NO_ROOM + step.nonce)
             _exit(0)
@@ -140,10 +160,29 @@ class SandboxNode:
         _reap()
         _fill_streams()
         _shed_threads()
-        live = f"{self._box}/{step.folder}"
-        if not folders.fits(live, max_bytes=self._max_files_bytes, max_files=self._max_files):
+        if not self._fits():
             _send(self._channel, TOO_MUCH + step.nonce)
             _exit(0)
+        self._here = folders.here()
+        self._opened = inherited.OpenFiles(self._roots)
+
+    def _put_away(self) -> bytes:
+        """Copy the files that a finished step left, and remove them. Only ever runs in a child of the first state,
+        which ran no foreign code."""
+        try:
+            if not self._fits():
+                return TOO_MUCH
+            folders.keep(self._box, shared=self._shared)
+        except OSError:
+            return NO_ROOM
+        finally:
+            for path in (f"{self._box}/{folders.LIVE}/{folders.WORK}", *self._shared):
+                folders.empty(path)
+        return OK
+
+    def _fits(self) -> bool:
+        live = f"{self._box}/{folders.LIVE}"
+        return folders.fits(live, max_bytes=self._max_files_bytes, max_files=self._max_files, shared=self._shared)
 
     def _quieten(self) -> None:
         self._signals = {number: signal.signal(number, signal.SIG_IGN) or signal.SIG_DFL for number in _QUIET}

@@ -34,7 +34,7 @@ WORDS: Final = frozenset({STARTED, NO_PROCESS, NO_ROOM, TOO_MUCH, OK, ERROR})
 @dataclass(frozen=True, slots=True)
 class SandboxStep:
     """One step as sent to a node. `folder` is where it runs; `source` names the parked files it starts with; '' =
-    none."""
+    none. A step of the first node in the folder of copies puts away the files of the step before."""
 
     nonce: bytes
     code: str
@@ -66,6 +66,8 @@ class Setup:
     """Uid of all processes inside one more user namespace; None = there is none."""
     keeper_uid: int | None
     """Uid of the launcher after setup."""
+    shared: tuple[str, ...]
+    """Folders outside the box that belong to the running step, at most two."""
     file_systems: Mapping[str, str]
     """Mount point -> options of an in-memory file system."""
     readable: tuple[str, ...]

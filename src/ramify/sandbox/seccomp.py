@@ -32,6 +32,9 @@ MAP_HUGETLB: Final = 0x4_0000
 TERMINAL_TRICKS: Final = (0x5412, 0x541C, 0x541D, 0x540E, 0x5441, 0x4004_5431)
 """TIOCSTI, TIOCLINUX, TIOCCONS; TIOCSCTTY, TIOCGPTPEER, TIOCSPTLCK: a terminal that closes wakes the process it
 controls."""
+FILE_FLAGS: Final = (0x4008_6602, 0x401C_5820)
+"""FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR: like extended attributes, marks on a folder that outlive the step."""
+FORBIDDEN_REQUESTS: Final = (*TERMINAL_TRICKS, *FILE_FLAGS)
 SIGCONT: Final = 18
 SENDERS: Final = {
     "kill": 1,
@@ -98,7 +101,7 @@ def _examined(machine: Machine, *, has_sockets: bool) -> Iterable[Instruction]:
         **{name: _only(0, 0) for name in SCHEDULING},
         **{name: [_load(at), *_when(SIGCONT, [_refuse(errno.EPERM)])] for name, at in SENDERS.items()},
         "mmap": [_load(3), (_SHARES, 0, 1, MAP_HUGETLB), _refuse(errno.ENOMEM)],
-        "ioctl": [_load(1), *(step for code in TERMINAL_TRICKS for step in _when(code, [_refuse(errno.EPERM)]))],
+        "ioctl": [_load(1), *(step for code in FORBIDDEN_REQUESTS for step in _when(code, [_refuse(errno.EPERM)]))],
         "prctl": [
             _load(0),
             *(step for code in FORBIDDEN_OPTIONS for step in _when(code, [_refuse(errno.EPERM)])),

@@ -8,6 +8,7 @@ the history.
 import asyncio
 import hashlib
 import re
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,11 +16,13 @@ from ramify.core.errors import ToolError
 from ramify.core.tool import ToolResult
 from ramify.sandbox.host import Sandbox
 from ramify.sandbox.pool import SandboxPool
-from ramify.sandbox.state import Lost, Outcome, SandboxState, StepEnd
+from ramify.sandbox.state import Busy, Lost, Outcome, SandboxState, StepEnd
 
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 REPLAY_PATIENCE: Final = 4.0
 """Factor on the timeout when a step is repeated: the machine may be busier now."""
+START_S: Final = 0.2
+"""Time in which a sandbox starts (bench/sandbox_speed.py: 0.15 s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,12 @@ class SandboxAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PastStep:
-    """A step of a history, and the hash of its output."""
+    """A step of a history, the hash of its output, and how long it ran."""
 
     code: str
     timeout_s: float
     digest: bytes
+    took_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +76,12 @@ class Lineage:
         self._sandboxes: list[Sandbox] = []
 
     async def begin(self, *, is_new: bool) -> _Place:
-        """The first state, without any step, in a sandbox that has room or, if `is_new`, in a fresh one."""
+        """The first state, without any step, in a sandbox that has room and runs nothing or, if `is_new`, in a fresh
+        one."""
         self._sandboxes = [sandbox for sandbox in self._sandboxes if sandbox.is_usable]
         room = self.pool.config.limits.max_nodes // 2
-        found = next((sandbox for sandbox in self._sandboxes if len(sandbox.states.by_pid) <= room), None)
+        free = (s for s in self._sandboxes if len(s.states.by_pid) <= room and not s.is_running)
+        found = next(free, None)
         if found is None or is_new or not self.rules.shares_sandbox:
             found = await self.pool.take()
             self._sandboxes.append(found)
@@ -157,14 +163,37 @@ class Session:
             try:
                 place = await self._placed(is_new=is_new)
                 self._lineage.pool.touch(place.sandbox)
-                number = len(self._history) + 1
-                ended = await place.sandbox.step(place.state, code, number=number, timeout_s=timeout_s)
+                began = time.monotonic()
+                place, ended = await self._stepped(place, code, timeout_s)
             except Lost:
                 await self._leave()
                 continue
-            self._move(place, ended, PastStep(code, timeout_s, _digest(ended)))
+            self._move(place, ended, PastStep(code, timeout_s, _digest(ended), time.monotonic() - began))
             return self._answer(ended.outcome, ended.text)
         raise ToolError("sandbox_lost", "the sandbox was lost twice, so the state could not be restored")
+
+    async def _stepped(self, place: _Place, code: str, timeout_s: float) -> tuple[_Place, StepEnd]:
+        """Run a step, here or elsewhere: a sandbox runs one at a time. A session waits as long as a replay of its
+        steps in another sandbox would take, then replays them; if that is not possible, it waits on."""
+        number = len(self._history) + 1
+        patience_s = START_S + sum(done.took_s for done in self._history)
+        try:
+            ended = await place.sandbox.step(
+                place.state, code, number=number, timeout_s=timeout_s, patience_s=patience_s
+            )
+        except Busy:
+            place = await self._moved_elsewhere(place)
+            ended = await place.sandbox.step(place.state, code, number=number, timeout_s=timeout_s)
+        return place, ended
+
+    async def _moved_elsewhere(self, place: _Place) -> _Place:
+        try:
+            elsewhere = await self._rebuilt(is_new=False)
+        except (Lost, ToolError):
+            return place
+        await self._leave()
+        self._place = elsewhere
+        return elsewhere
 
     def _move(self, place: _Place, ended: StepEnd, done: PastStep) -> None:
         """Move to the state after a step, if there is one and the session is stateful."""

@@ -51,12 +51,13 @@ def strict_setup(config: SandboxConfig) -> Setup:
         config,
         box=bubblewrap.BOX,
         uid=uid,
+        shared=(bubblewrap.TMP, bubblewrap.SHM),
         file_systems={
-            bubblewrap.BOX: f"size={limits.box_bytes},nr_inodes={limits.box_files + 2 * folders.NUM_PLACES},mode=0755",
+            bubblewrap.BOX: f"size={limits.box_bytes},nr_inodes={limits.box_files},mode=0755",
             bubblewrap.TMP: shared + owner,
             bubblewrap.SHM: shared + owner,
         },
-        readable=(*bubblewrap.READABLE, bubblewrap.BOX),
+        readable=(*bubblewrap.READABLE, f"{bubblewrap.BOX}/{folders.PARKED}"),
         writable=(*_writable(bubblewrap.BOX), bubblewrap.TMP, bubblewrap.SHM),
         paths=(PACKAGES,),
     )
@@ -70,8 +71,9 @@ def bare_setup(config: SandboxConfig, box: str) -> Setup:
         config,
         box=box,
         uid=UID_BASE + 2 * secrets.randbelow(NUM_UIDS // 2) if is_root else None,
+        shared=(),
         file_systems={},
-        readable=(*bubblewrap.READABLE, sys.base_prefix, *paths, box),
+        readable=(*bubblewrap.READABLE, sys.base_prefix, *paths, f"{box}/{folders.PARKED}"),
         writable=_writable(box),
         paths=paths,
     )
@@ -82,6 +84,7 @@ def _setup(
     *,
     box: str,
     uid: int | None,
+    shared: tuple[str, ...],
     file_systems: Mapping[str, str],
     readable: tuple[str, ...],
     writable: tuple[str, ...],
@@ -95,6 +98,7 @@ def _setup(
         uid=uid,
         alone_uid=bubblewrap.USER_UID if config.walls == "strict" and os.geteuid() != 0 else None,
         keeper_uid=uid + 1 if uid is not None and config.walls == "strict" else uid,
+        shared=shared,
         file_systems=file_systems,
         readable=readable,
         writable=writable,
@@ -109,8 +113,8 @@ def _setup(
 
 
 def _writable(box: str) -> tuple[str, ...]:
-    """Writable folders of the box: where steps run, and the trash. The files of waiting states are never among them."""
-    return tuple(f"{box}/{name}" for name in (folders.TRASH, *map(folders.place, range(folders.NUM_PLACES))))
+    """Writable folders of the box: the two places. Files of waiting states and discarded ones are never among them."""
+    return (f"{box}/{folders.LIVE}", f"{box}/{folders.COPY}")
 
 
 def machine() -> str:

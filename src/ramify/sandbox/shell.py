@@ -98,14 +98,12 @@ class Shell:
         channel.peer.close()
         await life.send(bundle(self._setup))
         await life.message(len(STARTED))
-        procfs, box, *others = life.taken()
-        for descriptor in others:
-            os.close(descriptor)
+        procfs, parked, box, *shared = life.taken()
         has_namespace = self._config.walls == "strict"
         processes = Processes(procfs, keeper=1 if has_namespace else self.keeper_pid, has_namespace=has_namespace)
         with ExitStack() as unwanted:
             unwanted.callback(processes.close)
-            leftovers = Leftovers(box, self._setup.box)
+            leftovers = Leftovers(box, parked=parked, shared=shared)
             unwanted.callback(leftovers.close)
             self._pidfds.append(os.pidfd_open(self.keeper_pid))
             await channel.message(len(STARTED))
@@ -146,7 +144,7 @@ class Shell:
             return strict_setup(config), bubblewrap.command(python, _FLAGS), {}
         _check_reach(config, python)
         self._box = tempfile.mkdtemp(prefix="ramify-")
-        environment = bubblewrap.ENVIRONMENT | {"HOME": self._box}
+        environment = bubblewrap.ENVIRONMENT | {"HOME": f"{self._box}/{folders.LIVE}/{folders.TMP}"}
         return bare_setup(config, self._box), [_own_executable(python), *_FLAGS], environment
 
     def _spawned(self, command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -20,6 +20,10 @@ class Lost(Exception):
     """A state cannot be used any more, or not in its sandbox, and has to be rebuilt. Private to sandboxes and tools."""
 
 
+class Busy(Exception):
+    """Another step runs in the sandbox. Private to sandboxes and tools."""
+
+
 @dataclass(slots=True, eq=False)
 class SandboxState:
     """`pid` is the number in the sandbox's own /proc; `held` is a descriptor of its folder there."""
@@ -30,8 +34,6 @@ class SandboxState:
     rss_bytes: int = 0
     parked: str = ""
     """Name of its parked files; empty = it has none yet."""
-    folder: str = "0"
-    """Folder where its last step ran; the paths it remembers start there."""
     mapped_bytes: int = 0
     """Size of its mappings that are not private data."""
     num_users: int = 0

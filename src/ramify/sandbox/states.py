@@ -61,9 +61,7 @@ class States:
         held = self._processes.hold(pid)
         if held is None:
             return None
-        state = SandboxState(
-            pid, held, running.channel, 0, running.parked, running.step.folder, num_users=1, num_steps=1
-        )
+        state = SandboxState(pid, held, running.channel, 0, running.parked, num_users=1, num_steps=1)
         if look is None or look.is_gone or look.num_threads != 1:
             state.end()
             return None

@@ -38,6 +38,8 @@ nfsservctl 180 42           lookup_dcookie 212 18       name_to_handle_at 303 26
 uselib 134 -                ustat 136 -                 sysfs 139 -                 _sysctl 156 -
 move_pages 279 239          migrate_pages 256 238       mbind 237 235               set_mempolicy 238 237
 set_mempolicy_home_node 450 450                         setpgid 109 154
+setxattr 188 5              lsetxattr 189 6             fsetxattr 190 7             setxattrat 463 463
+removexattr 197 14          lremovexattr 198 15         fremovexattr 199 16
 """
 """Name, number on x86_64, number on aarch64 (`-` = none)."""
 
