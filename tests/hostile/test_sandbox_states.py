@@ -210,6 +210,25 @@ async def test_a_parents_file_cannot_be_changed_by_its_name(session: Session, wh
     assert (await session.run(SEEN)).text == f"({0o100640}, 1000.0, 'kept', 1, {0o100640})\n"
 
 
+async def test_discarded_files_are_out_of_reach(session: Session) -> None:
+    """No step finds the files of a state that is gone."""
+    fork = await session.fork()
+    assert (await fork.run("os.makedirs('d/e'); open('d/e/secret', 'w').write('x')")).ok
+    await fork.close()
+    look = "try: os.chmod('/box/.trash', 0o777)\nexcept OSError: pass\nos.listdir('/box/.trash')"
+    assert "PermissionError" in (await session.run(look)).text
+
+
+async def test_discarded_files_are_removed_when_room_is_low(session: Session) -> None:
+    """Files of states that are gone never fill the room of those that follow."""
+    for _ in range(12):
+        fork = await session.fork()
+        answer = await fork.run("os.makedirs('d/e'); open('d/e/f', 'wb').write(bytes(60 << 20))", 30)
+        assert (answer.status, answer.text) == ("ok", f"{60 << 20}\n")
+        assert (await fork.run("os.path.getsize('d/e/f')", 30)).text == f"{60 << 20}\n"
+        await fork.close()
+
+
 @pytest.mark.parametrize("place", ["/tmp", "/dev/shm", "/box/0", "/box/1", "/box/.parked", "/box"])
 async def test_a_place_that_a_step_locks_is_open_to_the_next(session: Session, place: str) -> None:
     """A step that locks or marks the folders that all states use one after another hurts nobody, and tells nothing."""

@@ -19,7 +19,7 @@ from itertools import count
 from typing import Final
 
 PARKED, TRASH = ".parked", ".trash"
-"""In the box: files of waiting states, which only the host moves; and files that the host's own steps remove."""
+"""In the box: files of waiting states, and discarded files; only the host changes them."""
 LIVE, COPY = "0", "1"
 """In the box: the place where a step runs, and the place of the copy of its files that its state keeps."""
 WORK, TMP = "work", "tmp"
@@ -105,8 +105,10 @@ def remove(top: str) -> None:
 
 
 def empty(top: str) -> None:
-    """Remove everything in a folder that nobody uses, as `remove` does."""
+    """Remove everything in a folder that nobody uses, as `remove` does. Nothing happens if it is no folder."""
     numbers = count()
+    if not _is_folder(top):
+        return
     os.chmod(top, 0o700)
     while names := os.listdir(top):
         for name in names:

@@ -8,7 +8,6 @@ Every wait has a deadline, and no cancellation leaves a process behind.
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from ramify.sandbox import protocol
@@ -30,8 +29,8 @@ START_S: Final = 60.0
 """Timeout for starting a sandbox, imports included: sympy took 1 s, and a machine may be busy."""
 FORK_S: Final = 5.0
 """Timeout for a fork of a state: it took 0.16 s with 1 GiB of heap."""
-CLOSE_S, REMOVE_S, COPY_S = 5.0, 10.0, 20.0
-NUM_DESCRIPTORS: Final = 9
+CLOSE_S, COPY_S = 5.0, 20.0
+NUM_DESCRIPTORS: Final = 11
 """File descriptors of a sandbox without any state."""
 FORK_TRIES, FORK_PAUSE_S = 10, 0.05
 """Retries of a fork: another step's fork bomb can use up all processes until the watchdog kills it."""
@@ -289,6 +288,8 @@ class Sandbox:
         """Copy the files of the finished step, and empty the shared folders, in a process that ran no foreign code."""
         if not self.is_usable:
             return False
+        if self._leftovers.are_many:
+            await asyncio.to_thread(self._leftovers.removal())
         try:
             running = await self._begun(self.states.first, "", number=0, folder=COPY)
         except Lost:
@@ -315,15 +316,13 @@ class Sandbox:
         self.kill()
 
     def _make_room(self) -> None:
-        code = self._leftovers.removal() if self.is_usable else None
-        if code is not None:
-            self._spawn(self._remove(code))
+        if self.is_alive and self._leftovers.are_many:
+            self._spawn(self._removed())
 
-    async def _remove(self, code: str) -> None:
-        with suppress(Lost):
-            ended = await self.step(self.states.first, code, number=0, timeout_s=REMOVE_S)
-            if ended.state is not None:
-                self.let_go(ended.state)
+    async def _removed(self) -> None:
+        async with self._turn:
+            if self.is_alive:
+                await asyncio.to_thread(self._leftovers.removal())
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)

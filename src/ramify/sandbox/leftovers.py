@@ -1,37 +1,33 @@
 """Leftovers: the files that steps leave, as the host keeps them.
 
 The host moves the files of a waiting state where no process can change them, and discards the files of dropped states.
-Most states have no files, and their folders are removed at once. Others stay until half of the room is used; then code
-that runs in the sandbox removes them. The host only renames: it never walks through files that foreign code made.
+Most states have no files, and their folders are removed at once. Others stay until half of the room is used; then the
+host removes them while nothing runs in the sandbox. Otherwise it only renames, and never follows a link.
 """
 
 # ruff: noqa: PTH208 - pathlib knows no descriptors
 
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
+from ramify.sandbox import folders
 from ramify.sandbox.folders import COPY, LIVE, PARKED, PARTS, PLACE_MODE, SHARED_MODE, TMP, TRASH, WORK
 
 _HELD: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LISTED: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_REMOVE: Final = """
-import shutil
-for name in {names!r}:
-    shutil.rmtree({trash!r} + "/" + name, ignore_errors=True)
-"""
 
 
 class Leftovers:
     """The files of one sandbox. `box`, `parked` and `shared` are descriptors of the folder of all files, of those of
     waiting states, and of folders outside, opened before any foreign code ran."""
 
-    def __init__(self, box: int, path: str, *, parked: int | None = None, shared: Sequence[int] = ()) -> None:
+    def __init__(self, box: int, *, parked: int | None = None, shared: Sequence[int] = ()) -> None:
         self._box = box
         self._shared = shared
-        self._trash_path = f"{path}/{TRASH}"
         self._parked = os.open(PARKED, _HELD, dir_fd=box) if parked is None else parked
         self._trash = os.open(TRASH, _HELD, dir_fd=box)
         self._names: list[str] = []
@@ -94,13 +90,16 @@ class Leftovers:
         with suppress(OSError):
             os.rmdir(name, dir_fd=self._parked)
 
-    def removal(self) -> str | None:
-        """Code that removes discarded files when room is low; None = there is enough room, or nothing to remove."""
+    @property
+    def are_many(self) -> bool:
+        """Whether room is low and there are discarded files to remove."""
         room = os.fstatvfs(self._box)
-        if not self._names or (2 * room.f_bfree > room.f_blocks and 2 * room.f_ffree > room.f_files):
-            return None
+        return bool(self._names) and (2 * room.f_bfree <= room.f_blocks or 2 * room.f_ffree <= room.f_files)
+
+    def removal(self) -> Callable[[], None]:
+        """What removes the discarded files, in a thread. Nothing may run in the sandbox until it is done."""
         names, self._names = self._names, []
-        return _REMOVE.format(names=names, trash=self._trash_path)
+        return partial(_remove, os.dup(self._trash), names)
 
     def close(self) -> None:
         for descriptor in (self._parked, self._trash, self._box, *self._shared):
@@ -138,3 +137,12 @@ def _names(parent: int, path: str) -> set[str]:
         return {*os.listdir(folder)}
     finally:
         os.close(folder)
+
+
+def _remove(trash: int, names: Sequence[str]) -> None:
+    try:
+        for name in names:
+            with suppress(OSError):
+                folders.remove(f"/proc/self/fd/{trash}/{name}")
+    finally:
+        os.close(trash)

@@ -167,8 +167,8 @@ class SandboxNode:
         self._opened = inherited.OpenFiles(self._roots)
 
     def _put_away(self) -> bytes:
-        """Copy the files that a finished step left, and empty the shared folders. Only ever runs in a child of the
-        first state, which ran no foreign code."""
+        """Copy the files that a finished step left, and remove them. Only ever runs in a child of the first state,
+        which ran no foreign code."""
         try:
             if not self._fits():
                 return TOO_MUCH
@@ -176,9 +176,8 @@ class SandboxNode:
         except OSError:
             return NO_ROOM
         finally:
-            for path in self._shared:
+            for path in (f"{self._box}/{folders.LIVE}/{folders.WORK}", *self._shared):
                 folders.empty(path)
-                os.chmod(path, folders.SHARED_MODE)  # noqa: PTH101
         return OK
 
     def _fits(self) -> bool:

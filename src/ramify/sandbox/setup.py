@@ -57,7 +57,7 @@ def strict_setup(config: SandboxConfig) -> Setup:
             bubblewrap.TMP: shared + owner,
             bubblewrap.SHM: shared + owner,
         },
-        readable=(*bubblewrap.READABLE, bubblewrap.BOX),
+        readable=(*bubblewrap.READABLE, f"{bubblewrap.BOX}/{folders.PARKED}"),
         writable=(*_writable(bubblewrap.BOX), bubblewrap.TMP, bubblewrap.SHM),
         paths=(PACKAGES,),
     )
@@ -73,7 +73,7 @@ def bare_setup(config: SandboxConfig, box: str) -> Setup:
         uid=UID_BASE + 2 * secrets.randbelow(NUM_UIDS // 2) if is_root else None,
         shared=(),
         file_systems={},
-        readable=(*bubblewrap.READABLE, sys.base_prefix, *paths, box),
+        readable=(*bubblewrap.READABLE, sys.base_prefix, *paths, f"{box}/{folders.PARKED}"),
         writable=_writable(box),
         paths=paths,
     )
@@ -113,8 +113,8 @@ def _setup(
 
 
 def _writable(box: str) -> tuple[str, ...]:
-    """Writable folders of the box: where steps run, and the trash. The files of waiting states are never among them."""
-    return tuple(f"{box}/{name}" for name in (folders.TRASH, folders.LIVE, folders.COPY))
+    """Writable folders of the box: the two places. Files of waiting states and discarded ones are never among them."""
+    return (f"{box}/{folders.LIVE}", f"{box}/{folders.COPY}")
 
 
 def machine() -> str:

@@ -103,7 +103,7 @@ class Shell:
         processes = Processes(procfs, keeper=1 if has_namespace else self.keeper_pid, has_namespace=has_namespace)
         with ExitStack() as unwanted:
             unwanted.callback(processes.close)
-            leftovers = Leftovers(box, self._setup.box, parked=parked, shared=shared)
+            leftovers = Leftovers(box, parked=parked, shared=shared)
             unwanted.callback(leftovers.close)
             self._pidfds.append(os.pidfd_open(self.keeper_pid))
             await channel.message(len(STARTED))

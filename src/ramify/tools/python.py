@@ -72,7 +72,8 @@ class Python:
     is_stateful: bool = True
     """Whether calls see the state that earlier calls left. Models are trained both ways."""
     siblings: Siblings = "together"
-    """`apart` gives every branch its own sandbox, by replay: then branches do not share even /tmp."""
+    """Branches share a sandbox while they do not run at once, and no file of it. `apart` gives every branch its own
+    sandbox, by replay."""
     max_nodes: int = 64
     """States kept in one sandbox. Beyond this number the least recently used are dropped, and replayed when needed."""
     max_sandboxes: int = 128
