@@ -61,6 +61,7 @@ def checked_run(path: Path, log: Path | None = None) -> CheckReport:
     from ramify.runner.saved import Saved
     from ramify.store.replay import replay_each
     from ramify.store.store import stream
+    from ramify.store.survey import survey
 
     checked = CheckReport()
     against = None if log is None else EngineLog(read_log(log))
@@ -71,6 +72,7 @@ def checked_run(path: Path, log: Path | None = None) -> CheckReport:
             _check_tree(replayed, saved, checked)
             if against is not None and checked.against is not None:
                 against.compare(replayed.tree, replayed.index, checked.against)
+        checked.breaches += [f"journal: {torn}" for torn in survey(path).torn]
     except StoreError as error:
         checked.breaches.append(f"journal: {error}")
     if against is not None and checked.against is not None:

@@ -25,8 +25,8 @@ class ExitCode(IntEnum):
     CHECK = 5
     """`ramify check` found a broken invariant."""
     SAVED = 75
-    """Stopped by a fault outside (engines down, workers dying, disk full); all is saved and the run can be resumed. Also
-    if something deleted or changed the journal under the run; the message says what is lost."""
+    """Stopped by a fault outside (engines down, workers dying, disk full); all is saved and the run can be resumed.
+    Also if something deleted or changed the journal under the run; the message says what is lost."""
     INTERRUPTED = 130
     """Stopped by the user; all is saved and the run can be resumed."""
 

@@ -50,6 +50,8 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     source = marked(saved.trees(), saved.config.rows) if takes_trees else saved.rows(per_tree=options.per_tree)
     number = _written(partial(write, source, options.out, **settings), options.to, write)
     mark(files)
+    for gap in saved.gaps():
+        terminal.warn(f"{options.run}: {gap}; only finished trees were exported")
     if options.json:
         values = {"run": str(options.run), "rows": number, "to": options.to, "out": str(options.out)}
         terminal.result("ramify.export/1", values)
