@@ -227,3 +227,53 @@ def test_a_run_whose_journal_is_gone_stops(
     assert said.code == 75
     assert "000000.jsonl" in said.err and "records were not saved" in said.err
     assert "finished work is saved" not in said.err
+
+
+def torn(run: Path, target: Path, *, share: float) -> tuple[Path, int]:
+    """A copy of a run whose journal ends inside a record, and the byte where that record begins."""
+    shutil.copytree(run, target)
+    file = target / "journal" / "000000.jsonl"
+    raw = file.read_bytes()
+    begins = raw.rindex(b"\n", 0, int(len(raw) * share)) + 1
+    file.write_bytes(raw[: begins + 20])
+    return file, begins
+
+
+@pytest.mark.parametrize("share", [0.5, 0.99])
+def test_check_names_a_torn_record(
+    share: float, judged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`check` names the file, the record and the byte of a torn record, and ends with 5."""
+    file, begins = torn(judged, tmp_path / "run", share=share)
+    said = ramify(capsys, "check", tmp_path / "run")
+    record = file.read_bytes()[:begins].count(b"\n")
+    assert said.code == 5
+    assert f"journal/000000.jsonl: 20 bytes torn at record {record}, byte {begins}" in said.out
+
+
+def test_show_and_export_say_what_is_missing(judged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`show` and `export` of a torn or unfinished run say so on stderr and read the finished trees."""
+    assert ramify(capsys, "show", judged).err == ""
+    torn(judged, tmp_path / "run", share=0.5)
+    said = [ramify(capsys, "show", tmp_path / "run", "-q")]
+    said += [ramify(capsys, "export", tmp_path / "run", "--to", "jsonl", "--out", tmp_path / "r.jsonl", "-q")]
+    for each in said:
+        assert each.code == 0
+        assert "ends with a torn record" in each.err
+        assert "that were begun are not finished" in each.err or "of the 4 asked for" in each.err
+    assert "only finished trees were exported" in said[1].err
+
+
+def test_show_of_one_tree_reads_no_other(judged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`show RUN N` replays tree N alone, under the number that the table and `check` give it."""
+    whole = [ramify(capsys, "show", judged, number).out for number in range(4)]
+    assert len(set(whole)) == 4
+    shutil.copytree(judged, tmp_path / "run")
+    file = tmp_path / "run" / "journal" / "000000.jsonl"
+    lines = [line for line in file.read_bytes().splitlines(keepends=True) if b'"closed","tree":1' not in line]
+    file.write_bytes(b"".join(lines))
+    assert [ramify(capsys, "show", tmp_path / "run", number).out for number in (0, 2, 3)] == [
+        whole[0],
+        whole[2],
+        whole[3],
+    ]

@@ -63,6 +63,7 @@ def checked_run(path: Path, log: Path | None = None, *, opened: "Callable[[], Sa
     from ramify.store.layout import damaged_headers
     from ramify.store.replay import replay_each
     from ramify.store.store import stream
+    from ramify.store.survey import survey
 
     checked = CheckReport()
     against = None if log is None else EngineLog(read_log(log))
@@ -74,6 +75,7 @@ def checked_run(path: Path, log: Path | None = None, *, opened: "Callable[[], Sa
             _check_tree(replayed, saved, checked)
             if against is not None and checked.against is not None:
                 against.compare(replayed.tree, replayed.index, checked.against)
+        checked.breaches += [f"journal: {torn}" for torn in survey(path).torn]
     except StoreError as error:
         checked.breaches.append(f"journal: {error}")
     if against is not None and checked.against is not None:

@@ -52,6 +52,8 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     source = saved.marked_trees() if takes_trees else saved.rows(per_tree=options.per_tree, gold=gold)
     number = _written(partial(write, source, options.out, **settings), options.to, write)
     mark(files)
+    for gap in saved.gaps():
+        terminal.warn(f"{options.run}: {gap}; only finished trees were exported")
     if options.json:
         values = {"run": str(options.run), "rows": number, "to": options.to, "out": str(options.out)}
         terminal.result("ramify.export/1", values)

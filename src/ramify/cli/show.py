@@ -20,15 +20,18 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 
     if options.limit < 1:
         raise ConfigError(f"--limit {options.limit}: at least 1 is needed")
-    trees = saved_run(options).trees()
+    saved = saved_run(options)
+    for gap in saved.gaps():
+        terminal.warn(f"{options.run}: {gap}")
     if options.tree is not None:
-        tree = next(islice(trees, options.tree, None), None) if options.tree >= 0 else None
+        tree = saved.tree(options.tree) if options.tree >= 0 else None
         if tree is None:
             raise ConfigError(f"{options.run} has no tree {options.tree}; `ramify show {options.run}` lists them")
         terminal.out.print(tree_view(tree))
         return ExitCode.DONE
     table = summary_table()
-    for index, tree in enumerate(islice(trees, options.limit)):
+    trees = saved.numbered_trees()
+    for index, tree in islice(trees, options.limit):
         table.add_row(*summary_row(tree, index))
     terminal.out.print(table)
     if next(trees, None) is not None:

@@ -52,6 +52,12 @@ class Terminal:
             Text("error: ", style="bold red") + Text(visible(without_url_keys(text), keep="\n")), soft_wrap=True
         )
 
+    def warn(self, text: str) -> None:
+        """A warning, also if quiet: something is missing from what the command says."""
+        self.err.print(
+            Text("warning: ", style="bold yellow") + Text(visible(without_url_keys(text), keep="\n")), soft_wrap=True
+        )
+
     def result(self, schema: str, values: Mapping[str, Any]) -> None:
         """One JSON object on stdout, with its schema."""
         import msgspec  # the only use: most commands print no JSON

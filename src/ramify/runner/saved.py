@@ -28,6 +28,7 @@ from ramify.store.layout import RunPart, parts, records
 from ramify.store.records import Header
 from ramify.store.replay import replay_each
 from ramify.store.store import header_and_config
+from ramify.store.survey import records_of, survey
 
 
 def _refuse_other_judges(recorded: Header, now: Header) -> None:
@@ -86,8 +87,30 @@ class Saved:
 
     def trees(self) -> Iterator[Tree]:
         """Finished trees in the order of their problems."""
-        shards = map(self._trees_of, parts(self.path))
-        return (tree for _, tree in heapq.merge(*shards, key=itemgetter(0)))
+        return (tree for _, tree in self.numbered_trees())
+
+    def numbered_trees(self) -> Iterator[tuple[int, Tree]]:
+        """Finished trees with the numbers of their problems, in that order."""
+        return heapq.merge(*map(self._trees_of, parts(self.path)), key=itemgetter(0))
+
+    def tree(self, number: int) -> Tree | None:
+        """The finished tree of one problem; None = there is none. No other tree is replayed."""
+        owners = [part for part in parts(self.path) if part.shard.owns(number)]
+        found = (each for part in owners for each in replay_each(records_of(part, number), self.codec, self.rules))
+        return next((each.tree for each in found if each.is_closed), None)
+
+    def gaps(self) -> list[str]:
+        """What is missing: the trees that are not finished, and what is torn or damaged. Empty = nothing is."""
+        try:
+            found = survey(self.path)
+        except StoreError as error:
+            return [str(error)]
+        gaps = [f"the journal ends with a torn record, which is not read: {torn}" for torn in found.torn]
+        if found.num_unfinished:
+            gaps.append(f"{found.num_unfinished} of {found.num_opened} trees that were begun are not finished")
+        if self.config.service is None and found.num_opened < self.config.prompts:
+            gaps.append(f"{found.num_opened} trees were begun of the {self.config.prompts} asked for")
+        return gaps
 
     def _trees_of(self, part: RunPart) -> Iterator[tuple[int, Tree]]:
         """Finished trees of one journal with their indices, in the order of their problems."""
