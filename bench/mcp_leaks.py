@@ -82,7 +82,7 @@ SERVERS = (
         },
         "create_entities",
         "read_graph",
-        lambda word, folder: {"entities": [{"name": word, "entityType": "word", "observations": [word]}]},
+        lambda word, folder: {"entities": [{"name": word, "entityType": "w", "observations": []}]},
         lambda folder: {},
     ),
 )
@@ -116,36 +116,38 @@ def install(folder: Path) -> None:
 
 
 def model(server: Server, folder: str) -> Callable[[Any], str]:
-    """Writes or reads, as the seed says, and answers at the end."""
+    """Writes or reads, as the seed says, and answers at the end. A call is shorter than a segment of `treepo`, since a
+    script does not continue a turn that was cut."""
 
     def say(turn: Any) -> str:
         if turn.context.count("<result>") >= CALLS:
             return "<answer>done</answer>"
         if turn.seed >> 20 & 1:
             call = server.written(f"w{turn.seed % 1_000_000:06d}z", folder)
-            return f"<{server.write}>{json.dumps(call)}</{server.write}>"
-        return f"<{server.read}>{json.dumps(server.asked(folder))}</{server.read}>"
+            return f"<write>{json.dumps(call)}</write>"
+        return f"<read>{json.dumps(server.asked(folder))}</read>"
 
     return say
 
 
-def counted(server: Server, trees: Sequence[Tree]) -> Count:
+def counted(trees: Sequence[Tree]) -> Count:
     """Each call once, however many leaves share it."""
     count, seen = Count(), set[int]()
     for tree in trees:
         for leaf in tree.leaves():
             wrote: set[str] = set()
             for call in tree.branch(leaf).tool_calls:
-                wrote |= set(WORD.findall(call.arguments)) if call.tool == server.write else set()
+                if call.tool == "write" and call.status == "ok":
+                    wrote |= set(WORD.findall(call.arguments))
                 if id(call) not in seen:
                     seen.add(id(call))
-                    count += of_call(server, call, wrote)
+                    count += of_call(call, wrote)
     return count
 
 
-def of_call(server: Server, call: ToolCall, wrote: set[str]) -> Count:
+def of_call(call: ToolCall, wrote: set[str]) -> Count:
     failed = call.status not in ("ok", "empty")
-    if failed or call.tool != server.read:
+    if failed or call.tool != "read":
         return Count(1, 0, 0, failed)
     return Count(1, 1, set(WORD.findall(call.result)) != wrote)
 
@@ -167,7 +169,7 @@ def grown(server: Server, preset: str, way: str, options: argparse.Namespace) ->
             use = {**server.options(at, "{branch}"), "workdir": "branch", "template": str(given)}
         else:
             use = {**server.options(at, str(shared)), "branches_share_state": True}
-        use |= {"only": [server.write, server.read]}
+        use |= {"only": [server.write, server.read], "rename": {server.write: "write", server.read: "read"}}
         named = "/workdir" if way == "own" else str(shared)
         result = rollout_sync(
             [f"Note words ({number})." for number in range(options.questions)],
@@ -178,7 +180,7 @@ def grown(server: Server, preset: str, way: str, options: argparse.Namespace) ->
             max_failed_share=1.0,
             tools__use={server.name: {"kind": "mcp", "options": use}},
         )
-    return counted(server, result.trees) + Count(lost=result.report.failed_leaves)
+    return counted(result.trees) + Count(lost=result.report.failed_leaves)
 
 
 def main() -> None:
@@ -187,6 +189,7 @@ def main() -> None:
     parser.add_argument("--install", action="store_true")
     parser.add_argument("--questions", type=int, default=1)
     parser.add_argument("--ways", nargs="+", default=["shared", "own"])
+    parser.add_argument("--servers", nargs="+", default=[server.name for server in SERVERS])
     parser.add_argument("--presets", nargs="+", default=list(PRESETS))
     options = parser.parse_args()
     if options.install:
@@ -195,7 +198,7 @@ def main() -> None:
     print(f"{'way':7} {'server':11} {'preset':17}{heads}")
     for way in options.ways:
         total = Count()
-        for server in SERVERS:
+        for server in (each for each in SERVERS if each.name in options.servers):
             for preset in options.presets:
                 began = time.monotonic()
                 count = grown(server, preset, way, options)
