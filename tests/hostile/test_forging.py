@@ -20,7 +20,7 @@ from ramify.core.command import Grow, Score
 from ramify.core.format import Format, ToolAction, span_ids
 from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
-from ramify.core.segment import Segment, ToolCall, token_array
+from ramify.core.segment import Origin, Segment, ToolCall, token_array
 from ramify.core.strategy import Vote
 from ramify.core.tool import ToolResult, text_schema
 from ramify.core.tree import ROOT, Step, Tree
@@ -236,7 +236,11 @@ def test_countdown_works_the_calls_out_again():
     problem = Problem("p", "make 9 from 4 5")
     for arguments, reward in (("4+5", 1.0), ("4*5", 0.0), ("9", 0.0)):
         call = ToolCall("calculator", arguments, result="9 : 9")
-        texts = (("sampled", f"<calc>{arguments}</calc>"), ("given", "9 : 9"), ("sampled", "<answer>9</answer>"))
+        texts: tuple[tuple[Origin, str], ...] = (
+            ("sampled", f"<calc>{arguments}</calc>"),
+            ("given", "9 : 9"),
+            ("sampled", "<answer>9</answer>"),
+        )
         pieces = [Segment(origin, token_array(list(text.encode()))) for origin, text in texts]
         pieces[1] = replace(pieces[1], tool_call=call)
         branch = Branch(ByteCodec(), 0, tuple(Piece(0, piece) for piece in pieces))

@@ -84,7 +84,7 @@ def vocabulary(family: str, folder: Path, *, spaces: tuple[str, ...] = (), uses_
     special, others = TABLES[family]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=uses_regex)
-    tokenizer.decoder = decoders.ByteLevel(add_prefix_space=False, use_regex=uses_regex)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(CORPUS, trainer)
