@@ -277,3 +277,19 @@ def test_show_of_one_tree_reads_no_other(judged: Path, tmp_path: Path, capsys: p
         whole[2],
         whole[3],
     ]
+
+
+def test_a_run_whose_first_line_is_damaged_is_shown_whole(
+    judged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run whose first line is damaged shows all its trees."""
+    hurt = tmp_path / "run"
+    shutil.copytree(judged, hurt)
+    (journal,) = (hurt / "journal").glob("*.jsonl")
+    data = bytearray(journal.read_bytes())
+    data[40] ^= 1
+    journal.write_bytes(data)
+    said, whole = (ramify(capsys, "show", path, "3") for path in (hurt, judged))
+    assert (said.code, said.out) == (0, whole.out)
+    assert "not finished" not in said.err
+    assert "asked for" not in said.err

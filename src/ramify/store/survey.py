@@ -9,11 +9,12 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from ramify.store.framing import JournalLine, decode, parse
-from ramify.store.journal import LOCK, Reader, TornTail, file_paths, raw_lines, store_errors
+from ramify.store.journal import LOCK, Reader, TornTail, file_paths, open_file, raw_lines, store_errors
 from ramify.store.layout import JOURNAL, RunPart, parts
 from ramify.store.records import TreeRecord
 
@@ -71,10 +72,10 @@ def records_of(part: RunPart, tree: int) -> Iterator[TreeRecord]:
 
 
 def _lines(folder: Path) -> Iterator[JournalLine | None]:
-    """The content of each line of a journal; None = the line is not whole."""
-    for path in file_paths(folder):
-        with store_errors("read", path), path.open("rb") as file:
-            yield from map(parse, raw_lines(file))
+    """The content of each line of a journal behind its header; None = the line is not whole."""
+    for number, path in enumerate(file_paths(folder)):
+        with store_errors("read", path), open_file(path) as file:
+            yield from map(parse, islice(raw_lines(file), int(number == 0), None))
 
 
 def _is_written(folder: Path) -> bool:
