@@ -268,7 +268,7 @@ def test_a_run_stopped_by_failures_goes_on_when_the_engine_is_back(tmp_path: Pat
     (tmp_path / "down").unlink()
     report = resume(tmp_path / "run")
     assert (report.trees, report.failed_trees, report.failed_leaves + report.leaves) == (12, 0, 96)
-    assert 20 <= report.failed_leaves <= 32
+    assert report.failed_leaves == 0
     for tree in Saved.open(tmp_path / "run").trees():
         assert [*tree_faults(tree)] == []
 
@@ -381,13 +381,17 @@ class NoProblems:
 
     def problems(self, split, num_problems, seed):
         return [][num_problems]
+
+    def prune(self, branch): ...
+
+    def is_same_answer(self, one, other): ...
 """
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("NoWeights", "NoWeights' cannot be made with {}: FileNotFoundError: judge.bin"),
+        ("NoWeights", "NoWeights' .*cannot be made with {}: FileNotFoundError: judge.bin"),
         ("NoProblems", "NoProblems' has no problems to give: IndexError: list index out of range"),
     ],
 )
@@ -406,7 +410,7 @@ def test_an_engine_of_the_user_without_its_parts_is_refused_before_anything_star
         "class Half:\n    codec = None\n\n    async def generate(self, request): ...\n"
     )
     config = resolve(flags={"engine.name": f"{tmp_path / 'engines.py'}:Half"}).config
-    with pytest.raises(ConfigError, match=r"is no engine: it is .*, and lacks codec, capabilities, close"):
+    with pytest.raises(ConfigError, match=r"is no engine: it is .*, and lacks capabilities, close"):
         begin(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -471,7 +475,7 @@ def test_a_strategy_that_draws_randomness_of_its_own_is_found_at_its_first_tree(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("CannotBeMade", "CannotBeMade' cannot be made: LookupError: no weights"),
+        ("CannotBeMade", "CannotBeMade' .*cannot be made: LookupError: no weights"),
         ("HasNoAsk", "HasNoAsk"),
         ("Soud", "has no 'Soud'; did you mean 'Sound'"),
     ],

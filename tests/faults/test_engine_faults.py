@@ -349,7 +349,7 @@ async def test_a_run_waits_for_engines_that_come_back() -> None:
         running = asyncio.create_task(grown(server, engine=engine))
         await net.until(lambda: len(server.received) >= 5)
         await server.down()
-        await net.until(lambda: engine.num_waits >= 5)
+        await net.until(lambda: engine.is_waiting)
         assert not running.done()
         await server.up()
         assert exported(await running) == calm

@@ -134,7 +134,7 @@ def test_a_plan_is_for_the_rule_of_the_run(tmp_path: Path, capsys: pytest.Captur
     value = ("judges.process.kind=value", "growth.prune=judged_below", "growth.prune_judge=process")
     settings = [part for setting in (*value, "growth.prune_options.below=0.1") for part in ("--set", setting)]
     plan = tmp_path / "plan.toml"
-    few = ("--budget", "decode_tokens=120", "--problems", "12", "--aim", "coverage")
+    few = ("--budget", "decode_tokens=120", "--pilot", "12", "--aim", "coverage")
     assert "Pruning would stop" in ramify(capsys, "plan", *few, *settings, "--out", plan).out
     run = ramify(capsys, "rollout", "-c", plan, "--prompts", "2", "--out", tmp_path / "run")
     assert run.code == 0, run.err

@@ -51,6 +51,11 @@ class Retrying(InFront):
         self.num_wasted = 0
         """Tokens sampled in turns that the engine aborted."""
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its requests wait for a server that is gone."""
+        return self._outage.is_known
+
     async def generate(self, request: Request) -> Generation:
         """Run one request. Raises the `EngineError` of the last try, `EnginesDown`, or `EngineError("deadline")` if the
         request's own deadline comes first."""

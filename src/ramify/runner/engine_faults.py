@@ -33,10 +33,12 @@ class _Refusals:
 
 
 class EngineFaults:
-    """Hears the faults of a run's engines. `num_trees` = trees of the run; 0 = as many as are asked for."""
+    """Hears the faults of a run's engines. `num_trees` = trees of the run; 0 = as many as are asked for. Without
+    `may_stop` it stops no run: `max_failed_share = 1` means to go on whatever fails."""
 
-    def __init__(self, engines: Mapping[str, Retrying], *, num_trees: int) -> None:
+    def __init__(self, engines: Mapping[str, Retrying], *, num_trees: int, may_stop: bool = True) -> None:
         self._engines = engines
+        self._may_stop = may_stop
         self._least_trees = 1 if num_trees == 1 else 2
         self.last = ""
         """What was said at the last fault."""
@@ -78,7 +80,12 @@ class EngineFaults:
             raise EngineUnusable(fault.reason, refused(name, self._refusals[name].num, fault)) from None
 
     def _is_unusable(self, name: str, request: Request, fault: EngineError) -> bool:
-        if self._engines[name].num_answered or fault.is_retryable or not fault.reason.startswith("http_4"):
+        if (
+            not self._may_stop
+            or self._engines[name].num_answered
+            or fault.is_retryable
+            or not fault.reason.startswith("http_4")
+        ):
             return False
         refusals = self._refusals[name]
         refusals.num += 1

@@ -118,7 +118,11 @@ class Run:
             max_failed_share=self.prepared.config.max_failed_share,
         )
         builds = (partial(self._tree_run, seedling, emit=scheduler.emit) async for seedling in seedlings)
-        faults = self._faults = EngineFaults(self.prepared.engines, num_trees=len(self.prepared.problems))
+        faults = self._faults = EngineFaults(
+            self.prepared.engines,
+            num_trees=len(self.prepared.problems),
+            may_stop=self.prepared.config.max_failed_share < 1,
+        )
         try:
             with faults.told(scheduler.emit):
                 await scheduler.run(builds, keep_up=keep_up)
