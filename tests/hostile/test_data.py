@@ -143,7 +143,7 @@ def test_two_rows_of_one_uid_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     """Two rows with one id are refused by their lines."""
     path = jsonl(tmp_path / "q.jsonl", [{"id": "1", "question": "a?"}, {"id": 1, "question": "b?"}])
     said = grown(capsys, path, "--set", "data.uid=id")
-    assert said.code == 2 and "q.jsonl:2: uid '1' was used in line 1" in said.err
+    assert said.code == 2 and "q.jsonl:2: line 1 has the uid '1' too" in said.err
 
 
 @pytest.mark.parametrize("command", ["rollout", "search"])
@@ -207,7 +207,7 @@ def test_a_trainer_that_scores_rows_gets_the_gold_answers_it_asks_for(
     export = ("export", tmp_path / "run", "--to", "search_r1", "--out", out)
     assert ramify(capsys, *export).code == 0
     assert "reward_model" not in (tmp_path / "batch.jsonl").read_text("utf-8")
-    assert ramify(capsys, *export, "--set", "gold=answer").code == 0
+    assert ramify(capsys, *export, "--force", "--set", "gold=answer").code == 0
     columns = [json.loads(line) for line in (tmp_path / "batch.jsonl").read_text("utf-8").splitlines()]
     with np.load(out) as batch:
         scores = search_r1_scores(batch, columns)
@@ -223,8 +223,8 @@ def test_gold_answers_of_another_file_are_not_exported(tmp_path: Path, capsys: p
     assert ramify(capsys, *export).code == 0
     assert GOLD in (tmp_path / "rows.jsonl").read_text("utf-8")
     jsonl(path, [{"question": "b?", "answer": GOLD}, {"question": "a?", "answer": GOLD}])
-    said = ramify(capsys, *export)
+    said = ramify(capsys, *export, "--force")
     assert said.code != 0 and "has changed since the run began" in said.err
     path.unlink()
-    said = ramify(capsys, *export)
+    said = ramify(capsys, *export, "--force")
     assert said.code == 2 and f"{path} cannot be read" in said.err

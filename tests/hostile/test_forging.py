@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from tests.engines.endpoint import Endpoint, call, calling, said
 from tests.hostile.vocabularies import TABLES, vocabulary
-from tests.runner.parts import OneChain, Small, grown
+from tests.runner.parts import OneChain, Small
 from tokenizers import Tokenizer
 
 from ramify import plugins, view
@@ -100,12 +100,11 @@ def asked_of(name: str, told: str, *, question: str = PROBLEM.question, last: st
     )
     names = (format.tools() or ["search"]) if CALLS[name] else []
     tools = tuple(FunctionTool(tool, name=called) for called in names)
-    return grown(
-        OneChain,
-        Scripted(rule, codec=codec),
+    return rollout_sync(
+        strategy=OneChain,
+        engine=Scripted(rule, codec=codec),
         task=Hostile(format=format, tools=tools, judges=judges_of(format), question=question),
-        growth=GrowthConfig(max_response_tokens=4000),
-        **options,
+        config=RunConfig(growth=GrowthConfig(max_response_tokens=4000), prompts=1, **options),
     )
 
 
@@ -273,7 +272,8 @@ def test_a_critique_is_no_answer():
     critique = grow(tree, draft, replace(step(("sampled", "<answer>7</answer>"), stop=None), role="critique"))
     leaf = grow(tree, critique, step(("sampled", UNSURE)))
     assert turns_of(tree.branch(leaf).said) == ["let me see", UNSURE]
-    assert Answering("first", FORMAT.answer, str.__eq__).of(tree).answer is None
+    found = Answering("first", FORMAT.answer, str.__eq__).of(tree)
+    assert (found.answer, found.is_unread) == (UNSURE, True)
 
 
 @pytest.mark.parametrize("forged", FORGERIES)

@@ -22,7 +22,11 @@ class DataRead:
         """Raises `ConfigError` for a task that cannot be built."""
         from ramify.runner.build import build_task
 
-        return cls(config, tuple(judge.name for judge in build_task(config).judges))
+        task = build_task(config)
+        try:
+            return cls(config, tuple(judge.name for judge in task.judges))
+        except (AttributeError, TypeError):  # boundary to a plug-in: the run says what is wrong with it
+            return cls(config, ())
 
     def as_dict(self) -> dict[str, Any] | None:
         """None = the questions are not from a file."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ramify.core.branch import turns_of
 from ramify.core.command import Candidate
 from ramify.core.format import IsSame
 from ramify.core.stop import ANSWERED, ROULETTE
@@ -118,8 +119,8 @@ def _last_words(tree: Tree, node: int) -> str | None:
     if tree.stop(node) not in UNREAD_STOPS:
         return None
     branch = tree.branch(node)
-    ids = [token for token in branch.run.tolist() if token != branch.codec.eos_id]
-    return without_thoughts(branch.codec.decode(ids)).strip() or None
+    last = turns_of(branch.said)[-1].removesuffix(branch.codec.decode([branch.codec.eos_id]))
+    return without_thoughts(last).strip() or None
 
 
 def _chosen(classes: Sequence[int], scores: Sequence[float]) -> dict[Vote, int | None]:
