@@ -1,6 +1,7 @@
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,8 +61,9 @@ async def test_a_router_is_started_over_its_workers_and_goes_before_them(tmp_pat
     finally:
         await served.stop()
     for url in urls:
-        with pytest.raises(EngineError, match="unreachable"):
-            await PROBE.is_there(Http(url), deadline_s=QUICK.health_s)
+        async with closed(Http(url)) as http:
+            with pytest.raises(EngineError, match="unreachable"):
+                await PROBE.is_there(http, deadline_s=QUICK.health_s)
     assert [line.split()[0] for line in said] == ["server", "server", "router"]
 
 
@@ -94,8 +96,17 @@ async def test_a_router_that_dies_is_started_again_over_the_workers_of_now(tmp_p
 
 async def is_ready(url: str) -> None:
     """Wait until the router has a worker that it may ask."""
-    async with asyncio.timeout(QUICK.start_s):
-        await ROUTER_PROBE.until_ready(Http(url), health_s=QUICK.health_s, probe_s=QUICK.probe_s, tell=lambda _: None)
+    async with asyncio.timeout(QUICK.start_s), closed(Http(url)) as http:
+        await ROUTER_PROBE.until_ready(http, health_s=QUICK.health_s, probe_s=QUICK.probe_s, tell=lambda _: None)
+
+
+@asynccontextmanager
+async def closed(http: Http) -> AsyncIterator[Http]:
+    """Close the connections behind the block."""
+    try:
+        yield http
+    finally:
+        await http.close()
 
 
 async def router_answers(url: str) -> object:
