@@ -10,7 +10,7 @@ from ramify.core.engine import Engine, Generation, Request
 from ramify.core.errors import ConfigError, ContractError, EngineError, EnginesDown
 from ramify.core.segment import token_array
 from ramify.edge.patience import Patience
-from ramify.edge.retries import backoff_s
+from ramify.edge.retries import backoff_s, too_many_retries
 from ramify.engines.builtin import FOLDER, Builtin
 from ramify.engines.in_front import InFront
 from ramify.engines.logged import Logged
@@ -52,6 +52,11 @@ def test_the_last_try_says_why() -> None:
     with pytest.raises(EngineError, match="http_502"):
         answer(retrying)
     assert inner.num_calls == 4
+
+
+def test_a_retry_that_the_budget_forbids_names_the_setting() -> None:
+    said = too_many_retries(EngineError("http_502", "answered 502"), replace(POLICY, max_retry_share=0.25))
+    assert str(said).endswith("(engine.retry.max_retry_share = 0.25)")
 
 
 def test_a_request_that_gives_the_same_500_three_times_is_its_own_fault() -> None:

@@ -139,10 +139,11 @@ def doubled_s(number: int, *, base_s: float, cap_s: float) -> float:
     return min(cap_s, base_s * 2.0 ** min(number - 1, 60))
 
 
-def too_many_retries(error: EngineError) -> EngineError:
+def too_many_retries(error: EngineError, policy: RetryPolicy) -> EngineError:
     """`error` with a note that it was not retried because the retry budget is used up."""
     return EngineError(
         error.reason,
-        f"{error.detail}; not tried again, because too many of the last minute's requests were retries",
+        f"{error.detail}; not tried again, because too many of the last minute's requests were retries "
+        f"(engine.retry.max_retry_share = {policy.max_retry_share:g})",
         is_retryable=True,
     )

@@ -127,7 +127,7 @@ class Retrying(InFront):
         else:
             pause_s = running.tries.pause_s(error.reason)
             if pause_s is not None and not self._may_retry(asyncio.get_running_loop().time()):
-                raise too_many_retries(error)
+                raise too_many_retries(error, self._policy)
             self.num_retries += pause_s is not None
         if pause_s is None:
             raise error
