@@ -5,7 +5,7 @@ a tree.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -84,11 +84,9 @@ async def rollout(
     are paths of the config with `__` for the dot: `strategy__options={"n": 4}`, `limits__decode=224`. An engine you
     pass stays open. Raises `ConfigError` before anything starts.
     """
-    settings |= {f"{part}__name": name for part, name in _names(engine=engine, task=task, strategy=strategy).items()}
+    settings |= _names(engine=engine, task=task, strategy=strategy)
     engine, task, strategy = _object(engine), _object(task), _object(strategy)
-    if config is not None and settings:
-        raise ConfigError(f"config and {', '.join(settings)} are both given; put the settings into the config")
-    config = config or configured(preset, settings, engine=engine, strategy=strategy)
+    config = _settled(config, settings) or configured(preset, settings, engine=engine, strategy=strategy)
     run = Run(prepared_run(config, problems, engine=engine, task=task, strategy=strategy))
     trees: dict[int, Tree] = {}
 
@@ -106,8 +104,15 @@ async def rollout(
 
 
 def _names(**parts: object) -> dict[str, str]:
-    """The parts that are given by name."""
-    return {part: name for part, name in parts.items() if isinstance(name, str)}
+    """The parts that are given by name, as settings."""
+    return {f"{part}__name": name for part, name in parts.items() if isinstance(name, str)}
+
+
+def _settled(config: RunConfig | None, settings: Mapping[str, Any]) -> RunConfig | None:
+    """The config, if one is given. Raises `ConfigError` for settings beside it, which nothing would read."""
+    if config is not None and settings:
+        raise ConfigError(f"config and {', '.join(settings)} are both given; put the settings into the config")
+    return config
 
 
 def _object(part: Part | str | None) -> Part | None:
@@ -155,11 +160,9 @@ async def steps(
     **settings: Any,
 ) -> AsyncIterator[Watched]:
     """Grow trees and yield events in order. Leaving the loop cancels the rest. Arguments as in `rollout`."""
-    settings |= {f"{part}__name": name for part, name in _names(engine=engine, task=task, strategy=strategy).items()}
+    settings |= _names(engine=engine, task=task, strategy=strategy)
     engine, task, strategy = _object(engine), _object(task), _object(strategy)
-    if config is not None and settings:
-        raise ConfigError(f"config and {', '.join(settings)} are both given; put the settings into the config")
-    config = config or configured(preset, settings, engine=engine, strategy=strategy)
+    config = _settled(config, settings) or configured(preset, settings, engine=engine, strategy=strategy)
     run = Run(prepared_run(config, problems, engine=engine, task=task, strategy=strategy))
     events: asyncio.Queue[Event | None] = asyncio.Queue()
     growing = asyncio.create_task(run.grow([events.put_nowait]))
