@@ -6,7 +6,7 @@ cluster ends with it, and nothing else does.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ramify.config.configure import from_toml
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError
+from ramify.core.problem import Problem
 from ramify.core.shard import Portion
 from ramify.edge.ray_cluster import ROOM_S, ClusterWatch, joined, library, num_cpus
 from ramify.runner import loop
@@ -62,17 +63,7 @@ def rollout(
         ):
             if (told := unsigned_reason()) is not None:
                 say(told)
-            run = ShardedRun(
-                folder,
-                problems,
-                launcher,
-                num_workers=number,
-                show=show,
-                say=say,
-                restarts=restarts,
-                lost=launcher.watch.lost,
-            )
-            return loop.run(run.grow())
+            return _grown(folder, problems, launcher, num_workers=number, show=show, say=say, restarts=restarts)
 
 
 def resume(
@@ -99,17 +90,12 @@ def resume(
             say(remark)
         number = min(num_workers or num_cpus(), len(folder.shards))
         with reserved(number) as launcher:
-            run = ShardedRun(
-                folder,
-                problems,
-                launcher,
-                num_workers=number,
-                show=show,
-                say=say,
-                restarts=restarts,
-                lost=launcher.watch.lost,
-            )
-            return loop.run(run.grow())
+            return _grown(folder, problems, launcher, num_workers=number, show=show, say=say, restarts=restarts)
+
+
+def _grown(folder: ShardedFolder, problems: Sequence[Problem], launcher: "RayLauncher", **options: Any) -> RunReport:
+    """Grow all shards. `options`: those of `ShardedRun`."""
+    return loop.run(ShardedRun(folder, problems, launcher, lost=launcher.watch.lost, **options).grow())
 
 
 # -- workers ----------------------------------------------------------------------------------------------------------
