@@ -1,4 +1,5 @@
-"""The tool `python`: how long a call, a fork and a start take, and how many calls a second 1, 2 and 4 sessions make.
+"""The tool `python`: how long a call, a fork and a start take, and how many calls a second 1, 2 and 4 sessions make, and
+4 siblings, which take turns.
 
 Beside it on the same machine, in turns so that both meet the same load: a new interpreter for each call
 (`python -I -c`), which keeps no state and has no walls, and a Jupyter kernel, which keeps its state and has neither
@@ -20,6 +21,7 @@ from ramify.sandbox.session import Session
 from ramify.tools.python import Python
 
 CODE = "x = globals().get('x', 0) + 1\nx"
+LEAVES_FILE = CODE + "\nopen('notes.txt', 'w').write(str(x) * 100)"
 ROUNDS = 4
 PROBLEM = Problem("bench", "bench")
 
@@ -60,16 +62,21 @@ async def forked(session: Session) -> None:
     await fork.close()
 
 
-async def throughput(tool: Python, num_sessions: int, number: int) -> float:
-    sessions = [await tool.open(PROBLEM) for _ in range(num_sessions)]
+async def throughput(sessions: list[Session], number: int) -> float:
+    """Calls a second of all sessions together, which are closed afterwards."""
     for session in sessions:
         await session.run(CODE)
     began = time.perf_counter()
-    await asyncio.gather(*(timed(lambda s=session: s.run(CODE), number // num_sessions) for session in sessions))
+    await asyncio.gather(*(timed(lambda s=session: s.run(CODE), number // len(sessions)) for session in sessions))
     rate = number / (time.perf_counter() - began)
     for session in sessions:
         await session.close()
     return rate
+
+
+async def siblings(tool: Python, number: int) -> list[Session]:
+    first = await tool.open(PROBLEM)
+    return [first, *[await first.fork() for _ in range(number - 1)]]
 
 
 async def interpreted() -> None:
@@ -101,8 +108,11 @@ async def measure(number: int) -> None:
         shown(f"start, preloaded: {', '.join(preload) or 'nothing'}", await started(preload, number // 20))
     tool = Python(num_spares=0)
     session = await tool.open(PROBLEM)
-    await session.run("import numpy; held = numpy.ones(1 << 20)")
+    with_files = await tool.open(PROBLEM)
+    for each in (session, with_files):
+        await each.run("import numpy; held = numpy.ones(1 << 20)")
     calls: list[float] = []
+    writes: list[float] = []
     forks: list[float] = []
     plain: list[float] = []
     kernel: list[float] | None = []
@@ -111,11 +121,14 @@ async def measure(number: int) -> None:
         before = time.process_time()
         calls += await timed(lambda: session.run(CODE), number // ROUNDS)
         cpu_s += time.process_time() - before
+        writes += await timed(lambda: with_files.run(LEAVES_FILE), number // ROUNDS)
         forks += await timed(lambda: forked(session), number // ROUNDS)
         plain += await timed(interpreted, max(1, number // ROUNDS // 10))
         kernel = None if kernel is None else _added(kernel, await in_kernel(number // ROUNDS))
+    await with_files.close()
     await session.close()
     shown("call (state kept)", calls)
+    shown("call that leaves a file", writes)
     shown("fork + call + close (as the toolbox calls)", forks)
     shown("a new interpreter: python -I -c", plain)
     if kernel is None:
@@ -124,7 +137,9 @@ async def measure(number: int) -> None:
         shown("a call of a Jupyter kernel", kernel)
     print(f"  the host's own CPU time a call: {1000 * cpu_s / len(calls):.2f} ms")
     for num_sessions in (1, 2, 4):
-        print(f"  {num_sessions} sessions: {await throughput(tool, num_sessions, number):6.0f} calls/s")
+        rate = await throughput([await tool.open(PROBLEM) for _ in range(num_sessions)], number)
+        print(f"  {num_sessions} sessions: {rate:6.0f} calls/s")
+    print(f"  4 siblings: {await throughput(await siblings(tool, 4), number):6.0f} calls/s")
 
 
 def _added(seconds: list[float], more: list[float] | None) -> list[float] | None:
