@@ -1,5 +1,5 @@
-"""The tool `python`: how long a call, a fork and a start take, and how many calls a second 1, 2 and 4 sessions make, and
-4 siblings, which take turns.
+"""The tool `python`: how long a call, a fork and a start take, and how many calls a second 1, 2 and 4 sessions make,
+and 4 siblings, which take turns.
 
 Beside it on the same machine, in turns so that both meet the same load: a new interpreter for each call
 (`python -I -c`), which keeps no state and has no walls, and a Jupyter kernel, which keeps its state and has neither
