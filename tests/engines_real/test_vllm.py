@@ -116,9 +116,10 @@ def test_a_server_that_is_killed_costs_no_tree_and_comes_back(replicas: Served) 
 
 
 def test_a_lone_server_that_is_killed_and_started_again_costs_no_path(replicas: Served) -> None:
-    """`ramify serve` starts the killed server again at its address, 70 to 100 s later; 64 requests are in flight."""
+    """`ramify serve` starts the killed server again at its address, 70 to 100 s later; 512 requests are in flight."""
+    max_trees = 64
     flags = {**replicas.flags(), "engine.base_url": replicas.urls[1], "strategy.options": {"n": 8}}
-    flags |= {"prompts": 16, "max_trees": 8, "seed": 7}
+    flags |= {"prompts": 2 * max_trees, "max_trees": max_trees, "seed": 7}
     killed: list[int] = []
 
     def kill(event: object) -> None:
@@ -129,7 +130,7 @@ def test_a_lone_server_that_is_killed_and_started_again_costs_no_path(replicas: 
     found = rollout_sync(config=resolve(preset="chains", flags=flags).config, observers=[kill])
     assert killed
     assert all(len(tree.leaves()) == 8 for tree in trees(found))
-    assert (found.report.leaves, found.report.failed_leaves) == (128, 0)
+    assert (found.report.leaves, found.report.failed_leaves) == (1024, 0)
     replicas.wait_until_all_answer()
 
 
