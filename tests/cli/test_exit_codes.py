@@ -13,6 +13,7 @@ from ramify.core.errors import (
     RamifyError,
     StoreError,
     ToolError,
+    Unavailable,
 )
 from ramify.runner.report import RunReport
 from ramify.runner.scheduler import TooManyFailures
@@ -33,6 +34,7 @@ def caused(error: RamifyError, cause: Exception) -> RamifyError:
         (EnginesDown("x"), ExitCode.SAVED),
         (ToolError("x"), ExitCode.ENVIRONMENT),
         (JudgeError("x"), ExitCode.ENVIRONMENT),
+        (Unavailable("x"), ExitCode.ENVIRONMENT),
         (StoreError("x"), ExitCode.ENVIRONMENT),
         (caused(StoreError("x"), OSError(errno.ENOSPC, "full")), ExitCode.SAVED),
         (caused(StoreError("x"), OSError(errno.EACCES, "no")), ExitCode.ENVIRONMENT),

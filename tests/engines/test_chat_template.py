@@ -1,13 +1,16 @@
+# ruff: noqa: E501 - a template a line
 import builtins
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ramify.core.errors import ConfigError
 from ramify.engines.chat_template import ChatTemplate, load_template, special_tokens
 from ramify.engines.shipped import DATA
+from ramify.engines.template_budget import MAX_CHARACTERS, MAX_STEPS
 
 BUILTIN = DATA / "builtin"
 FIXTURES = Path(__file__).parents[1] / "formats" / "chat_templates"
@@ -79,6 +82,49 @@ def test_a_conversation_is_rendered_as_transformers_does(name: str):
         conversations=[messages], tools=tools, chat_template=source, add_generation_prompt=True, **tokens
     )
     assert ChatTemplate(source, variables=tokens)(messages, tools, True) == theirs
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FIXTURES.glob("*.jinja")))
+def test_a_long_conversation_with_many_tools_stays_far_below_the_budget(name: str):
+    source = (FIXTURES / f"{name}.jinja").read_text("utf-8")
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": "x" * 100, "b": 1}}, "id": "callidone"}
+    turns = [
+        {"role": "user", "content": "word " * 400},
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\n" + "text " * 400, "tool_calls": [call]},
+        {"role": "tool", "content": "result " * 300, "name": "f", "tool_call_id": "callidone"},
+        {"role": "assistant", "content": "done " * 400},
+    ]
+    parameters = {
+        "type": "object",
+        "properties": {f"p{i}": {"type": "string", "description": "d" * 80} for i in range(5)},
+    }
+    tools = [{"type": "function", "function": {"name": f"f{i}", "parameters": parameters}} for i in range(20)]
+    variables = {"bos_token": "<s>", "eos_token": "</s>", "date_string": "1 May 2025"}
+    counted = ChatTemplate(source, variables=variables)
+    counted(turns * 50, tools, True)
+    assert counted.spent.steps < MAX_STEPS / 50
+    assert counted.spent.characters < MAX_CHARACTERS / 20
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a, b in {'x': 1, 'y': 2}.items() %}{{ loop.index }}{{ a }}{{ b }}{{ loop.last }}{{ loop.length }}{% endfor %}",
+        "{% for x in [1, 2, 3] if x != 2 %}{{ x }}{% else %}none{% endfor %}{% for x in [] %}{% else %}none{% endfor %}",
+        "{% for x in [[1, [2]], [3]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}",
+        "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ varargs }}{{ caller() if caller }}{% endmacro %}{{ m(1) }}{% call m(3, 4, 5) %}c{% endcall %}",
+        "{% filter upper %}abc{{ 1 }}{% endfilter %}{% set x | trim %}  y {% endset %}{{ x }}{{ (1, 2) }}{{ {'a': (1,)} }}",
+        "{{ '%05d|%s' % (3, 'x') }}{{ '{:>5}|{a}'.format(1, a=2) }}{{ '%(b)s'|format(b=4) }}{{ 'a-b'.split('-')[-1:] }}",
+        "{{ messages|map(attribute='role')|list }}{{ messages|selectattr('role', 'eq', 'user')|list|length }}{{ [3, 1]|sort|join(', ') }}",
+        "{{ 1 < 2 < 3 }}{{ 2 in [1, 2] }}{{ 'q' not in 'abc' }}{{ 'role' in messages[0] }}{{ 7 // 2 * 3 % 5 - 1 }}{{ -2 ** 3 }}{{ 4 is divisibleby 2 }}",
+        "{{ ['a', 'b']|batch(2, 'x')|list }}{{ 'abc'|replace('b', 'x')|indent(2, true) }}{{ nothing }}{{ nothing|default('d') }}",
+        "{{ [1, 2]|sum }}{{ 2.567|round(1) }}{{ 'x' ~ 1 ~ none }}{{ 'a,b'.split(',')|map('upper')|join('|') }}{{ range(3)|list }}",
+        "{% set n = namespace(a=1) %}{% set n.a = n.a + 1 %}{{ n.a }}{{ [1] + [2] }}{{ 'ab' * 2 }}{{ dict(a=1)|items|list }}{{ 'é'.encode('utf-8') }}",
+    ],
+)  # fmt: skip
+def test_counting_changes_no_text(source: str):
+    plain = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    assert rendered(source) == plain.from_string(source).render(messages=ASKED)
 
 
 # -- files ----------------------------------------------------------------------------------------------------------

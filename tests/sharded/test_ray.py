@@ -6,9 +6,10 @@ One cluster serves all tests but those of the command line, which begins and end
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,10 +151,11 @@ def test_more_workers_than_the_cluster_has_room_for_are_refused(tmp_path: Path, 
 # -- the command line -------------------------------------------------------------------------------------------------
 
 
-def command(*arguments: object) -> "subprocess.Popen[str]":
+def command(*arguments: object, environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
     """A command of its own session, with signals as a terminal would have them."""
     return subprocess.Popen(
         [sys.executable, "-m", "ramify.cli.main", *map(str, arguments)],
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -287,18 +289,69 @@ def test_ctrl_c_leaves_no_traceback(tmp_path: Path, slow: RunConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "message"),
+    ("address", "code", "message"),
     [
-        ("127.0.0.1:1", "at '127.0.0.1:1' cannot be joined: nobody answers there"),
-        ("ray://127.0.0.1:10001", "the address of the cluster itself is needed"),
-        ("nowhere", "the address of the cluster itself is needed"),
+        ("127.0.0.1:1", 3, "at '127.0.0.1:1' cannot be joined: nobody answers there: [Errno 111] Connection refused"),
+        ("no.such.host.invalid:6379", 3, "at 'no.such.host.invalid:6379' cannot be joined: nobody answers there"),
+        ("auto", 3, "at 'auto' cannot be joined: Could not find any running Ray instance."),
+        ("ray://127.0.0.1:10001", 2, "the address of the cluster itself is needed"),
+        ("nowhere", 2, "the address of the cluster itself is needed"),
     ],
 )
-def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, address: str, message: str) -> None:
-    code, _, err = said(command("rollout", "--ray", address, "--engine", "scripted", "--out", tmp_path / "run"))
-    assert code == 2
-    assert message in err
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, address: str, code: int, message: str) -> None:
+    refused(tmp_path, address, code, message)
+
+
+def refused(tmp_path: Path, address: str, code: int, message: str) -> None:
+    """Assert that a run on the cluster at an address does not start, and how it says so."""
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    arguments = ("rollout", "--ray", address, "--engine", "scripted", "--out", tmp_path / "run")
+    process = command(*arguments, environment=environment)
+    found, _, err = said(process)
+    assert (found, message in err, "Traceback" in err) == (code, True, False), err
+    assert code == 2 or "ray start --head" in err
     assert not (tmp_path / "run").exists()
+    assert left_behind(process) == []
+
+
+def test_a_cluster_of_another_version_is_refused_in_rays_own_words(tmp_path: Path, cluster: str) -> None:
+    from ray._private.ray_constants import KV_NAMESPACE_CLUSTER as space
+    from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
+
+    key = b"CLUSTER_METADATA"
+    metadata = _internal_kv_get(key, namespace=space)
+    other = msgspec.json.encode({**msgspec.json.decode(metadata), "ray_version": "1.0.1"})
+    _internal_kv_put(key, other, overwrite=True, namespace=space)
+    try:
+        refused(tmp_path, cluster, 3, "cannot be joined: Version mismatch: The cluster was started with:")
+    finally:
+        _internal_kv_put(key, metadata, overwrite=True, namespace=space)
+
+
+def test_an_address_where_something_else_listens_is_refused_within_a_minute(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        refused(tmp_path, f"127.0.0.1:{other.getsockname()[1]}", 3, "what answers there is no Ray cluster")
+
+
+def test_a_cluster_that_cannot_be_begun_here_is_said(tmp_path: Path) -> None:
+    (tmp_path / "full").write_text("")
+    environment = {**os.environ, "RAY_TMPDIR": str(tmp_path / "full"), "RAY_ADDRESS": ""}
+    process = command("rollout", "--ray", "--engine", "scripted", "--out", tmp_path / "run", environment=environment)
+    code, _, err = said(process)
+    assert (code, "a Ray cluster cannot be begun here: " in err, "Traceback" in err) == (3, True, False), err
+    assert left_behind(process) == []
+
+
+@pytest.mark.parametrize("after_s", [0.3, 0.8, 1.5, 2.5, 3.5])
+def test_ctrl_c_while_ray_starts_leaves_no_traceback(tmp_path: Path, slow: RunConfig, after_s: float) -> None:
+    process = command("rollout", "--ray", "--workers", 2, *flags(slow, tmp_path), "--out", tmp_path / "run")
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(after_s)
+    os.killpg(process.pid, signal.SIGINT)
+    code, out, err = said(process)
+    assert (code, out) == (130, "")
+    assert "Traceback" not in err, err
+    assert left_behind(process) == []
 
 
 def test_nothing_is_held_on_the_cluster_behind_a_run(cluster: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +255,82 @@ def test_impossible_settings_are_refused(options: dict[str, int], message: str) 
         RetrieverServer(memory_index(PASSAGES), **options)
     with pytest.raises(ConfigError, match="impossible limits"):
         ServerLimits(max_queries=0)
+
+
+# -- clients that are slow --------------------------------------------------------------------------------------------
+
+
+SLOW = ServerLimits(header_s=0.5, body_s=0.5, max_connections=20, max_body_bytes=1000, max_held_bytes=2000)
+HEADER = b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 19\r\n\r\n"
+
+
+async def dripped(server: RetrieverServer, said: bytes, *, begin: bytes = b"") -> bytes:
+    """What the server answers to one that says a byte every 50 ms until the connection is closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+    answer = asyncio.ensure_future(reader.read())
+    try:
+        writer.write(begin)
+        for byte in said:
+            if answer.done():
+                break
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.05)
+        return await asyncio.wait_for(answer, 5)
+    except ConnectionError:
+        return b""
+    finally:
+        answer.cancel()
+        writer.close()
+
+
+async def test_a_header_that_comes_byte_by_byte_is_cut_at_its_deadline() -> None:
+    async with serving(limits=SLOW) as (server, _):
+        began = asyncio.get_running_loop().time()
+        assert await dripped(server, HEADER) == b""
+        assert asyncio.get_running_loop().time() - began < 2
+
+
+async def test_a_second_header_on_a_connection_has_the_same_deadline() -> None:
+    async with serving(limits=SLOW) as (server, _):
+        began = asyncio.get_running_loop().time()
+        answer = await dripped(server, HEADER, begin=HEADER + b'{"queries":["one"]}')
+        assert answer.startswith(b"HTTP/1.1 200 OK") and answer.count(b"HTTP/1.1") == 1
+        assert asyncio.get_running_loop().time() - began < 2
+
+
+async def test_a_body_that_comes_byte_by_byte_is_refused_at_its_deadline() -> None:
+    async with serving(limits=SLOW) as (server, _):
+        began = asyncio.get_running_loop().time()
+        answer = await dripped(server, b" " * 200, begin=HEADER.replace(b"19", b"900"))
+        assert answer.startswith(b"HTTP/1.1 408") and b"the body did not come within 0.5 s" in answer
+        assert asyncio.get_running_loop().time() - began < 3
+
+
+async def test_clients_without_end_that_are_slow_keep_nobody_else_out() -> None:
+    async with serving(limits=SLOW) as (server, session):
+        slow = [asyncio.ensure_future(dripped(server, HEADER)) for _ in range(200)]
+        await asyncio.sleep(0.1)
+        for _ in range(10):
+            async with session.post(f"{server.url}/retrieve", json={"queries": ["one"]}) as response:
+                assert response.status == 200
+        await asyncio.gather(*slow)
+
+
+async def test_bodies_that_are_too_much_together_are_refused() -> None:
+    async with serving(limits=replace(SLOW, body_s=3.0)) as (server, session):
+        body = b" " * 900
+        head = HEADER.replace(b"19", b"990")
+        slow = [asyncio.ensure_future(dripped(server, b" " * 20, begin=head + body)) for _ in range(4)]
+        answers = await asyncio.gather(*slow)
+        assert any(answer.startswith(b"HTTP/1.1 503") and b"ask again" in answer for answer in answers)
+        async with session.post(f"{server.url}/retrieve", json={"queries": ["one"]}) as response:
+            assert response.status == 200
+
+
+async def test_a_search_takes_as_long_as_it_needs() -> None:
+    held = Held()
+    async with serving(held, limits=SLOW) as (server, session):
+        asking = asyncio.ensure_future(session.post(f"{server.url}/retrieve", json={"queries": ["slow"]}))
+        await asyncio.sleep(1.5)
+        held.go_on.set()
+        assert (await asking).status == 200

@@ -12,6 +12,7 @@ from ramify.core.errors import (
     RamifyError,
     StoreError,
     ToolError,
+    Unavailable,
     WorkersDown,
 )
 from ramify.core.stop import ANSWERED
@@ -29,7 +30,8 @@ class ExitCode(IntEnum):
     CONFIG = 2
     """The command line, the configuration or a plug-in is wrong; nothing was started."""
     ENVIRONMENT = 3
-    """An engine, a sandbox, an extra or a run folder cannot be used; `ramify doctor` says what is missing."""
+    """An engine, a Ray cluster, a sandbox, an extra or a run folder cannot be used; `ramify doctor` says what is
+    missing."""
     BUDGET = 4
     """The budget ran out before any path ended by itself."""
     CHECK = 5
@@ -58,7 +60,7 @@ def code_of_error(error: RamifyError) -> ExitCode:
         case StoreError():
             is_disk = isinstance(error.__cause__, OSError) and error.__cause__.errno in DISK_FAULTS
             return ExitCode.SAVED if is_disk else ExitCode.ENVIRONMENT
-        case EngineError() | ToolError() | JudgeError():
+        case Unavailable() | EngineError() | ToolError() | JudgeError():
             return ExitCode.ENVIRONMENT
         case _:
             return ExitCode.CONFIG

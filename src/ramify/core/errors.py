@@ -9,6 +9,7 @@
     ├── ToolError       recorded on the tree as an observation or a stop word
     ├── JudgeError      recorded on the tree as a `Failed` outcome
     ├── WorkersDown     the processes that share a run keep dying: it stops, and can be resumed (exit code 75)
+    ├── Unavailable     something outside that the command needs cannot be had now (exit code 3)
     ├── StoreError      the run folder cannot be read, written or shared
     │   └── FolderBusy  another process writes it
     └── ExportError     a finished tree cannot become the rows asked for
@@ -73,6 +74,10 @@ class JudgeError(RamifyError):
 
 class WorkersDown(RamifyError):
     """A process that grows a part of a run dies every time it is started and makes no progress."""
+
+
+class Unavailable(RamifyError):
+    """Something outside that the command needs cannot be had now: a cluster that does not answer, open files."""
 
 
 class StoreError(RamifyError):

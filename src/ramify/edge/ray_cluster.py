@@ -7,14 +7,18 @@ the control server has.
 
 import asyncio
 import os
+import platform
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any, Final
 
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, Unavailable
 from ramify.edge.stdio_guard import descendants, processes
 
 OBJECT_STORE_BYTES: Final = 80 * 2**20
@@ -23,6 +27,9 @@ it."""
 ANSWER_S: Final = 10.0
 """Timeout for a cluster to accept a connection."""
 MAX_PORT: Final = 65535
+HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""What a client of HTTP/2 says first, with an empty SETTINGS frame."""
+FRAME_HEADER_BYTES: Final = 9
 SETTINGS: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -52,30 +59,80 @@ def library() -> Any:
 @contextmanager
 def joined(address: str | None, num_workers: int | None) -> Iterator[None]:
     """Connect to a cluster: the one at `address`, the one this process is already connected to, or a new one here with
-    room for the workers, which ends with the context."""
+    room for the workers, which ends with the context. Raises `Unavailable`, with Ray's own words, if there is none."""
     ray = library()
     if ray.is_initialized():
         yield
         return
     before = _children()
-    quiet = {"log_to_driver": False, "logging_level": "CRITICAL", "include_dashboard": False}
+    if address is not None:
+        _check_address(address)
     try:
-        if address is None:
-            ray.init("local", num_cpus=num_workers or _own_cpus(), object_store_memory=OBJECT_STORE_BYTES, **quiet)
-        else:
-            _check_address(address)
-            ray.init(address, **quiet)
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        ray.shutdown()
-        where = "cannot be begun here" if address is None else f"at {address!r} cannot be joined"
-        raise ConfigError(f"a Ray cluster {where}: {error}") from error
+        with _interrupts_kept():
+            _init(ray, address, num_workers)
+    except BaseException as error:
+        _leave(ray, set() if address is not None else _children() - before)
+        if not isinstance(error, Exception):
+            raise
+        raise Unavailable(_refusal(ray, address, str(error).strip() or type(error).__name__)) from error
     began = _children() - before if address is None else set[int]()
     try:
         yield
     finally:
-        began |= {process.id for pid in began for process in descendants(pid)}
-        ray.shutdown()
-        _kill_left(began)
+        _leave(ray, began | {process.id for pid in began for process in descendants(pid)})
+
+
+def _init(ray: Any, address: str | None, num_workers: int | None) -> None:
+    quiet = {"log_to_driver": False, "logging_level": "CRITICAL", "include_dashboard": False}
+    if address is None:
+        ray.init("local", num_cpus=num_workers or _own_cpus(), object_store_memory=OBJECT_STORE_BYTES, **quiet)
+    else:
+        ray.init(address, **quiet)
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Raise Ctrl-C at the end where it was lost inside: Python prints and drops what is raised in a hook of `fork`, and
+    Ray starts many processes."""
+    before, shown = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    heard: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        before(number, frame)
+
+    def show(dropped: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(dropped.exc_value, KeyboardInterrupt):
+            shown(dropped)
+
+    signal.signal(signal.SIGINT, hear)
+    sys.unraisablehook = show
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        sys.unraisablehook = shown
+    if heard:
+        raise KeyboardInterrupt
+
+
+def _leave(ray: Any, began: set[int]) -> None:
+    ray.shutdown()
+    _kill_left(began)
+
+
+def _refusal(ray: Any, address: str | None, why: str) -> str:
+    """Why there is no cluster, in Ray's words, and what to do."""
+    versions = f"Ray {ray.__version__} and Python {platform.python_version()}"
+    if address is None:
+        return f"a Ray cluster cannot be begun here: {why}\n`ray start --head` shows more of it; this is {versions}"
+    return (
+        f"the Ray cluster at {address!r} cannot be joined: {why}\nstart one there by `ray start --head`, with "
+        f"{versions} as here; without an address, one is begun on this machine"
+    )
 
 
 def _children() -> set[int]:
@@ -146,8 +203,8 @@ def _is_listening(address: str) -> bool:
 
 
 def _check_address(address: str) -> None:
-    """Raise `ConfigError` for text that is no address, and `OSError` if nobody listens there: Ray would try for
-    minutes."""
+    """Raise `ConfigError` for text that is no address, and `Unavailable` if nobody listens there, or something that
+    speaks another protocol: Ray would try for minutes."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -156,9 +213,23 @@ def _check_address(address: str) -> None:
             f"Ray at {address!r}: the address of the cluster itself is needed, as in 10.0.0.7:6379, or auto"
         )
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S) as there:
+            why = None if _speaks_grpc(there) else "what answers there is no Ray cluster: it does not speak gRPC"
     except OSError as error:
-        raise ConnectionError(f"nobody answers there: {error}") from error
+        raise Unavailable(_refusal(library(), address, f"nobody answers there: {error}")) from error
+    if why is not None:
+        raise Unavailable(_refusal(library(), address, why))
+
+
+def _speaks_grpc(there: socket.socket) -> bool:
+    """Whether the first that the other side says is the SETTINGS frame of HTTP/2. With TLS it is not asked."""
+    if os.environ.get("RAY_USE_TLS", "0").lower() in {"1", "true"}:
+        return True
+    try:
+        there.sendall(HTTP2_PREFACE)
+        return there.recv(FRAME_HEADER_BYTES, socket.MSG_WAITALL)[3:4] == b"\x04"
+    except OSError:
+        return False
 
 
 def num_cpus() -> int:

@@ -3,7 +3,7 @@
 It uses the same environment (sandboxed, `trim_blocks`, `lstrip_blocks`, loop controls, JSON without escapes, `{%
 generation %}`), the same files in the same order of precedence, and the same special tokens as variables (transformers
 `utils/chat_template_utils.py`). One difference is deliberate: there is no clock. `strftime_now` exists only if a date
-is given. Any error in a template or its files becomes a `ConfigError`.
+is given. A template has a budget (`template_budget.py`). Any error in a template or its files becomes a `ConfigError`.
 """
 
 import json
@@ -12,9 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ramify.core.errors import ConfigError, nearest
+from ramify.edge.error_text import error_text
+
+if TYPE_CHECKING:
+    from ramify.engines.template_budget import TemplateMeter
 
 CONFIG: Final = "tokenizer_config.json"
 TEMPLATE_FILE: Final = "chat_template.jinja"
@@ -38,24 +42,43 @@ class ChatTemplate:
         date: str | None = None,
     ) -> None:
         jinja2 = _jinja2()
+        from ramify.engines.template_budget import MAX_SOURCE
+
+        if len(source) > MAX_SOURCE:
+            raise ConfigError(
+                f"{name} is no chat template: it has {len(source):,} characters, more than {MAX_SOURCE:,}"
+            )
         self._name = name
         self._variables = dict(variables or {})
+        self._environment: Any = _environment(jinja2, _today(date))
         try:
-            self._template: Any = _environment(jinja2, _today(date)).from_string(source)
+            self._template: Any = self._environment.from_string(source)
         except jinja2.TemplateError as error:
             line = f" line {error.lineno}:" if isinstance(error, jinja2.TemplateSyntaxError) else ""
             raise ConfigError(f"{name} is no chat template:{line} {error}") from error
+        except Exception as error:  # boundary: Jinja and Python raise much else for what is nested too deep
+            raise ConfigError(f"{name} is no chat template: {error_text(error)}") from error
 
     def __call__(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], has_header: bool
     ) -> str:
         """The conversation as text; `has_header` adds the header of the next turn. Raises `ConfigError`."""
+        from ramify.engines.template_budget import OverBudget
+
         plain = json.loads(json.dumps({"messages": list(messages), "tools": list(tools) or None}))
+        self._environment.meter.reset()
         try:
             return self._template.render(**{**self._variables, **plain, "add_generation_prompt": has_header})
+        except OverBudget as error:
+            raise ConfigError(f"{self._name} is over its budget: {error}") from error
         except Exception as error:  # boundary: a template is foreign code
             hint = "; give it a date: format_options.date" if "strftime_now" in str(error) else ""
             raise ConfigError(f"{self._name} raises {type(error).__name__}: {error}{hint}") from error
+
+    @property
+    def spent(self) -> "TemplateMeter":
+        """What the last rendering spent."""
+        return self._environment.meter
 
 
 def load_template(
@@ -166,6 +189,7 @@ def _jinja2() -> Any:
 
 def _environment(jinja2: Any, strftime: Callable[[str], str] | None) -> Any:
     """The Jinja environment that chat templates expect."""
+    from ramify.engines.template_budget import CountedEnvironment
 
     class Generation(jinja2.ext.Extension):
         """`{% generation %}` marks the model's text for trainers; here only its content is rendered."""
@@ -183,10 +207,10 @@ def _environment(jinja2: Any, strftime: Callable[[str], str] | None) -> Any:
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    environment = CountedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
     )
-    environment.filters["tojson"] = _tojson
+    environment.filters["tojson"] = environment.counted("tojson", _tojson)
     environment.globals["raise_exception"] = raise_exception
     if strftime is not None:
         environment.globals["strftime_now"] = strftime

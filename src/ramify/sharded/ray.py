@@ -48,7 +48,8 @@ def rollout(
     """Grow a run into the new folder `out` with Ray actors, one per shard.
 
     `address` of a running cluster; None = start one here, and stop it at the end. `num_workers` None = the cluster's
-    number of CPUs. Raises `ConfigError` before anything starts, and what `ShardedRun.grow` raises.
+    number of CPUs. Raises `ConfigError` before anything starts, `Unavailable` if there is no such cluster, and
+    what `ShardedRun.grow` raises.
     """
     out = out.absolute()
     check_shareable(config)

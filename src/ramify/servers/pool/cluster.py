@@ -58,7 +58,7 @@ def clustered(
     care: Care | None = None,
 ) -> SelfServed:
     """The engines of a pool as the replicas of one engine. It joins the cluster when it connects; that raises
-    `ConfigError` if Ray is missing, no cluster answers or the engines do not fit."""
+    `ConfigError` if Ray is missing or the engines do not fit, and `Unavailable` if no cluster answers."""
 
     async def pool(observe: Callable[[Event], None]) -> ServerPool:
         logs = log_folder(launch.config.logs)
@@ -86,8 +86,8 @@ class Cluster:
     @classmethod
     def opened(cls, config: PoolConfig) -> "Cluster":
         """Join the cluster, hold the bundles, and make the plan from where the bundles are and which ports are free
-        there. Blocks for seconds. Raises `ConfigError` if Ray is missing, no cluster answers, or there is too little
-        room (with the numbers)."""
+        there. Blocks for seconds. Raises `ConfigError` if Ray is missing or there is too little room (with
+        the numbers), and `Unavailable` if no cluster answers."""
         ray = library()
         with ExitStack() as held:
             held.enter_context(joined(config.ray or "auto", None))
