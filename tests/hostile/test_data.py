@@ -225,6 +225,15 @@ def test_gold_answers_of_another_file_are_not_exported(tmp_path: Path, capsys: p
     jsonl(path, [{"question": "b?", "answer": GOLD}, {"question": "a?", "answer": GOLD}])
     said = ramify(capsys, *export, "--force")
     assert said.code != 0 and "has changed since the run began" in said.err
+    jsonl(path, [{"question": "a?", "answer": GOLD}, {"question": "b?", "answer": "another"}])
+    said = ramify(capsys, *export, "--force")
+    assert said.code != 0 and "the gold answers" in said.err and "--accept data" in said.err
+    assert ramify(capsys, *export, "--force", "--accept", "data").code == 0
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text("utf-8").splitlines()]
+    assert {row["public"]["answer"] for row in rows} == {GOLD, "another"}
+    assert all("data that had changed" in " ".join(row["reasons"]) for row in rows)
+    said = ramify(capsys, *export[:-2], "--force", "--accept", "data")
+    assert said.code == 2 and "--accept data" in said.err and "gold" in said.err
     path.unlink()
     said = ramify(capsys, *export, "--force")
     assert said.code == 2 and f"{path} cannot be read" in said.err

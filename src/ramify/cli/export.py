@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--per-tree", type=int, metavar="N", help="exactly N rows per tree, for trainers with positional groups"
     )
+    parser.add_argument(
+        "--accept", choices=["data"], help="with gold=NAME: take gold answers from data that has changed since the run"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the format")
     add_json_flag(parser)
 
@@ -43,13 +46,19 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     if takes_trees and options.per_tree is not None:
         raise ConfigError(f"--per-tree {options.per_tree}: {options.to!r} is made of trees, not of rows")
     settings = _settings(write, options.to, options.set)
+    gold = None if takes_trees else settings.get("gold")
+    if options.accept is not None and gold is None:
+        raise ConfigError(
+            f"--accept {options.accept}: only gold answers are read from the data again; add --set gold=NAME"
+        )
     saved = saved_run(options)
     files = files_of(write, options.out)
     refuse_files(files, data=saved.config.data.path, is_forced=options.force)
     if takes_trees:
         saved.refuse_unread_text(f"export {options.to!r}")
-    gold = None if takes_trees else settings.get("gold")
-    source = saved.marked_trees() if takes_trees else saved.rows(per_tree=options.per_tree, gold=gold)
+    accept = () if options.accept is None else (options.accept,)
+    wanted = {"per_tree": options.per_tree, "gold": gold, "accept": accept}
+    source = saved.marked_trees() if takes_trees else saved.rows(**wanted)
     number = _written(partial(write, source, options.out, **settings), options.to, write)
     mark(files)
     for gap in saved.gaps():

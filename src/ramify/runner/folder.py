@@ -32,7 +32,7 @@ from ramify.runner.run import Run
 from ramify.runner.scheduler import TooManyFailures
 from ramify.runner.tools import isolation_of
 from ramify.store.commit import Writing
-from ramify.store.journal import damaged_header, is_begun, last_accepted
+from ramify.store.journal import accepted_in, damaged_header, is_begun
 from ramify.store.layout import JOURNAL, is_sharded, shard_of, shard_path
 from ramify.store.plain_file import refuse_link
 from ramify.store.records import Accepted, Header, ReadingValue, ShardValue, WeightsValue
@@ -262,8 +262,8 @@ def settle_shards(
     for shard in folder.shards:
         path = shard_path(folder.path, shard.index)
         has_begun = is_begun(path / JOURNAL)
-        before = last_accepted(path / JOURNAL) if has_begun else None
-        known = folder.header.inputs if before is None else before.inputs
+        before = [record.inputs for record in accepted_in(path / JOURNAL)] if has_begun else []
+        known = before[-1] if before else folder.header.inputs
         accepted = check_inputs(folder.path, known, now, is_own=is_own, accept=accept)
         if accepted is not None:
             with closing(_shard_store(folder, shard, has_begun=has_begun)) as store:
