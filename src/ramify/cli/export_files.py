@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ExportError
-from ramify.store.layout import JOURNAL, LAYOUT, LAYOUT_DRAFT, SHARDS
+from ramify.store.journal import COPY
+from ramify.store.layout import JOURNAL, LAYOUT, LAYOUT_COPY, LAYOUT_DRAFT, SHARDS
 from ramify.store.store import CONFIGS, LOG
 
 SCHEMA = "ramify.export-file/1"
-RUN_FILES = frozenset({SHARDS, LAYOUT, LAYOUT_DRAFT, LOG, *CONFIGS})
+RUN_FILES = frozenset({SHARDS, LAYOUT, LAYOUT_COPY, LAYOUT_DRAFT, COPY, LOG, *CONFIGS})
 
 
 def files_of(write: Callable[..., Any], out: Path) -> list[Path]:
