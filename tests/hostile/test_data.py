@@ -167,6 +167,23 @@ def test_every_question_is_asked_from_python(tmp_path: Path) -> None:
         assert not any(GOLD in json.dumps(dict(row.public)) for row in done.rows())
 
 
+def test_a_call_from_python_logs_what_it_reads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A call from Python logs the columns and the judge that were chosen, once, and its result holds them."""
+    path = jsonl(tmp_path / "q.jsonl", [{"prompt": "a?", "gold": GOLD, "copy\n": GOLD}])
+    settings: dict[str, Any] = {"engine": Scripted(), "strategy__options": {"n": 1}}
+    with caplog.at_level("INFO", logger="ramify"):
+        done = library.rollout_sync(data=path, **settings)
+        library.rollout_sync(task="hops", prompts=1, **settings)
+        library.rollout_sync(["a?"], data=path, **settings)
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "ramify"]
+    assert said == (
+        f"data: 1 problems of {path}; question: 'prompt'; gold answer: 'gold' (secret); judge: exact; "
+        "kept secret too: 'copy\\n'"
+    )
+    data = done.config.data
+    assert (data.question, data.answer, data.judge, data.secret) == ("prompt", "gold", "exact", ("copy\n",))
+
+
 def test_a_task_without_a_judge_says_so_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Questions without gold answers are grown with a warning that nothing judges them."""
     path = jsonl(tmp_path / "q.jsonl", [{"question": "a?", "kind": "x"}])
