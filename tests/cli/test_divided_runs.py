@@ -55,6 +55,21 @@ def test_every_shard_is_repaired(half: Path, capsys: pytest.CaptureFixture[str])
     assert ramify(capsys, "check", half).code == 0
 
 
+def test_a_divided_run_with_a_damaged_layout_is_read_resumed_and_repaired(
+    half: Path, capsys: pytest.CaptureFixture[str]
+):
+    text = (half / "shards.json").read_bytes()
+    (half / "shards.json").write_bytes(text.replace(b'"num_shards": 2', b'"num_shards": 3'))
+    said = ramify(capsys, "check", half)
+    assert said.code == 5 and "shards.json is damaged" in said.out and f"ramify repair {half}" in said.out
+    said = ramify(capsys, "resume", half, "--json")
+    assert (said.code, said.json["trees"]) == (0, 7) and "shards.json is damaged" in said.err
+    said = ramify(capsys, "repair", half)
+    assert said.code == 0 and "shards.json was damaged and is written again" in said.err
+    assert (half / "shards.json").read_bytes() == text
+    assert ramify(capsys, "check", half).code == 0
+
+
 def test_workers_need_ray_to_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "run"
     said = ramify(capsys, "rollout", *SCRIPTED, "--workers", 2, "--out", out)

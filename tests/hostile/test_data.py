@@ -167,6 +167,23 @@ def test_every_question_is_asked_from_python(tmp_path: Path) -> None:
         assert not any(GOLD in json.dumps(dict(row.public)) for row in done.rows())
 
 
+def test_a_call_from_python_logs_what_it_reads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A call from Python logs the columns and the judge that were chosen, once, and its result holds them."""
+    path = jsonl(tmp_path / "q.jsonl", [{"prompt": "a?", "gold": GOLD, "copy\n": GOLD}])
+    settings: dict[str, Any] = {"engine": Scripted(), "strategy__options": {"n": 1}}
+    with caplog.at_level("INFO", logger="ramify"):
+        done = library.rollout_sync(data=path, **settings)
+        library.rollout_sync(task="hops", prompts=1, **settings)
+        library.rollout_sync(["a?"], data=path, **settings)
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "ramify"]
+    assert said == (
+        f"data: 1 problems of {path}; question: 'prompt'; gold answer: 'gold' (secret); judge: exact; "
+        "kept secret too: 'copy\\n'"
+    )
+    data = done.config.data
+    assert (data.question, data.answer, data.judge, data.secret) == ("prompt", "gold", "exact", ("copy\n",))
+
+
 def test_a_task_without_a_judge_says_so_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Questions without gold answers are grown with a warning that nothing judges them."""
     path = jsonl(tmp_path / "q.jsonl", [{"question": "a?", "kind": "x"}])
@@ -225,6 +242,15 @@ def test_gold_answers_of_another_file_are_not_exported(tmp_path: Path, capsys: p
     jsonl(path, [{"question": "b?", "answer": GOLD}, {"question": "a?", "answer": GOLD}])
     said = ramify(capsys, *export, "--force")
     assert said.code != 0 and "has changed since the run began" in said.err
+    jsonl(path, [{"question": "a?", "answer": GOLD}, {"question": "b?", "answer": "another"}])
+    said = ramify(capsys, *export, "--force")
+    assert said.code != 0 and "the gold answers" in said.err and "--accept data" in said.err
+    assert ramify(capsys, *export, "--force", "--accept", "data").code == 0
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text("utf-8").splitlines()]
+    assert {row["public"]["answer"] for row in rows} == {GOLD, "another"}
+    assert all("data that had changed" in " ".join(row["reasons"]) for row in rows)
+    said = ramify(capsys, *export[:-2], "--force", "--accept", "data")
+    assert said.code == 2 and "--accept data" in said.err and "gold" in said.err
     path.unlink()
     said = ramify(capsys, *export, "--force")
     assert said.code == 2 and f"{path} cannot be read" in said.err

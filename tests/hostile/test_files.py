@@ -95,6 +95,23 @@ def test_force_replaces_what_an_export_made(judged: Path, tmp_path: Path, capsys
     assert (np.load(tmp_path / "r.npz")["responses"] == 7).any()
 
 
+def test_an_export_of_ones_own_hands_force_on(judged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plug-in that calls a built-in exporter replaces what an export made under `--force`, and nothing else."""
+    call = "    return jsonl.write(rows, path{0})\n"
+    for name, taken, given in (("forced", ", *, force: bool = False", ", force=force"), ("plain", "", "")):
+        plugin = f"from ramify.rows import jsonl\n\n\ndef write(rows, path{taken}):\n{call.format(given)}"
+        (tmp_path / f"{name}.py").write_text(plugin, "utf-8")
+        export = ("export", judged, "--to", f"{tmp_path / name}.py:write", "--out", tmp_path / f"{name}.jsonl")
+        assert ramify(capsys, *export).code == 0
+        assert ramify(capsys, *export).code == 2
+        assert ramify(capsys, *export, "--force").code == (0 if taken else 2)
+        (tmp_path / f"{name}.jsonl").write_text("mine", "utf-8")
+        assert ramify(capsys, *export, "--force").code == 2
+        assert (tmp_path / f"{name}.jsonl").read_text("utf-8") == "mine"
+    said = ramify(capsys, *export, "--set", "force=true")
+    assert said.code == 2 and "--force" in said.err
+
+
 @pytest.mark.parametrize("inside", ["journal/rows.jsonl", "journal/000000.jsonl", "config.toml", "log.jsonl"])
 def test_an_export_writes_no_file_of_a_run(
     inside: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -124,8 +124,8 @@ WRITERS = pytest.mark.parametrize(
 def test_equal_rows_give_equal_bytes(write: Callable[..., int], name: str, tmp_path: Path) -> None:
     rows = batch_of([1, 2])
     written: list[list[bytes]] = []
-    for _ in range(2):
-        assert write(rows, tmp_path / name) == len(rows)
+    for is_there in (False, True):
+        assert write(rows, tmp_path / name, force=is_there) == len(rows)
         written.append([path.read_bytes() for path in sorted(tmp_path.iterdir())])
     assert written[0] == written[1]
 

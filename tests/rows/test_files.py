@@ -97,11 +97,15 @@ def test_a_file_that_cannot_be_whole_is_not_there(export, tmp_path: Path) -> Non
         raise ExportError("the next tree has no rewards")
 
     target = tmp_path / "rows"
-    target.write_text("what was there before")
     with pytest.raises(ExportError, match="no rewards"):
         export(rows(), target)
-    assert target.read_text() == "what was there before"
-    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
+    assert not list(tmp_path.iterdir())
+    export(rows_of(nested()), target)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ExportError, match="no rewards"):
+        export(rows(), target, force=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert set(before) == {"rows", ".rows.export"}
 
 
 @pytest.mark.parametrize("export", [jsonl.write, parquet.write, arrays.write])
@@ -143,5 +147,5 @@ def test_arrays_are_written_as_they_are(tmp_path: Path) -> None:
         assert np.array_equal(saved["input_ids"], arrays.padded(rows).input_ids)
         assert saved["uids"].tolist() == ["p"] * 5
     first = (tmp_path / "rows.npz").read_bytes()
-    arrays.write(rows, tmp_path / "rows.npz")
+    arrays.write(rows, tmp_path / "rows.npz", force=True)
     assert (tmp_path / "rows.npz").read_bytes() == first

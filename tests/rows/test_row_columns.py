@@ -140,7 +140,7 @@ def columns(export: str, made: Row, folder: Path) -> dict[str, str]:
     path = folder / {"parquet": "rows.parquet"}.get(export, "rows.npz")
     if export in ("jsonl", "slime", "slime_train"):
         path = path.with_suffix(".jsonl")
-    plugins.find("export", export)([made], path)
+    plugins.find("export", export)([made], path, force=True)
     found: dict[str, Any] = {}
     if path.suffix == ".npz":
         with np.load(path) as arrays:

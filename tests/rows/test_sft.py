@@ -114,4 +114,4 @@ def test_lines_hold_tokens_and_messages(tmp_path: Path) -> None:
     assert first["input_ids"] == [*b"go: ab=c"]
     assert first["loss_mask"] == [0, 0, 0, 0, 1, 1, 0, 1]
     assert (first["uid"], first["reward"]) == ("p", None)
-    assert write([nested()], tmp_path / "sft.jsonl", leaves="best", num_leaves=2) == 2
+    assert write([nested()], tmp_path / "sft.jsonl", leaves="best", num_leaves=2, force=True) == 2

@@ -8,7 +8,7 @@ import pytest
 from ramify import rollout_sync
 from ramify.config.configure import resolve
 from ramify.core.errors import ExportError
-from ramify.runner.folder import begin
+from ramify.runner.folder import begin, resume
 from ramify.runner.saved import Saved
 
 
@@ -27,6 +27,53 @@ def test_the_rows_of_a_run_hold_the_secret_that_is_asked_for(tmp_path: Path) -> 
         assert [row.public for row in saved.rows(gold=name)] == [{name: "x"}, {name: ["y", "z"]}]
     with pytest.raises(ExportError, match="no such secret; it has 'answer', 'gold'"):
         list(saved.rows(gold="solution"))
+
+
+def written(path: Path, *golds: str) -> None:
+    path.write_text(
+        "".join(f'{{"question": "what is {i} and 1?", "gold": "{gold}"}}\n' for i, gold in enumerate(golds))
+    )
+
+
+def test_gold_answers_that_were_edited_since_are_refused_or_marked(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    written(path, "1", "2")
+    saved = begun(tmp_path, data__path=str(path))
+    written(path, "1", "3")
+    with pytest.raises(ExportError, match=r"q\.jsonl has changed since the run began: the gold answers; .*accept"):
+        list(saved.rows(gold="gold"))
+    assert len(list(saved.rows())) == 2
+    rows = list(saved.rows(gold="gold", accept=["data"]))
+    assert [row.public["gold"] for row in rows] == ["1", "3"]
+    assert all("gold answers were read again from data that had changed" in " ".join(row.reasons) for row in rows)
+    assert not any(row.is_unbiased for row in rows)
+
+
+def test_gold_answers_of_a_run_that_went_on_with_others_are_no_longer_of_all_its_trees(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    written(path, "1", "2")
+    saved = begun(tmp_path, data__path=str(path))
+    written(path, "1", "3")
+    resume(saved.path, accept=["data"])
+    for golds in (("1", "2"), ("1", "3")):
+        written(path, *golds)
+        with pytest.raises(ExportError, match="the gold answers"):
+            list(saved.rows(gold="gold"))
+        assert len(list(saved.rows(gold="gold", accept=["data"]))) == 2
+
+
+def test_a_run_of_somebody_else_has_gold_answers_that_cannot_be_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "q.jsonl"
+    written(path, "1", "2")
+    saved = begun(tmp_path, data__path=str(path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+    assert len(list(saved.rows(gold="gold"))) == 2
+    written(path, "1")
+    path.write_text(path.read_text() + '{"question": "another?", "gold": "2"}\n')
+    with pytest.raises(ExportError, match="the questions, their ids"):
+        list(saved.rows(gold="gold"))
 
 
 def test_the_secrets_of_a_built_in_task_are_made_again(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.sharded.divided import config, divided, exported, is_locked
 
 from ramify.cli.exit_codes import ExitCode, code_of_error
 from ramify.config.configure import from_toml
-from ramify.core.errors import ConfigError, EnginesDown, FolderBusy, RamifyError, StoreError, WorkersDown
+from ramify.core.errors import ConfigError, EnginesDown, ExportError, FolderBusy, RamifyError, StoreError, WorkersDown
 from ramify.core.problem import Problem
 from ramify.core.shard import Portion, Shard, shards_of
 from ramify.runner import loop
@@ -455,3 +455,5 @@ def test_a_divided_run_knows_its_inputs(tmp_path: Path) -> None:
     reasons = {row.uid: " ".join(row.reasons) for row in Saved.open(tmp_path / "run").rows()}
     assert {uid for uid, reason in reasons.items() if "other data" in reason} == {"1", "2"}
     resume(tmp_path / "run")
+    with pytest.raises(ExportError, match="the gold answers"):
+        list(Saved.open(tmp_path / "run").rows(gold="gold"))

@@ -9,7 +9,17 @@ import pytest
 from ramify.core.errors import ConfigError, FolderBusy, StoreError
 from ramify.core.problem import Problem
 from ramify.core.shard import WHOLE, Portion, Shard, shards_of
-from ramify.store.layout import LAYOUT, SHARDS, is_sharded, layout_of, parts, records, shard_path
+from ramify.store.layout import (
+    LAYOUT,
+    LAYOUT_COPY,
+    SHARDS,
+    is_sharded,
+    layout_of,
+    parts,
+    read_by_copy,
+    records,
+    shard_path,
+)
 from ramify.store.records import Header, OpenedRecord, ShardValue
 from ramify.store.shards import ShardedFolder
 from ramify.store.store import FolderStore, header_and_config, load, stream
@@ -123,6 +133,7 @@ def test_a_crash_before_the_layout_was_whole_leaves_a_folder_that_counts_as_new(
 def test_a_spoilt_layout_is_named(tmp_path: Path, text: bytes):
     path = begun(tmp_path / "run", (0,), (1,))
     (path / LAYOUT).write_bytes(text)
+    (path / LAYOUT_COPY).unlink()
     with pytest.raises(StoreError, match=r"shards\.json"):
         list(stream(path))
 
@@ -130,10 +141,49 @@ def test_a_spoilt_layout_is_named(tmp_path: Path, text: bytes):
 def test_a_layout_of_no_shard_is_refused(tmp_path: Path):
     path = begun(tmp_path / "run", (0,), (1,))
     (path / LAYOUT).write_bytes((path / LAYOUT).read_bytes().replace(b'"num_shards": 2', b'"num_shards": 0'))
+    (path / LAYOUT_COPY).unlink()
     with pytest.raises(StoreError, match="says 0 shards"):
         layout_of(path)
     with pytest.raises(ConfigError, match="0 shards"):
         ShardedFolder.create(tmp_path / "other", header(), CONFIG, num_shards=0)
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_no_flipped_bit_in_the_layout_loses_a_run(tmp_path: Path):
+    path = begun(tmp_path / "run", (0,), (1,))
+    text, whole = (path / LAYOUT).read_bytes(), layout_of(path)
+    spoilt = [flipped(text, bit) for bit in range(8 * len(text))]
+    for changed in [*spoilt, b"", text[:-1], text[: len(text) // 2], text + b" ", text[len(text) // 2 :]]:
+        (path / LAYOUT).write_bytes(changed)
+        assert layout_of(path) == whole, changed
+        assert any("shards.json" in told for told in read_by_copy(path)), changed
+    assert len(list(stream(path))) == 2
+    ShardedFolder.open(path).close()
+
+
+def test_a_damaged_copy_of_the_layout_is_not_read(tmp_path: Path):
+    path = begun(tmp_path / "run", (0,), (1,))
+    copy, whole = (path / LAYOUT_COPY).read_bytes(), layout_of(path)
+    spoilt = [flipped(copy, bit) for bit in range(8 * len(copy))]
+    for changed in [*spoilt, b"", copy[:-1], copy[: len(copy) // 2]]:
+        (path / LAYOUT_COPY).write_bytes(changed)
+        assert (layout_of(path), read_by_copy(path)) == (whole, []), changed
+    (path / LAYOUT).write_bytes(b"{" + (path / LAYOUT).read_bytes())
+    with pytest.raises(StoreError, match=r"shards\.json is not what a run writes"):
+        layout_of(path)
+
+
+def test_a_copy_alone_is_no_run(tmp_path: Path):
+    path = begun(tmp_path / "run", (), ())
+    (path / LAYOUT).unlink()
+    assert not is_sharded(path)
+    ShardedFolder.create(path, header(), CONFIG, num_shards=3).close()
+    assert layout_of(path).num_shards == 3
 
 
 def test_shards_that_were_exchanged_are_found_out(tmp_path: Path):

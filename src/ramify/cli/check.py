@@ -60,7 +60,7 @@ def checked_run(path: Path, log: Path | None = None, *, opened: "Callable[[], Sa
     from ramify.engines.logged import read_log
     from ramify.experiments.log_check import EngineLog, LogComparison
     from ramify.runner.saved import Saved
-    from ramify.store.layout import damaged_headers
+    from ramify.store.layout import read_by_copy
     from ramify.store.replay import replay_each
     from ramify.store.store import stream
     from ramify.store.survey import survey
@@ -70,7 +70,7 @@ def checked_run(path: Path, log: Path | None = None, *, opened: "Callable[[], Sa
     checked.against = None if against is None else LogComparison()
     try:
         saved = Saved.open(path) if opened is None else opened()
-        checked.breaches += damaged_headers(path)
+        checked.breaches += read_by_copy(path)
         for replayed in replay_each(stream(path), saved.codec, saved.rules):
             _check_tree(replayed, saved, checked)
             if against is not None and checked.against is not None:

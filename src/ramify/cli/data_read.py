@@ -47,12 +47,7 @@ class DataRead:
         """The mapping of the file, and a warning if nothing judges. `unjudged` says what that means."""
         data, task = self.config.data, self.config.task.name
         if data.path is not None:
-            gold = "none" if data.answer is None else f"{visible(data.answer)!r} (secret)"
-            more = f"; kept secret too: {', '.join(map(visible, data.secret))}" if data.secret else ""
-            yield (
-                f"data: {self.config.prompts} problems of {visible(data.path)}; question: {visible(data.question)!r}; "
-                f"gold answer: {gold}; judge: {', '.join(self.judges) or 'none'}{more}"
-            )
+            yield visible(data.told(self.config.prompts, self.judges))
         if self.judges:
             return
         remedy = "; name the column of the gold answer: --set data.answer=COLUMN" if data.path is not None else ""

@@ -3,7 +3,8 @@
 An exporter is a function `(rows, path, **options) -> number written`; one whose first parameter is called `trees` gets
 the finished trees instead, with a note on the leaves that the run does not keep. Options are checked against its
 annotations before the run is read. With the option `gold=NAME`, which an exporter takes as a keyword, the rows hold the
-gold answers in their public column NAME. All files are checked before one is written (`export_files`).
+gold answers in their public column NAME. One that takes a keyword `force` is told of `--force`. All files are checked
+before one is written (`rows.files`, `export_files`).
 """
 
 import argparse
@@ -29,28 +30,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--per-tree", type=int, metavar="N", help="exactly N rows per tree, for trainers with positional groups"
     )
+    parser.add_argument(
+        "--accept", choices=["data"], help="with gold=NAME: take gold answers from data that has changed since the run"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the format")
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    from ramify.cli.export_files import files_of, mark, refuse_files
+    from ramify.cli.export_files import own_fault
+    from ramify.rows.files import files_of, mark, refuse_files
 
     if options.per_tree is not None and options.per_tree < 1:
         raise ConfigError(f"--per-tree {options.per_tree}: at least 1 is needed")
     write = plugins.find("export", options.to)
-    takes_trees = next(iter(inspect.signature(write).parameters), "") == "trees"
+    parameters = inspect.signature(write).parameters
+    takes_trees = next(iter(parameters), "") == "trees"
     if takes_trees and options.per_tree is not None:
         raise ConfigError(f"--per-tree {options.per_tree}: {options.to!r} is made of trees, not of rows")
     settings = _settings(write, options.to, options.set)
+    gold = None if takes_trees else settings.get("gold")
+    if options.accept is not None and gold is None:
+        raise ConfigError(
+            f"--accept {options.accept}: only gold answers are read from the data again; add --set gold=NAME"
+        )
     saved = saved_run(options)
     files = files_of(write, options.out)
-    refuse_files(files, data=saved.config.data.path, is_forced=options.force)
+    refuse_files(files, force=options.force, fault=own_fault(saved.config.data.path))
     if takes_trees:
         saved.refuse_unread_text(f"export {options.to!r}")
-    gold = None if takes_trees else settings.get("gold")
-    source = saved.marked_trees() if takes_trees else saved.rows(per_tree=options.per_tree, gold=gold)
-    number = _written(partial(write, source, options.out, **settings), options.to, write)
+    accept = () if options.accept is None else (options.accept,)
+    wanted = {"per_tree": options.per_tree, "gold": gold, "accept": accept}
+    source = saved.marked_trees() if takes_trees else saved.rows(**wanted)
+    forced = {"force": options.force} if "force" in parameters else {}
+    number = _written(partial(write, source, options.out, **settings, **forced), options.to, write)
     mark(files)
     for gap in saved.gaps():
         terminal.warn(f"{options.run}: {gap}; only finished trees were exported")
@@ -85,6 +98,7 @@ def _settings(write: Callable[..., int], name: str, texts: Sequence[str]) -> dic
     faults: list[str] = []
     given, _ = merged(override_layers(texts, faults))
     faults += plugins.unknown_keywords(write, given).values() if given else []
+    faults += ["force is the flag --force"] if "force" in given else []
     if faults:
         raise ConfigError(f"export {name!r}: {'; '.join(faults)}")
     hints = get_type_hints(write)

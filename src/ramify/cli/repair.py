@@ -19,10 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    from ramify.store.layout import JOURNAL, is_sharded, layout_of, shard_path
+    from ramify.store.layout import JOURNAL, LAYOUT, LAYOUT_COPY, is_sharded, layout_of, repair_layout, shard_path
     from ramify.store.repair import repair
 
-    if not is_sharded(options.run):
+    is_divided = is_sharded(options.run)
+    if is_divided and repair_layout(options.run):
+        terminal.say(f"{options.run / LAYOUT} was damaged and is written again from {LAYOUT_COPY}")
+    if not is_divided:
         repaired = {"": repair(options.run / JOURNAL)}
     else:
         paths = [shard_path(options.run, index) for index in range(layout_of(options.run).num_shards)]

@@ -98,14 +98,15 @@ def padded(
     )
 
 
-def write(rows: Iterable[Row], path: Path) -> int:
+def write(rows: Iterable[Row], path: Path, *, force: bool = False) -> int:
     """Write the padded arrays of all rows to `path` as .npz, with uids and masks, and return the number of rows.
 
-    `old_logprobs` is left out if it is None.
+    `old_logprobs` is left out if it is None. `force` replaces what an earlier export made; anything else at `path`
+    raises `ExportError`.
     """
     all_rows = list(rows)
     arrays = {name: array for name, array in asdict(padded(all_rows)).items() if array is not None}
-    with whole(path) as part, part.open("wb") as stream:
+    with whole(path, force=force) as part, part.open("wb") as stream:
         np.savez(stream, **arrays)
     return len(all_rows)
 

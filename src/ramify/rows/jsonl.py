@@ -18,7 +18,7 @@ def lines(rows: Iterable[Row]) -> Iterator[bytes]:
     return (json_line(record(row)) for row in rows)
 
 
-def write(rows: Iterable[Row], path: Path, *, gold: str | None = None) -> int:
-    """Write rows to `path` and return their number. `path` is replaced when all rows are written. `gold`: the public
-    column of the gold answers, which rows have only if it is asked for."""
-    return write_lines((record(row) for row in rows), path)
+def write(rows: Iterable[Row], path: Path, *, gold: str | None = None, force: bool = False) -> int:
+    """Write rows to `path` and return their number. `gold`: the public column of the gold answers, which rows have only
+    if it is asked for. `force` replaces what an earlier export made; anything else at `path` raises `ExportError`."""
+    return write_lines((record(row) for row in rows), path, force=force)

@@ -17,14 +17,14 @@ from ramify.rows.row import Row
 ROWS_A_GROUP: Final = 1024
 
 
-def write(rows: Iterable[Row], path: Path, *, gold: str | None = None) -> int:
-    """Write rows to `path` and return their number. `path` is replaced when all rows are written. `gold`: the public
-    column of the gold answers, which rows have only if it is asked for."""
+def write(rows: Iterable[Row], path: Path, *, gold: str | None = None, force: bool = False) -> int:
+    """Write rows to `path` and return their number. `gold`: the public column of the gold answers, which rows have only
+    if it is asked for. `force` replaces what an earlier export made; anything else at `path` raises `ExportError`."""
     arrow, parquet = _pyarrow()
     schema = _schema(arrow)
     number = 0
     remaining = iter(rows)
-    with whole(path) as part, parquet.ParquetWriter(part, schema) as writer:
+    with whole(path, force=force) as part, parquet.ParquetWriter(part, schema) as writer:
         while group := [_columns(row) for row in islice(remaining, ROWS_A_GROUP)]:
             writer.write_table(arrow.Table.from_pylist(group, schema=schema))
             number += len(group)

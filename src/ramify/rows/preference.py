@@ -82,10 +82,12 @@ def write(
     judge: str | None = None,
     min_margin: float = MIN_MARGIN,
     max_pairs: int = MAX_PAIRS,
+    force: bool = False,
 ) -> int:
-    """Write the pairs of `trees` to `path`, one per line, and return their number."""
+    """Write the pairs of `trees` to `path`, one per line, and return their number. `force` replaces what an earlier
+    export made; anything else at `path` raises `ExportError`."""
     found = (pair for tree in trees for pair in pairs(tree, judge=judge, min_margin=min_margin, max_pairs=max_pairs))
-    return write_lines(map(record, found), path)
+    return write_lines(map(record, found), path, force=force)
 
 
 def _values(tree: Tree, judge: str | None) -> dict[int, float]:

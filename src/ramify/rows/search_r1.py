@@ -79,12 +79,13 @@ def write(
     group_by: GroupBy = "uid",
     gold: str | None = None,
     data_source: str | None = None,
+    force: bool = False,
 ) -> int:
     """Write the batch of all rows to `path` (.safetensors or .npz, with meta info as tensors), and its columns beside
-    it."""
+    it. `force` replaces what an earlier export made; anything else at either place raises `ExportError`."""
     whole = batch(list(rows), pad_id=pad_id, group_by=group_by, gold=gold, data_source=data_source)
     meta_info = {f"meta_info.{name}": np.array(values, np.int64) for name, values in whole.meta_info.items()}
-    write_tensors({**whole.tensors, **meta_info}, whole.columns, path)
+    write_tensors({**whole.tensors, **meta_info}, whole.columns, path, force=force)
     return len(whole.columns["uid"])
 
 

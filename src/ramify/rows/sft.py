@@ -101,14 +101,16 @@ def write(
     leaves: Leaves = "kept",
     num_leaves: int = 1,
     min_reward: float | None = None,
+    force: bool = False,
 ) -> int:
-    """Write the examples of `trees` to `path`, one per line, and return their number."""
+    """Write the examples of `trees` to `path`, one per line, and return their number. `force` replaces what an earlier
+    export made; anything else at `path` raises `ExportError`."""
     found = (
         record(example)
         for tree in trees
         for example in examples(tree, leaves=leaves, num_leaves=num_leaves, min_reward=min_reward)
     )
-    return write_lines(found, path)
+    return write_lines(found, path, force=force)
 
 
 def _is_wanted(tree: Tree, leaf: int, origins: Sequence[Origin], min_reward: float | None) -> bool:

@@ -154,12 +154,14 @@ def write(
     credit_by: CreditBy = "tree",
     reward_key: str | None = None,
     gold: str | None = None,
+    force: bool = False,
 ) -> int:
-    """Write one sample per line."""
+    """Write one sample per line. `force` replaces what an earlier export made; anything else at `path` raises
+    `ExportError`."""
     made = samples(
         list(rows), rollouts=rollouts, group_by=group_by, credit_by=credit_by, reward_key=reward_key, gold=gold
     )
-    return write_lines((sample.to_dict() for sample in made), path)
+    return write_lines((sample.to_dict() for sample in made), path, force=force)
 
 
 def write_train_data(
@@ -170,11 +172,13 @@ def write_train_data(
     group_by: GroupBy = "uid",
     credit_by: CreditBy = "tree",
     reward_key: str | None = None,
+    force: bool = False,
 ) -> int:
-    """Write the training data of all rows, one line per row with its value for every key."""
+    """Write the training data of all rows, one line per row with its value for every key. `force` as in `write`."""
     made = samples(list(rows), rollouts=rollouts, group_by=group_by, credit_by=credit_by, reward_key=reward_key)
     data = train_data(made, reward_key=reward_key)
-    return write_lines((dict(zip(data, values, strict=True)) for values in zip(*data.values(), strict=True)), path)
+    lines = (dict(zip(data, values, strict=True)) for values in zip(*data.values(), strict=True))
+    return write_lines(lines, path, force=force)
 
 
 def read(path: Path) -> list[Sample]:

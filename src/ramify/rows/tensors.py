@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from ramify.core.errors import ExportError
-from ramify.rows.files import whole, write_lines
+from ramify.rows.files import refuse_files, whole, write_lines
 from ramify.rows.records import plain
 from ramify.rows.row import Row
 
@@ -29,19 +29,22 @@ def columns_path(path: Path) -> Path:
 
 
 def writes_columns(write: Callable[P, int]) -> Callable[P, int]:
-    """Say that an exporter makes `columns_path` as well, so that `ramify export` checks it. Mutates `write`."""
+    """Say that an exporter makes `columns_path` as well, so that `files_of` names it. Mutates `write`."""
     write.__dict__["beside"] = lambda path: [columns_path(path)]
     return write
 
 
-def write_tensors(tensors: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], path: Path) -> None:
+def write_tensors(
+    tensors: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], path: Path, *, force: bool = False
+) -> None:
     """Write `tensors` to `path`, and `columns` to the same name with `.jsonl`. Each column has one value per row of the
     batch."""
     if path.suffix not in SUFFIXES:
         raise ExportError(f"{path.name!r} cannot name a file of tensors; it must end in {' or '.join(SUFFIXES)}")
     records = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-    write_lines(records, columns_path(path))
-    with whole(path) as part, part.open("wb") as stream:
+    refuse_files([path, columns_path(path)], force=force)
+    write_lines(records, columns_path(path), force=force)
+    with whole(path, force=force) as part, part.open("wb") as stream:
         if path.suffix == ".npz":
             np.savez(stream, **tensors)
         else:

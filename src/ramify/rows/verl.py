@@ -86,11 +86,13 @@ def write(
     group_by: GroupBy = "uid",
     gold: str | None = None,
     data_source: str | None = None,
+    force: bool = False,
 ) -> int:
-    """Write the batch of all rows to `path` (.safetensors or .npz), and its non-tensors beside it as JSON lines."""
+    """Write the batch of all rows to `path` (.safetensors or .npz), and its non-tensors beside it as JSON lines.
+    `force` replaces what an earlier export made; anything else at either place raises `ExportError`."""
     made = list(rows)
     whole = batch(made, pad_id=pad_id, credit_by=credit_by, group_by=group_by, gold=gold, data_source=data_source)
-    write_tensors(whole.tensors, whole.non_tensors, path)
+    write_tensors(whole.tensors, whole.non_tensors, path, force=force)
     return len(whole.non_tensors["uid"])
 
 

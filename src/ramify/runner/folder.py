@@ -32,8 +32,8 @@ from ramify.runner.run import Run
 from ramify.runner.scheduler import TooManyFailures
 from ramify.runner.tools import isolation_of
 from ramify.store.commit import Writing
-from ramify.store.journal import damaged_header, is_begun, last_accepted
-from ramify.store.layout import JOURNAL, is_sharded, shard_of, shard_path
+from ramify.store.journal import accepted_in, damaged_header, is_begun
+from ramify.store.layout import JOURNAL, damaged_layout, is_sharded, shard_of, shard_path
 from ramify.store.plain_file import refuse_link
 from ramify.store.records import Accepted, Header, ReadingValue, ShardValue, WeightsValue
 from ramify.store.replay import Replayed, replay
@@ -262,8 +262,8 @@ def settle_shards(
     for shard in folder.shards:
         path = shard_path(folder.path, shard.index)
         has_begun = is_begun(path / JOURNAL)
-        before = last_accepted(path / JOURNAL) if has_begun else None
-        known = folder.header.inputs if before is None else before.inputs
+        before = [record.inputs for record in accepted_in(path / JOURNAL)] if has_begun else []
+        known = before[-1] if before else folder.header.inputs
         accepted = check_inputs(folder.path, known, now, is_own=is_own, accept=accept)
         if accepted is not None:
             with closing(_shard_store(folder, shard, has_begun=has_begun)) as store:
@@ -287,7 +287,7 @@ async def grow_here(path: Path, *, observers: Iterable[Observer] = (), accept: C
         config = from_toml(folder.config)
         problems = problems_of(config)
         settle_shards(folder, config, problems, accept=accept)
-        for remark in remarks(folder.header):
+        for remark in [*damaged_layout(path), *remarks(folder.header)]:
             notice(remark, observers)
         reports = [await grow_shard(path, shard.of(problems), observers=observers) for shard in folder.shards]
     return RunReport.merged(reports, seconds=time.monotonic() - began)

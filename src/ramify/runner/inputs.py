@@ -35,7 +35,7 @@ WEIGHTS: Final = frozenset({".bin", ".gguf", ".jinja", ".json", ".npy", ".npz", 
 def inputs_of(config: RunConfig, problems: Sequence[Problem]) -> InputsValue:
     """The inputs as they are now. Reads the files."""
     return InputsValue(
-        problems=_digest((p.uid, p.question, p.public, p.split) for p in problems),
+        problems=_questions(problems),
         secrets=_secrets(problems),
         weights=dict(_weights(config)),
         plugins={str(path): _file_digest(path) for path in plugin_files(config)},
@@ -70,6 +70,15 @@ def check_inputs(
     return Accepted(what=tuple(found), inputs=now) if found else None
 
 
+def data_difference(recorded: Iterable[InputsValue], problems: Sequence[Problem], *, is_own: bool) -> str | None:
+    """What of the data differs from any of the recorded inputs, as a resume compares it; None = nothing."""
+    data = {"problems": _questions(problems), "secrets": _secrets(problems)}
+    for inputs in recorded:
+        if found := dict(_differences(inputs, msgspec.structs.replace(inputs, **data), is_own=is_own)):
+            return found["data"]
+    return None
+
+
 def remarks(header: Header) -> Iterator[str]:
     """What people should know of a run that goes on here."""
     if header.library != __version__:
@@ -94,6 +103,11 @@ def _changed(recorded: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 # -- digests ----------------------------------------------------------------------------------------------------------
+
+
+def _questions(problems: Sequence[Problem]) -> str:
+    """One digest of all that everybody may see of the problems."""
+    return _digest((p.uid, p.question, p.public, p.split) for p in problems)
 
 
 def _secrets(problems: Sequence[Problem]) -> str:

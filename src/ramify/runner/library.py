@@ -1,13 +1,14 @@
 """The library: grow trees inside your own process and write nothing to disk.
 
 `rollout` returns trees and rows. `rollout_sync` does the same without an event loop. `steps` yields events and can stop
-a tree.
+a tree. What is read from a data file is logged once, at INFO, by the logger `ramify`; `Rollout.config.data` holds it.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ramify.config.run_config import RunConfig
 from ramify.core.engine import Engine
@@ -24,12 +25,14 @@ from ramify.runner.answers import Answering, Answers
 from ramify.runner.build import configured, prepared_run
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, Observer, TreeClosed
+from ramify.runner.prepared import Prepared
 from ramify.runner.report import RunReport
 from ramify.runner.reread import secret_of
 from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run
 
 Part = TypeVar("Part")
+LOGGER: Final = logging.getLogger("ramify")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Rollout:
     """The result of a rollout: its trees in the order of their problems, and the report."""
 
     config: RunConfig
+    """Complete: of a data file, with the columns and the judge that were chosen (`config.data`)."""
     trees: tuple[Tree, ...]
     report: RunReport
     answering: Answering
@@ -88,6 +92,7 @@ async def rollout(
     engine, task, strategy = _object(engine), _object(task), _object(strategy)
     config = _settled(config, settings) or configured(preset, settings, engine=engine, strategy=strategy)
     run = Run(prepared_run(config, problems, engine=engine, task=task, strategy=strategy))
+    _log_data(run.prepared, problems)
     trees: dict[int, Tree] = {}
 
     def keep(event: Event) -> None:
@@ -101,6 +106,12 @@ async def rollout(
     grown = tuple(trees[index] for index in sorted(trees))
     of = run.prepared
     return Rollout(of.config, grown, report, of.answering, of.post_hoc_reasons, of.post_hoc, of.problems)
+
+
+def _log_data(of: Prepared, given: Sequence[Problem | str] | None) -> None:
+    """Log what is read from the data file. Problems that are `given` are read from none."""
+    if of.config.data.path is not None and given is None:
+        LOGGER.info("%s", of.config.data.told(len(of.problems), of.judging.leaf))
 
 
 def _names(**parts: object) -> dict[str, str]:
@@ -164,6 +175,7 @@ async def steps(
     engine, task, strategy = _object(engine), _object(task), _object(strategy)
     config = _settled(config, settings) or configured(preset, settings, engine=engine, strategy=strategy)
     run = Run(prepared_run(config, problems, engine=engine, task=task, strategy=strategy))
+    _log_data(run.prepared, problems)
     events: asyncio.Queue[Event | None] = asyncio.Queue()
     growing = asyncio.create_task(run.grow([events.put_nowait]))
     growing.add_done_callback(lambda _: events.put_nowait(None))

@@ -1,7 +1,7 @@
 """Saved: reads a run folder: its configuration, its trees one by one, its rows and its answers."""
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -124,13 +124,17 @@ class Saved:
                 wanted += part.shard.count
         yield from sorted(early.items())
 
-    def rows(self, *, per_tree: int | None = None, gold: str | None = None) -> Iterator[Row]:
+    def rows(
+        self, *, per_tree: int | None = None, gold: str | None = None, accept: Collection[str] = ()
+    ) -> Iterator[Row]:
         """Rows of all finished trees, in canonical order. With `per_tree`, exactly that many rows of each tree. With
         `gold`, the secret of that name is a public column of each row; it is read again, because no run folder holds
-        it. Raises `ExportError` if the run's questions are no longer the ones it grew from."""
+        it. Raises `ExportError` if the data is no longer what the run grew from; with `accept=["data"]`, only if the
+        question of a tree is gone or another one."""
         with self._loading():
-            problems = None if gold is None else RereadProblems.of(self.config)
+            problems = None if gold is None else RereadProblems.of(self.path, self.config, accept=accept)
         for tree in self.trees():
+            tree.caveats += () if problems is None else problems.caveats
             rows = self.rows_of(tree, per_tree=per_tree)
             if problems is None or gold is None:
                 yield from rows

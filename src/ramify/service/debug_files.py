@@ -21,10 +21,11 @@ def path_of(template: str, rollout_id: int, *, is_evaluation: bool = False) -> P
 
 
 def save(samples: Sequence[Sample], path: Path) -> None:
-    """Write a batch; creates the folder. Raises `StoreError` if it cannot be written."""
+    """Write a batch; creates the folder. A batch that was saved there before is replaced, and nothing else is. Raises
+    `StoreError` if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_lines((sample.to_dict() for sample in samples), path)
+        write_lines((sample.to_dict() for sample in samples), path, force=True)
     except OSError as error:
         raise StoreError(f"the batch cannot be saved to {path}: {error.strerror or error}") from error
 

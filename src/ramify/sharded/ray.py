@@ -27,6 +27,7 @@ from ramify.runner.tally import Tally
 from ramify.sharded.run import RESTARTS, RestartPolicy, ShardedRun
 from ramify.sharded.shareable import check_shareable
 from ramify.sharded.workers import ShardEnd, ShardWorker, Worker, WorkerDied, WorkerInfo
+from ramify.store.layout import damaged_layout
 from ramify.store.shards import ShardedFolder
 from ramify.store.store import refuse_occupied
 
@@ -87,7 +88,7 @@ def resume(
         config = from_toml(folder.config)
         problems = problems_of(config)
         settle_shards(folder, config, problems, accept=accept)
-        for remark in remarks(folder.header):
+        for remark in [*damaged_layout(folder.path), *remarks(folder.header)]:
             say(remark)
         number = min(num_workers or num_cpus(), len(folder.shards))
         with reserved(number) as launcher:

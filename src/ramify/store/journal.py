@@ -178,16 +178,15 @@ def write_header_copy(folder: Path, header: Header) -> None:
         os.fsync(file.fileno())
 
 
-def last_accepted(folder: Path) -> Accepted | None:
-    """The last record of accepted inputs in a journal. Other records are not decoded."""
-    found: Accepted | None = None
+def accepted_in(folder: Path) -> Iterator[Accepted]:
+    """The records of accepted inputs in a journal. Other records are not decoded."""
     for path in file_paths(folder):
         with store_errors("read", path), open_file(path) as file:
             for raw in raw_lines(file):
                 line = parse(raw) if _ACCEPTED in raw[:MAX_FRAME] else None
                 record = None if line is None else decode(line.body)
-                found = record if isinstance(record, Accepted) else found
-    return found
+                if isinstance(record, Accepted):
+                    yield record
 
 
 def damaged_header(folder: Path) -> str:

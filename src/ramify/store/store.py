@@ -31,7 +31,17 @@ from ramify.store.journal import (
     store_errors,
     write_header_copy,
 )
-from ramify.store.layout import JOURNAL, LAYOUT, LAYOUT_DRAFT, SHARDS, is_sharded, layout_of, parts, records
+from ramify.store.layout import (
+    JOURNAL,
+    LAYOUT,
+    LAYOUT_COPY,
+    LAYOUT_DRAFT,
+    SHARDS,
+    is_sharded,
+    layout_of,
+    parts,
+    records,
+)
 from ramify.store.plain_file import new_plain, read_plain, refuse_link, refuse_strangers_link
 from ramify.store.records import Header, RunRecord
 
@@ -259,7 +269,7 @@ def refuse_occupied(path: Path) -> None:
             names |= {f"{SHARDS}/{entry.name}" for entry in (path / SHARDS).iterdir() if entry.name != LOCK}
     if LAYOUT in names or (JOURNAL in names and is_begun(path / JOURNAL)):
         raise StoreError(f"{path} holds a run already; go on with `ramify resume {path}` or choose another folder")
-    foreign = sorted(names - {JOURNAL, COPY, LOG, SHARDS, LAYOUT_DRAFT, *CONFIGS})
+    foreign = sorted(names - {JOURNAL, COPY, LOG, SHARDS, LAYOUT_COPY, LAYOUT_DRAFT, *CONFIGS})
     if foreign:
         raise StoreError(f"{path} is not empty and no run (it holds {foreign[0]!r}); choose a new folder")
 

@@ -7,7 +7,7 @@ only oracle judges get. Everybody may read the question, the id and the public c
 the problems, memory holds one batch of rows. Files are never changed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -90,6 +90,15 @@ class DataConfig:
     def taken(self) -> list[str]:
         """Columns that are public only if `public` names them."""
         return [column for column in (self.question, self.uid, self.answer) if column is not None]
+
+    def told(self, num_problems: int, judges: Iterable[str]) -> str:
+        """What is read from the file, and who judges, in one line for people."""
+        gold = "none" if self.answer is None else f"{self.answer!r} (secret)"
+        more = f"; kept secret too: {', '.join(map(repr, self.secret))}" if self.secret else ""
+        return (
+            f"data: {num_problems} problems of {self.path}; question: {self.question!r}; gold answer: {gold}; "
+            f"judge: {', '.join(judges) or 'none'}{more}"
+        )
 
 
 class DataFile:
