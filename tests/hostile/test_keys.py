@@ -1,14 +1,23 @@
 """Keys: an address that holds one is never shown whole."""
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from tests.cli.commands import ramify
+from tests.runner.parts import OneChain, grown
 
-from ramify.core.errors import ConfigError
+from ramify.cli.progress import RunProgress
+from ramify.cli.running import grown_shown
+from ramify.cli.terminal import terminal
+from ramify.core.command import Command
+from ramify.core.errors import ConfigError, EnginesDown, EngineUnusable
+from ramify.core.tree import Tree
 from ramify.edge.error_text import error_text
 from ramify.edge.http import Http
 from ramify.edge.url_keys import without_url_keys
+from ramify.runner.report import RunReport
 
 pytestmark = pytest.mark.hostile
 
@@ -58,6 +67,34 @@ def test_an_address_that_is_refused_is_named_without_its_keys(url: str, capsys: 
     )
     assert said.code == 2
     assert KEY not in said.out + said.err
+
+
+@pytest.mark.parametrize(("error", "code"), [(EngineUnusable, 3), (EnginesDown, 75)])
+def test_a_run_that_ends_in_an_error_tells_no_key(
+    error: type[EnginesDown], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error that ends a run holds no key of an address, on stderr and in the object of `--json`."""
+
+    def grow(progress: RunProgress) -> RunReport:
+        raise error("unreachable", f"http://me:{KEY}@127.0.0.1:9/v1 and http://127.0.0.1:9/v1?api_key={KEY}")
+
+    ended = grown_shown(grow, tmp_path, terminal(), title="x", num_trees=1, is_json=True)
+    said = capsys.readouterr()
+    assert ended == code
+    assert KEY not in said.out + said.err
+    assert json.loads(said.out)["error"].count("***") == 2
+
+
+def test_a_tree_that_failed_tells_no_key() -> None:
+    """Why a tree was not finished is told without the keys of addresses."""
+
+    class Leaking(OneChain):
+        def wanted(self, tree: Tree) -> Sequence[Command] | None:
+            raise ConfigError(f"http://127.0.0.1:9/v1?api_key={KEY}")
+
+    result = grown(Leaking)
+    (why,) = result.report.unfinished.values()
+    assert "***" in why and KEY not in why
 
 
 def test_what_a_library_raises_is_told_without_keys() -> None:

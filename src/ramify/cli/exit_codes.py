@@ -16,6 +16,8 @@ from ramify.core.errors import (
     WorkersDown,
 )
 from ramify.core.stop import ANSWERED
+from ramify.edge.open_files import out_of_files
+from ramify.edge.url_keys import without_url_keys
 
 if TYPE_CHECKING:
     from ramify.runner.report import RunReport
@@ -63,7 +65,13 @@ def code_of_error(error: RamifyError) -> ExitCode:
         case Unavailable() | EngineError() | ToolError() | JudgeError():
             return ExitCode.ENVIRONMENT
         case _:
-            return ExitCode.CONFIG
+            return ExitCode.CONFIG if out_of_files(error) is None else ExitCode.ENVIRONMENT
+
+
+def words_of(error: BaseException) -> str:
+    """What a person and `--json` are told of an error: its message without keys, and what to do where files ran out."""
+    said, told = str(error), out_of_files(error)
+    return without_url_keys(f"{said}\n{told}" if told is not None and told not in said else said)
 
 
 def code_of_report(report: "RunReport") -> ExitCode:

@@ -60,21 +60,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ramify.cli.exit_codes import ExitCode, code_of_error
+    from ramify.cli.exit_codes import ExitCode, code_of_error, words_of
     from ramify.cli.terminal import terminal
-    from ramify.edge.url_keys import without_url_keys
+    from ramify.edge.open_files import out_of_files
 
     verbosity = -1 if options.quiet else options.verbose
     to = terminal(verbosity=verbosity, has_color=not options.no_color)
     command = importlib.import_module(f"ramify.cli.{options.command}")
     try:
         return int(command.execute(options, to))
-    except RamifyError as error:
-        if verbosity >= 2:
+    except (RamifyError, OSError) as error:
+        if verbosity >= 2 or not (isinstance(error, RamifyError) or out_of_files(error)):
             raise
-        said = without_url_keys(str(error))
+        said = words_of(error)
         to.fault(said)
-        code = code_of_error(error)
+        code = code_of_error(error) if isinstance(error, RamifyError) else ExitCode.ENVIRONMENT
         if vars(options).get("json"):
             to.result("ramify.error/1", {"error": said, "exit_code": int(code)})
         return int(code)

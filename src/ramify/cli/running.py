@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramify.cli.exit_codes import ExitCode, code_of_error, code_of_report
+from ramify.cli.exit_codes import ExitCode, code_of_error, code_of_report, words_of
 from ramify.cli.progress import RunProgress
 from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import EngineUnusable, RamifyError
@@ -67,9 +67,10 @@ def grown_shown(
             raise
         is_gone = isinstance(error.__cause__, OSError) and error.__cause__.errno == GONE
         then = _unusable(out) if is_unusable else "" if is_gone else _saved(out)
-        terminal.fault(f"{error}\n{then}" if then else str(error))
+        said = words_of(error)
+        terminal.fault(f"{said}\n{then}" if then else said)
         if is_json:
-            terminal.result(ERROR_SCHEMA, {"error": str(error), "exit_code": int(code), "faults": progress.faults})
+            terminal.result(ERROR_SCHEMA, {"error": said, "exit_code": int(code), "faults": progress.faults})
         return code
     except KeyboardInterrupt:
         terminal.fault(f"interrupted\n{_saved(out)}" if _has_begun(out) else "interrupted before the run began")

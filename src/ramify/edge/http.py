@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from ramify.core.errors import ConfigError, EngineError
 from ramify.edge.body_budget import READING, HeldBody
 from ramify.edge.concurrency import ConcurrencyLimit
+from ramify.edge.open_files import WAIT_S, out_of_files
 from ramify.edge.url_keys import without_url_keys
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Http:
         `max_body_bytes` is a limit of this answer alone, below that of all.
 
         Raises `EngineError`: `unreachable`, `disconnected`, `timeout`, `busy` (with `retry_after_s`), `body_too_long`,
-        `tls_refused`, `unsendable`, `closed`, or `http_STATUS`.
+        `tls_refused`, `unsendable`, `no_open_files`, `closed`, or `http_STATUS`.
         """
         era = await self.places.acquire()
         try:
@@ -208,11 +209,15 @@ class Http:
         except self._aiohttp.ClientSSLError as error:
             fault = EngineError("tls_refused", f"{where}: {error.strerror or type(error).__name__}")
         except self._aiohttp.ClientConnectorError as error:
-            fault = EngineError("unreachable", f"{where}: {error.strerror or error}", is_retryable=True)
+            fault = self._unfiled(where, error) or EngineError(
+                "unreachable", f"{where}: {error.strerror or error}", is_retryable=True
+            )
         except ValueError as error:
             fault = EngineError("unsendable", f"{where}: {error}")
         except (self._aiohttp.ClientError, OSError) as error:
-            fault = EngineError("disconnected", f"{where}: {type(error).__name__}", is_retryable=True)
+            fault = self._unfiled(where, error) or EngineError(
+                "disconnected", f"{where}: {type(error).__name__}", is_retryable=True
+            )
         raise fault
 
     async def _body(self, response: "aiohttp.ClientResponse", where: str, *, max_bytes: int) -> bytes:
@@ -249,6 +254,15 @@ class Http:
     def _struck(self, body: bytearray) -> bytes:
         """What a server said, without the secrets that were sent to it."""
         return bytes(body) if self._secrets is None else self._secrets.sub(b"***", body)
+
+    def _unfiled(self, where: str, error: Exception) -> EngineError | None:
+        """The error for a request that found too many files open here; None = something else is wrong. It waits for
+        others that are in flight, and fewer are sent at once. A request that is alone waits for nobody."""
+        if (told := out_of_files(error)) is None:
+            return None
+        if self.places.num > 1:
+            return EngineError("busy", f"{where}: {told}", is_retryable=True, retry_after_s=WAIT_S)
+        return EngineError("no_open_files", f"{where}: {told}")
 
     async def _opened(self) -> "aiohttp.ClientSession":
         """The session of the running event loop. The session of an earlier loop has ended with that loop."""

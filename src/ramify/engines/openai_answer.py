@@ -9,6 +9,7 @@ Logprobs belong to the provider's tokens, which are not the ids. So their sum is
 server does not report its usage, all allowed tokens are billed, so that no budget is overrun; a note says so.
 """
 
+import codecs
 import json
 import math
 import re
@@ -89,7 +90,7 @@ def generation_of(body: bytes, request: Request, *, model: str) -> Generation:
 def _decoded(body: bytes) -> Mapping[str, Any]:
     """The answer as JSON. Anything else may be a gateway's error page, so a retry may help."""
     try:
-        answer = _table(json.loads(body.decode("utf-8-sig")))
+        answer = _table(json.loads(body.removeprefix(codecs.BOM_UTF8).decode()))
     except (ValueError, RecursionError):
         answer = None
     if answer is None:

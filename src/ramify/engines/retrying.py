@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from ramify.core.engine import Abortable, Engine, Generation, Remote, Request, checked
 from ramify.core.errors import ConfigError, EngineError, RamifyError
+from ramify.edge.open_files import WAIT_S, out_of_files
 from ramify.edge.retries import POLICY, RetryBudget, RetryPolicy, Tries, too_many_retries
 from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.in_front import InFront, innermost, nothing
@@ -199,6 +200,8 @@ class Retrying(InFront):
         except Exception as error:
             if scope.expired():
                 raise EngineError("engine_hang", f"no answer in {patience_s:.0f} s", is_retryable=True) from None
+            if (told := out_of_files(error)) is not None:
+                raise EngineError("busy", told, is_retryable=True, retry_after_s=WAIT_S) from error
             raise EngineError("engine_raised", f"{type(error).__name__}: {error}") from error
 
     async def _until_deadline(self, request: Request) -> Generation:

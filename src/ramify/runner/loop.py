@@ -27,6 +27,11 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Return or raise what `main` does. An interrupt cancels `main`; a second one stops it at once."""
     runner = asyncio.Runner()
     try:
+        runner.get_loop()
+    except OSError:  # No open file is left for it.
+        main.close()
+        raise
+    try:
         with collecting_rarely():
             return runner.run(main)
     finally:

@@ -35,6 +35,8 @@ REMEDIES: Final[tuple[tuple[str, str, str], ...]] = (
     (r"http_40[04]", r"model\b.{0,80}(not exist|not found|no such|unknown|not available|invalid)", MODEL),
     (r"http_40[45]|http_3\d\d|bad_body|no_choices", r"", ADDRESS),
     (r"context_full", r"", "{path}.options.context_length, or fewer tokens: growth.max_response_tokens"),
+    (r"busy|no_open_files", r"too many open files",
+     "ulimit -n with a higher number, or fewer requests at once: {path}.options.max_in_flight"),
     (r"busy", r"", "fewer requests at once: {path}.options.max_in_flight"),
     (r"http_5\d\d", r"", "the server's own log says more"),
     (r"unreachable", r"", "start the server, or check {path}.base_url"),

@@ -17,6 +17,7 @@ from ramify.core.problem import Problem
 from ramify.core.stop import stop_word
 from ramify.core.strategy import Phase
 from ramify.core.tree import Place, Step
+from ramify.edge.url_keys import without_url_keys
 from ramify.runner.asking import Questions
 from ramify.runner.deadline import is_being_cancelled
 from ramify.runner.driver import Delivered, Driver, DriverEvent, Pumped, Start
@@ -325,7 +326,7 @@ class Scheduler:
             for fault in faults:
                 if fault is self._observers_fault or isinstance(fault, TooManyFailures | StoreError | EnginesDown):
                     raise fault from fault.__cause__
-            return "; ".join(f"{type(fault).__name__}: {fault}" for fault in faults)
+            return without_url_keys("; ".join(f"{type(fault).__name__}: {fault}" for fault in faults))
         return "done"
 
     def _count(self, delivered: Delivered) -> None:

@@ -20,6 +20,7 @@ from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall, ToolStatus
 from ramify.core.tool import STATEFUL, ChecksStart, Lasting, Sandboxed, Tool, ToolResult, ToolSession, called_by
 from ramify.edge.error_text import error_text
+from ramify.edge.open_files import out_of_files
 from ramify.edge.retries import backoff_s
 from ramify.formats.calls import unwrapped
 from ramify.runner.deadline import OutOfTime
@@ -172,7 +173,9 @@ class Toolbox:
             result = ToolResult("", "timeout")
         except ToolError:
             raise
-        except Exception as error:  # noqa: BLE001 - the boundary
+        except Exception as error:
+            if (told := out_of_files(error)) is not None:
+                raise ToolError("no_open_files", told) from error
             result = self._safe(ToolResult(error_text(error), "crashed"))
         finally:
             if not is_known:

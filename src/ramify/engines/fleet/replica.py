@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeVar
 from ramify.core.engine import Abortable, Engine, EngineControl, Generation, Remote, Request, checked
 from ramify.core.errors import ConfigError, EngineError, RamifyError
 from ramify.core.segment import token_array
+from ramify.edge.open_files import WAIT_S, out_of_files
 from ramify.edge.patience import PATIENCE, Patience
 from ramify.engines.in_front import nothing
 
@@ -114,6 +115,8 @@ class Replica:
                 return self._ended(call, request)
             if isinstance(error, RamifyError):
                 raise
+            if (told := out_of_files(error)) is not None:
+                raise EngineError("busy", told, is_retryable=True, retry_after_s=WAIT_S) from error
             raise EngineError("engine_raised", f"{type(error).__name__}: {error}") from error
         finally:
             self._calls.remove(call)
