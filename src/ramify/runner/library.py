@@ -24,6 +24,7 @@ from ramify.runner.answers import Answering, Answers
 from ramify.runner.build import configured, prepared_run
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, Observer, TreeClosed
+from ramify.runner.prepared import Prepared
 from ramify.runner.report import RunReport
 from ramify.runner.reread import secret_of
 from ramify.runner.rows import tree_rows
@@ -128,6 +129,20 @@ def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: An
 def grow(config: RunConfig, problems: Sequence[Problem], *, observers: Iterable[Observer]) -> RunReport:
     """Grow the trees of these problems in memory. Only the observers keep what they want. Raises `NothingAnswered`."""
     return loop.run(_observed(config, problems, observers))
+
+
+def check_start(config: RunConfig, problems: Sequence[Problem]) -> Prepared:
+    """Check what a run checks before its first tree: connects, and closes again. Raises what `grow` would."""
+    return loop.run(_connected(config, problems))
+
+
+async def _connected(config: RunConfig, problems: Sequence[Problem]) -> Prepared:
+    run = Run(prepared_run(config, problems))
+    try:
+        await run.connect()
+        return run.prepared
+    finally:
+        await finished(run.close())
 
 
 async def _observed(config: RunConfig, problems: Sequence[Problem], observers: Iterable[Observer]) -> RunReport:
