@@ -30,8 +30,7 @@ def test_a_paired_difference_is_as_wide_as_its_problems_differ() -> None:
 
 
 def test_bonett_and_price_figures_are_met() -> None:
-    """50 pairs, 10 solved by one side alone and 2 by the other: (11 - 3) / 52 = 0.1538, standard error 0.0686; Student's
-    quantile with 51 degrees of freedom is 2.0076."""
+    """50 pairs, 10 solved by one side alone and 2 by the other: (11 - 3) / 52, with Student's quantile 2.0076."""
     own, other = [1.0] * 10 + [0.0] * 2 + [1.0] * 38, [0.0] * 10 + [1.0] * 2 + [1.0] * 38
     found = paired_difference(own, other)
     error = ((14 / 52 - (8 / 52) ** 2) / 52) ** 0.5

@@ -86,12 +86,14 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     lines = [line(each.name, each.trees, pool, seconds=each.seconds, num_contenders=number) for each in contenders]
     if draw is not None:
         draw(lines, pool, options.plot, title=f"{options.task}: {len(problems)} problems, {options.seeds} seeds")
+    said = list(conditions(contenders, chains))
+    if num_lost := len(problems) - len(pool.chains):
+        said.append(f"{num_lost} of {len(problems)} problems are left out: all their chains failed")
     if options.json:
-        values = {**_values(options, lines, pool), "conditions": list(conditions(contenders, chains))}
-        terminal.result("ramify.compare/1", values)
+        terminal.result("ramify.compare/1", {**_values(options, lines, pool), "conditions": said})
     else:
         terminal.whole(table(lines, pool))
-        terminal.lines([*findings(lines), *conditions(contenders, chains)])
+        terminal.lines([*findings(lines), *said])
     return ExitCode.DONE
 
 
@@ -135,6 +137,8 @@ def findings(lines: "Sequence[CompareLine]") -> Iterator[str]:
             yield f"{each.name} samples more tokens than the whole pool of chains, and is compared with the whole pool"
         if each.num_failed:
             yield f"{each.name}: faults ended {each.num_failed} of {each.num_trees} trees; what they had grown counts"
+    if not all(each.is_metered for each in lines):
+        yield "the engine does not count all tokens (no usage), so that many answers count as max_tokens: trust no cost"
     if len(lines) > 1:
         yield f"the {len(lines)} intervals hold together with 95 %, so each is wider than it would be alone"
     if any(each.is_oracle for each in lines):

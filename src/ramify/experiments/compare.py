@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 
+from ramify.core.engine import UNMETERED
 from ramify.core.format import IsSame
 from ramify.core.ledger import Spend
 from ramify.core.stop import ROULETTE
@@ -39,6 +40,8 @@ class TreeFigures:
     is_oracle: bool = False
     is_failed: bool = False
     """Whether a fault ended the tree. What it had grown by then counts."""
+    is_metered: bool = True
+    """Whether the engine counted all tokens. If not, `spent` is the most that they can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ def figures(closed: TreeClosed, read: ReadAnswer, is_same: IsSame) -> TreeFigure
         spent=total,
         is_oracle=any(score.is_oracle for leaf in leaves for score in tree.scores(leaf)),
         is_failed=not closed.is_whole,
+        is_metered=not any(UNMETERED in tree.notes(node) for node in range(len(tree))),
     )
 
 
@@ -95,6 +99,9 @@ class ChainPool:
     """Problem -> the class of each chain's answer, as votes count them."""
 
     def add(self, uid: str, chains: Sequence[Chain]) -> None:
+        """Add chains of one problem. A problem without any is not in the pool, and is compared with nothing."""
+        if not chains:
+            return
         pooled = self.chains.setdefault(uid, [])
         pooled.extend(chains)
         self.classes[uid] = classes_of([chain.answer for chain in pooled], self.is_same)
@@ -146,6 +153,7 @@ class CompareLine:
     is_oracle: bool
     num_failed: int
     """Trees that a fault ended."""
+    is_metered: bool
 
     def as_dict(self) -> Mapping[str, object]:
         less = {what: difference_dict(less) for what, less in self.less_chains.items()}
@@ -187,6 +195,7 @@ def line(
         seconds=seconds,
         is_oracle=any(tree.is_oracle for tree in every),
         num_failed=sum(tree.is_failed for tree in every),
+        is_metered=all(tree.is_metered for tree in every),
     )
 
 
