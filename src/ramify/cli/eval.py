@@ -121,16 +121,17 @@ def table(lines: "Sequence[EvalLine]", kind: str) -> "Table":
 
 def findings(lines: "Sequence[EvalLine]", *, judge: Sequence[str]) -> Iterator[str]:
     """The differences beyond their intervals, and what limits the figures."""
-    said = {"more": "more often than", "fewer": "less often than"}
-    firsts = {each.budget: each.name for each in lines if each.less_first is None}
-    for each in lines:
-        if each.less_first is None:
-            continue
-        at = "" if each.budget is None else f" at {each.budget}"
-        if each.less_first.word == "equal":
-            yield f"{each.name}: no difference to {firsts[each.budget]} was shown{at}"
-        else:
-            yield f"{each.name} is right {said[each.less_first.word]} {firsts[each.budget]}{at}"
+    said = {
+        "more": "right more often than {}",
+        "fewer": "right less often than {}",
+        "equal": "no difference to {} was shown",
+    }
+    for first in (each for each in lines if each.less_first is None):
+        at = "" if first.budget is None else f" at {first.budget}"
+        words = {each.name: each.less_first.word for each in lines if each.budget == first.budget and each.less_first}
+        for word, text in said.items():
+            if names := [name for name, found in words.items() if found == word]:
+                yield f"{text.format(first.name)}{at}: {', '.join(names)}"
     for name in dict.fromkeys(each.name for each in lines if each.is_steered_by_oracle):
         yield f"ORACLE: a judge that knows the answers steered {name}"
     for name in dict.fromkeys(each.name for each in lines if each.is_picked_by_metric):
