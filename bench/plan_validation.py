@@ -2,18 +2,24 @@
 
 A pilot of 60 held-out problems predicts for each shape how many more problems it solves than chains of as many tokens
 (`ramify.planner.coverage`). Then every shape is grown on 200 other held-out problems, three times each, and held
-against chains of equally many tokens as `ramify compare` does. One line a shape: predicted with its interval over the
-pilot's problems, realised with its interval over problems, and whether the signs agree where both leave 0 out.
+against chains of equally many tokens as `ramify compare` does. One line a shape: predicted with the interval of a
+promise, realised with its interval over problems, whether the signs agree where both leave 0 out, and the mean
+prediction of all pilots. Below: what is left between that mean and the runs beside the runs' own noise, which is the
+error of the model; and what each pilot advises.
 
-Run: python bench/plan_validation.py [--problems 200] [--seeds 3] [--plot docs/plan-validation.svg]
+Run: python bench/plan_validation.py [--problems 200] [--seeds 3] [--pilots 10] [--plot docs/plan-validation.svg]
 """
 
 import argparse
+import math
 import time
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
+from typing import get_args
 
 import numpy as np
 
@@ -22,17 +28,16 @@ from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.problem import Problem
 from ramify.experiments.compare import ChainPool, TreeFigures, chains_of, figures, line
 from ramify.experiments.pilot import DECODE, grow_pilot
-from ramify.planner.coverage import Successes, coverage
+from ramify.planner.coverage import MODEL_ERROR, NUM_PREDICTED, more_solved, successes
 from ramify.planner.interval import Interval
 from ramify.planner.levels import levels, resampled
 from ramify.planner.pilot import Pilot
-from ramify.planner.plan import plan
+from ramify.planner.plan import NUM_AGAIN, Aim, plan
 from ramify.planner.shape import Shape
 from ramify.runner import build, library
 from ramify.runner.events import TreeClosed
 
 BUDGET = 160
-NUM_RESAMPLES = 200
 CHAINS_A_PROBLEM = 24
 PILOT_PROBLEMS = 60
 PILOT_SEED = 1000
@@ -54,6 +59,8 @@ class Point:
     predicted: Interval
     realised: Interval
     tokens: float
+    mean_predicted: float
+    """Over all pilots."""
 
     @property
     def name(self) -> str:
@@ -95,23 +102,18 @@ def stemmed(shape: Shape, pilot: Pilot) -> Shape:
 def predicted(shape: Shape, pilot: Pilot, tokens: float) -> Interval:
     """Share of problems solved beyond chains of as many tokens."""
     solved = pilot.solved()
-    picks = resampled(len(solved.trees), np.random.default_rng(0), num_resamples=NUM_RESAMPLES)
-    whole = levels(solved, picks).settled()
-    own = whole if shape.keep is None else levels(solved.truncated(), picks).settled()
-    chains = Shape((1.0,))
-    gains = [
-        coverage(Successes.of(own, r), shape, tokens) - coverage(Successes.of(whole, r), chains, tokens)
-        for r in range(len(picks))
-    ]
-    return Interval.of(np.array(gains))
+    picks = resampled(len(solved.trees), np.random.default_rng(0), num_resamples=NUM_PREDICTED)
+    whole = successes(levels(solved, picks).settled())
+    own = whole if shape.keep is None else successes(levels(solved.truncated(), picks).settled())
+    return more_solved(own, whole, shape, tokens).widened(MODEL_ERROR)
 
 
-def flown(task: str) -> Pilot:
-    return grow_pilot(config(task, seed=PILOT_SEED), num_problems=PILOT_PROBLEMS, prices=DECODE, watch=unseen).pilot
+def flown(task: str, seed: int = PILOT_SEED) -> Pilot:
+    return grow_pilot(config(task, seed=seed), num_problems=PILOT_PROBLEMS, prices=DECODE, watch=unseen).pilot
 
 
 def others(task: str, number: int) -> list[Problem]:
-    """Held-out problems that the pilot did not see."""
+    """Held-out problems that the first pilot did not see."""
     built = build.build_task(config(task))
     known = {problem.uid for problem in built.problems("heldout", PILOT_PROBLEMS, PILOT_SEED)}
     drawn = built.problems("heldout", number + PILOT_PROBLEMS, 0)
@@ -152,16 +154,36 @@ def unseen(title: str, number: int):
     yield lambda event: None
 
 
-def points(task: str, num_problems: int, num_seeds: int) -> list[Point]:
-    pilot, problems = flown(task), others(task, num_problems)
+def points(task: str, num_problems: int, num_seeds: int, num_pilots: int) -> list[Point]:
+    pilots = [flown(task, PILOT_SEED + number) for number in range(num_pilots)]
+    problems = others(task, num_problems)
     pool = pool_of(task, problems)
     found: list[Point] = []
-    for shape in shapes(task, pilot):
+    for shape in shapes(task, pilots[0]):
         made = line(task, grown(config(task, shape), problems, num_seeds), pool, seconds=0.0)
-        gain = predicted(shape, pilot, made.tokens)
-        found.append(Point(task, shape, gain, made.less_chains["solved"], made.tokens))
+        gains = [predicted(shape, pilot, made.tokens) for pilot in pilots]
+        mean = fmean(gain.value for gain in gains)
+        found.append(Point(task, shape, gains[0], made.less_chains["solved"], made.tokens, mean))
         show(found[-1], is_plan=len(found) == 1)
+    for aim in get_args(Aim):
+        plans = [plan(pilot, budget=BUDGET, rng=np.random.default_rng(0), aim=aim) for pilot in pilots]
+        kinds = Counter(advised(made.shape) for made in plans)
+        told = Counter(made.num_agreeing for made in plans)
+        print(f"{task}, {aim}: {dict(kinds.most_common())}; agreeing of {NUM_AGAIN}: {dict(sorted(told.items()))}")
     return found
+
+
+def advised(shape: Shape) -> str:
+    forks, prunes = shape.kind
+    said = f"fork after {', '.join(map(str, forks))}" if forks else "chains"
+    return f"{said}, prune" if prunes else said
+
+
+def model_error(found: list[Point]) -> float:
+    """Root mean square of what is left between predictions and runs, less the runs' own noise."""
+    left = fmean((point.realised.value - point.mean_predicted) ** 2 for point in found)
+    noise = fmean(((point.realised.high - point.realised.low) / 3.92) ** 2 for point in found)
+    return math.sqrt(max(0.0, left - noise))
 
 
 def show(point: Point, *, is_plan: bool) -> None:
@@ -169,7 +191,7 @@ def show(point: Point, *, is_plan: bool) -> None:
     print(
         f"| {point.task} | {point.name}{' (the plan)' if is_plan else ''} | {point.tokens:.0f} "
         f"| {p.value:+.3f} [{p.low:+.3f}, {p.high:+.3f}] | {r.value:+.3f} [{r.low:+.3f}, {r.high:+.3f}] "
-        f"| {point.agrees} |",
+        f"| {point.agrees} | {point.mean_predicted:+.3f} |",
         flush=True,
     )
 
@@ -202,13 +224,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--pilots", type=int, default=10)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     began = time.process_time()
-    print("| task | children | tokens | predicted | realised | signs agree |\n|---|---|---|---|---|---|", flush=True)
-    found = [point for task in FORKS for point in points(task, options.problems, options.seeds)]
+    names = ("task", "children", "tokens", "predicted", "realised", "signs agree", "predicted by all pilots")
+    print(f"| {' | '.join(names)} |\n{'|---' * len(names)}|", flush=True)
+    found = [point for task in FORKS for point in points(task, options.problems, options.seeds, options.pilots)]
     judged = [point for point in found if point.agrees != "-"]
     print(f"\n{sum(p.agrees == 'yes' for p in judged)} of {len(judged)} judged signs agree; {len(found)} shapes")
+    print(f"error of the model: {model_error(found):.3f}; in use: {MODEL_ERROR}")
+    held = sum(p.predicted.low <= p.realised.value <= p.predicted.high for p in found)
+    print(f"{held} of {len(found)} realised gains lie in the interval of what was promised")
     print(f"{time.process_time() - began:.0f} CPU-seconds")
     if options.plot is not None:
         draw(found, options.plot)

@@ -28,7 +28,8 @@ def test_its_json_holds_every_figure(capsys: pytest.CaptureFixture[str]) -> None
     (preset,) = json.loads(capsys.readouterr().out)["presets"]
     assert preset["num_trees"] == 4
     assert preset["leaves"] == 5.0
-    assert set(preset["less_chains"]) == {"solved", "mixed", "answers"}
+    assert set(preset["less_chains"]) == {"solved", "mixed"}
+    assert preset["verdicts"] == []
 
 
 def test_the_same_command_gives_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,4 +27,4 @@ def test_every_strategy_of_the_demo_spends_the_same_tokens(tmp_path: Path, capsy
     arms = said.json["arms"]
     assert [arm["name"] for arm in arms] == [each.name for each in CONTENDERS]
     assert len({arm["decode_tokens"] for arm in arms}) == 1
-    assert arms[0]["less_chains"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    assert arms[0]["less_chains"] is None

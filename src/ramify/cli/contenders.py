@@ -9,6 +9,7 @@ from ramify.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
+    from ramify.core.problem import Problem
 
 FILE: Final = ".toml"
 """Ending of a contender that is a configuration file, such as `ramify plan --out` writes."""
@@ -62,6 +63,16 @@ def settings_of(name: str, names: Sequence[str], given: Sequence[str]) -> list[s
         elif owner == name:
             found.append(setting)
     return found
+
+
+def check_contenders(configs: "Mapping[str, RunConfig]", problems: "Sequence[Problem]") -> None:
+    """Check all contenders before the first tree of any: their settings, engines and tools, and that a judge rates
+    their leaves. Raises `ConfigError` and what engines and tools raise."""
+    from ramify.runner import library
+
+    for name, config in configs.items():
+        if not library.check_start(config, problems).judging.leaf:
+            raise ConfigError(f"{name}: no judge rates its leaves, so nothing can be said of it; add one (judges)")
 
 
 def check_numbers(options: argparse.Namespace) -> None:

@@ -133,7 +133,7 @@ def findings(results: list[Result]) -> list[str]:
     lines = [""]
     for result in results[1:]:
         ratio = result.report.leaves / max(results[0].report.leaves, 1)
-        solved = {"more": "solves more problems", "fewer": "solves fewer problems", "equal": "shows no difference"}
+        solved = {"more": "solves more problems", "fewer": "solves fewer problems", "equal": "no difference was shown"}
         lines.append(f"{result.contender.title}: {ratio:.1f}x the leaves, {solved[less(result, results[0]).word]}")
     return [*lines, "More leaves are not more solved problems. Run `ramify plan` before you choose a tree."]
 
@@ -143,7 +143,8 @@ def less(result: Result, baseline: Result) -> "Interval":
     from ramify.experiments.paired import paired_difference
 
     uids = sorted(baseline.solved)
-    return paired_difference([result.solved.get(uid, 0.0) for uid in uids], [baseline.solved[uid] for uid in uids])
+    own, chains = ([each.solved.get(uid, 0.0) for uid in uids] for each in (result, baseline))
+    return paired_difference(own, chains, num_comparisons=len(CONTENDERS) - 1)
 
 
 def _advice(num_problems: int, options: argparse.Namespace, terminal: Terminal) -> list[str]:
@@ -201,7 +202,7 @@ def _values(result: Result, baseline: Result) -> dict[str, object]:
     return {
         "name": result.contender.name,
         **result.report.as_dict(),
-        "less_chains": difference_dict(less(result, baseline)),
+        "less_chains": None if result is baseline else difference_dict(less(result, baseline)),
     }
 
 

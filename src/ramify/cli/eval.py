@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramify.cli.compare import NUM_PROBLEMS, NUM_SEEDS, interval_text
-from ramify.cli.contenders import add_contender_flags, check_numbers, contender_config, contender_names
+from ramify.cli.contenders import (
+    add_contender_flags,
+    check_contenders,
+    check_numbers,
+    contender_config,
+    contender_names,
+)
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import BUDGETS, add_json_flag, amounts_of
 from ramify.cli.terminal import Terminal, figure_table
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
     from ramify.experiments.evaluation import EvalLine, Graded
 
 SCHEMA = "ramify.eval/1"
+MUCH_UNSPENT = 0.1
+"""Share of a budget; what is left beyond it is said below the table."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +57,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     first = configs[names[0]]
     run = Run(build.prepared_run(within(first, kind, budgets[0])))
     problems = run.prepared.problems
+    check_contenders({name: within(config, kind, budgets[0]) for name, config in configs.items()}, problems)
     terminal.say(f"{len(problems)} problems of {first.task.name}, {options.seeds} seeds, {len(names)} presets")
     lines: list[EvalLine] = []
     for budget in budgets:
@@ -112,18 +121,24 @@ def table(lines: "Sequence[EvalLine]", kind: str) -> "Table":
 
 def findings(lines: "Sequence[EvalLine]", *, judge: Sequence[str]) -> Iterator[str]:
     """The differences beyond their intervals, and what limits the figures."""
-    said = {"more": "more often than", "fewer": "less often than"}
-    firsts = {each.budget: each.name for each in lines if each.less_first is None}
-    for each in lines:
-        if each.less_first is not None and each.less_first.word in said:
-            at = "" if each.budget is None else f" at {each.budget}"
-            yield f"{each.name} is right {said[each.less_first.word]} {firsts[each.budget]}{at}"
-    if all(each.less_first is None or each.less_first.word == "equal" for each in lines):
-        yield "no preset differs from the first: every interval holds 0"
+    said = {
+        "more": "right more often than {}",
+        "fewer": "right less often than {}",
+        "equal": "no difference to {} was shown",
+    }
+    for first in (each for each in lines if each.less_first is None):
+        at = "" if first.budget is None else f" at {first.budget}"
+        words = {each.name: each.less_first.word for each in lines if each.budget == first.budget and each.less_first}
+        for word, text in said.items():
+            if names := [name for name, found in words.items() if found == word]:
+                yield f"{text.format(first.name)}{at}: {', '.join(names)}"
     for name in dict.fromkeys(each.name for each in lines if each.is_steered_by_oracle):
         yield f"ORACLE: a judge that knows the answers steered {name}"
     for name in dict.fromkeys(each.name for each in lines if each.is_picked_by_metric):
         yield f"{name} picks its answer with the judge that grades it"
+    for each in lines:
+        if each.unspent is not None and each.unspent > MUCH_UNSPENT:
+            yield f"{each.name} left {each.unspent:.0%} of {each.budget} unspent: its own shape ended it first"
     if num_failed := sum(each.num_failed for each in lines):
         yield f"{num_failed} searches failed and count as wrong"
     yield f"right: by the judge {judge[0]!r}, on the returned answer" if judge else "no judge can grade these answers"
@@ -141,11 +156,21 @@ def _lines(
 
     found: list[EvalLine] = []
     first: list[dict[str, Graded]] | None = None
+    num_comparisons = max(1, len(configs) - 1)
     for name, config in configs.items():
         began, seeds = time.process_time(), range(options.seed, options.seed + options.seeds)
         graded = [_searched(name, replace(config, seed=seed), problems, terminal) for seed in seeds]
         seconds = time.process_time() - began
-        found.append(eval_line(name, graded, first=first, limit=limit[0], budget=limit[1], seconds=seconds))
+        line = eval_line(
+            name,
+            graded,
+            first=first,
+            limit=limit[0],
+            budget=limit[1],
+            seconds=seconds,
+            num_comparisons=num_comparisons,
+        )
+        found.append(line)
         first = first or graded
     return found
 

@@ -137,7 +137,21 @@ def advice(made: "Plan") -> Iterator[str]:
             yield f"step {depth.steps}: too close to call; {what} would decide"
     if made.pruning is not None:
         yield _on_pruning(made.pruning, made.aim)
+    yield _stability(made)
     yield f"{_shape_in_words(made)}: {_gain_in_words(made.gain, made.aim)}"
+
+
+def _stability(made: "Plan") -> str:
+    """How many redrawn pilots give the same advice, and how many problems would settle it."""
+    from ramify.planner.plan import NUM_AGAIN
+
+    said = (
+        f"{made.num_agreeing} of {NUM_AGAIN} pilots drawn again from these problems advise the same forks and pruning"
+    )
+    known = [depth.more_problems for depth in made.depths if depth.more_problems is not None]
+    if made.num_agreeing == NUM_AGAIN or not known:
+        return said
+    return f"{said}; --pilot {made.num_problems + max(known)} would settle it"
 
 
 def interval(estimate: "Interval", form: str) -> str:

@@ -17,6 +17,8 @@ from ramify.core.segment import Finish, Floats_T, Ids_T, LogprobKind, Sampling
 
 MAX_COUNT: Final = 1 << 40
 """Largest number of tokens that an engine may count: one that is larger is a fault of its own."""
+UNMETERED: Final = "usage"
+"""Note on a generation whose tokens the server did not count: `num_billed` is the most that they can be."""
 MAX_TOKEN_BYTES: Final = 64
 """Most bytes of a token on average, for messages whose tokens nobody sees. Text of natural languages has 2 to 5."""
 MESSAGE_BYTES: Final = 4096

@@ -242,6 +242,10 @@ class Tree:
         """Number of sampled tokens of `node`."""
         return sum(self._segments.length(i) for i in self._segment_range(node) if self._segments.is_sampled(i))
 
+    def num_billed(self, node: int) -> int:
+        """Number of tokens that engines billed for `node`: on engines of messages, only they know it."""
+        return sum(segment.usage.num_billed for segment in self.segments(node))
+
     def sampled_logprobs(self, node: int) -> Floats_T | None:
         """(num_sampled,) logprobs of the sampled tokens of `node`, in order; None = a segment has none."""
         arena = self._segments

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from ramify.core.codec import ByteCodec
-from ramify.core.engine import MAX_COUNT, MAX_TOKEN_BYTES, Generation, Request
+from ramify.core.engine import MAX_COUNT, MAX_TOKEN_BYTES, UNMETERED, Generation, Request
 from ramify.core.errors import EngineError
 from ramify.core.segment import Finish, Floats_T, token_array
 from ramify.formats.calls import CALL_END
@@ -206,7 +206,7 @@ def _usage(answer: Mapping[str, Any], *, num_bytes: int) -> tuple[int | None, in
 
 def _noted(answer: Mapping[str, Any], billed: int | None, logprobs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Notes on an answer: a missing usage, and the sum of its logprobs."""
-    notes: dict[str, Any] = {} if billed is not None else {"usage": "not told, so max_tokens are billed"}
+    notes: dict[str, Any] = {} if billed is not None else {UNMETERED: "not told, so max_tokens are billed"}
     if logprobs:
         notes |= {"logprob": math.fsum(entry["logprob"] for entry in logprobs), "num_logprobs": len(logprobs)}
     return notes

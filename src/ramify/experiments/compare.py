@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 
+from ramify.core.engine import UNMETERED
 from ramify.core.format import IsSame
 from ramify.core.ledger import Spend
 from ramify.core.stop import ROULETTE
 from ramify.core.tree import Tree
-from ramify.experiments.paired import difference_dict, paired_difference
+from ramify.experiments.paired import can_show, difference_dict, paired_difference
 from ramify.planner.interval import Interval
 from ramify.runner.answers import ReadAnswer
 from ramify.runner.events import TreeClosed
@@ -28,6 +29,7 @@ class TreeFigures:
     """Figures of one tree. Rewards of 1 or more count as solved."""
 
     solved: float
+    """1.0 or 0.0."""
     reward: float
     """Mean over the judged leaves; 0 if none was judged."""
     mixed: float
@@ -36,6 +38,10 @@ class TreeFigures:
     """Number of different answers among the leaves."""
     spent: Spend
     is_oracle: bool = False
+    is_failed: bool = False
+    """Whether a fault ended the tree. What it had grown by then counts."""
+    is_metered: bool = True
+    """Whether the engine counted all tokens. If not, `spent` is the most that they can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,8 @@ class Chain:
     reward: float
     answer: str | None
     """None = no answer."""
-    num_tokens: int
+    num_tokens: float
+    """Decode tokens as the engine billed them, the count of a contender's spend."""
 
 
 def figures(closed: TreeClosed, read: ReadAnswer, is_same: IsSame) -> TreeFigures:
@@ -65,18 +72,20 @@ def figures(closed: TreeClosed, read: ReadAnswer, is_same: IsSame) -> TreeFigure
         answers=float(len({kind for kind in classes if kind >= 0})),
         spent=total,
         is_oracle=any(score.is_oracle for leaf in leaves for score in tree.scores(leaf)),
+        is_failed=not closed.is_whole,
+        is_metered=not any(UNMETERED in tree.notes(node) for node in range(len(tree))),
     )
 
 
 def chains_of(tree: Tree, read: ReadAnswer) -> list[Chain]:
-    """The leaves of a tree of independent chains, one per root branch."""
+    """The leaves of a tree of independent chains, one per root branch. What the tree was billed beside its chains (lost
+    tries, judges that sample) is shared equally."""
+    leaves = tree.leaves()
+    billed = [sum(tree.num_billed(node) for node in tree.path(leaf)) for leaf in leaves]
+    others = sum(spend.decode for spend in tree.spent().values()) - sum(billed)
     return [
-        Chain(
-            tree.reward(leaf) or 0.0,
-            read(tree.branch(leaf).said),
-            sum(tree.num_sampled(node) for node in tree.path(leaf)),
-        )
-        for leaf in tree.leaves()
+        Chain(tree.reward(leaf) or 0.0, read(tree.branch(leaf).said), own + others / len(leaves))
+        for leaf, own in zip(leaves, billed, strict=True)
     ]
 
 
@@ -90,6 +99,9 @@ class ChainPool:
     """Problem -> the class of each chain's answer, as votes count them."""
 
     def add(self, uid: str, chains: Sequence[Chain]) -> None:
+        """Add chains of one problem. A problem without any is not in the pool, and is compared with nothing."""
+        if not chains:
+            return
         pooled = self.chains.setdefault(uid, [])
         pooled.extend(chains)
         self.classes[uid] = classes_of([chain.answer for chain in pooled], self.is_same)
@@ -129,7 +141,9 @@ class CompareLine:
     mixed: float
     answers: float
     less_chains: Mapping[str, Interval]
-    """`solved`, `mixed` and `answers` minus those of chains of equally many tokens, paired by problem."""
+    """`solved` and `mixed` minus those of chains of equally many tokens, paired by problem."""
+    verdicts: frozenset[str]
+    """What these problems can show of `solved`: that it is `more`, that it is `fewer`, both, or nothing."""
     is_covered: bool
     """Whether the pool has as many chains as these tokens pay for. If not, the comparison is with the whole pool."""
     prefill_uncached: float
@@ -137,21 +151,29 @@ class CompareLine:
     tool_calls: float
     seconds: float
     is_oracle: bool
+    num_failed: int
+    """Trees that a fault ended."""
+    is_metered: bool
 
     def as_dict(self) -> Mapping[str, object]:
-        return asdict(self) | {"less_chains": {what: difference_dict(less) for what, less in self.less_chains.items()}}
+        less = {what: difference_dict(less) for what, less in self.less_chains.items()}
+        return asdict(self) | {"less_chains": less, "verdicts": sorted(self.verdicts)}
 
 
-def line(name: str, trees: Mapping[str, Sequence[TreeFigures]], pool: ChainPool, *, seconds: float) -> CompareLine:
-    """One contender's line. `trees` maps a problem to its trees, one per seed."""
+def line(
+    name: str, trees: Mapping[str, Sequence[TreeFigures]], pool: ChainPool, *, seconds: float, num_contenders: int = 1
+) -> CompareLine:
+    """One contender's line. `trees` maps a problem to its trees, one per seed. The intervals of all `num_contenders`
+    lines hold together with 95 %."""
     every = [tree for group in trees.values() for tree in group]
     tokens = fmean(tree.spent.decode for tree in every)
     chains = pool.expected(tokens)
-    uids = sorted(trees)
+    uids = sorted(trees.keys() & chains.keys())
     means = {
         what: {uid: fmean(vars_of(tree)[what] for tree in trees[uid]) for uid in uids}
         for what in ("solved", "mixed", "answers", "reward")
     }
+    baseline = {what: [chains[uid][what] for uid in uids] for what in ("solved", "mixed")}
     return CompareLine(
         name=name,
         num_trees=len(every),
@@ -162,15 +184,18 @@ def line(name: str, trees: Mapping[str, Sequence[TreeFigures]], pool: ChainPool,
         mixed=fmean(means["mixed"].values()),
         answers=fmean(means["answers"].values()),
         less_chains={
-            what: paired_difference([means[what][uid] for uid in uids], [chains[uid][what] for uid in uids])
-            for what in ("solved", "mixed", "answers")
+            what: paired_difference([means[what][uid] for uid in uids], theirs, num_comparisons=num_contenders)
+            for what, theirs in baseline.items()
         },
+        verdicts=can_show(baseline["solved"], num_comparisons=num_contenders),
         is_covered=tokens / pool.tokens_a_chain <= pool.size,
         prefill_uncached=fmean(tree.spent.prefill_uncached for tree in every),
         prefill_cached=fmean(tree.spent.prefill_cached for tree in every),
         tool_calls=fmean(tree.spent.tool_calls for tree in every),
         seconds=seconds,
         is_oracle=any(tree.is_oracle for tree in every),
+        num_failed=sum(tree.is_failed for tree in every),
+        is_metered=all(tree.is_metered for tree in every),
     )
 
 

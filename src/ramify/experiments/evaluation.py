@@ -83,6 +83,8 @@ class EvalLine:
     is_steered_by_oracle: bool
     is_picked_by_metric: bool
     num_failed: int
+    by_problem: Mapping[str, float]
+    """Problem -> share of the seeds whose returned answer was right, from which any two lines can be compared."""
 
     def as_dict(self) -> Mapping[str, object]:
         return asdict(self) | {"less_first": None if self.less_first is None else difference_dict(self.less_first)}
@@ -164,14 +166,16 @@ def eval_line(
     limit: str,
     budget: float | None,
     seconds: float,
+    num_comparisons: int = 1,
 ) -> EvalLine:
     """One search's line. `seeds`: problem -> its tree, one mapping per seed; `first`: the search to compare with.
 
-    `budget` is in the unit that `limit` names.
+    `budget` is in the unit that `limit` names. The intervals of all `num_comparisons` lines hold together with 95 %.
     """
     uids = sorted(seeds[0])
     every = [seed[uid] for seed in seeds for uid in uids]
-    returned = _by_problem(seeds, uids)
+    by_problem = _by_problem(seeds, uids)
+    returned = [*by_problem.values()]
     spent = fmean(getattr(tree.spent, limit) for tree in every)
     return EvalLine(
         name=name,
@@ -193,16 +197,18 @@ def eval_line(
         judge_calls=fmean(tree.spent.judge_calls for tree in every),
         unspent=None if budget is None else 1 - spent / budget,
         seconds=seconds,
-        less_first=None if first is None else paired_difference(returned, _by_problem(first, uids)),
+        less_first=None
+        if first is None
+        else paired_difference(returned, [*_by_problem(first, uids).values()], num_comparisons=num_comparisons),
         is_steered_by_oracle=any(tree.is_steered_by_oracle for tree in every),
         is_picked_by_metric=any(tree.is_picked_by_metric for tree in every),
         num_failed=sum(tree.is_failed for tree in every),
+        by_problem=by_problem,
     )
 
 
-def _by_problem(seeds: Sequence[Mapping[str, Graded]], uids: Sequence[str]) -> list[float]:
-    """Share of seeds whose returned answer was right, for each problem."""
-    return [fmean(seed[uid].returned for seed in seeds) for uid in uids]
+def _by_problem(seeds: Sequence[Mapping[str, Graded]], uids: Sequence[str]) -> dict[str, float]:
+    return {uid: fmean(seed[uid].returned for seed in seeds) for uid in uids}
 
 
 def _by_role(trees: Sequence[Graded]) -> dict[str, float]:

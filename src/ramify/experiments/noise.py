@@ -10,16 +10,16 @@ bootstraps over problems with a fixed cap. This file only computes: gradients ar
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from ramify.experiments.paired import resamples
 from ramify.planner.interval import Interval
 
 Doubles_P = npt.NDArray[np.float64]
 TAILS = (0.025, 0.975)
+NUM_RESAMPLES: Final = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +146,8 @@ def _ratio(one: tuple[Doubles_P, Doubles_P], other: tuple[Doubles_P, Doubles_P])
 
 
 def _resampled(values: Doubles_P, tokens: Doubles_P) -> Doubles_P:
-    """(num_resamples,) products of the two means, both over the same resampled problems."""
-    picks = resamples(len(values))
+    """(NUM_RESAMPLES,) products of the two means, both over the same resampled problems, which are always the same."""
+    picks = np.random.default_rng(0).integers(len(values), size=(NUM_RESAMPLES, len(values)))
     return values[picks].mean(axis=1) * tokens[picks].mean(axis=1)
 
 

@@ -139,7 +139,7 @@ class _PathProfile:
 
 
 def _profile_of(trees: Sequence[Tree]) -> _PathProfile:
-    paths = [np.array([t.num_sampled(node) for node in t.path(leaf)[1:]]) for t in trees for leaf in t.leaves()]
+    paths = [np.array([t.num_billed(node) for node in t.path(leaf)[1:]]) for t in trees for leaf in t.leaves()]
     if not paths:
         raise ConfigError("the pilot's first chains gave no path: run `ramify rollout` to see why")
     going_on = [np.mean([len(path) > depth for path in paths]) for depth in range(1, MAX_DEPTHS + 1)]

@@ -1,6 +1,8 @@
 """Interval: a figure with its interval over problems. Plans, comparisons and noise all use it."""
 
+import math
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Final, Literal
 
 import numpy as np
@@ -29,6 +31,12 @@ class Interval:
     def between(cls, least: Array, most: Array) -> "Interval":
         """The figure and the lower end from `least`, (R,) as in `of`; the upper end from `most`."""
         return replace(cls.of(least), high=cls.of(most).high)
+
+    def widened(self, error: float) -> "Interval":
+        """With an independent standard error beside that of the problems."""
+        half = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * error
+        low, high = math.hypot(self.value - self.low, half), math.hypot(self.high - self.value, half)
+        return replace(self, low=self.value - low, high=self.value + high)
 
     def sign(self, even: float = 0.0) -> Literal[-1, 0, 1]:
         """1 if the whole interval is above `even`, -1 if it is below, 0 otherwise."""

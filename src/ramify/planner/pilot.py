@@ -104,6 +104,11 @@ class Pilot:
     def truncated(self) -> "Pilot":
         return Pilot(tuple(tree.truncated() for tree in self.trees), self.num_levels)
 
+    def redrawn(self, rng: np.random.Generator) -> "Pilot":
+        """As many of its trees, drawn with replacement. Consumes `rng`."""
+        picks = rng.integers(len(self.trees), size=len(self.trees))
+        return Pilot(tuple(self.trees[pick] for pick in picks), self.num_levels)
+
     def solved(self) -> "Pilot":
         return Pilot(tuple(tree.solved() for tree in self.trees), self.num_levels)
 

@@ -15,9 +15,9 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ramify.planner.coverage import Successes, coverage
+from ramify.planner.coverage import MODEL_ERROR, Successes, coverage, more_solved, successes
 from ramify.planner.interval import Interval
-from ramify.planner.levels import Levels, levels, resampled
+from ramify.planner.levels import NUM_RESAMPLES, Levels, levels, resampled
 from ramify.planner.pilot import Pilot
 from ramify.planner.pruning import best_keep, pruned_noise, rule_of
 from ramify.planner.shape import MAX_CHILDREN, Shape, best_children, best_ratio, noise_times_cost
@@ -32,8 +32,10 @@ NARROWINGS: Final = 20
 MIN_STEMS: Final = 2
 """Exact credits compare a path with others of its prompt that do not share its tokens, so at least two stems (root
 branches) are needed."""
-NUM_PREDICTED: Final = 200
-"""Number of resamples of the pilot for which coverage is predicted."""
+NUM_AGAIN: Final = 5
+"""How often the pilot's problems are drawn again, to see whether the advice stays."""
+NUM_QUICK: Final = 100
+"""Number of resamples behind the intervals of such a redrawn pilot."""
 MOST_TIMES: Final = 50
 """The plan never asks for a pilot more than this many times larger."""
 FARTHEST: Final = 64.0
@@ -91,7 +93,10 @@ class Plan:
     pruning: Pruning | None
     """None = the task has no rule, or it never fired."""
     gain: Interval
-    """Compared with chains at the same cost."""
+    """Compared with chains at the same cost. For coverage, the interval also holds the error of the model."""
+    num_agreeing: int
+    """Of `NUM_AGAIN` pilots of problems drawn from this one's with replacement, those that advise the same forks and
+    the same pruning."""
     num_problems: int
     mean_return: float
     varies: bool
@@ -104,18 +109,17 @@ def plan(pilot: Pilot, *, budget: float, rng: np.random.Generator, aim: Aim = "g
     """The shape that a pilot supports, if each problem may cost `budget`. `rng` is used for resampling, and is
     consumed."""
     pilot = pilot.solved() if aim == "coverage" else pilot
-    found = levels(pilot, resampled(len(pilot.trees), rng)).settled()
-    outlook = _Outlook(pilot, found, budget, aim)
-    depths = outlook.depths()
-    pruning = outlook.pruning() if pilot.has_rule else None
-    keep = pruning.keep if pruning is not None and pruning.pays else None
-    shape = outlook.shape(depths, keep)
+    outlook = _Outlook.of(pilot, budget, aim, rng)
+    depths, pruning, shape = outlook.advice()
+    again = (_Outlook.of(pilot.redrawn(rng), budget, aim, rng, num_resamples=NUM_QUICK) for _ in range(NUM_AGAIN))
+    found = outlook.found
     return Plan(
         aim=aim,
         shape=shape,
         depths=depths,
         pruning=pruning,
-        gain=outlook.gain(shape),
+        gain=outlook.promised(shape),
+        num_agreeing=sum(other.advice()[2].kind == shape.kind for other in again),
         num_problems=len(pilot.trees),
         mean_return=float(found.mean[0]),
         varies=bool(found.variance[0].sum() > 0),
@@ -132,6 +136,27 @@ class _Outlook:
     found: Levels
     budget: float
     aim: Aim
+    whole: Sequence[Successes]
+    """For coverage: of paths that are never pruned, one a resample."""
+    pruned: Sequence[Successes]
+    """For coverage: of paths that end where the rule fires."""
+
+    @classmethod
+    def of(
+        cls, pilot: Pilot, budget: float, aim: Aim, rng: np.random.Generator, *, num_resamples: int = NUM_RESAMPLES
+    ) -> "_Outlook":
+        picks = resampled(len(pilot.trees), rng, num_resamples=num_resamples)
+        found = levels(pilot, picks).settled()
+        whole = successes(found) if aim == "coverage" else ()
+        is_pruned = aim == "coverage" and pilot.has_rule
+        pruned = successes(levels(pilot.truncated(), picks).settled()) if is_pruned else whole
+        return cls(pilot, found, budget, aim, whole, pruned)
+
+    def advice(self) -> tuple[tuple[Depth, ...], Pruning | None, Shape]:
+        depths = self.depths()
+        pruning = self.pruning() if self.pilot.has_rule else None
+        keep = pruning.keep if pruning is not None and pruning.pays else None
+        return depths, pruning, self.shape(depths, keep)
 
     def depths(self) -> tuple[Depth, ...]:
         """The advice for every depth, each as if it were the only fork."""
@@ -159,7 +184,7 @@ class _Outlook:
     def _number(self, steps: int, ratio: float) -> float:
         """The best number of children after `steps` steps, if this is the only fork. 2 if it is not above 1."""
         if self.aim == "coverage":
-            return max(NUMBERS, key=lambda k: self._more_solved(self._fork(steps, k), num_resamples=1)[0])
+            return max(NUMBERS, key=lambda k: coverage(self.whole[0], self._fork(steps, k), self.budget))
         return round(min(ratio, MAX_CHILDREN), 1) if ratio >= 1.05 else 2.0
 
     def _fork(self, steps: int, number: float) -> Shape:
@@ -204,7 +229,15 @@ class _Outlook:
 
     def gain(self, shape: Shape) -> Interval:
         """Gain of `shape` over chains of the same cost."""
-        return Interval.of(self._more_solved(shape) if self.aim == "coverage" else self._less_noise(shape))
+        if self.aim == "gradient":
+            return Interval.of(self._less_noise(shape))
+        return more_solved(self.whole if shape.keep is None else self.pruned, self.whole, shape, self.budget)
+
+    def promised(self, shape: Shape) -> Interval:
+        """The gain with all that it is uncertain of. The advice goes by `gain`: the model's error tells no shape from
+        another."""
+        gain, is_chains = self.gain(shape), not shape.is_forked and shape.keep is None
+        return gain if is_chains or self.aim == "gradient" else gain.widened(MODEL_ERROR)
 
     def _less_noise(self, shape: Shape) -> Array:
         """(R,) variance x cost of chains, divided by that of `shape`, minus 1. Forks and random termination are
@@ -216,14 +249,6 @@ class _Outlook:
             rule = rule_of(self.pilot, self.found.picks)
             better *= _ratio(pruned_noise(rule, self.found, 1.0), pruned_noise(rule, self.found, shape.keep))
         return better - 1
-
-    def _more_solved(self, shape: Shape, *, num_resamples: int = NUM_PREDICTED) -> Array:
-        """(R,) coverage of `shape` minus coverage of chains."""
-        picks, chains = self.found.picks[:num_resamples], Shape((1.0,))
-        own = self.found if shape.keep is None else levels(self.pilot.truncated(), picks).settled()
-        solved = (coverage(Successes.of(own, r), shape, self.budget) for r in range(num_resamples))
-        by_chains = (coverage(Successes.of(self.found, r), chains, self.budget) for r in range(num_resamples))
-        return np.array([one - other for one, other in zip(solved, by_chains, strict=True)])
 
 
 def _ratio(chains: Array, others: Array) -> Array:

@@ -46,6 +46,11 @@ class Shape:
     def is_forked(self) -> bool:
         return any(k > 1 for k in self.children[1:])
 
+    @property
+    def kind(self) -> tuple[tuple[int, ...], bool]:
+        """The steps after which it forks, and whether it prunes, whatever the numbers."""
+        return tuple(steps for steps, k in enumerate(self.children) if steps and k > 1), self.keep is not None
+
     def narrowed(self, part: float) -> "Shape":
         """The same forks, narrower: 1 = unchanged, 0 = no forks."""
         return replace(self, children=(self.children[0], *[round(k**part, 1) for k in self.children[1:]]))

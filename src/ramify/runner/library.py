@@ -141,6 +141,20 @@ def grow(config: RunConfig, problems: Sequence[Problem], *, observers: Iterable[
     return loop.run(_observed(config, problems, observers))
 
 
+def check_start(config: RunConfig, problems: Sequence[Problem]) -> Prepared:
+    """Check what a run checks before its first tree: connects, and closes again. Raises what `grow` would."""
+    return loop.run(_connected(config, problems))
+
+
+async def _connected(config: RunConfig, problems: Sequence[Problem]) -> Prepared:
+    run = Run(prepared_run(config, problems))
+    try:
+        await run.connect()
+        return run.prepared
+    finally:
+        await finished(run.close())
+
+
 async def _observed(config: RunConfig, problems: Sequence[Problem], observers: Iterable[Observer]) -> RunReport:
     run = Run(prepared_run(config, problems))
     try:

@@ -29,10 +29,15 @@ class BestOfNConfig:
     """Name of the run's judge whose scores are used in the vote."""
     vote: Vote = "best"
     oracle: Oracle = "refused"
+    in_flight: int | None = None
+    """Most answers that are grown or judged at once; None = all. A judge that samples needs a part of the budget: with
+    few in flight, each answer is judged before the budget is spent on the next."""
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ConfigError(f"best_of_n: n = {self.n!r} must be at least 1")
+        for name in ("n", "in_flight"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ConfigError(f"best_of_n: {name} = {number!r} must be at least 1")
 
 
 class BestOfN:
@@ -51,15 +56,16 @@ class BestOfN:
         self._tips: dict[int, int] = {}
         """Number of an answer -> its last node."""
         self._unjudged: list[int] = []
-        self._has_begun = False
+        self._fork = Fork(config.n, "answers")
+        self._num_begun = 0
 
     def ask(self, tree: Tree) -> Sequence[Command]:
-        if not self._has_begun:
-            self._has_begun = True
-            fork = Fork(self.config.n, "answers")
-            return self._in_flight.book([Grow(ROOT, fork=fork) for _ in range(self.config.n)], range(self.config.n))
         numbers, self._unjudged = self._unjudged, []
-        return self._in_flight.book([Judge((self._tips[i],), self.config.judge) for i in numbers], numbers)
+        judged = self._in_flight.book([Judge((self._tips[i],), self.config.judge) for i in numbers], numbers)
+        room = (self.config.in_flight or self.config.n) - len(self._in_flight)
+        begun = range(self._num_begun, min(self._num_begun + room, self.config.n))
+        self._num_begun += len(begun)
+        return [*judged, *self._in_flight.book([Grow(ROOT, fork=self._fork) for _ in begun], begun)]
 
     def tell(self, tree: Tree, outcome: Outcome) -> None:
         number = self._in_flight.take(outcome)
@@ -69,10 +75,10 @@ class BestOfN:
                 self._unjudged.append(number)
 
     def is_done(self, tree: Tree) -> bool:
-        return self._has_begun and not self._in_flight and not self._unjudged
+        return self._num_begun == self.config.n and not self._in_flight and not self._unjudged
 
     def phase(self, tree: Tree) -> Phase:
-        if not self._has_begun:
+        if not self._num_begun:
             return Phase("build")
         return Phase("collection" if self.is_done(tree) else "initial chains")
 
