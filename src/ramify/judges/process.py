@@ -113,14 +113,14 @@ class ProcessJudge:
             branch.codec.decode([i for piece in of for i in piece.segment.ids.tolist() if i != branch.codec.eos_id])
             for _, of in groupby(pieces, lambda piece: piece.node)
         ]
-        return [step.replace(self._step_tag, "") if self._step_tag else step for step in steps]
+        return [_without(self._step_tag, step) for step in steps]
 
     def _text(self, question: str, steps: Sequence[str]) -> str:
         tag = self._step_tag
         if tag is None:
             written = self._separator.join(steps)
         else:
-            question, written = question.replace(tag, ""), "".join(f"{step}{tag}" for step in steps)
+            question, written = _without(tag, question), "".join(f"{step}{tag}" for step in steps)
         return "".join(span.text for span in spans_of(self._template, {"question": question, "steps": written}))
 
     def _verdict(self, scores: Sequence[float], num_steps: int) -> Verdict:
@@ -131,6 +131,13 @@ class ProcessJudge:
             raise JudgeError(f"judge {self.name!r} gave {list(scores)!r:.200}; scores are finite numbers")
         parts = aggregated(scores)
         return Verdict(parts[self._aggregate], {**parts, "num_steps": float(num_steps)})
+
+
+def _without(tag: str | None, text: str) -> str:
+    """The text without the tag, also where it appears only when another one inside it is removed."""
+    while tag and tag in text:
+        text = text.replace(tag, "")
+    return text
 
 
 def aggregated(scores: Sequence[float]) -> Mapping[str, float]:

@@ -161,6 +161,7 @@ class Questions:
         else:
             ids = [i for segment in sampled for i in segment.ids.tolist()]
             text = codec.decode(ids[:-1] if ids[-1:] == [codec.eos_id] else ids)
+        text = _THOUGHT.sub("", text)  # A thought may quote an answer of the text that is judged.
         answer = self._judge_format.format.answer(text)
         said = _without_end(text, finish) if answer is None else answer
         return Reply(said, is_cut=finish.kind not in ("stop", "end_of_sequence"))
@@ -203,7 +204,6 @@ class Questions:
 
 
 def _without_end(text: str, finish: Finish) -> str:
-    """A reply without its thoughts and without the stop word that ended it."""
-    said = _THOUGHT.sub("", text)
-    place = said.rfind(finish.matched) if finish.matched else -1
-    return said if place < 0 else said[:place]
+    """A reply without the stop word that ended it."""
+    place = text.rfind(finish.matched) if finish.matched else -1
+    return text if place < 0 else text[:place]
