@@ -54,6 +54,23 @@ def test_a_line_says_action_result_entropy_reward_and_stop_word():
     assert lines[3].endswith("3 ⑂0 y  gold none oracle  closed: [b]")
 
 
+def deep(number: int) -> Tree:
+    tree = Tree(Problem("p", "q?"), CODEC, [segment("prompt", "q")], seed=1)
+    place = tree.begin(0, Grow(ROOT))
+    for turn in range(number):
+        assert place is not None
+        place = tree.follow(tree.add(Step((segment("sampled", f"turn{turn}"),)), place))
+    return tree
+
+
+def test_a_long_path_is_drawn_in_lines_of_bounded_width():
+    assert len(drawn(deep(400))) < 5 * len(drawn(deep(100)))
+    lines = drawn(deep(100)).splitlines()
+    assert len(lines) == 101
+    assert all(f"turn{turn} " in f"{lines[turn + 1]} " for turn in range(100))
+    assert "under 79: 80 turn79" in lines[80]
+
+
 def test_a_fault_of_an_engine_or_a_judge_is_told_in_its_own_words():
     tree = grown()
     fault = {"reason": "engine_raised", "fault": "engine_raised: KeyError: 'logits'"}

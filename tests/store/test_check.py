@@ -1,12 +1,16 @@
+import sys
 from dataclasses import replace
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.credit.trees import bare, end, fork, step
 
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
-from ramify.core.tree import Tree
-from ramify.rows.row import Row
+from ramify.core.tree import ROOT, Tree
+from ramify.rows.row import Row, rows_of
 from ramify.runner.library import rollout_sync
 from ramify.runner.rows import tree_rows
 from ramify.store.check import ledger_faults, row_faults, tree_faults
@@ -34,6 +38,29 @@ def test_a_grown_tree_its_ledger_and_its_rows_hold(tree: Tree, policy: str):
     assert not list(tree_faults(tree))
     assert not list(ledger_faults(tree, recorded))
     assert not list(row_faults(tree, rows_by(tree, f"rows.policy={policy}")))
+
+
+def test_checking_a_row_takes_as_many_steps_for_each_of_its_nodes():
+    def steps(num: int) -> int:
+        """Lines run by the library while the row of one path of `num` turns is checked."""
+        growth = bare()
+        fork(growth, ROOT, [*[step("ab")] * num, end("c", 1.0)])
+        rows, count = rows_of(growth.tree), 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal count
+            count += event == "line"
+            return trace
+
+        was = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            assert not list(row_faults(growth.tree, rows))
+        finally:
+            sys.settrace(was)
+        return count
+
+    assert steps(400) / steps(100) < 5
 
 
 def test_a_tree_whose_paths_coins_end_holds():

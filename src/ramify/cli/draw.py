@@ -18,16 +18,26 @@ from ramify.core.tree import ROOT, Tree
 MAX_ACTION = 60
 MAX_RESULT = 40
 MAX_FAULT = 120
+MAX_DEPTH = 16
+"""Levels that are drawn further in than the one above."""
 
 
 def tree_view(tree: Tree) -> Drawing:
-    """`tree` as a drawing, in canonical order; children that quote their parent are marked `quotes`."""
-    drawings = {ROOT: Drawing(_root_label(tree), guide_style="dim")}
+    """`tree` as a drawing, in canonical order; children that quote their parent are marked `quotes`. What is deeper
+    than `MAX_DEPTH` stands on that level and names its parent."""
+    root = Drawing(_root_label(tree), guide_style="dim")
+    drawings = {ROOT: (root, 0)}
     for node in tree.subtree()[1:]:
         parent = tree.parent(node)
         assert parent is not None
-        drawings[node] = drawings[parent].add(node_label(tree, node))
-    return drawings[ROOT]
+        drawing, depth = drawings[parent]
+        label = node_label(tree, node)
+        if depth < MAX_DEPTH:
+            drawings[node] = drawing.add(label), depth + 1
+        else:
+            drawing.add(Text(f"under {parent}: ", style="dim") + label)
+            drawings[node] = drawing, depth
+    return root
 
 
 def node_label(tree: Tree, node: int) -> Text:

@@ -1,11 +1,13 @@
 """Saved: reads a run folder: its configuration, its trees one by one, its rows and its answers."""
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
+from typing import Final
 
 from ramify import plugins
 from ramify.config.configure import from_toml, recorded
@@ -25,10 +27,27 @@ from ramify.runner.reread import RereadProblems, secret_of
 from ramify.runner.rows import marked, tree_rows
 from ramify.runner.unread import ALLOW, UnreadCodec
 from ramify.store.layout import RunPart, parts, records
-from ramify.store.records import Header
+from ramify.store.records import Header, RunRecord, TreeRecord
 from ramify.store.replay import replay_each
 from ramify.store.store import header_and_config
-from ramify.store.survey import records_of, survey
+from ramify.store.survey import closed_trees, records_of, survey
+
+MAX_EARLY: Final = 1024
+"""Trees to hold that were closed before their turn."""
+
+
+@dataclass(slots=True)
+class _Span:
+    """The numbers of the trees that are read, the last included. Mutable: it shrinks while records are read."""
+
+    first: int
+    last: int
+
+    def records(self, part: RunPart) -> Iterator[RunRecord]:
+        """The records of a journal without those of trees outside of the span."""
+        for record in records(part):
+            if not isinstance(record, TreeRecord) or self.first <= record.tree <= self.last:
+                yield record
 
 
 def _refuse_other_judges(recorded: Header, now: Header) -> None:
@@ -113,16 +132,22 @@ class Saved:
         return gaps
 
     def _trees_of(self, part: RunPart) -> Iterator[tuple[int, Tree]]:
-        """Finished trees of one journal with their indices, in the order of their problems."""
-        early: dict[int, Tree] = {}
-        wanted = part.shard.index
-        for replayed in replay_each(records(part), self.codec, self.rules):
-            if replayed.is_closed:
-                early[replayed.index] = replayed.tree
-            while wanted in early:
-                yield wanted, early.pop(wanted)
-                wanted += part.shard.count
-        yield from sorted(early.items())
+        """Finished trees of one journal with their indices, in the order of their problems. The journal is read again
+        where more than `MAX_EARLY` of them are closed before their turn."""
+        wanted = deque(closed_trees(part))
+        while wanted:
+            early: dict[int, Tree] = {}
+            span = _Span(wanted[0], wanted[-1])
+            for replayed in replay_each(span.records(part), self.codec, self.rules):
+                if replayed.is_closed and span.first <= replayed.index <= span.last:
+                    early[replayed.index] = replayed.tree
+                while wanted and wanted[0] in early:
+                    yield wanted[0], early.pop(wanted.popleft())
+                if len(early) > MAX_EARLY:
+                    del early[last := max(early)]
+                    span.last = last - 1
+            if wanted and wanted[0] == span.first:
+                wanted.popleft()  # It was taken back since it was listed.
 
     def rows(
         self, *, per_tree: int | None = None, gold: str | None = None, accept: Collection[str] = ()

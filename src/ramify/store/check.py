@@ -52,16 +52,25 @@ def row_faults(tree: Tree, rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if not np.array_equal(row.ids, tree.branch(row.leaf_id).ids):
             yield f"the row of leaf {row.leaf}: its ids are not those of its path"
-        if row.weights[~row.is_sampled].any():
+        is_sampled = row.is_sampled
+        if row.weights[~is_sampled].any():
             yield f"the row of leaf {row.leaf}: tokens that nobody sampled are trained"
-        for node in dict.fromkeys(row.nodes[row.is_sampled].tolist()):
-            weights = row.weights[(row.nodes == node) & row.is_sampled]
+        for node, weights in _by_node(row.nodes[is_sampled], row.weights[is_sampled]):
             totals[node] = totals.get(node, np.zeros(len(weights))) + weights
             holders[node] = holders.get(node, 0) + 1
     for node, total in totals.items():
         wanted = holders[node] if rows[0].policy == "per_leaf" else 1
         if np.abs(total - wanted).max() > TOLERANCE:
             yield f"node {node} (canonical): its tokens weigh {total.min():g} to {total.max():g} in all, not {wanted}"
+
+
+def _by_node(
+    nodes: npt.NDArray[np.int32], weights: npt.NDArray[np.float64]
+) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
+    """Each node with the weights of its tokens, in their order."""
+    order = np.argsort(nodes, kind="stable")
+    found, starts = np.unique(nodes[order], return_index=True)
+    yield from zip(found.tolist(), np.split(weights[order], starts[1:]), strict=False)  # no node: one empty part
 
 
 def _children_faults(tree: Tree, node: int) -> Iterator[str]:

@@ -9,7 +9,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +49,13 @@ def survey(path: Path) -> Survey:
             found.num_opened += kind is not None and kind[1] == b"opened"
             found.num_closed += kind is not None and kind[1] == b"closed"
     return found
+
+
+def closed_trees(part: RunPart) -> list[int]:
+    """The numbers of the trees that a journal says are closed, in order."""
+    lines = takewhile(lambda line: line is not None, _lines(part.path / JOURNAL))
+    kinds = (_TREE.match(line.body) for line in lines if line is not None)
+    return sorted(int(kind[2]) for kind in kinds if kind is not None and kind[1] == b"closed")
 
 
 def _torn(folder: Path, run: Path) -> list[TornTail]:
