@@ -1,7 +1,7 @@
 # Every target sets up what it needs, once, into this folder: .venv (no torch), .venv-model (with torch and trackio) for
 # `make model`, `make herds` and `make test-hf`, .venv-ray for `make test-ray`, .venv-engines (vLLM for CPUs, 3.5 GB) for
 # the servers that `make test-engines` starts.
-.PHONY: demo test test-core test-engines test-faults test-hf test-hostile test-ray bubblewrap lint format types bench model herds value requirements setup clean
+.PHONY: demo test test-core test-engines test-faults test-hf test-hostile test-originals test-ray bubblewrap lint format types bench model herds value requirements setup clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -54,6 +54,10 @@ test-hostile: $(READY) bubblewrap
 
 test-hf: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m pytest -q -m hf
+
+# Checkouts of the originals are named by RAMIFY_MCTS_LLM and others; one that is absent is skipped.
+test-originals: $(READY)
+	@$(BIN)/python -m pytest -q -rs -m originals tests/originals
 
 test-ray: $(RAY_READY)
 	@$(RAY_BIN)/python -m pytest -q -m ray

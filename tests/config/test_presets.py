@@ -86,6 +86,13 @@ def test_the_offline_plan_as_published_forks_at_the_root_only():
         assert all(len(tree.children(node)) <= 1 for node in tree.subtree()[1:])
 
 
+@pytest.mark.parametrize("name", [name for name in preset_names() if name.startswith("rstar")])
+def test_every_step_of_a_path_of_rstar_may_be_code(name: str):
+    """A path has `max_depth` steps and one more, and rStar limits errors, never the calls."""
+    config = resolve(preset=name, is_small=False).config
+    assert config.growth.max_tool_calls == config.strategy.options["max_depth"] + 1
+
+
 def test_an_unknown_preset_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match="unknown preset 'arop'; did you mean 'arpo'"):
         preset("arop")

@@ -253,6 +253,14 @@ def test_a_vote_as_published_is_its_last_digit() -> None:
     assert [s.value for s in scores(found)] == [0.0, 0.0]
 
 
+def test_self_reward_as_published_takes_any_integer_and_asks_again_for_one() -> None:
+    """As mcts-llm's `_evaluate_answer`: Python's `int`, three attempts, no range."""
+    assert judged("150", **SELF, **PUBLISHED) == (150.0, {"raw": 150.0, "num_replies": 1.0})
+    assert judged("about 7", "-1_000", **SELF, **PUBLISHED) == (-1000.0, {"raw": -1000.0, "num_replies": 2.0})
+    assert judged("150", "95", **SELF) == (95.0, {"raw": 95.0, "num_replies": 2.0})
+    assert judged("a", "b", "c", **SELF, **PUBLISHED) == (None, {"num_replies": 3.0})
+
+
 def test_every_mode_asks_what_it_reads() -> None:
     templates = {mode: LlmJudge(mode=mode).default_action.template for mode in get_args(Mode)}
     assert "sure, likely, impossible" in templates["labels"]
@@ -343,7 +351,7 @@ def test_a_run_is_sound_whatever_its_judge_says() -> None:
         ({"mode": "labels", "worth": {"Sure": 1.0}}, None, "labels in small letters"),
         ({"mode": "labels", "worth": {"sure": float("nan")}}, None, "labels in small letters"),
         ({"mode": "labels", "worth": {"sure": "1"}}, None, "Expected `float"),
-        ({"mode": "rubric", "reading": "as_published"}, None, "in the modes labels, tenths, vote"),
+        ({"mode": "rubric", "reading": "as_published"}, None, "in the modes labels, self_reward, tenths, vote"),
         ({"mode": "tenths", "reading": "published"}, None, "as_published"),
         ({"low": 3, "high": 3}, None, "must be below"),
         ({"low": "1"}, None, "Expected `float"),

@@ -95,7 +95,7 @@ def test_tokens_are_asked_for_exactly_and_then_one_by_one_while_a_word_is_open()
 def test_a_step_has_no_more_tokens_than_its_action_allows() -> None:
     engine = Scripted(lambda turn: "x" * 25 + "<answer>3</answer>")
     tree, leaf = only_leaf(grown(OneChain, engine, actions={"policy": ActionConfig(max_tokens=10)}))
-    assert [tree.num_sampled(n) for n in tree.path(leaf)] == [0, 10, 10, 10, 13]
+    assert [tree.num_sampled(n) for n in tree.path(leaf)] == [0, 10, 10, 10, 10, 3]
     assert tree.stop(leaf) == "answer"
     assert tree.branch(leaf).transcript == "x" * 25 + "<answer>3</answer>"
 

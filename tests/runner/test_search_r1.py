@@ -73,6 +73,17 @@ def test_a_turn_cut_at_its_own_limit_without_an_action_is_corrected_too() -> Non
     assert segments(tree, leaf) == [("sampled", "x" * 30), ("given", SEARCH_R1.invalid), ("sampled", ANSWER)]
 
 
+@pytest.mark.parametrize("most", range(1, 28))
+def test_a_turn_cut_at_its_own_limit_inside_a_stop_word_is_corrected_like_any_other(most: int) -> None:
+    actions = {"policy": ActionConfig(max_tokens=most)}
+    said = f"{'x' * 12}{SEARCH}"
+    growth = replace(LOOP, max_turns=2, max_response_tokens=1000)
+    tree, leaf = only_leaf(loop(said, growth=growth, actions=actions))
+    cut = ("sampled", said[:most])
+    assert segments(tree, leaf) == [cut, ("given", SEARCH_R1.invalid), cut]
+    assert tree.stop(leaf) == "turn_limit"
+
+
 @pytest.mark.covers("S1.2")
 def test_the_last_turn_is_forced_its_search_is_not_carried_out() -> None:
     growth = replace(LOOP, max_turns=3)

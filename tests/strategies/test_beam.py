@@ -1,14 +1,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.strategies.step_world import commands, found, played
-from tests.strategies.world import Journey, ListDraws, path_text, varied
+from tests.strategies.world import Journey, ListDraws, path_text, text_step, varied
 
 from ramify.core.command import Grow
 from ramify.core.errors import ConfigError
-from ramify.core.tree import Tree
+from ramify.core.tree import Step, Tree
+from ramify.runner.driver import Start
 from ramify.strategies.beam import (
     AS_PUBLISHED,
     ITS_AS_PUBLISHED,
@@ -154,6 +155,31 @@ def test_as_published_what_was_asked_for_one_path_is_believed_to_continue_anothe
     believed = [path_text(trip.tree, p.parent.tip) for p in strategy.levels[1] if p.parent]
     assert believed == ["a."] * 3
     assert [path_text(trip.tree, p.tip) for p in strategy.levels[1]] == ["b1.", "b2.", "b3."], "the tree knows better"
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("first", ["b"]), ("all", ["a", "b", "c"])])
+def test_as_published_the_first_step_with_the_tag_of_answers_drops_its_siblings(keep: str, kept: list[str]) -> None:
+    """As microsoft/rStar llms/llms.py filters the outputs of a prompt: "a" is worth most and is dropped for "b"."""
+    world = Tagged({"b": "<end_of_answer>", "c": "<end_of_answer>"})
+    strategy = Watched(varied(RSTAR_AS_PUBLISHED, width=4, samples=3, max_depth=1, keep_answers=keep))
+    trip = Journey(strategy, world, judge=lambda tree, command: [world.values[path_text(tree, command.nodes[0])]])
+    trip.run()
+    used = {path_text(trip.tree, p.tip) for p in [*strategy.completed, *strategy.holders]}
+    assert sorted(used) == kept
+
+
+class Tagged:
+    """Says a, b and c; the steps in `tags` are answers and stopped at a tag."""
+
+    values: ClassVar = {"a": 0.9, "b": 0.5, "c": 0.4}
+
+    def __init__(self, tags: Mapping[str, str]) -> None:
+        self.tags = tags
+
+    def steps(self, tree: Tree, start: Start) -> list[Step]:
+        assert start.place is not None
+        said = "abc"[start.place.index]
+        return [text_step(said, stop="answer" if said in self.tags else None, matched=self.tags.get(said))]
 
 
 def test_corrected_a_live_path_goes_on_beside_the_answers() -> None:

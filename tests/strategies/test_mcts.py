@@ -30,10 +30,16 @@ def letter(number: int) -> str:
 
 
 class Letters:
-    """The i-th child of a path says the i-th letter; `ends` are paths that end there, with a stop word."""
+    """The i-th child of a path says the i-th letter; `ends` are paths that end there, with a stop word; `tags` are the
+    words that their generations stopped at."""
 
-    def __init__(self, ends: Mapping[str, str] | None = None, says: Mapping[str, str] | None = None) -> None:
-        self.ends, self.says = ends or {}, says or {}
+    def __init__(
+        self,
+        ends: Mapping[str, str] | None = None,
+        says: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        self.ends, self.says, self.tags = ends or {}, says or {}, tags or {}
 
     def steps(self, tree: Tree, start: Start) -> list[Step]:
         assert isinstance(start.command, Grow) and start.place is not None
@@ -41,7 +47,7 @@ class Letters:
         said = self.says.get(place, place[-1])
         role = "probe" if start.command.action == "rollout" else "policy"
         until_end = "answer" if start.command.until == "end" else None
-        return [text_step(said, stop=self.ends.get(place, until_end), role=role)]
+        return [text_step(said, stop=self.ends.get(place, until_end), role=role, matched=self.tags.get(place))]
 
 
 def by_path(values: Mapping[str, float | None], default: float = 0.5) -> Any:
@@ -367,11 +373,24 @@ def rolled(strategy: RStarMCTS, world: Letters) -> RStarMCTS:
     return strategy
 
 
-def test_the_first_answer_with_the_tag_drops_its_siblings_where_published() -> None:
+@pytest.mark.parametrize(
+    ("tags", "published"),
+    [
+        ({}, [1, 2, 3, 4]),
+        ({"b": "<end_of_step>", "c": "<end_of_step>"}, [1, 2, 3, 4]),
+        ({"b": "<end_of_step>", "c": "<end_of_answer>", "d": "<end_of_answer>"}, [3]),
+        ({"a": "<end_of_answer>"}, [1]),
+    ],
+)
+def test_the_first_step_with_the_tag_of_answers_drops_its_siblings_where_published(
+    tags: Mapping[str, str], published: list[int]
+) -> None:
+    """As microsoft/rStar llms/llms.py filters the outputs of a prompt: by the stop reason. A boxed step that ended at
+    another tag is an answer, and drops nothing."""
     ends = {"b": "answer", "c": "answer"}
-    strategy = rolled(rstar(iterations=1, width=4, keep_answers="first"), Letters(ends))
-    assert len(strategy.root.children) == 1
-    assert len(rolled(rstar(iterations=1, width=4), Letters(ends)).root.children) == 4
+    strategy = rolled(rstar(iterations=1, width=4, keep_answers="first"), Letters(ends, tags=tags))
+    assert [child.tip for child in strategy.root.children] == published
+    assert len(rolled(rstar(iterations=1, width=4), Letters(ends, tags=tags)).root.children) == 4
 
 
 def test_steps_that_say_the_same_are_used_once() -> None:

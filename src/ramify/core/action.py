@@ -20,7 +20,8 @@ class ActionConfig:
     ...)."""
     sampling: Sampling = Sampling()
     max_tokens: int | None = None
-    """Most tokens of one step; None = what is left of the response."""
+    """Most tokens of one step, held exactly: a stop word may be cut in two, and the next step goes on inside it. None =
+    what is left of the response."""
     text: str = ""
     """Text that a growth writes instead of asking its engine. It becomes one `given` step that ends the path and is
     never trained. '' = the engine is asked."""

@@ -191,6 +191,12 @@ def _shown(tool: str, status: ToolStatus, text: str) -> str:
     return OBSERVATIONS[known].format(text=text, tag=tool)
 
 
-AS_PUBLISHED: Final = RStarOptions(error_match="text", code_context="every_step", step_parser="published")
+AS_PUBLISHED: Final = RStarOptions(
+    observation="\n<output>{text}<end_of_output>",
+    error_match="text",
+    code_context="every_step",
+    step_parser="published",
+)
 """The behaviour of rStar's solver. The solver's own default threshold is 0; its recipes sample with 2 and evaluate with
-1."""
+1. One difference stays: a step that the model ends without a tag ends the path here. There the end token is cut off and
+the path goes on; here sampled ids are kept."""

@@ -19,6 +19,8 @@ from ramify.formats.boxed import BOX, boxed
 
 StepEnd = Literal["step", "code", "answer"]
 
+_BOX, _TEXT, _BLOCK = "\\boxed{", "\\text{", "\n# ========\n"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTags:
@@ -59,6 +61,10 @@ class RStarStep:
     """The code that the step belongs to, from the start of its block to the end of the step, without any tag."""
     is_code: bool
     """Whether a tag opened its block, or this step closes the block."""
+    tag: str = ""
+    """The tag that ended it; '' = none did."""
+    since: str = ""
+    """All text since the last closed block, up to the step's own tag, with all tags."""
 
 
 StepParser = Callable[[RStarStep], Action | None]
@@ -71,7 +77,7 @@ def last_step(run: str, tags: StepTags) -> RStarStep:
     if not places:
         return unended_step(run, tags)
     last = places.pop()
-    return _step(run[: last.start()], tags.ends[last[0]], [place.end() for place in places], tags)
+    return _step(run[: last.start()], tags.ends[last[0]], [place.end() for place in places], tags, tag=last[0])
 
 
 def unended_step(run: str, tags: StepTags) -> RStarStep:
@@ -79,12 +85,18 @@ def unended_step(run: str, tags: StepTags) -> RStarStep:
     return _step(run, "answer", [place.end() for place in _pattern(tags).finditer(run)], tags)
 
 
-def _step(said: str, end: StepEnd, borders: Sequence[int], tags: StepTags) -> RStarStep:
+def _step(said: str, end: StepEnd, borders: Sequence[int], tags: StepTags, *, tag: str = "") -> RStarStep:
     """The step at the end of `said`, after the last of `borders`, which are the ends of the earlier steps."""
     closed = max((border for border in borders if said.endswith(tags.code_end, 0, border)), default=0)
-    _, tag, code = said[closed:].rpartition(tags.code)
-    block = _pattern(tags).sub("", code).strip()
-    return RStarStep(said[borders[-1] if borders else 0 :], end, block, is_code=bool(tag) or end == "code")
+    _, opening, code = said[closed:].rpartition(tags.code)
+    return RStarStep(
+        said[borders[-1] if borders else 0 :],
+        end,
+        block=_pattern(tags).sub("", code).strip(),
+        is_code=bool(opening) or end == "code",
+        tag=tag,
+        since=said[closed:] + tag,
+    )
 
 
 def tagged(step: RStarStep) -> Action | None:
@@ -102,10 +114,62 @@ def tagged(step: RStarStep) -> Action | None:
 
 
 def published(step: RStarStep) -> Action | None:
-    """As published: a step that contains "boxed" anywhere is the final answer; any other step is code."""
+    """As published: a step that contains "boxed" anywhere is the final answer, if the answer read in it is not empty.
+    Any other step is code: with nothing to run, or with an empty answer, the path goes on."""
     if BOX in step.text:
-        return AnswerAction(boxed(step.text) or "")
-    return ToolAction("", step.block) if step.block else InvalidAction("the step is empty")
+        answer = _published_answer(step.text + step.tag)
+        return AnswerAction(answer) if answer else None
+    program = _published_program(step.since)
+    return ToolAction("", program) if program else None
+
+
+def _published_answer(text: str) -> str:
+    r"""What the published code reads as the answer. It looks only before the first full stop at a line's end, and takes
+    all of that if no `\boxed{` is there. Of an open box it takes what stands behind its last brace that was closed, or
+    behind a position counted from the wrong place."""
+    said = text.partition(".\n")[0].strip().removesuffix(".").strip()
+    start = said.rfind(_BOX)
+    if start < 0:
+        return _without_text(said)
+    box, opened, begin, end = said[start:], list[int](), start, None
+    for place, sign in enumerate(box):
+        if sign == "{":
+            opened.append(place)
+        elif sign == "}":
+            begin = opened.pop()
+            if not opened:
+                end = place
+                break
+    return _without_text(box[begin + 1 : end])
+
+
+def _without_text(said: str) -> str:
+    r"""`said` without the frame of its first `\text{…}`, whose word is dropped if it is "and". An open frame gives the
+    published mark of an answer that cannot be read."""
+    start = said.find(_TEXT)
+    if start < 0:
+        return said
+    depth = 0
+    for place in range(start + len(_TEXT) - 1, len(said)):
+        depth += {"{": 1, "}": -1}.get(said[place], 0)
+        if not depth:
+            word = said[start + len(_TEXT) : place].strip()
+            return (said[:start] + ("" if word == "and" else word) + said[place + 1 :]).strip()
+    return "[invalid]"
+
+
+def _published_program(text: str) -> str:
+    """What the published code runs: the lines between one with the tag of code and one with the tag of its end, without
+    these two; all of `text` if no line has the tag of code. Each block begins with a comment."""
+    program, is_open = "", False
+    for line in text.replace(TAGS.step_end, "").split("\n"):
+        if TAGS.code in line:
+            program, is_open = program + _BLOCK, True
+        elif TAGS.code_end in line:
+            is_open = False
+        elif is_open:
+            program += line + "\n"
+    return (program or text.replace(TAGS.step_end, "")).strip()
 
 
 PARSERS: Final[Mapping[str, StepParser]] = MappingProxyType({"published": published, "tags": tagged})

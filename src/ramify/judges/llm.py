@@ -3,7 +3,8 @@
 The model, its prompt and its sampling are an action of the run (role `judge`), so another judge is another table in the
 configuration. If a reply cannot be read, is cut or is out of range, the model is told the fault in the same context and
 asked again, up to `max_replies` replies. If none can be read, the verdict is None, never 0. With the published reading
-only the first reply counts, with the value that the published code gives it.
+only the first reply counts, with the value that the published code gives it; for self-reward that is the first of
+`max_replies` that is an integer, however large.
 
 Sources: MCTSr's strict scale, an integer in [-100, 100] asked for up to three times, BrendanGraham14/mcts-llm
 src/mcts_llm/mctsr.py (the strategy handles values over 95; the raw integer is a part); labels and votes,
@@ -28,7 +29,7 @@ from ramify.judges.replies import CHOICE, LABELS, SCORE, Reading, label_value, t
 
 RANGES: Final = {"rubric": (0.0, 10.0), "self_reward": (-100.0, 100.0)}
 """Lowest and highest number of modes that use `low` and `high`."""
-PUBLISHED: Final = frozenset({"labels", "tenths", "vote"})
+PUBLISHED: Final = frozenset({"labels", "self_reward", "tenths", "vote"})
 """Modes that have a published reading."""
 NO_INTEGER: Final = "this is no integer; reply with the integer and nothing else"
 CUT: Final = "the reply was cut at its limit of tokens; be brief"
@@ -120,7 +121,7 @@ class LlmJudge:
     def sitting(self, num_nodes: int) -> Sitting:
         """The dialogues needed: one per node and sample, one for a vote, one for each order of a pair."""
         num_dialogues = {"vote": 1, "pairwise": 2}.get(self._mode, num_nodes * self._num_samples)
-        return Sitting(num_dialogues, 1 if self._reading == "as_published" else self._max_replies)
+        return Sitting(num_dialogues, 1 if self._hears_one else self._max_replies)
 
     async def judge_by(
         self, dialogue: Dialogue, nodes: Sequence[Sequence[Branch]], problem: Problem
@@ -171,15 +172,21 @@ class LlmJudge:
     async def _heard(self, dialogue: Dialogue, contexts: Sequence[Branch]) -> tuple[str | None, int]:
         """The first readable reply (None = there was none), and the number of replies."""
         reply = await dialogue.open(contexts)
-        if self._reading == "as_published":
+        if self._hears_one:
             return reply.text, 1
         for number in range(1, self._max_replies + 1):
-            fault = CUT if reply.is_cut else self._fault(reply.text, len(contexts))
+            is_cut = reply.is_cut and self._reading == "corrected"
+            fault = CUT if is_cut else self._fault(reply.text, len(contexts))
             if fault is None:
                 return reply.text, number
             if number < self._max_replies:
                 reply = await dialogue.correct(fault)
         return None, self._max_replies
+
+    @property
+    def _hears_one(self) -> bool:
+        """Whether only the first reply of a dialogue counts."""
+        return self._reading == "as_published" and self._mode != "self_reward"
 
     @property
     def _is_of_several(self) -> bool:
@@ -189,7 +196,7 @@ class LlmJudge:
         """The number in a reply; None = no number in the expected place."""
         match self._mode:
             case "self_reward":
-                return int(text) if _INTEGER.fullmatch(text.strip()) else None
+                return self._integer(text)
             case "rubric":
                 scores = _SCORE.findall(text.strip().rpartition("\n")[2])
                 return float(scores[-1]) if scores else None
@@ -200,6 +207,15 @@ class LlmJudge:
             case "vote" | "pairwise":
                 return vote(text)
 
+    def _integer(self, text: str) -> float | None:
+        """An integer and nothing else. The published reading takes whatever Python reads as one."""
+        if self._reading == "corrected" and not _INTEGER.fullmatch(text.strip()):
+            return None
+        try:
+            return float(int(text))
+        except (OverflowError, ValueError):
+            return None
+
     def _fault(self, text: str, num_nodes: int) -> str | None:
         """The fault of a reply, as the model is told; None = it is fine."""
         number = self._number(text)
@@ -208,7 +224,7 @@ class LlmJudge:
         low, high = -math.inf, math.inf
         if self._is_of_several:
             low, high = 1, num_nodes
-        elif self._mode in RANGES:
+        elif self._mode in RANGES and self._reading == "corrected":
             low, high = self.low, self.high
         return None if low <= number <= high else f"{number:g} is out of range; allowed is {low:g} to {high:g}"
 

@@ -193,8 +193,7 @@ class Grower:
 
     def _is_full(self, turn: Turn, path: Path) -> bool:
         """Whether the turn has as many tokens as its action may sample."""
-        max_tokens = self._actions[path.work.command.action].max_tokens
-        return max_tokens is not None and turn.num_sampled >= max_tokens
+        return turn.is_full(self._actions[path.work.command.action].max_tokens)
 
     def _is_beyond_limit(self, turn: Turn) -> bool:
         """Whether the call is beyond the limit and the path still goes on."""

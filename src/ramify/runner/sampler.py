@@ -89,7 +89,8 @@ class Sampler:
         """Whether sampling may stop here. A message is always complete, whatever ended it."""
         if turn.finish is not None and not self.can_continue_turn(path.work.command.action):
             return True
-        return turn.is_resolved(self._stops, num_lacking=self._num_lacking(turn, path))
+        max_tokens = self._actions[path.work.command.action].max_tokens
+        return turn.is_resolved(self._stops, max_tokens=max_tokens, num_lacking=_num_lacking(turn, path))
 
     def _whole_ends(self, path: Path) -> tuple[str, ...]:
         """Limits that also end a path when they cut a turn: an engine of whole turns makes no later request that would
@@ -120,8 +121,10 @@ class Sampler:
         if not len(turn.branch.run) and max_turns is not None and turn.branch.num_turns >= max_turns:
             rooms.append((0, "turn_limit"))
         room, word = min(rooms, key=lambda r: r[0])
-        num_lacking = self._num_lacking(turn, path)
-        return room if num_lacking is None else min(room, max(1, num_lacking)), word
+        num_lacking, max_tokens = _num_lacking(turn, path), self._actions[path.work.command.action].max_tokens
+        room = room if num_lacking is None else min(room, max(1, num_lacking))
+        # At least 1, also for a step that is full: 0 would end its path.
+        return room if max_tokens is None else min(room, max(1, max_tokens - turn.num_sampled)), word
 
     def _most_context(self, turn: Turn) -> int:
         """Most tokens that the next request may be billed for as its context."""
@@ -134,14 +137,6 @@ class Sampler:
         if usage.num_cached + usage.num_prefilled:
             return prices.cost(usage)
         return prices.most(self._most_context(turn), usage.num_billed)
-
-    def _num_lacking(self, turn: Turn, path: Path) -> int | None:
-        """Tokens that the step still lacks to its limit; None = it has no limit in tokens."""
-        until, max_tokens = path.work.command.until, self._actions[path.work.command.action].max_tokens
-        numbers = [] if max_tokens is None else [max_tokens - turn.num_sampled]
-        if isinstance(until, Tokens):
-            numbers.append(until.n - path.num_sampled - turn.num_sampled)
-        return min(numbers, default=None)
 
     async def _generate(self, turn: Turn, path: Path, room: int) -> Generation:
         """One generation. Its finish is `abort` if the deadline cut it. Raises `EngineError`."""
@@ -170,6 +165,12 @@ class Sampler:
         if generation.finish.kind == "abort" and (deadline is None or deadline > asyncio.get_running_loop().time()):
             raise EngineError("aborted", "the engine gave the turn up", is_retryable=True)
         return generation
+
+
+def _num_lacking(turn: Turn, path: Path) -> int | None:
+    """Tokens that the command still lacks; None = it does not count tokens."""
+    until = path.work.command.until
+    return until.n - path.num_sampled - turn.num_sampled if isinstance(until, Tokens) else None
 
 
 def most_tool_tokens(tools: Sequence[Mapping[str, Any]]) -> int:

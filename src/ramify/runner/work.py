@@ -152,12 +152,16 @@ class Turn:
         """Whether the model ended its turn: by a stop word or the end of the sequence."""
         return self.finish is not None and self.finish.kind in ("stop", "end_of_sequence")
 
-    def is_resolved(self, words: Sequence[str], *, num_lacking: int | None) -> bool:
-        """Whether sampling may stop here: at a stop word or the end of the sequence, or because the step has all its
-        tokens and no stop word or character is incomplete."""
+    def is_full(self, max_tokens: int | None) -> bool:
+        """Whether it has as many tokens as its action may sample."""
+        return max_tokens is not None and self.num_sampled >= max_tokens
+
+    def is_resolved(self, words: Sequence[str], *, max_tokens: int | None, num_lacking: int | None) -> bool:
+        """Whether sampling may stop here: at a stop word, the end of the sequence or its action's limit, or because
+        the command has all its tokens and no stop word or character is incomplete."""
         if self.finish is None:
             return False
-        if self.finish.kind != "length":
+        if self.finish.kind != "length" or self.is_full(max_tokens):
             return True
         return num_lacking is not None and num_lacking < 1 and not is_unresolved(self.branch.run_bytes, words)
 

@@ -24,7 +24,15 @@ from ramify.core.tree import Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.levels import Level, LevelsConfig, LevelSearch
 from ramify.strategies.parts.paths import LevelPath, alive, answers
-from ramify.strategies.parts.survivors import Ties, all_with_places, best_with_places, distinct, ranked, tiled
+from ramify.strategies.parts.survivors import (
+    Ties,
+    all_with_places,
+    best_with_places,
+    distinct,
+    first_answer,
+    ranked,
+    tiled,
+)
 
 Ended = Literal["leave", "stay", "place_if_best", "place_always"]
 
@@ -42,6 +50,11 @@ class BeamPublished:
     for good, this includes ended paths."""
     keep_completed: Literal["best", "first"] = "best"
     """Which `width` times `samples` answers are kept if more were found: the best, or the first (published)."""
+    keep_answers: Literal["all", "first"] = "all"
+    """`first` (rStar, published): if steps grown from one path ended with the tag `answer_end`, the first of them alone
+    is used; the others, answers or not, are dropped. They were judged all the same."""
+    answer_end: str = "<end_of_answer>"
+    """The tag that ends an answer, as the format writes it."""
     join: Literal["path", "position"] = "path"
     """Which path a new step belongs to: the path it was sampled for, or the path at the same position among those that
     hold a place, live or not (rStar, published). This changes what the search believes; the tree stores the step where
@@ -117,7 +130,7 @@ RSTAR_AS_PUBLISHED: Final = BeamConfig(
     fill="path",
     order="score",
     failure_value=0.0,
-    published=BeamPublished(join="position"),
+    published=BeamPublished(keep_answers="first", join="position"),
 )
 
 
@@ -140,6 +153,8 @@ class Beam(LevelSearch):
 
     def select(self, tree: Tree, level: Level) -> list[LevelPath]:
         paths = level.paths() if self.config.published.repeats == "kept" else self._without_repeats(tree, level.paths())
+        if self.config.published.keep_answers == "first":
+            paths = self._with_first_answers(tree, paths)
         match self.config.ended:
             case "leave":
                 self._leave(paths)
@@ -173,6 +188,15 @@ class Beam(LevelSearch):
         compared = [path for path in paths if has_places or not path.is_ended]
         repeats = set(compared).difference(distinct(tree, compared))
         return [path for path in dict.fromkeys(paths) if path not in repeats]
+
+    def _with_first_answers(self, tree: Tree, paths: Sequence[LevelPath]) -> list[LevelPath]:
+        """Of the new paths below one parent what `keep_answers` keeps; paths that held a place stay."""
+        held, tips = set(self.holders), dict[LevelPath | None, list[int]]()
+        for path in paths:
+            if path not in held:
+                tips.setdefault(path.parent, []).append(path.tip)
+        kept = {tip for below in tips.values() for tip in first_answer(tree, below, self.config.published.answer_end)}
+        return [path for path in paths if path in held or path.tip in kept]
 
     def _leave(self, paths: Sequence[LevelPath]) -> None:
         """Ended paths leave; live paths compete for the places."""

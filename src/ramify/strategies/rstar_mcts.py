@@ -43,11 +43,12 @@ from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.flight import InFlight
 from ramify.strategies.parts.steering import REWARD, Oracle, allowed_value, steering_value
+from ramify.strategies.parts.survivors import first_answer
 from ramify.strategies.parts.ucb import uct
 from ramify.strategies.parts.visited import Visited
 
-TAG: Final = "answer"
-"""Stop word of a path that ended with the tag of answers."""
+ANSWER_END: Final = "<end_of_answer>"
+"""rStar's tag at the end of an answer. A boxed answer may end at another tag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,10 @@ class RStarMCTSPublished:
     propagate_dead: Literal["at_once", "by_rollout"] = "at_once"
     """When a place is closed whose children all are; `by_rollout`: when one comes by, which costs that rollout."""
     keep_answers: Literal["all", "first"] = "all"
-    """`first`: if steps of an expansion ended with the tag of answers, the first of them alone is used."""
+    """`first`: if steps of an expansion ended with the tag `answer_end`, the first of them alone is used; the others,
+    answers or not, are dropped."""
+    answer_end: str = ANSWER_END
+    """The tag that ends an answer, as the format writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,8 +351,10 @@ class RStarMCTS:
         kept = [g for g in grown if not tree.is_ended(g.tip) or STOP_WORDS[tree.stop(g.tip) or ""].is_trainable]
         if self.config.duplicates == "drop":
             kept = _distinct(tree, kept)
-        tagged = [g for g in kept if tree.stop(g.tip) == TAG]
-        return tagged[:1] if tagged and self.config.published.keep_answers == "first" else kept
+        if self.config.published.keep_answers == "all":
+            return kept
+        chosen = first_answer(tree, [g.tip for g in kept], self.config.published.answer_end)
+        return [g for g in kept if g.tip in chosen]
 
     def _child(self, tree: Tree, above: RStarState, grown: Grown) -> RStarState:
         """A new child; one beyond the depth whose path goes on is closed on the tree as well."""

@@ -132,14 +132,23 @@ def seeded_values(tree: Tree, command: Judge) -> list[float | None]:
     return [(tree.node_seed(node) // 13 + command.attempt * 37) % 97 / 97 for node in command.nodes]
 
 
-def text_step(text: str, *, stop: str | None = None, role: Role = "policy", logprob: float = -0.5, **more: Any) -> Step:
-    """A step in which the model said `text`; each byte is a token, all with the same logprob."""
+def text_step(
+    text: str,
+    *,
+    stop: str | None = None,
+    role: Role = "policy",
+    logprob: float = -0.5,
+    matched: str | None = None,
+    **more: Any,
+) -> Step:
+    """A step in which the model said `text`; each byte is a token, all with the same logprob. `matched`: the stop word
+    that ended it."""
     ids = token_array(CODEC.encode(text))
     sampled = Segment(
         "sampled",
         ids,
         logprobs=np.full(len(ids), logprob, np.float32),
-        finish=Finish("stop"),
+        finish=Finish("stop", matched),
         usage=Usage(1, len(ids)),
     )
     return Step((sampled,), stop=stop, role=role, **more)

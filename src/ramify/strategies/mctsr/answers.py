@@ -25,6 +25,8 @@ from ramify.strategies.mctsr.scores import (
     is_distribution,
     pairwise_weights,
     penalised,
+    published_choice,
+    published_pair,
     q_of,
     rescored,
     uct,
@@ -211,16 +213,15 @@ class AnswerTree:
         return any(score is not None for score in reversed(self._scores))
 
     def _drawn(self, scores: Sequence[float], rng: Draws) -> int | None:
-        if self.config.selection == "pairwise":
-            weights, is_strict = pairwise_weights(scores), self.config.published.pairwise_single == "ends"
-        else:
-            weights = importance_weights(scores, self.config.published.importance_weights)
-            is_strict = self.config.published.importance_weights == "kept"
-        if is_strict and not sum(weights) > 0:
-            return None
-        if not is_strict and not is_distribution(weights):
-            weights = [1.0] * len(weights)
-        return inverse_cdf(weights, float(rng.random()))
+        """The index of the answer drawn; None = the published rule has no distribution."""
+        is_pairwise, published = self.config.selection == "pairwise", self.config.published
+        u = float(rng.random())
+        if is_pairwise and published.pairwise_single == "ends":
+            return published_pair(scores, u)
+        if not is_pairwise and published.importance_weights == "kept":
+            return published_choice(scores, u)
+        weights = pairwise_weights(scores) if is_pairwise else importance_weights(scores, published.importance_weights)
+        return inverse_cdf(weights if is_distribution(weights) else [1.0] * len(weights), u)
 
     def _when_all_are_expanded(self) -> list[MCTSrAnswer]:
         return (

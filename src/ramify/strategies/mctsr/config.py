@@ -43,8 +43,8 @@ class MCTSrPublished:
     all_expanded: Literal["all", "root"] = "all"
     """If every answer is fully expanded: all may be refined again, or only the root (published)."""
     importance_weights: Negative = "clipped"
-    """`kept`: published weights may be negative. If their sum is not positive there is no distribution, and the search
-    ends."""
+    """`kept`: published weights may be negative, and the answer is drawn by a binary search in their sums, as there. If
+    their sum is not positive there is no distribution, and the search ends."""
     pairwise_single: Literal["uniform", "ends"] = "uniform"
     """For one candidate, or several equal ones. `ends`: the published code raises an error; here the search ends with
     what it has."""

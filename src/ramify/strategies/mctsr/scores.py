@@ -8,8 +8,9 @@ run_with_earlystopping.py.
 """
 
 import math
+from bisect import bisect
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal, assert_never
 
 Penalty = Literal["excess", "clip95", "fifty"]
@@ -55,6 +56,20 @@ def uct(q: float, visits: int, parent_visits: int, *, exploration: float, eps: f
 def importance_weights(scores: Sequence[float], negative: Negative) -> list[float]:
     """The weight of each answer is its score."""
     return list(scores) if negative == "kept" else [max(0.0, score) for score in scores]
+
+
+def published_choice(weights: Sequence[float], u: float) -> int | None:
+    """The index that the published code draws, by a binary search in the cumulative weights; None = their total is not
+    positive. Where a weight is negative the sums fall, and the search may end elsewhere than at the first sum that
+    exceeds `u` times the total."""
+    sums = list(accumulate(weights))
+    return bisect(sums, u * sums[-1], 0, len(sums) - 1) if sums[-1] > 0 else None
+
+
+def published_pair(scores: Sequence[float], u: float) -> int | None:
+    """The better answer of the ordered pair that the published code draws; None = all scores are equal. O(n^2)."""
+    index = published_choice([abs(one - other) for one in scores for other in scores], u)
+    return None if index is None else max(divmod(index, len(scores)), key=scores.__getitem__)
 
 
 def pairwise_weights(scores: Sequence[float]) -> list[float]:

@@ -35,6 +35,18 @@ def distinct(tree: Tree, paths: Sequence[LevelPath]) -> list[LevelPath]:
     return list(found.values())
 
 
+def first_answer(tree: Tree, tips: Sequence[int], word: str) -> list[int]:
+    """`tips`, nodes grown at one place; if the model ended some of them at this stop word, the first of those alone
+    (rStar, published)."""
+    return [tip for tip in tips if _ends_at(tree, tip, word)][:1] or list(tips)
+
+
+def _ends_at(tree: Tree, node: int, word: str) -> bool:
+    """Whether the last generation of `node` ended at this stop word."""
+    finishes = [segment.finish for segment in tree.segments(node) if segment.finish is not None]
+    return bool(finishes) and finishes[-1].matched == word
+
+
 def tiled(items: Sequence[T], n: int) -> list[T]:
     """`n` items: all items in order, repeated; empty if there are none."""
     return list(islice(cycle(items), n)) if items else []

@@ -1,0 +1,63 @@
+"""Sources of the originals: where their trees are, and how their modules are imported without what they run on.
+
+The trees are never part of this repository. An environment variable names each; a test whose tree is absent is skipped
+with a sentence that says which variable to set.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+def source(variable: str, repository: str, inside: str) -> Path:
+    """The tree that `variable` names, of this repository. `inside` is a path that it must have."""
+    named = os.environ.get(variable)
+    if not named:
+        pytest.skip(f"{variable} is not set: name a checkout of {repository}")
+    root = Path(named).expanduser().resolve()
+    assert (root / inside).exists(), f"{variable} = {named!r}: {inside} is not there; name a checkout of {repository}"
+    return root
+
+
+class _Absent(ModuleType):
+    """Stands for a module that is imported and not used, or used as a decorator or a base class only."""
+
+    __path__: list[str] = []  # noqa: RUF012 - the attribute that makes a module a package
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything
+
+
+class _Anything:
+    """A class, a decorator with arguments, or a value that nobody looks at."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def __call__(self, function: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return function
+
+
+@contextmanager
+def imports(folder: Path, *, absent: tuple[str, ...]) -> Iterator[Any]:
+    """`importlib.import_module` with `folder` on the path, and with `absent` modules that need not be installed. What was
+    imported is forgotten afterwards."""
+    before = dict(sys.modules)
+    sys.path.insert(0, str(folder))
+    for name in absent:
+        sys.modules[name] = _Absent(name)
+    try:
+        yield importlib.import_module
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - set(before):
+            del sys.modules[name]
+        sys.modules.update(before)
