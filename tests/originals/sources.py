@@ -48,8 +48,8 @@ class _Anything:
 
 @contextmanager
 def imports(folder: Path, *, absent: tuple[str, ...]) -> Iterator[Any]:
-    """`importlib.import_module` with `folder` on the path, and with `absent` modules that need not be installed. What was
-    imported is forgotten afterwards."""
+    """`importlib.import_module` with `folder` on the path, and with `absent` modules that need not be installed. What
+    was imported is forgotten afterwards."""
     before = dict(sys.modules)
     sys.path.insert(0, str(folder))
     for name in absent:

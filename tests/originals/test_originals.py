@@ -40,8 +40,8 @@ SYSTEMS = {
 def test_ours_is_as_published(name: str, record_property: Callable[[str, object], None]) -> None:
     system = SYSTEMS[name]
     played = system.original()
-    rng = random.Random(f"{os.environ.get('RAMIFY_ORIGINALS_SEED', 0)} {name}")
-    scenarios = [system.scenario(rng) for _ in range(int(os.environ.get("RAMIFY_ORIGINALS_SCENARIOS", 200)))]
+    rng = random.Random(f"{os.environ.get('RAMIFY_ORIGINALS_SEED', '0')} {name}")
+    scenarios = [system.scenario(rng) for _ in range(int(os.environ.get("RAMIFY_ORIGINALS_SCENARIOS", "200")))]
     found = [(given, differences(system.ours(given), played(given), TOLERANCE)) for given in scenarios]
     different = [(given, faults) for given, faults in found if faults]
     record_property("original", (name, len(found), len(found) - len(different)))
