@@ -85,8 +85,8 @@ class RStarMCTSConfig:
     positive_reward: float = 1.0
     """What a right answer is worth by the ground truth (a reward of 1 or more, by a judge that saw the answer)."""
     negative_reward: float = -1.0
-    """What a step is worth that went wrong, or went on beyond the depth, and a wrong answer by the ground truth (a reward
-    of 0 or less)."""
+    """What a step is worth that went wrong, or went on beyond the depth, and a wrong answer by the ground truth (a
+    reward of 0 or less)."""
     failure_value: float | None = None
     """What a step is worth to which its judge gave no value; None = nothing, it is closed."""
     leaf_visit: Literal["leaf", "through"] = "leaf"
@@ -116,8 +116,8 @@ class RStarMCTSConfig:
 
 
 def answer_worth(reward: Score, *, positive: float, negative: float) -> float | None:
-    """By a judge that saw the answer, `negative` for a reward of 0 or less and `positive` for one of 1 or more. Else the
-    reward itself.
+    """By a judge that saw the answer, `negative` for a reward of 0 or less and `positive` for one of 1 or more. Else
+    the reward itself.
 
     Source: microsoft/rStar, rstar_deepthink/agents/mcts.py `eval_final_answer`.
     """

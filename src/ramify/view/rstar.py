@@ -29,6 +29,8 @@ from ramify.strategies.parts.ucb import uct
 from ramify.strategies.rstar_mcts import RStarMCTSConfig, answer_worth
 
 ReadAnswer = Callable[[str], str | None]
+BOXED: Final[ReadAnswer] = RStar().answer
+"""The answer that rStar's own format reads."""
 ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
     {"no_valid_step": "no_valid_child", "depth_limit": "too_many_steps", "tool_errors": "too_many_code_errors"}
 )
@@ -39,7 +41,7 @@ ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
 class RStarReading:
     """How a tree is read."""
 
-    answer: ReadAnswer = RStar().answer
+    answer: ReadAnswer = BOXED
     """What the model said -> its final answer: the format's function."""
     outcome: str = REWARD
     """Judge of final answers; `reward` = the judge whose score is the path's reward."""
@@ -59,7 +61,7 @@ class RStarReading:
             raise ConfigError(f"rewards and c_puct must be finite, and c_puct at least 0, got {self!r}")
 
     @classmethod
-    def of(cls, strategy: StrategyConfig, *, answer: ReadAnswer = RStar().answer) -> "RStarReading":
+    def of(cls, strategy: StrategyConfig, *, answer: ReadAnswer = BOXED) -> "RStarReading":
         """The reading of a run's trees by its own strategy `rstar_mcts`. `answer`: the function of the run's format."""
         if strategy.name != "rstar_mcts":
             raise ConfigError(f"only the strategy 'rstar_mcts' says how its trees are read here, got {strategy.name!r}")
