@@ -16,7 +16,7 @@ from ramify.core.limits import Limits
 from ramify.core.segment import Finish, Sampling
 from ramify.core.tree import ROOT, Tree
 from ramify.runner.sampler import affinity
-from ramify.strategies.parts.entropy import STEP_ENTROPY, step_entropy_topk
+from ramify.strategies.parts.entropy import STEP_ENTROPY, initial_entropy, step_entropy_topk
 from ramify.testing.planned_faults import Delay, Fault
 from ramify.testing.policies import chains
 from ramify.testing.scripted import SCRIPTED, Scripted
@@ -139,9 +139,30 @@ def test_a_request_names_its_tree_and_what_was_sampled_before_it_in_the_same_run
 # -- measures ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("plan", "topk"), [(OneChain, 0), (Measured, 10)])
-def test_top_logprobs_are_asked_for_only_where_the_strategy_reads_them(plan: type[Plan], topk: int) -> None:
-    assert {(r.topk, r.topk_tokens) for r in requests(Scripted(chains(1)), plan)} == {(topk, 20)}
+@pytest.mark.covers("S0.1")
+@pytest.mark.parametrize("plan", [OneChain, Measured])
+def test_top_logprobs_are_asked_for_wherever_the_engine_gives_them(plan: type[Plan]) -> None:
+    assert {(r.topk, r.topk_tokens) for r in requests(Scripted(chains(1)), plan)} == {(10, 20)}
+
+
+@pytest.mark.parametrize("changed", [{"max_topk": 0}, {"has_token_ids": False}])
+def test_an_engine_that_gives_none_or_may_refuse_them_is_asked_only_where_the_strategy_reads_them(
+    changed: dict[str, Any],
+) -> None:
+    engine = Scripted(chains(1), capabilities=replace(SCRIPTED, **changed))
+    assert {r.topk for r in requests(engine)} == {0}
+
+
+@pytest.mark.covers("S0.1")
+def test_every_step_of_any_strategy_has_its_entropy_and_that_of_its_first_step() -> None:
+    levels = iter([-0.5, -2.0])
+    engine = Scripted(lambda turn: Speech("<calc>1/2</calc>", logprob=-0.5, topk=(next(levels, -3.0),)))
+    tree, leaf = only_leaf(grown(OneChain, engine, growth=GrowthConfig(max_tool_calls=1)))
+    path = tree.path(leaf)[1:]
+    own = [tree.measure(node, STEP_ENTROPY) for node in path]
+    assert len(own) > 1 and None not in own and own[0] != own[1]
+    assert [initial_entropy(tree, node) for node in path] == [own[0]] * len(path)
+    assert initial_entropy(tree, ROOT) is None
 
 
 @pytest.mark.covers("S0.4")
@@ -160,8 +181,9 @@ def test_the_entropy_of_a_step_is_that_of_its_first_twenty_tokens_however_it_was
     assert tree.measure(1, STEP_ENTROPY) == pytest.approx(expected, rel=1e-6)
 
 
-def test_what_a_strategy_does_not_read_is_not_measured() -> None:
-    tree, leaf = only_leaf(grown(OneChain, Scripted(chains(1))))
+def test_without_top_logprobs_a_step_has_no_entropy_and_not_zero() -> None:
+    engine = Scripted(chains(1), capabilities=replace(SCRIPTED, max_topk=0))
+    tree, leaf = only_leaf(grown(OneChain, engine))
     assert all(tree.measure(n, STEP_ENTROPY) is None for n in tree.path(leaf))
 
 

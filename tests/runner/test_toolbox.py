@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -383,6 +384,45 @@ def test_a_fault_of_the_tool_is_retried_with_pauses_and_counted(branching: Branc
     assert (call.status, call.result, call.num_retries) == ("ok", "1", 2)
     assert 0 < seconds < 1.5
     assert call.duration_s == seconds
+
+
+@pytest.mark.covers("S0.5")
+def test_the_seconds_of_a_call_are_those_of_the_tool_and_not_of_a_busy_event_loop() -> None:
+    def quick(arguments: str) -> str:
+        time.sleep(0.01)
+        return arguments
+
+    async def main() -> ToolCall:
+        box = toolbox(FunctionTool(quick))
+        calling = asyncio.create_task(box.call("t", branch(), ToolAction("quick", "1")))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        time.sleep(0.5)  # noqa: ASYNC251 - what is tested
+        call = await calling
+        await box.close()
+        return call
+
+    call = asyncio.run(main())
+    assert (call.status, call.result) == ("ok", "1")
+    assert 0.01 <= call.duration_s < 0.25
+
+
+def test_a_tool_may_say_by_its_own_clock_how_long_it_worked() -> None:
+    async def slow_to_hear(arguments: str) -> ToolResult:
+        await asyncio.sleep(5)
+        return ToolResult("1", took_s=0.25)
+
+    call, seconds = alone(Recorder("fork", act=slow_to_hear))
+    assert (call.duration_s, seconds) == (0.25, 5.0)
+
+
+@pytest.mark.parametrize("said", [float("nan"), -1.0, "soon", 1e9])
+def test_a_tools_own_clock_is_believed_only_within_the_time_that_passed(said: Any) -> None:
+    async def odd(arguments: str) -> ToolResult:
+        await asyncio.sleep(5)
+        return ToolResult("1", took_s=said)
+
+    assert alone(Recorder("fork", act=odd))[0].duration_s == 5.0
 
 
 def test_a_fault_that_stays_is_a_crash_after_the_last_try() -> None:

@@ -38,8 +38,9 @@ class Letters:
         ends: Mapping[str, str] | None = None,
         says: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
+        scores: Mapping[str, tuple[Score, ...]] | None = None,
     ) -> None:
-        self.ends, self.says, self.tags = ends or {}, says or {}, tags or {}
+        self.ends, self.says, self.tags, self.scores = ends or {}, says or {}, tags or {}, scores or {}
 
     def steps(self, tree: Tree, start: Start) -> list[Step]:
         assert isinstance(start.command, Grow) and start.place is not None
@@ -47,7 +48,8 @@ class Letters:
         said = self.says.get(place, place[-1])
         role = "probe" if start.command.action == "rollout" else "policy"
         until_end = "answer" if start.command.until == "end" else None
-        return [text_step(said, stop=self.ends.get(place, until_end), role=role, matched=self.tags.get(place))]
+        stop, scores = self.ends.get(place, until_end), self.scores.get(place, ())
+        return [text_step(said, stop=stop, role=role, matched=self.tags.get(place), scores=scores)]
 
 
 def by_path(values: Mapping[str, float | None], default: float = 0.5) -> Any:
@@ -360,6 +362,18 @@ def test_a_path_beyond_the_depth_is_closed_and_worth_the_negative_reward() -> No
     assert {command.reason for command in closed} == {"depth_limit"}
     assert {trip.tree.depth(command.node) for command in closed} == {2}
     assert all(node.q == -2.0 for node in strategy.root.below() if node.stop == "depth_limit")
+
+
+@pytest.mark.covers("S4.3", "S4.6")
+def test_by_rewards_a_right_answer_is_worth_the_positive_and_a_wrong_one_the_negative_reward() -> None:
+    options = {"outcome": "reward", "oracle": "declared", "positive_reward": 2.0, "negative_reward": -3.0}
+    strategy = rstar(iterations=1, width=3, **options)
+    rewards = {"a": 1.0, "b": 0.0, "c": 0.5}
+    scores = {letter: (Score("exact", value, is_oracle=True),) for letter, value in rewards.items()}
+    trip = played(strategy, Letters(dict.fromkeys("abc", "answer"), scores=scores))
+    nodes = named(trip, strategy.root)
+    assert [nodes[letter].q for letter in "abc"] == [2.0, -3.0, 0.5]
+    assert strategy.root.q == pytest.approx(-0.5 / 3)
 
 
 def test_a_search_whose_root_is_closed_is_over() -> None:

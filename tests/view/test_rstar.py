@@ -8,6 +8,7 @@ import pytest
 from tests.strategies.world import CODEC, bare_tree, text_step
 
 from ramify import view
+from ramify.config.run_config import StrategyConfig
 from ramify.core.command import Grow, Score
 from ramify.core.errors import ConfigError
 from ramify.core.segment import Segment, ToolCall, token_array
@@ -117,6 +118,39 @@ def test_reward_and_value_stand_apart() -> None:
     assert (view.rstar(tree, cut).reward, view.rstar(tree, cut).value) == (0.0, -1.0)
     assert view.rstar(tree, ROOT).visit_count == 2
     assert view.rstar(tree, ROOT, RStarReading(failures="local")).visit_count == 1
+
+
+@pytest.mark.covers("S4.1")
+def test_a_tree_alone_is_read_by_the_judge_that_scored_its_steps() -> None:
+    tree = bare_tree()
+    one = grown(tree, ROOT, text_step("a", scores=(Score("mine", None), Score("ppm", 0.5))))
+    end = grown(tree, one, text_step("\\boxed{3}", stop="answer", scores=(Score("exact", 1.0), Score("ppm", 0.25))))
+    seen = {node.node: node for node in view.rstar_nodes(tree)}
+    assert (seen[one].value, seen[one].visit_count, seen[end].value) == (0.5, 2, 0.25)
+    assert view.rstar_nodes(tree) == view.rstar_nodes(tree, RStarReading(judge="ppm", outcome="ppm"))
+    assert view.rstar(tree, one) == seen[one]
+
+
+def test_a_judge_of_steps_that_scored_no_answer_leaves_answers_to_their_rewards() -> None:
+    tree = bare_tree()
+    one = grown(tree, ROOT, text_step("a", scores=(Score("ppm", 0.5),)))
+    end = grown(tree, one, text_step("\\boxed{3}", stop="answer", scores=(Score("exact", 1.0),)))
+    assert (view.rstar(tree, one).value, view.rstar(tree, end).value) == (0.5, 1.0)
+
+
+@pytest.mark.covers("S4.1", "S4.6")
+def test_a_runs_own_strategy_and_format_say_how_its_trees_are_read() -> None:
+    options = {"outcome": "reward", "judge": "ppm", "positive_reward": 2.0, "negative_reward": -3.0}
+    reading = RStarReading.of(StrategyConfig(name="rstar_mcts", options=options), answer=str.upper)
+    tree = bare_tree()
+    one = grown(tree, ROOT, text_step("a", scores=(Score("ppm", 0.5),)))
+    right = grown(tree, one, text_step("x", stop="answer", scores=(Score("exact", 1.0, is_oracle=True),)))
+    wrong = grown(tree, one, text_step("y", stop="answer", scores=(Score("exact", 0.0, is_oracle=True),)))
+    seen = {node.node: node for node in view.rstar_nodes(tree, reading)}
+    assert [seen[node].value for node in (one, right, wrong)] == [0.5, 2.0, -3.0]
+    assert seen[right].state["final_answer"].endswith("X")
+    with pytest.raises(ConfigError, match="'chains'"):
+        RStarReading.of(StrategyConfig(name="chains"))
 
 
 @pytest.mark.parametrize("stop", ["closed", "budget", "engine_error"])

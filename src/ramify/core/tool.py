@@ -27,6 +27,9 @@ class ToolResult:
     status: ToolStatus = "ok"
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     attachments: tuple[str, ...] = ()
+    took_s: float | None = field(default=None, compare=False)
+    """Seconds the tool worked, by its own clock; None = the runner measures its coroutine, which an event loop that is
+    busy with something else makes longer."""
 
 
 class ToolSession(Protocol):

@@ -11,7 +11,7 @@ MEANS = frozenset({"avg_execution_time", "success_rate", "avg_time"})
 
 @dataclass(slots=True)
 class CallFigures:
-    """Figures of some calls. Mutated by `add` only. Times are seconds of the loop's clock, with retries and pauses."""
+    """Figures of some calls. Mutated by `add` only. Times are seconds of tools, with retries and pauses."""
 
     num_calls: int = 0
     num_ok: int = 0

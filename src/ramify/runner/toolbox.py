@@ -2,12 +2,15 @@
 
 It owns deadlines, retries, the sessions of all branches and their metrics. A tool that raises, hangs or returns an
 invalid result gives a `ToolCall` with status `crashed` or `timeout`. Only a branch whose state cannot be restored
-raises `ToolError("replay_diverged")`. Cancellation is never swallowed. Times are those of the running loop.
+raises `ToolError("replay_diverged")`. Cancellation is never swallowed. A call's
+seconds are those of its tool and of the pauses before retries, without the opening of its session: by the tool's own
+clock (`ToolResult.took_s`), else the running loop's time in its coroutine.
 """
 
 import asyncio
 import contextlib
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -116,6 +119,7 @@ class Toolbox:
         began = clock()
         num_retries = 0
         while True:
+            paused_s = clock() - began
             try:
                 result, session = await self._tried(start, action)
                 break
@@ -135,7 +139,7 @@ class Toolbox:
             action.arguments,
             result.status,
             result.text,
-            duration_s=clock() - began,
+            duration_s=min(clock() - began, paused_s + (math.inf if result.took_s is None else result.took_s)),
             num_retries=num_retries,
             metadata=result.metadata,
             attachments=result.attachments,
@@ -162,12 +166,17 @@ class Toolbox:
         """
         session = await self._sessions.take(start)
         is_known = False
+        clock = asyncio.get_running_loop().time
         try:
             called = called_by(start.tool, session)
-            returned = await self._sessions.deadlines.within(
-                lambda: called.call(action.arguments), self._config.deadline_s
-            )
+
+            async def timed() -> tuple[ToolResult, float]:
+                began = clock()
+                return await called.call(action.arguments), clock() - began
+
+            returned, took_s = await self._sessions.deadlines.within(timed, self._config.deadline_s)
             result = self._safe(returned)
+            result = replace(result, took_s=took_s if result.took_s is None else min(took_s, result.took_s))
             is_known = result.status in STATEFUL
         except OutOfTime:
             result = ToolResult("", "timeout")

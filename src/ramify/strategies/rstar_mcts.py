@@ -34,6 +34,7 @@ from ramify.core.command import (
     Judged,
     Option,
     Outcome,
+    Score,
     siblings,
 )
 from ramify.core.errors import ConfigError
@@ -85,8 +86,11 @@ class RStarMCTSConfig:
     """Judge of answers; `reward` = the one whose score is their reward: with an oracle, when collecting trees."""
     steps: Literal["judged", "unjudged"] = "judged"
     """Whether steps have a value before an answer is found below (published when there is a process judge)."""
+    positive_reward: float = 1.0
+    """What a right answer is worth by the ground truth (a reward of 1 or more, by a judge that saw the answer)."""
     negative_reward: float = -1.0
-    """What a step is worth that went wrong, or went on beyond the depth."""
+    """What a step is worth that went wrong, or went on beyond the depth, and a wrong answer by the ground truth (a
+    reward of 0 or less)."""
     failure_value: float | None = None
     """What a step is worth to which its judge gave no value; None = nothing, it is closed."""
     leaf_visit: Literal["leaf", "through"] = "leaf"
@@ -105,8 +109,26 @@ class RStarMCTSConfig:
     def __post_init__(self) -> None:
         if min(self.iterations, self.width, self.max_depth, self.in_flight) < 1:
             raise ConfigError(f"rstar_mcts: numbers must be at least 1, got {self!r}")
+        if not (math.isfinite(self.negative_reward) and math.isfinite(self.positive_reward)):
+            raise ConfigError(f"rstar_mcts: positive_reward and negative_reward must be finite, got {self!r}")
         if self.steps == "judged" and not self.judge:
             raise ConfigError("rstar_mcts: judge = '': name the judge of steps, or set steps = 'unjudged'")
+
+    def worth(self, reward: Score) -> float | None:
+        """The value of an answer of this reward."""
+        return answer_worth(reward, positive=self.positive_reward, negative=self.negative_reward)
+
+
+def answer_worth(reward: Score, *, positive: float, negative: float) -> float | None:
+    """By a judge that saw the answer, `negative` for a reward of 0 or less and `positive` for one of 1 or more. Else
+    the reward itself.
+
+    Source: microsoft/rStar, rstar_deepthink/agents/mcts.py `eval_final_answer`.
+    """
+    value = reward.value
+    if value is None or not reward.is_oracle or 0 < value < 1:
+        return value
+    return positive if value >= 1 else negative
 
 
 AS_PUBLISHED: Final = RStarMCTSConfig(
@@ -341,6 +363,8 @@ class RStarMCTS:
                 continue
             judge = self.config.outcome if child.is_answer else self.config.judge
             child.reward = steering_value(tree, child.tip, judge, oracle=self.config.oracle)
+            if judge == REWARD and (reward := tree.reward_score(child.tip)) is not None:
+                child.reward = self.config.worth(reward)
             if child.reward is None and judge != REWARD:
                 self._waiting.append((Judge((child.tip,), judge), (expansion, number)))
                 expansion.num_in_flight += 1

@@ -9,7 +9,9 @@ it does not keep the process alive, but it takes one of `max_threads` places unt
 import asyncio
 import inspect
 import json
+import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
@@ -106,15 +108,18 @@ class FunctionTool:
     async def call(self, arguments: str) -> ToolResult:
         """What the function returns. What it raises becomes an error that the model can read."""
         limit = asyncio.timeout(self._deadline_s)
+        watch = ThreadWatch()
         try:
             async with limit:
-                said = await returned(self._read(arguments), self._threads)
+                said = await returned(self._read(arguments), self._threads, watch)
         except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - boundary to a user's code: its exceptions are for the model
             is_late = isinstance(error, TimeoutError) and limit.expired()
-            return ToolResult("", "timeout") if is_late else ToolResult(error_text(error), "error")
-        return said if self._signature is None and not isinstance(said, str) else _result(said)
+            return ToolResult("", "timeout") if is_late else ToolResult(error_text(error), "error", took_s=watch.took_s)
+        result = said if self._signature is None and not isinstance(said, str) else _result(said)
+        is_timed = isinstance(result, ToolResult) and result.took_s is None
+        return replace(result, took_s=watch.took_s) if is_timed else result
 
     async def fork(self) -> "FunctionTool":
         return self
@@ -183,19 +188,35 @@ def _parameter(function: Callable[..., Any]) -> str:
         return "input"
 
 
-async def returned(call: partial[Any], threads: DaemonThreads) -> Any:
-    """The return value of a user's function. A coroutine function runs in the event loop, any other in a thread."""
+@dataclass(slots=True)
+class ThreadWatch:
+    """The seconds that a function worked in its thread."""
+
+    took_s: float | None = None
+    """None = it did not run in a thread, or not only there."""
+
+
+async def returned(call: partial[Any], threads: DaemonThreads, watch: ThreadWatch | None = None) -> Any:
+    """The return value of a user's function. A coroutine function runs in the event loop, any other in a thread, where
+    `watch` measures it."""
     if inspect.iscoroutinefunction(call.func):
         return await call()
-    said = await asyncio.get_running_loop().run_in_executor(threads, _contained, call)
-    return await said if inspect.isawaitable(said) else said
+    watch = watch or ThreadWatch()
+    said = await asyncio.get_running_loop().run_in_executor(threads, _contained, call, watch)
+    if not inspect.isawaitable(said):
+        return said
+    watch.took_s = None
+    return await said
 
 
-def _contained(call: Callable[[], Any]) -> Any:
+def _contained(call: Callable[[], Any], watch: ThreadWatch) -> Any:
     """Run in a thread. `exit()` and the like become a `RuntimeError`, so they end neither the process nor the loop."""
+    began = time.perf_counter()
     try:
         return call()
     except Exception:
         raise
     except BaseException as error:
         raise RuntimeError(error_text(error)) from error
+    finally:
+        watch.took_s = time.perf_counter() - began

@@ -39,8 +39,15 @@ def made_safe(returned: object, *, max_bytes: int) -> ToolResult:
         return _junk(f"returned attachments that are no names: {result.attachments!r}")
     text = capped(valid(result.text), max_bytes)
     status = "empty" if result.status == "ok" and not text else result.status
-    attachments = tuple(map(valid, result.attachments))
-    return replace(result, text=text, status=status, metadata=_copied(result.metadata), attachments=attachments)
+    attachments, took_s = tuple(map(valid, result.attachments)), _seconds(result.took_s)
+    metadata = _copied(result.metadata)
+    return replace(result, text=text, status=status, metadata=metadata, attachments=attachments, took_s=took_s)
+
+
+def _seconds(took_s: object) -> float | None:
+    """What a tool says that it took; None = it said nothing, or nothing that can be."""
+    is_time = isinstance(took_s, int | float) and math.isfinite(took_s) and took_s >= 0
+    return float(took_s) if is_time else None
 
 
 def valid(text: str | bytes) -> str:

@@ -3,7 +3,8 @@
 The statistics are computed from the stored tree alone, not from a search's memory. Every final answer updates its path
 to the root once. A step that a value judge scored is updated by that score alone. An ending without an answer counts as
 the negative reward, for its path to the root or, as published, only for itself. The result equals the counts of rStar's
-search at its end, whatever search grew the tree. Paths that the strategy gave up, or that a budget or a fault cut
+search at its end, whatever search grew the tree. A tree alone is read by the judge that scored its steps;
+`RStarReading.of` reads it as its run was configured. Paths that the strategy gave up, or that a budget or a fault cut
 short, update nothing. Only steps of the policy are nodes.
 
 Source: microsoft/rStar, branch rStar-math, `BaseNode` and `MCTSNode` (arXiv 2501.04519).
@@ -16,13 +17,20 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from ramify.config.run_config import StrategyConfig
+from ramify.config.strategy_options import read_options
+from ramify.core.command import Score
 from ramify.core.errors import ConfigError
 from ramify.core.stop import ANSWERED, GIVEN_UP, STOP_WORDS
 from ramify.core.tree import ROOT, Tree
 from ramify.formats.rstar import ErrorMatch, RStar, consecutive_errors
 from ramify.strategies.parts.steering import REWARD
 from ramify.strategies.parts.ucb import uct
+from ramify.strategies.rstar_mcts import RStarMCTSConfig, answer_worth
 
+ReadAnswer = Callable[[str], str | None]
+BOXED: Final[ReadAnswer] = RStar().answer
+"""The answer that rStar's own format reads."""
 ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
     {"no_valid_step": "no_valid_child", "depth_limit": "too_many_steps", "tool_errors": "too_many_code_errors"}
 )
@@ -33,21 +41,50 @@ ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
 class RStarReading:
     """How a tree is read."""
 
-    answer: Callable[[str], str | None] = RStar().answer
+    answer: ReadAnswer = BOXED
     """What the model said -> its final answer: the format's function."""
     outcome: str = REWARD
     """Judge of final answers; `reward` = the judge whose score is the path's reward."""
     judge: str | None = None
     """Judge of steps that go on; None = they have no value of their own (`terminal_sample`)."""
+    positive_reward: float = 1.0
+    """Value of a right answer by the ground truth: a reward of 1 or more, by a judge that saw the answer."""
     negative_reward: float = -1.0
+    """Value of an ending without an answer, and of a wrong answer by the ground truth: a reward of 0 or less."""
     failures: Literal["to_root", "local"] = "to_root"
     """Which nodes an ending without an answer updates; published: only itself (`local`)."""
     c_puct: float = 2.0
     error_match: ErrorMatch = "status"
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.negative_reward) and 0 <= self.c_puct < math.inf):
-            raise ConfigError(f"negative_reward and c_puct must be finite, and c_puct at least 0, got {self!r}")
+        if not (math.isfinite(self.negative_reward + self.positive_reward) and 0 <= self.c_puct < math.inf):
+            raise ConfigError(f"rewards and c_puct must be finite, and c_puct at least 0, got {self!r}")
+
+    @classmethod
+    def of(cls, strategy: StrategyConfig, *, answer: ReadAnswer = BOXED) -> "RStarReading":
+        """The reading of a run's trees by its own strategy `rstar_mcts`. `answer`: the function of the run's format."""
+        if strategy.name != "rstar_mcts":
+            raise ConfigError(f"only the strategy 'rstar_mcts' says how its trees are read here, got {strategy.name!r}")
+        options, *_ = read_options(RStarMCTSConfig, strategy.options)
+        assert options is not None
+        return cls(
+            answer=answer,
+            outcome=options.outcome,
+            judge=options.judge if options.steps == "judged" else None,
+            positive_reward=options.positive_reward,
+            negative_reward=options.negative_reward,
+            failures="local" if options.published.backup_failures == "leaf" else "to_root",
+            c_puct=options.exploration,
+        )
+
+    @classmethod
+    def by_scores(cls, tree: Tree) -> "RStarReading":
+        """The reading of a tree alone. Its judge is the first one that scored a step that goes on; if that judge also
+        scored an answer, it is the judge of answers, else their rewards count."""
+        judge = next((s.judge for n in _steps(tree) if not tree.is_leaf(n) for s in tree.scores(n) if _counts(s)), None)
+        answers = [node for node in _steps(tree) if tree.is_leaf(node) and tree.stop(node) in ANSWERED]
+        is_judged = any(s.judge == judge and _counts(s) for node in answers for s in tree.scores(node))
+        return cls(judge=judge, outcome=judge if judge is not None and is_judged else REWARD)
 
 
 @dataclass(slots=True)
@@ -97,16 +134,18 @@ class RStarNode:
         return asdict(self) | {"state": dict(self.state), "children": list(self.children)}
 
 
-def rstar(tree: Tree, node: int, reading: RStarReading = RStarReading()) -> RStarNode:
-    """One node. It walks the whole tree: for all nodes use `rstar_nodes`."""
+def rstar(tree: Tree, node: int, reading: RStarReading | None = None) -> RStarNode:
+    """One node; reading None = by the tree's own scores. It walks the whole tree: for all nodes use `rstar_nodes`."""
+    reading = reading or RStarReading.by_scores(tree)
     visits = statistics(tree, reading)
     if node not in visits:
         raise ConfigError(f"node {node} is no step of the policy from the root on, which alone are nodes here")
     return _seen(tree, node, _tag(tree, node), visits, reading)
 
 
-def rstar_nodes(tree: Tree, reading: RStarReading = RStarReading()) -> list[RStarNode]:
-    """All nodes in canonical order."""
+def rstar_nodes(tree: Tree, reading: RStarReading | None = None) -> list[RStarNode]:
+    """All nodes in canonical order; reading None = by the tree's own scores."""
+    reading = reading or RStarReading.by_scores(tree)
     visits, tags = statistics(tree, reading), {ROOT: "0"}
     found: list[RStarNode] = []
     for node in _steps(tree):
@@ -116,7 +155,7 @@ def rstar_nodes(tree: Tree, reading: RStarReading = RStarReading()) -> list[RSta
     return found
 
 
-def statistics(tree: Tree, reading: RStarReading = RStarReading()) -> dict[int, Visits]:
+def statistics(tree: Tree, reading: RStarReading) -> dict[int, Visits]:
     """Visits of every step."""
     visits = {node: Visits() for node in _steps(tree)}
     for node in visits:
@@ -143,7 +182,7 @@ def value_of(tree: Tree, node: int, reading: RStarReading) -> float | None:
     if not tree.is_leaf(node):
         return _scored(tree, node, reading.judge)
     if stop in ANSWERED:
-        return tree.reward(node) if reading.outcome == REWARD else _scored(tree, node, reading.outcome)
+        return _rewarded(tree, node, reading) if reading.outcome == REWARD else _scored(tree, node, reading.outcome)
     is_known = stop is not None and stop not in GIVEN_UP and STOP_WORDS[stop].is_trainable
     return reading.negative_reward if is_known else _scored(tree, node, reading.judge)
 
@@ -207,6 +246,18 @@ def _final_answer(tree: Tree, node: int, reading: RStarReading) -> str | None:
 def _scored(tree: Tree, node: int, judge: str | None) -> float | None:
     """The first value that a judge gave; None = it gave none."""
     return next((s.value for s in tree.scores(node) if s.judge == judge and s.value is not None), None)
+
+
+def _rewarded(tree: Tree, node: int, reading: RStarReading) -> float | None:
+    reward = tree.reward_score(node)
+    if reward is None:
+        return None
+    return answer_worth(reward, positive=reading.positive_reward, negative=reading.negative_reward)
+
+
+def _counts(score: Score) -> bool:
+    """Whether it is a value of the search. What a prune rule was given is none."""
+    return score.value is not None and not score.is_of_step
 
 
 def _tag(tree: Tree, node: int) -> str:

@@ -18,7 +18,6 @@ from ramify.core.tree import Tree
 from ramify.rows.values import below
 from ramify.strategies.mctsr.config import MCTSrConfig
 from ramify.strategies.parts.steering import REWARD
-from ramify.strategies.rstar_mcts import RStarMCTSConfig
 from ramify.view.mctsr import mctsr_nodes
 from ramify.view.rstar import RStarReading, statistics
 
@@ -121,20 +120,9 @@ def _visits_of_method(tree: Tree, strategy: StrategyConfig) -> dict[int, tuple[i
         assert config is not None
         return {one.node: (one.visits, one.Q if one.reward_samples else None) for one in mctsr_nodes(tree, config)}
     if strategy.name == "rstar_mcts":
-        options, *_ = read_options(RStarMCTSConfig, strategy.options)
-        assert options is not None
-        visits = statistics(tree, _reading(options))
+        visits = statistics(tree, RStarReading.of(strategy))
         return {node: (one.count, one.q_value if one.count else None) for node, one in visits.items()}
     return {}
-
-
-def _reading(options: RStarMCTSConfig) -> RStarReading:
-    return RStarReading(
-        outcome=options.outcome,
-        judge=options.judge if options.steps == "judged" else None,
-        negative_reward=options.negative_reward,
-        failures="local" if options.published.backup_failures == "leaf" else "to_root",
-    )
 
 
 def _text(tree: Tree, node: int) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 from ramify.core.errors import ConfigError, nearest
 from ramify.core.tree import Tree
 from ramify.strategies.parts.draws import Draws, with_replacement, without_replacement
-from ramify.strategies.parts.entropy import STEP_ENTROPY
+from ramify.strategies.parts.entropy import STEP_ENTROPY, initial_entropy
 from ramify.strategies.parts.resample import highest, origin, scores
 
 Choose = Callable[[Tree, Sequence[int], int, Draws], list[int]]
@@ -78,6 +78,5 @@ def _or_last(value: float | None) -> float:
 
 def _delta(tree: Tree, node: int) -> float | None:
     """Entropy of a node's step minus that of the first step on its path; None if either is not computed."""
-    path = tree.path(node)
-    own, first = tree.measure(node, STEP_ENTROPY), tree.measure(path[min(1, len(path) - 1)], STEP_ENTROPY)
+    own, first = tree.measure(node, STEP_ENTROPY), initial_entropy(tree, node)
     return None if own is None or first is None else own - first

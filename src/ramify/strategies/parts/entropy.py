@@ -33,6 +33,12 @@ def step_entropy(tree: Tree, node: int) -> float:
     return value
 
 
+def initial_entropy(tree: Tree, node: int) -> float | None:
+    """The measure `step_entropy_topk` of the first step on the path to a node; None at the root, or not computed."""
+    path = tree.path(node)
+    return tree.measure(path[1], STEP_ENTROPY) if len(path) > 1 else None
+
+
 def step_entropy_topk(
     token_logprobs: Sequence[Logprobs] | None,
     vocab_size: int,
