@@ -19,6 +19,8 @@ STATUSES: tuple[ToolStatus, ...] = ("ok", "empty", "error", "timeout", "crashed"
 MIN_BYTES = 256
 """Room for the note about what was left out, and some text on both sides of it."""
 MAX_DEPTH = 16
+MOST_SECONDS = 1e9
+"""More than this is no time that a call can have taken."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -46,8 +48,9 @@ def made_safe(returned: object, *, max_bytes: int) -> ToolResult:
 
 def _seconds(took_s: object) -> float | None:
     """What a tool says that it took; None = it said nothing, or nothing that can be."""
-    is_time = isinstance(took_s, int | float) and math.isfinite(took_s) and took_s >= 0
-    return float(took_s) if is_time else None
+    if isinstance(took_s, int | float) and 0 <= took_s <= MOST_SECONDS:
+        return float(took_s)
+    return None
 
 
 def valid(text: str | bytes) -> str:
