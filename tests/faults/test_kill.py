@@ -37,7 +37,7 @@ def config(preset: str, **flags: Any) -> RunConfig:
 
 def exported(path: Path) -> bytes:
     out = path.with_suffix(".jsonl")
-    write(Saved.open(path).rows(), out)
+    write(Saved.open(path).rows(), out, force=True)
     return out.read_bytes()
 
 
