@@ -81,3 +81,21 @@ def test_a_reader_that_goes_away_is_no_crash():
     said = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert said.returncode in (0, 1)
     assert "Traceback" not in said.stderr
+
+
+@pytest.mark.parametrize("module", ["ramify.cli.rollout", "ramify.cli.options", "rich.console", "ramify.config.toml"])
+def test_ctrl_c_while_a_command_is_imported_leaves_no_traceback(module: str):
+    code = f"""
+import os, signal, sys
+from ramify.cli.main import main
+
+class Interrupts:
+    def find_spec(self, name, *rest):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+sys.exit(main(["rollout", "--dry-run"]))
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout, said.stderr) == (130, "", "error: interrupted\n")

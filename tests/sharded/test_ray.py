@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -344,6 +345,8 @@ def test_a_cluster_that_cannot_be_begun_here_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("after_s", [0.3, 0.8, 1.5, 2.5, 3.5])
 def test_ctrl_c_while_ray_starts_leaves_no_traceback(tmp_path: Path, slow: RunConfig, after_s: float) -> None:
     process = command("rollout", "--ray", "--workers", 2, *flags(slow, tmp_path), "--out", tmp_path / "run")
+    while "msgspec" not in Path(f"/proc/{process.pid}/maps").read_text():  # until Python itself has begun
+        time.sleep(0.01)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(after_s)
     os.killpg(process.pid, signal.SIGINT)

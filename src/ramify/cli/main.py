@@ -41,7 +41,16 @@ ABOUT = "ramify: rollout trees for language-model agents, for training and for a
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. A bad command line exits with 2 by `SystemExit`, as argparse does."""
-    arguments, handed_on = _divided(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _command(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:
+        # Ctrl-C while a command is imported: there is no terminal of ours yet.
+        sys.stderr.write("error: interrupted\n")
+        return 130
+
+
+def _command(arguments: Sequence[str]) -> int:
+    arguments, handed_on = _divided(arguments)
     parser, command = _parsers(arguments)
     options, unknown = parser.parse_known_args(arguments, argparse.Namespace(handed_on=handed_on))
     if unknown:
