@@ -240,7 +240,8 @@ class Grower:
         return min((response, "length"), (context, "context_full"))
 
     def _observation(self, turn: Turn, action: Action, call: ToolCall) -> str | Sequence[Span]:
-        """The observation. If it exceeds its own limit, the tool's text is cut and the frame around it stays whole."""
+        """The observation. If it exceeds its own limit, by default the tool's text is cut and the frame around it stays
+        whole."""
         result = ToolResult(call.result, call.status, call.metadata, call.attachments)
         codec, message = turn.branch.codec, turn.message
 
@@ -256,7 +257,8 @@ class Grower:
 
         limit, whole = self._config.max_observation_tokens, len(result.text)
         spans = written(whole)
-        if limit is None or size(spans) <= limit:
+        is_cut_behind = message is None and self._config.observation_cut == "end"
+        if limit is None or is_cut_behind or size(spans) <= limit:
             return spans
         fitting = bisect_right(range(whole), limit, key=lambda n: size(written(n)))
         return written(max(0, fitting - 1))
