@@ -207,6 +207,13 @@ def test_arpos_forced_end_stands_as_given_and_is_not_trained() -> None:
     assert row.weights[-1] == 0
 
 
+def test_arpos_forced_end_is_not_appended_to_a_full_response() -> None:
+    growth = GrowthConfig(max_response_tokens=len(SEARCH), max_tool_calls=0, stop_rule="arpo")
+    tree, leaf = only_leaf(loop(SEARCH, growth=growth))
+    assert tree.stop(leaf) == "tool_limit"
+    assert segments(tree, leaf) == [("sampled", SEARCH)]
+
+
 def test_at2pos_warning_is_given_and_the_path_goes_on() -> None:
     growth = GrowthConfig(max_response_tokens=4000, max_tool_calls=1, stop_rule="at2po")
 

@@ -31,7 +31,7 @@ class StopPolicy:
 
 
 CORRECTED: Final = StopPolicy()
-ARPO: Final = StopPolicy(empty_call="end", forced_end=frozenset({"tool_limit"}))
+ARPO: Final = StopPolicy(empty_call="end", invalid_call="end", forced_end=frozenset({"tool_limit"}))
 """RUC-NLPIR/ARPO vllm_rollout_with_tools.py."""
 AT2PO: Final = StopPolicy(
     empty_call="end", tool_failed="end", at_limit="warn", forced_end=frozenset({"empty_tool_call"})
