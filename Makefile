@@ -1,6 +1,6 @@
 # Every target sets up what it needs, once, into this folder: .venv (no torch), .venv-model (with torch and trackio) for
-# `make model`, `make herds` and `make test-hf`, .venv-ray for `make test-ray`, .venv-engines (vLLM for CPUs, 3.5 GB) for
-# the servers that `make test-engines` starts.
+# `make model`, `make herds`, `make test-hf` and `make test-originals`, .venv-ray for `make test-ray`, .venv-engines
+# (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
 .PHONY: demo test test-core test-engines test-faults test-hf test-hostile test-originals test-ray bubblewrap lint format types bench model herds value requirements setup clean
 
 PYTHON ?= python3
@@ -55,9 +55,9 @@ test-hostile: $(READY) bubblewrap
 test-hf: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m pytest -q -m hf
 
-# Checkouts of the originals are named by RAMIFY_MCTS_LLM and others; one that is absent is skipped.
-test-originals: $(READY)
-	@$(BIN)/python -m pytest -q -rs -m originals tests/originals
+# Checkouts of the originals are named by RAMIFY_MCTS_LLM and others; one that is absent is skipped. Some need torch.
+test-originals: $(MODEL_READY)
+	@$(MODEL_BIN)/python -m pytest -q -rs -m originals tests/originals
 
 test-ray: $(RAY_READY)
 	@$(RAY_BIN)/python -m pytest -q -m ray

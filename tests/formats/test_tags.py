@@ -16,7 +16,7 @@ from ramify.core.segment import Origin, Segment, ToolStatus, token_array
 from ramify.core.tool import ToolResult
 from ramify.engines.shipped import DATA
 from ramify.engines.tokenizer import TokenizerFile
-from ramify.formats.arpo import ARPO, arpo
+from ramify.formats.arpo import ARPO, AS_PUBLISHED, arpo
 from ramify.formats.tags import TagFormat, check_quote
 
 BYTES = ByteCodec(is_exact=True)
@@ -151,6 +151,12 @@ def test_the_answer_is_the_last_one(response: str, answer: str | None) -> None:
 def test_every_status_has_its_observation(status: ToolStatus, text: str, observation: str) -> None:
     action = ToolAction("calculator", "1+2")
     assert shown(CALC.observe(action, ToolResult(text, status))) == f" <result>\n{observation}\n</result>"
+
+
+def test_as_arpo_publishes_a_tool_that_fails_has_returned_nothing_and_an_answer_ends_nothing() -> None:
+    spans = AS_PUBLISHED.observe(ToolAction("python", "1+2"), ToolResult("boom", "crashed"))
+    assert shown(spans) == " <result>\nTool(python) returned empty output.\n</result>"
+    assert AS_PUBLISHED.stops == ("</python>", "</search>")
 
 
 def test_a_tools_text_goes_in_as_it_is() -> None:

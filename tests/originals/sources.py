@@ -26,6 +26,11 @@ def source(variable: str, repository: str, inside: str) -> Path:
     return root
 
 
+def torch_module() -> Any:
+    """`torch`, or the test is skipped."""
+    return pytest.importorskip("torch", reason="torch is not installed: `make test-originals` runs where it is")
+
+
 class _Absent(ModuleType):
     """Stands for a module that is imported and not used, or used as a decorator or a base class only."""
 
@@ -45,19 +50,28 @@ class _Anything:
     def __call__(self, function: Any = None, *args: Any, **kwargs: Any) -> Any:
         return function
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything()
+
 
 @contextmanager
 def imports(folder: Path, *, absent: tuple[str, ...]) -> Iterator[Any]:
-    """`importlib.import_module` with `folder` on the path, and with `absent` modules that need not be installed. What
-    was imported is forgotten afterwards."""
-    before = dict(sys.modules)
+    """`importlib.import_module` with `folder` on the path, and with `absent` modules that need not be installed. An
+    absent package of `folder` itself has its modules, but its `__init__` is not run. What was imported is forgotten
+    afterwards, and nothing is written beside it."""
+    before, writes_nothing = dict(sys.modules), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
     sys.path.insert(0, str(folder))
     for name in absent:
         sys.modules[name] = _Absent(name)
+        sys.modules[name].__path__ = [str(folder.joinpath(*name.split(".")))]
     try:
         yield importlib.import_module
     finally:
         sys.path.remove(str(folder))
+        sys.dont_write_bytecode = writes_nothing
         for name in set(sys.modules) - set(before):
             del sys.modules[name]
         sys.modules.update(before)

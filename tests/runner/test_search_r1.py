@@ -134,6 +134,20 @@ def test_an_observation_is_cut_to_its_limit_and_keeps_its_frame(limit: int) -> N
     assert tree.stop(leaf) == "answer"
 
 
+def test_an_observation_may_be_cut_at_its_end_with_its_frame() -> None:
+    growth = replace(LOOP, max_observation_tokens=40, observation_cut="end")
+    tree, leaf = only_leaf(loop(SEARCH, ANSWER, growth=growth, observed="z" * 150))
+    assert segments(tree, leaf)[1][1] == f"\n\n<information>{'z' * 25}"
+
+
+def test_an_empty_search_may_be_carried_out() -> None:
+    growth = replace(LOOP, empty_call="call")
+    tree, leaf = only_leaf(loop("<search> </search>", ANSWER, growth=growth))
+    assert segments(tree, leaf)[1] == ("given", INFORMATION)
+    (call,) = tree.branch(leaf).tool_calls
+    assert (call.arguments, call.status) == ("", "ok")
+
+
 def test_a_limit_too_small_for_the_frame_cuts_the_frame() -> None:
     growth = replace(LOOP, max_observation_tokens=5)
     tree, leaf = only_leaf(loop(SEARCH, ANSWER, growth=replace(growth, max_turns=2), observed="z"))
@@ -174,8 +188,9 @@ def test_one_prompt_becomes_n_trajectories_of_one_completion_a_call_grouped_by_i
     assert [row.uid for row in result.rows()] == ["p0"] * 5 + ["p1"] * 5
 
 
-def test_the_preset_is_search_r1s_script() -> None:
-    growth = preset("search_r1").values["growth"]
+@pytest.mark.parametrize("name", ["search_r1", "search_r1_as_published"])
+def test_the_preset_is_search_r1s_script(name: str) -> None:
+    growth = preset(name).values["growth"]
     assert growth["max_turns"] == 3 and growth["max_observation_tokens"] == 500 and growth["no_action"] == "observe"
 
 
@@ -190,6 +205,13 @@ def test_arpos_forced_end_stands_as_given_and_is_not_trained() -> None:
     assert tree.segments(leaf)[-1].origin == "given"
     (row,) = rows_of(tree)
     assert row.weights[-1] == 0
+
+
+def test_arpos_forced_end_is_not_appended_to_a_full_response() -> None:
+    growth = GrowthConfig(max_response_tokens=len(SEARCH), max_tool_calls=0, stop_rule="arpo")
+    tree, leaf = only_leaf(loop(SEARCH, growth=growth))
+    assert tree.stop(leaf) == "tool_limit"
+    assert segments(tree, leaf) == [("sampled", SEARCH)]
 
 
 def test_at2pos_warning_is_given_and_the_path_goes_on() -> None:

@@ -71,8 +71,13 @@ def test_the_plan_generates_on_after_an_empty_call() -> None:
 
 def test_an_invalid_call_has_a_policy_of_its_own() -> None:
     invalid = replace(CALL, action=InvalidAction("unreadable"))
-    assert classify_stop(ARPO, invalid).action == "call_tool_error"
-    assert classify_stop(replace(ARPO, invalid_call="end"), invalid).stop == "empty_tool_call"
+    assert classify_stop(CORRECTED, invalid).action == "call_tool_error"
+    assert classify_stop(replace(CORRECTED, empty_call="end"), invalid).action == "call_tool_error"
+    assert classify_stop(ARPO, invalid).stop == "empty_tool_call"
+
+
+def test_an_empty_call_may_be_carried_out() -> None:
+    assert classify_stop(replace(CORRECTED, empty_call="call"), EMPTY) == Ruling("call_tool")
 
 
 @pytest.mark.covers("S0.5")

@@ -236,6 +236,16 @@ def test_mathblackbox_begins_twice_and_scores_by_its_own_rule() -> None:
     assert all(tree.visits[answer.number] == len(answer.samples) for answer in tree.answers)
 
 
+@pytest.mark.parametrize(("ties", "number"), [("created", 3), ("breadth_first", 4)])
+def test_of_equal_scores_the_first_wins_breadth_first_or_by_age(ties: str, number: int) -> None:
+    tree = AnswerTree(varied(MATHBLACKBOX, exploration=0.0, ties=ties))
+    for node, (parent, grade) in enumerate([(NONE, 0.0), (NONE, 0.0), (0, 0.0), (2, 9.0), (1, 9.0)], 1):
+        tree.add(node, parent, grade)
+    tree.back_up(tree.answers[1])
+    ((best, score), *_) = tree.choose(ListDraws(), shown=2)
+    assert (best.number, score) == (number, 9.0)
+
+
 def oracle(tree: Tree, command: Judge) -> Sequence[float | None]:
     return [float(tree.action(command.nodes[0]) == "rewrite")] if command.judge == "exact" else [50.0]
 

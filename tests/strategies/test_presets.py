@@ -12,6 +12,8 @@ from ramify.strategies.at2po import AT2POConfig
 from ramify.strategies.beam import AS_PUBLISHED as BEAM_AS_PUBLISHED
 from ramify.strategies.beam import RSTAR, RSTAR_AS_PUBLISHED, BeamConfig
 from ramify.strategies.dvts import DVTSConfig
+from ramify.strategies.mctsr.config import AS_PUBLISHED as MCTSR_AS_PUBLISHED
+from ramify.strategies.mctsr.config import MATHBLACKBOX
 from ramify.strategies.offline import AS_PUBLISHED as OFFLINE_AS_PUBLISHED
 from ramify.strategies.offline import OfflineConfig
 from ramify.strategies.online import AEPO_AS_PUBLISHED, ARPO_AS_PUBLISHED, OnlineConfig
@@ -38,6 +40,8 @@ PRESETS = {
     "rstar_beam": RSTAR,
     "rstar_beam_as_published": RSTAR_AS_PUBLISHED,
     "dvts": DVTSConfig(),
+    "mathblackbox": MATHBLACKBOX,
+    "mctsr_as_published": MCTSR_AS_PUBLISHED,
     "planned": PlannedConfig((4, 1, 2)),
     "particle_filter": ParticleFilterConfig(),
     "rebase": RebaseConfig(),

@@ -107,16 +107,18 @@ class GrowthConfig:
     max_tool_calls: int = 6
     max_turns: int | None = None
     """Most turns of a path; None = as many as the tokens allow. In the last turn no tool is called."""
-    empty_call: Literal["observe", "end"] = "observe"
-    """An empty call is answered with an error text, or ends the path."""
+    empty_call: Literal["observe", "end", "call"] = "observe"
+    """An empty call is answered with an error text, ends the path, or is carried out as any other (Search-R1)."""
     no_action: Literal["end", "observe"] = "end"
     """A turn without an action that the model ends, or that is cut at `actions.policy.max_tokens`: ends the path, or is
     answered with a corrective observation, as in Search-R1."""
     tool_failed: Literal["observe", "end"] = "observe"
     """A tool that hangs or crashes is answered with an error text, or ends the path."""
     max_observation_tokens: int | None = None
-    """Most tokens of an observation. The text of a longer one is cut; the frame around it stays whole. None = no limit
-    of its own."""
+    """Most tokens of an observation. None = no limit of its own."""
+    observation_cut: Literal["text", "end"] = "text"
+    """What a longer observation loses: the end of its text, so that the frame around it stays whole, or whatever stands
+    at its end, the frame included (Search-R1)."""
     prune: str | None = None
     """Rule that prunes paths: a built-in name or `file.py:function`."""
     prune_options: Mapping[str, Any] = field(default_factory=dict)

@@ -6,12 +6,16 @@ opening tag gets an error that says so. A result is never encoded with added spe
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from ramify.formats.tags import TagFormat
 
 ARPO: Final = TagFormat(tags={"python": "python", "search": "search"})
 """ARPO with the two tools of the paper."""
+
+AS_PUBLISHED: Final = replace(ARPO, stops_at_answer=False, texts={"crashed": "Tool({tag}) returned empty output."})
+"""As the code trains: an answer does not end the path, and a tool that fails is said to have returned nothing."""
 
 
 def arpo(tags: Mapping[str, str]) -> TagFormat:

@@ -154,7 +154,7 @@ class Grower:
             case "call_tool_error", ToolAction(tool, arguments):
                 self._observe(turn, path, action, ToolCall(tool, arguments, "invalid", "the call was empty"))
             case _:
-                self._end(turn, ruling)
+                self._end(turn, path, ruling)
         return turn.finish is None
 
     def _read(self, turn: Turn) -> Action | None:
@@ -163,10 +163,10 @@ class Grower:
             return self._format.hear(turn.message)
         return self._format.read(turn.branch.run_text)
 
-    def _end(self, turn: Turn, ruling: Ruling) -> None:
+    def _end(self, turn: Turn, path: Path, ruling: Ruling) -> None:
         turn.stop = ruling.stop
         end = turn.branch.codec.eos_id
-        if ruling.forced_eos_trained and end is not None:
+        if ruling.forced_eos_trained and end is not None and self._room(turn, path)[0] > 0:
             # The published rules train this token, which nobody sampled. Here it is given, with weight 0.
             turn.take(Segment("given", token_array((end,))))
         if ruling.stop == "tool_limit":
@@ -240,7 +240,8 @@ class Grower:
         return min((response, "length"), (context, "context_full"))
 
     def _observation(self, turn: Turn, action: Action, call: ToolCall) -> str | Sequence[Span]:
-        """The observation. If it exceeds its own limit, the tool's text is cut and the frame around it stays whole."""
+        """The observation. If it exceeds its own limit, by default the tool's text is cut and the frame around it stays
+        whole."""
         result = ToolResult(call.result, call.status, call.metadata, call.attachments)
         codec, message = turn.branch.codec, turn.message
 
@@ -256,7 +257,8 @@ class Grower:
 
         limit, whole = self._config.max_observation_tokens, len(result.text)
         spans = written(whole)
-        if limit is None or size(spans) <= limit:
+        is_cut_behind = message is None and self._config.observation_cut == "end"
+        if limit is None or is_cut_behind or size(spans) <= limit:
             return spans
         fitting = bisect_right(range(whole), limit, key=lambda n: size(written(n)))
         return written(max(0, fitting - 1))

@@ -14,8 +14,9 @@ from ramify.core.format import Action, AnswerAction, InvalidAction, ToolAction
 class StopPolicy:
     """When a path ends. The defaults are the corrected rules."""
 
-    empty_call: Literal["observe", "end", "continue"] = "observe"
-    """A call without content: answer with an error text, end the path, or let the model continue (the plan)."""
+    empty_call: Literal["observe", "end", "call", "continue"] = "observe"
+    """A call without content: answer with an error text, end the path, carry it out, or let the model continue (the
+    plan)."""
     invalid_call: Literal["observe", "end"] = "observe"
     """An action that cannot be parsed: answer with an error text, or end the path as for an empty call."""
     no_action: Literal["end", "observe"] = "end"
@@ -30,7 +31,7 @@ class StopPolicy:
 
 
 CORRECTED: Final = StopPolicy()
-ARPO: Final = StopPolicy(empty_call="end", forced_end=frozenset({"tool_limit"}))
+ARPO: Final = StopPolicy(empty_call="end", invalid_call="end", forced_end=frozenset({"tool_limit"}))
 """RUC-NLPIR/ARPO vllm_rollout_with_tools.py."""
 AT2PO: Final = StopPolicy(
     empty_call="end", tool_failed="end", at_limit="warn", forced_end=frozenset({"empty_tool_call"})
@@ -96,7 +97,7 @@ def classify_failed_tool(policy: StopPolicy) -> Ruling:
 
 def _call(policy: StopPolicy, path: Generated) -> Ruling:
     """The path asked for a tool within its limit. A stop word without an action is an empty call."""
-    is_callable = isinstance(path.action, ToolAction) and path.action.arguments != ""
+    is_callable = isinstance(path.action, ToolAction) and (path.action.arguments != "" or policy.empty_call == "call")
     how = policy.invalid_call if isinstance(path.action, InvalidAction) else policy.empty_call
     if not is_callable and how == "end":
         return _end(policy, "empty_tool_call")

@@ -1,7 +1,7 @@
 """MCTSr's tree of answers: the value and visits of each answer, and which answer is refined next.
 
 Answers are numbered in the order of their first judgement. An answer that was never judged is in the tree only if it is
-a root. Answers are ordered breadth first; this order decides ties.
+a root. Answers are ordered breadth first, or as they came; this order decides ties.
 
 Cost: a rollout counts its visit on every answer of its path, and updates q upward until it does not change. Choosing
 the best answer looks at only a few: a heap stores for every open answer an upper bound of its score, so only a score
@@ -37,7 +37,8 @@ from ramify.strategies.parts.ucb import inverse_cdf
 ROOT_CONSTANT: Final = 10_000.0
 """The score of a root in mcts-llm."""
 Order = tuple[int, tuple[int, ...], int]
-"""Depth, path of the answer, number: sorts breadth first."""
+"""Depth, path of the answer, number: sorts breadth first. Where answers are ordered as they came, depth and path are
+those of a root."""
 Entry = tuple[float, int, tuple[int, ...], int]
 """Minus a score or its bound, then the order."""
 
@@ -100,7 +101,9 @@ class AnswerTree:
         """Add a new answer with its first judgement; only a root may have none."""
         above = self.answers[parent] if parent != NONE else None
         siblings, depth, way = (above.children, above.depth + 1, above.way) if above else (self._roots, 0, ())
-        if siblings:
+        if self.config.published.ties == "created":
+            depth = 0
+        elif siblings:
             way = (*way, -depth, len(siblings))
         answer = MCTSrAnswer(len(self.answers), node, parent, depth, way)
         self.answers.append(answer)

@@ -40,6 +40,8 @@ class MCTSrPublished:
     expanded: Literal["either", "both"] = "either"
     """When an answer counts as fully expanded. `either`: it has the maximum number of children, or a better child.
     `both`: it has the maximum number, and a child at least as good (MathBlackBox)."""
+    ties: Literal["breadth_first", "created"] = "breadth_first"
+    """Of answers with equal scores, the first: breadth first, or the one that came first (MathBlackBox)."""
     all_expanded: Literal["all", "root"] = "all"
     """If every answer is fully expanded: all may be refined again, or only the root (published)."""
     importance_weights: Negative = "clipped"
@@ -124,6 +126,8 @@ MATHBLACKBOX: Final = MCTSrConfig(
     eps=1e-5,
     penalty="fifty",
     scale=1.0,
-    published=MCTSrPublished(leaf_visits="judgements", root_score="no_bonus", q_memory="leaves", expanded="both"),
+    published=MCTSrPublished(
+        leaf_visits="judgements", root_score="no_bonus", q_memory="leaves", expanded="both", ties="created"
+    ),
 )
 """MathBlackBox without its oracle. Here answers with equal text stay separate, and failures are not retried forever."""

@@ -7,7 +7,7 @@ the rollouts in flight.
 
 A rollout whose critique, rewrite or judgement failed is over and counts as one. By default an answer that was never
 judged is neither refined nor returned. If the budget refuses a command, nothing more is grown; answers already grown
-are still judged. One draw for each rollout, at ask; none if greedy. Ties are broken breadth first.
+are still judged. One draw for each rollout, at ask; none if greedy. Ties are broken breadth first by default.
 
 The run defines the actions: `policy` (or `dummy`), `critique` and `rewrite`; the last two quote. The switches are in
 `config.py`. Source: arXiv 2406.07394; BrendanGraham14/mcts-llm src/mcts_llm/mctsr.py.
