@@ -401,6 +401,20 @@ def test_a_quote_is_a_users_turn_in_the_models_own_words():
         QWEN.quote("{policy}", [], PROBLEM)
 
 
+@pytest.mark.parametrize("name", INCREMENTAL)
+def test_a_system_message_is_replaced_as_if_it_had_been_there_from_the_start(name: str):
+    one, other = (chat(template(name), system=system) for system in ("Be brief.", "Be kind."))
+    assert one.with_system("Be kind.").open(PROBLEM) == other.open(PROBLEM)
+    assert one.with_system("").open(PROBLEM) == chat(template(name)).open(PROBLEM)
+
+
+def test_a_system_message_that_changes_how_turns_are_read_is_refused():
+    source = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
+    thinks = source + "{% if messages[0].content == 'Think.' %}<think>{% endif %}"
+    with pytest.raises(ConfigError, match="writes the turns behind it otherwise"):
+        chat(of_source(thinks), BUILTIN, ()).with_system("Think.")
+
+
 @pytest.mark.parametrize("tag", ["", "<a>", "a b"])
 def test_an_impossible_answer_tag_is_refused(tag: str):
     with pytest.raises(ConfigError, match="answer_tag"):

@@ -18,9 +18,10 @@ from ramify.core.branch import Branch, Piece
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Role
 from ramify.core.errors import ConfigError
-from ramify.core.format import AnswerAction, MessageFormat, Span, span_ids
+from ramify.core.format import AnswerAction, InvalidAction, MessageFormat, Span, SystemFormat, span_ids
 from ramify.core.problem import Problem
 from ramify.core.segment import Segment, token_array
+from ramify.core.tool import ToolResult
 from ramify.core.tree import Tree
 from ramify.formats.boxed import boxed
 from ramify.formats.refine import ACTIONS, NEEDS, Refine
@@ -85,6 +86,17 @@ def test_nothing_that_is_cited_can_forge_a_control_token(kind: str) -> None:
     assert span_ids(codec, request(kind, Refine())).count(codec.eos_id) <= 1
 
 
+def test_a_system_message_stands_in_front_of_the_users_turn_and_of_no_correction() -> None:
+    for format in (Refine(system="Be kind."), Refine().with_system("Be kind.")):
+        spans = request("grade", format)
+        assert "".join(span.text for span in spans if span.is_trusted).startswith("<|system|>Be kind.<|end|><|user|>")
+        assert spans[-len(request("grade", Refine())) :] == request("grade", Refine())
+        assert format.observe(InvalidAction("x"), ToolResult("why")) == Refine().observe(
+            InvalidAction("x"), ToolResult("why")
+        )
+    assert request("grade", Refine(system="Be kind.").with_system("")) == request("grade", Refine())
+
+
 def test_models_that_know_no_turns_are_asked_in_bare_words() -> None:
     format = Refine(frame="{prompt}\n", template="Q: {question}\nA:", end=("\nQ:",))
     assert "".join(span.text for span in format.open(PROBLEM)) == f"Q: {PROBLEM.question}\nA:\n"
@@ -111,7 +123,7 @@ def test_thoughts_are_neither_quoted_nor_answers() -> None:
 
 def test_it_is_a_format_of_messages_without_tools() -> None:
     format = Refine()
-    assert isinstance(format, MessageFormat)
+    assert isinstance(format, MessageFormat) and isinstance(format, SystemFormat)
     assert (format.schemas, dict(format.tools()), format.hear({"role": "assistant", "content": "x"})) == ((), {}, None)
 
 

@@ -1,13 +1,15 @@
 """Checks of call counts: what a search asks for when nothing ends early, counted on the real strategies."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from tests.strategies.world import journey, text_step
+from tests.strategies.world import CODEC, QUOTING, journey, text_step
 
-from ramify.core.command import Grow, Judge
+from ramify.core.command import Grow, Judge, Role
+from ramify.core.segment import Segment, token_array
 from ramify.core.strategy import Strategy
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Asked, Start
@@ -17,22 +19,71 @@ from ramify.strategies.dvts import DVTS, DVTSConfig
 from ramify.strategies.tot.search import ToT, ToTConfig
 
 Input = Mapping[str, Any]
+TOKENS = 16
+"""Tokens of a growth."""
+ROLE: Mapping[str, Role] = {"critique": "critique", "rollout": "probe", "lookahead": "probe"}
+"""Action -> role of what it grows, if it is not the policy's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What a whole search asked for."""
+
+    tree: Tree
+    grows: Mapping[str, int]
+    """Action -> growths."""
+    judged: Mapping[str, int]
+    """Judge -> nodes that it was asked about."""
+    num_judge_requests: int
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Role -> tokens sampled."""
+        return {role: spend.decode for role, spend in self.tree.spent().items() if spend.decode}
+
+    def depths_of_forks(self, rule: str) -> list[int]:
+        """Depth of each place where a fork of this rule was made."""
+        return [self.tree.depth(fork.node) for fork in self.tree.forks if fork.rule == rule]
 
 
 class Endless:
-    """Steps that all differ and never end, but for growths to the end."""
+    """Steps of `TOKENS` tokens that all differ. A path ends where a growth goes to the end, or after `depth` steps."""
+
+    def __init__(self, depth: int | None = None) -> None:
+        self._depth = depth
 
     def steps(self, tree: Tree, start: Start) -> list[Step]:
         assert isinstance(start.command, Grow) and start.place is not None
-        return [text_step(f"{start.place.seed:016x}", stop="answer" if start.command.until == "end" else None)]
+        command, place = start.command, start.place
+        if command.action == "dummy":
+            return [Step((Segment("given", token_array(CODEC.encode("no"))),), "answer", action="dummy")]
+        is_fresh = command.action in QUOTING
+        has_ended = is_fresh or command.until == "end" or tree.depth(place.parent) + 1 == self._depth
+        step = text_step(
+            f"{place.seed:0{TOKENS}x}",
+            stop="answer" if has_ended else None,
+            role=ROLE.get(command.action, "policy"),
+            action=command.action,
+        )
+        return [replace(step, edge="quotes") if is_fresh else step]
+
+
+def requests(strategy: Strategy, world: Endless | None = None) -> Requests:
+    """Play a whole search."""
+    trip = journey(strategy, world or Endless())
+    asked = [command for event in trip.events if isinstance(event, Asked) for command in event.commands]
+    judges = [command for command in asked if isinstance(command, Judge)]
+    judged = Counter[str]()
+    for command in judges:
+        judged[command.judge] += len(command.nodes)
+    grows = Counter(command.action for command in asked if isinstance(command, Grow))
+    return Requests(trip.tree, dict(grows), dict(judged), len(judges))
 
 
 def counted(strategy: Strategy) -> dict[str, int]:
     """Growths and judged nodes of a whole search."""
-    trip = journey(strategy, Endless())
-    asked = [command for event in trip.events if isinstance(event, Asked) for command in event.commands]
-    num_judged = sum(len(command.nodes) for command in asked if isinstance(command, Judge))
-    return {"generate": sum(isinstance(command, Grow) for command in asked), "judge": num_judged}
+    found = requests(strategy)
+    return {"generate": sum(found.grows.values()), "judge": sum(found.judged.values())}
 
 
 def rng() -> np.random.Generator:

@@ -2,21 +2,23 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.credit.trees import ask, bare, end, fork, give, nested, step, wild
 
 from ramify.core.errors import ExportError
-from ramify.core.tree import ROOT, Tree
+from ramify.core.tree import ROOT, Step, Tree
 from ramify.rows import Row, arrays, jsonl, parquet, rows_of
 from ramify.rows.records import SCHEMA_VERSION, record, shortest
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "rows.md"
 
 
-def written(tmp_path: Path, rows: list[Row]) -> list[dict[str, object]]:
+def written(tmp_path: Path, rows: list[Row]) -> list[dict[str, Any]]:
     assert jsonl.write(rows, tmp_path / "rows.jsonl") == len(rows)
     return [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text("utf-8").splitlines()]
 
@@ -39,6 +41,23 @@ def test_lines_have_their_keys_in_the_documented_order(tmp_path: Path) -> None:
     documented = [line.split("`")[1] for line in tables.splitlines() if line.startswith("| `")]
     span = list(record(rows_of(nested())[0])["spans"][0])
     assert documented == [*keys, *span]
+
+
+def measured(made: Step, entropy: float) -> Step:
+    return replace(made, measures={"step_entropy_topk": entropy})
+
+
+def test_each_step_of_a_row_has_its_entropy_and_a_split_one_has_it_at_its_tail(tmp_path: Path) -> None:
+    growth = bare()
+    chain = [measured(step("abcd"), 0.5), measured(step("e"), 0.25), end("f", 1.0)]
+    first, _ = fork(growth, ROOT, chain, [measured(end("g", 0.5), float("nan"))])
+    fork(growth, growth.tree.path(first)[1], [measured(end("h", 0.0), 2.0)], at=growth.tree.length(ROOT) + 2)
+    found = [
+        [(span["num_tokens"], span["step_entropy"]) for span in line["spans"] if span["origin"] == "sampled"]
+        for line in written(tmp_path, rows_of(growth.tree, credit="leaf_grpo"))
+    ]
+    assert found == [[(1, None)], [(2, None), (1, 2.0)], [(2, None), (2, 0.5), (1, 0.25), (1, None)]]
+    assert {span["step_entropy"] for row in rows_of(nested()) for span in record(row)["spans"]} == {None}
 
 
 def test_the_same_tree_gives_the_same_bytes_whatever_came_first() -> None:

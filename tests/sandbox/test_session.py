@@ -15,6 +15,7 @@ from tests.sandbox.processes import group_of, is_there, until
 
 from ramify.core.errors import ToolError
 from ramify.core.problem import Problem
+from ramify.core.tool import ToolResult
 from ramify.sandbox.session import Session
 from ramify.tools.python import Python, open_session
 
@@ -397,6 +398,7 @@ async def test_a_host_that_is_killed_takes_its_sandboxes_along() -> None:
 STARTING = """
 import asyncio, sys
 from ramify.core.problem import Problem
+from ramify.core.tool import ToolResult
 from ramify.tools.python import Python
 
 async def main():
@@ -435,3 +437,25 @@ async def test_a_host_that_is_killed_while_it_starts_sandboxes_leaves_none() -> 
         host.wait()
         host.stdout.close()
     await until(lambda: launched() <= before)
+
+
+async def busy(work: asyncio.Task[ToolResult]) -> ToolResult:
+    """What comes of work whose event loop stands still for most of the time."""
+    while not work.done():
+        await asyncio.sleep(0.005)
+        time.sleep(0.5)  # noqa: ASYNC251 - what is tested
+    return work.result()
+
+
+@pytest.mark.covers("S0.5")
+async def test_the_seconds_of_a_step_are_its_own_and_not_those_of_a_busy_event_loop(session: Session) -> None:
+    for code, status in (("import time\ntime.sleep(0.05)\n7", "ok"), ("import time\ntime.sleep(0.05)\n1 / 0", "error")):
+        result = await busy(asyncio.create_task(session.call(code)))
+        assert result.status == status
+        assert result.took_s is not None and 0.05 <= result.took_s < 0.2
+
+
+async def test_a_step_that_did_not_end_by_itself_has_no_seconds_of_its_own(session: Session) -> None:
+    for code in ("import os\nos._exit(1)", "while True: pass"):
+        answer = await session.run(code, timeout_s=0.3)
+        assert answer.status in ("crashed", "timeout") and answer.took_s is None

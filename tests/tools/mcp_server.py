@@ -100,6 +100,8 @@ def flood(how: str) -> None:
         sys.stdout.write("x" * (1 << 20))
     while how == "deaf":
         time.sleep(600)
+    if how == "slow":
+        time.sleep(0.05)
     if how == "complaints":
         sys.stderr.write("no memory\n" * 200_000 + "at last\n")
         sys.stderr.flush()

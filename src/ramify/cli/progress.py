@@ -1,44 +1,79 @@
-"""Progress of a run: a bar of trees and their phases; with -v a line for each phase and fault."""
+"""Progress of a run: a bar where stderr is a terminal, else a line every few seconds. With -v a line for each phase and
+fault, with -q nothing.
+
+Both say how far the run is, in the order of what people ask first: the share that is done, the time left, the rate, the
+best score. They have as many of these as fit into their width.
+"""
 
 import math
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ramify.cli.terminal import Terminal, visible
+from ramify.cli.terminal import Terminal, shortened, visible
 from ramify.core.command import Failed
-from ramify.runner.events import EngineFault, Event, Noticed, OutcomeTold, PhaseBegan, Resumed, TailCut, TreeClosed
+from ramify.runner.events import (
+    EngineFault,
+    Event,
+    Noticed,
+    OutcomeTold,
+    PhaseBegan,
+    Resumed,
+    StepGrown,
+    TailCut,
+    TreeClosed,
+)
 from ramify.runner.remedies import remedy
-from ramify.runner.tally import Tally, Tallying
+from ramify.runner.tally import Tally, Tallying, amount
 
 BUSY = "busy"
 """The kind of fault that a server's own limit is. One alone is nothing to tell people."""
 BUSY_EVERY_S = 1.0
 """Time between two lines about a busy server."""
+LINE_EVERY_S = 5.0
+"""Least time between two lines of progress, and before the first."""
+BAR_EVERY_S = 0.1
+"""Least time between two updates of the bar by steps, which may be many."""
+LINE_WIDTH = 80
+BAR_WIDTH = 12
+TITLE_WIDTH = 20
+SURE_SHARE = 0.02
+"""Share of the run that must be done before the time left is estimated from it."""
+FEW_TREES = 10
+"""Of fewer trees than these, the parts of trees that are done are told."""
+TOLD = Resumed | TreeClosed | PhaseBegan | OutcomeTold
+"""Events that move the bar at once."""
 
 
 class RunProgress:
-    """Shows a run's events. A context manager; `observe` is an observer."""
+    """Shows a run's events. A context manager; `observe` is an observer. `now` is a clock in seconds."""
 
-    def __init__(self, terminal: Terminal, *, title: str, num_trees: int) -> None:
+    def __init__(
+        self, terminal: Terminal, *, title: str, num_trees: int, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._terminal = terminal
-        self._title = title
-        self._tallying = Tallying()
+        self._title = shortened(title, TITLE_WIDTH)
+        self._num_trees = num_trees
+        self._now = now
+        self._tallying = Tallying(now)
         self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=BAR_WIDTH),
             TimeElapsedColumn(),
             TextColumn("{task.fields[state]}", markup=False),
             console=terminal.err,
             transient=True,
             disable=terminal.verbosity < 0 or not terminal.err.is_terminal,
+            get_time=now,
         )
+        self._begun = self._shown = now()
+        self._line = ""
         self._faults: Counter[tuple[str, str]] = Counter()
         self._busy_told = -math.inf
-        self._task = self._bar.add_task(title, total=num_trees, state="")
+        self._task = self._bar.add_task(self._title, total=num_trees, state="")
 
     def __enter__(self) -> "RunProgress":
         self._bar.start()
@@ -60,7 +95,8 @@ class RunProgress:
             self._tell_fault(event)
         if self._terminal.verbosity > 0 and (line := phase_line(event)) is not None:
             self._terminal.say(line)
-        if isinstance(event, Resumed | TreeClosed | PhaseBegan | OutcomeTold):
+        is_due = self._now() - self._shown >= (LINE_EVERY_S if self._bar.disable else BAR_EVERY_S)
+        if is_due if isinstance(event, StepGrown) or self._bar.disable else isinstance(event, TOLD):
             self.show(self.tally())
 
     @property
@@ -90,12 +126,73 @@ class RunProgress:
         return self._tallying.tally()
 
     def show(self, tally: Tally) -> None:
-        """Show counts from elsewhere."""
-        self._bar.update(self._task, completed=tally.completed, state=tally.state)
+        """Show counts, those of other processes too: on the bar at once, or as a line if it is time and says a new
+        thing."""
+        now = self._now()
+        parts = list(self._parts(tally, now - self._begun))
+        if not self._bar.disable:
+            width = self._terminal.err.width - len(self._title) - BAR_WIDTH - len("0:00:00") - 3
+            self._bar.update(self._task, completed=tally.completed, state=fitted(parts, width))
+            self._shown = now
+        elif now - self._shown >= LINE_EVERY_S:
+            line = f"{self._title}: {fitted(parts, LINE_WIDTH - len(self._title) - 2)}"
+            if line != self._line:
+                self._terminal.say(line)
+                self._line, self._shown = line, now
+
+    def _parts(self, tally: Tally, elapsed_s: float) -> Iterator[str]:
+        """What the counts say, the most important first."""
+        is_single = self._num_trees == 1
+        if is_single and tally.part_done:
+            yield f"{tally.part_done:.0%}"
+        if not is_single:
+            done = f"{tally.completed:.1f}" if self._num_trees < FEW_TREES and tally.part_done else tally.num_closed
+            yield f"{done} of {self._num_trees} trees"
+        if (left_s := self._left_s(tally, elapsed_s)) is not None:
+            yield f"{duration(left_s)} left"
+        if is_single:
+            yield from tally.phases
+        bound = tally.bound if is_single else None
+        if bound is not None:
+            yield amount(bound)
+        rate = f"{tally.num_tokens / elapsed_s:.3g}/s" if elapsed_s > 0 else ""
+        has_tokens = bound is not None and bound.name == "decode"
+        yield f"{rate}" if has_tokens else f"{tally.num_tokens} tokens{rate and f' ({rate})'}"
+        if is_single and tally.best is not None:
+            yield f"best {tally.best:.3g}"
+        if bound is None or bound.name != "leaves":
+            yield f"{tally.num_leaves} leaves"
+        if tally.num_tool_calls:
+            yield f"{tally.num_tool_calls} tool calls"
+        if not is_single:
+            yield from (f"{name}: {number}" for name, number in sorted(tally.phases.items()))
+
+    def _left_s(self, tally: Tally, elapsed_s: float) -> float | None:
+        """Estimated seconds until the end, if all goes on as it did; None = too little is done to tell."""
+        done = tally.completed - tally.before
+        left = self._num_trees - tally.completed
+        return None if done < SURE_SHARE * self._num_trees or left <= 0 else left * elapsed_s / done
 
     def say(self, text: str) -> None:
         """A line for people beside the bar."""
         self._terminal.say(visible(text, keep="\n"))
+
+
+def fitted(parts: Sequence[str], width: int) -> str:
+    """The first parts, as many as fit into `width` characters; never less than one."""
+    shown = parts[0] if parts else ""
+    for part in parts[1:]:
+        if len(shown) + 2 + len(part) > width:
+            break
+        shown += f", {part}"
+    return shown
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `7 min`, `2.5 h`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def fault_line(fault: EngineFault, number: int = 1) -> str:

@@ -16,7 +16,7 @@ from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.engines.shipped import MODELS
 
 _OF_FILE: Final = re.compile(r"(.+\.py):\w+")
-_UNREAD: Final = re.compile(r"data\.questions|actions\.[^.]*\.(template|text)|strategy\.reading|preset")
+_UNREAD: Final = re.compile(r"data\.questions|actions\.[^.]*\.(system|template|text)|strategy\.reading|preset")
 """Settings that are text and name nothing."""
 
 

@@ -267,6 +267,20 @@ class RunConfig:
             raise ConfigError("engines.policy: the engine of that name is the one called `engine`")
         if "policy" not in self.actions:
             raise ConfigError(f"actions: there must be one called 'policy', got {sorted(self.actions)}")
+        for name, action in self.actions.items():
+            if action.system is not None and action.edge == "continues" and name != "policy":
+                raise ConfigError(
+                    f"actions.{name}.system = {action.system!r:.80}: the action continues a path, which has its system "
+                    "message already: that of the action that opened it; set actions.policy.system, or give this "
+                    "action a context of its own by edge = 'quotes' and a template"
+                )
         model = MODEL_OF_TASK.get(self.task.name)
         if model is not None and self.engine.name == "builtin" and self.engine.model is None:
             object.__setattr__(self, "engine", replace(self.engine, model=model))
+
+    @property
+    def opening_system(self) -> str | None:
+        """System message of a tree's opening context, as far as it is set; None = the format's own."""
+        policy = self.actions["policy"]
+        own = policy.system if policy.edge == "continues" else None
+        return self.format_options.get("system") if own is None else own

@@ -18,6 +18,9 @@ class ActionConfig:
     template: str = ""
     """Prompt of a fresh context, for `quotes`. The format decides what it may cite (`{question}`, `{answer}`, `{0}`,
     ...)."""
+    system: str | None = None
+    """System message of the contexts that this action opens; '' = none, None = the format's. The opening context of a
+    tree is opened by the action `policy`."""
     sampling: Sampling = Sampling()
     max_tokens: int | None = None
     """Most tokens of one step, held exactly: a stop word may be cut in two, and the next step goes on inside it. None =
@@ -29,7 +32,9 @@ class ActionConfig:
     def __post_init__(self) -> None:
         if (self.edge == "quotes") != bool(self.template):
             raise ConfigError(f"an action that quotes needs a template, and only such a one: {self!r}")
-        if self.text and (self.template or self.max_tokens is not None):
-            raise ConfigError(f"an action that writes its text asks for nothing: no template, no max_tokens: {self!r}")
+        if self.text and (self.template or self.max_tokens is not None or self.system is not None):
+            raise ConfigError(
+                f"an action that writes its text asks for nothing: no template, no max_tokens, no system: {self!r}"
+            )
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ConfigError(f"max_tokens = {self.max_tokens!r}: a step has at least one token")

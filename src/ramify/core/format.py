@@ -138,6 +138,15 @@ class MessageFormat(Format, Protocol):
 
 
 @runtime_checkable
+class SystemFormat(Format, Protocol):
+    """A format whose contexts may begin with a system message, which an action may replace."""
+
+    def with_system(self, system: str) -> "Format":
+        """This format with another system message; '' = none. Raises `ConfigError` if it cannot write it."""
+        ...
+
+
+@runtime_checkable
 class GivingUp(Protocol):
     """A format that stops paths early, using what it knows of its steps."""
 

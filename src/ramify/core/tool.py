@@ -29,7 +29,7 @@ class ToolResult:
     attachments: tuple[str, ...] = ()
     took_s: float | None = field(default=None, compare=False)
     """Seconds the tool worked, by its own clock; None = the runner measures its coroutine, which an event loop that is
-    busy with something else makes longer."""
+    busy with something else makes longer. Tools that are coroutines, and MCP servers behind a URL, have none."""
 
 
 class ToolSession(Protocol):

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from ramify.core.errors import ConfigError, EngineError
 from ramify.edge.body_budget import READING, HeldBody
 from ramify.edge.concurrency import ConcurrencyLimit
+from ramify.edge.exchange_watch import ExchangeWatch, watched, watching
 from ramify.edge.open_files import WAIT_S, out_of_files
 from ramify.edge.url_keys import without_url_keys
 
@@ -85,8 +86,14 @@ class Http:
     """
 
     def __init__(
-        self, base_url: str, *, limits: HttpLimits = HttpLimits(), headers: Mapping[str, str] | None = None
+        self,
+        base_url: str,
+        *,
+        limits: HttpLimits = HttpLimits(),
+        headers: Mapping[str, str] | None = None,
+        is_watched: bool = False,
     ) -> None:
+        """`is_watched`: whether its exchanges may be timed by a watch."""
         try:
             import aiohttp
         except ImportError as error:
@@ -97,6 +104,7 @@ class Http:
         self.places = ConcurrencyLimit(limits.max_in_flight)
         self._limits = limits
         self._headers = dict(headers or {})
+        self._watching = watching(aiohttp) if is_watched else {}
         self._secrets = _secrets(self._headers)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -111,18 +119,20 @@ class Http:
         deadline_s: float,
         headers: Mapping[str, str] | None = None,
         max_body_bytes: int | None = None,
+        watch: ExchangeWatch | None = None,
     ) -> bytes:
         """The body of a good answer to one POST of JSON. `deadline_s` counts from when the request gets its place.
-        `max_body_bytes` is a limit of this answer alone, below that of all.
+        `max_body_bytes` is a limit of this answer alone, below that of all. `watch` measures the exchange.
 
         Raises `EngineError`: `unreachable`, `disconnected`, `timeout`, `busy` (with `retry_after_s`), `body_too_long`,
         `tls_refused`, `unsendable`, `no_open_files`, `closed`, or `http_STATUS`.
         """
         era = await self.places.acquire()
         try:
-            answer = await self._exchange(
-                "POST", path, body, deadline_s=deadline_s, headers=headers, max_body_bytes=max_body_bytes
-            )
+            with watched(watch):
+                answer = await self._exchange(
+                    "POST", path, body, deadline_s=deadline_s, headers=headers, max_body_bytes=max_body_bytes
+                )
         except EngineError as error:
             if error.reason == "busy":
                 self.places.shrink(era)
@@ -281,6 +291,7 @@ class Http:
             headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **self._headers},
             cookie_jar=self._aiohttp.DummyCookieJar(),
             trust_env=False,
+            **self._watching,
         ) as session:
             yield session
 

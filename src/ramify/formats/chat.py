@@ -12,7 +12,7 @@ If a turn has several calls, none is made, and the model gets a correction.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ramify.core.branch import Branch, turns_of
@@ -75,6 +75,7 @@ class Chat:
     ) -> None:
         options = options or ChatOptions()
         _refuse_bad_schemas(codec, schemas)
+        self._made_of = (render, codec, tuple(schemas), options)
         probe = ChatProbe(render, schemas, options.system)
         self._schemas = {str(schema["name"]): schema["parameters"] for schema in schemas}
         self._answer_tag = options.answer_tag
@@ -93,6 +94,18 @@ class Chat:
     @property
     def _answer_end(self) -> str:
         return f"</{self._answer_tag}>"
+
+    def with_system(self, system: str) -> "Chat":
+        """This format with another system message; '' = none, or the template's own. Raises `ConfigError` also if the
+        template then writes turns that this format would not read."""
+        render, codec, schemas, options = self._made_of
+        made = Chat(render, codec=codec, schemas=schemas, options=replace(options, system=system))
+        if (made._turn, made._syntax, made._opens_thinking) != (self._turn, self._syntax, self._opens_thinking):
+            raise ConfigError(
+                f"with the system message {system!r:.80} the chat template writes the turns behind it otherwise than "
+                "without it; all contexts of a run are read alike, so set it for all: format_options.system"
+            )
+        return made
 
     def open(self, problem: Problem) -> Sequence[Span]:
         """The template's opening with the question, which is not trusted."""

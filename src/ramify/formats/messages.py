@@ -12,6 +12,7 @@ the text.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
@@ -99,6 +100,12 @@ class Messages:
     def stops(self) -> tuple[str, ...]:
         """Closing tags. A native call has no stop word, because the server ends the turn."""
         return self._tags.stops
+
+    def with_system(self, system: str) -> "Messages":
+        """This format with another system message; '' = none."""
+        made = copy(self)
+        made._system = system
+        return made
 
     def open(self, problem: Problem) -> Sequence[Span]:
         """The system message, if there is one, and the user's message."""

@@ -11,7 +11,7 @@ The roles are those of BrendanGraham14/mcts-llm and trotsky1997/MathBlackBox; th
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal
 
@@ -63,6 +63,8 @@ Problem:
 
 Answer:
 {answer}"""
+FRAME: Final = "<|user|>{prompt}<|end|><|assistant|>"
+SYSTEM_FRAME: Final = "<|system|>{system}<|end|>"
 DUMMY: Final = "I don't know."
 """The first answer of a search that does not ask the model for one (mcts-llm)."""
 
@@ -93,11 +95,13 @@ class Refine:
 
     template: str = OPENING
     """The prompt that asks for the first answer."""
-    frame: str = "<|user|>{prompt}<|end|><|assistant|>"
+    frame: str = FRAME
     """Text around every request, for engines that take tokens. Control tokens may be spelt in it. Use `{prompt}` alone
     for models without turns."""
     system: str = ""
-    """The system message, for engines that take messages; '' = no system message."""
+    """The system message of requests whose action has none of its own; '' = no system message."""
+    system_frame: str = SYSTEM_FRAME
+    """Text around a system message, which stands in front of `frame`. Control tokens may be spelt in both."""
     answer_pattern: str | None = None
     r"""Regular expression for the final answer. The last match counts: its first group, or the whole match. None = the
     content of the last `\boxed{…}`."""
@@ -112,8 +116,9 @@ class Refine:
     def __post_init__(self) -> None:
         if set(placeholders(self.template)) != {"question"}:
             raise ConfigError(f"template = {self.template!r}: it must cite {{question}} and nothing else")
-        if placeholders(self.frame) != ["prompt"]:
-            raise ConfigError(f"frame = {self.frame!r}: it must cite {{prompt}} once and nothing else")
+        for name, frame, cited in (("frame", self.frame, "prompt"), ("system_frame", self.system_frame, "system")):
+            if placeholders(frame) != [cited]:
+                raise ConfigError(f"{name} = {frame!r}: it must cite {{{cited}}} once and nothing else")
         if not all(self.end):
             raise ConfigError(f"end = {self.end!r}: a stop word has characters")
         try:
@@ -138,6 +143,21 @@ class Refine:
                 f"format_options.needs.{action} what such a template must cite"
             )
 
+    def with_system(self, system: str) -> "Refine":
+        """This format with another system message; '' = none. Raises `ConfigError` if its frame is another model's."""
+        made = replace(self, system=system)
+        made.check_system()
+        return made
+
+    def check_system(self) -> None:
+        """Raise `ConfigError` for a system message to an engine of tokens if only `frame` is that of its model."""
+        is_framed = self.frame == FRAME or self.system_frame != SYSTEM_FRAME
+        if self.system and self.speaks == "tokens" and not is_framed:
+            raise ConfigError(
+                f"the system message {self.system!r:.80} has no frame in the words of frame = {self.frame!r}; write "
+                "format_options.system_frame, such as '<|im_start|>system\\n{system}<|im_end|>\\n'"
+            )
+
     @property
     def stops(self) -> tuple[str, ...]:
         return self.end
@@ -149,12 +169,12 @@ class Refine:
 
     def open(self, problem: Problem) -> Sequence[Span]:
         """The request for the first answer."""
-        return self._asked(spans_of(self.template, {"question": problem.question}))
+        return [*self._told(), *self._asked(spans_of(self.template, {"question": problem.question}))]
 
     def quote(self, template: str, contexts: Sequence[Branch], problem: Problem) -> Sequence[Span]:
         """The request of a fresh context. It cites like `TagFormat.quote`, with two differences: `{answer}` is the last
         whole answer above, whether or not a final answer can be read from it, and thoughts are left out."""
-        return self._asked(quoted(template, contexts, problem.question, answer=str, said=self._said))
+        return [*self._told(), *self._asked(quoted(template, contexts, problem.question, answer=str, said=self._said))]
 
     def read(self, run: str) -> Action | None:
         """The whole response, once a stop word has ended it."""
@@ -167,8 +187,6 @@ class Refine:
 
     def observe(self, action: Action, result: ToolResult) -> Sequence[Span]:
         """Tells a model that should continue what was wrong. There is no tool result."""
-        if self.speaks == "messages":
-            return [_message("user", result.text)]
         return self._asked([Span(result.text)])
 
     def reply(self, message: Mapping[str, Any], action: Action, result: ToolResult) -> Sequence[Span]:
@@ -189,11 +207,18 @@ class Refine:
     def tools(self) -> Mapping[str, str]:
         return {}
 
-    def _asked(self, words: Sequence[Span]) -> list[Span]:
-        """A request with these words."""
+    def _told(self) -> list[Span]:
+        """The system message, if there is one."""
+        if not self.system:
+            return []
         if self.speaks == "messages":
-            system = [_message("system", self.system)] if self.system else []
-            return [*system, _message("user", "".join(span.text for span in words))]
+            return [_message("system", self.system)]
+        return [replace(span, is_trusted=True) for span in spans_of(self.system_frame, {"system": self.system})]
+
+    def _asked(self, words: Sequence[Span]) -> list[Span]:
+        """A user's turn with these words."""
+        if self.speaks == "messages":
+            return [_message("user", "".join(span.text for span in words))]
         spans: list[Span] = []
         for span in spans_of(self.frame, {"prompt": ""}):
             spans.extend([span] if span.is_trusted else words)

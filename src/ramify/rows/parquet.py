@@ -65,6 +65,7 @@ def _schema(arrow: Any) -> Any:
             ("top_p", arrow.float64()),
             ("top_k", arrow.int32()),
             ("logprobs", arrow.string()),
+            ("step_entropy", arrow.float64()),
             ("call", arrow.string()),
         ]
     )

@@ -1,7 +1,8 @@
 """Records: a row as plain data, the one schema of the file exports. `docs/rows.md` describes it.
 
 The order of columns is fixed. Nothing in a record depends on a clock or on the order in which nodes arrived. Two fields
-of a row are left out: `leaf_id`, which is not canonical, and `entropies`, which only `entropy_scaled` reads.
+of a row are left out: `leaf_id`, which is not canonical, and `entropies`, one a token, which only `entropy_scaled`
+reads.
 """
 
 import math
@@ -88,6 +89,7 @@ def _span(span: RowSpan) -> dict[str, Any]:
         "top_p": None if source is None else source.sampling.top_p,
         "top_k": None if source is None else source.sampling.top_k,
         "logprobs": None if source is None else source.logprobs,
+        "step_entropy": plain(span.step_entropy, "spans.step_entropy"),
         "call": None if span.call is None else _call(span.call),
     }
 

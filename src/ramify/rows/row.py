@@ -29,6 +29,7 @@ from ramify.credit import credit as credited_by
 from ramify.credit.forest import STEM
 from ramify.credit.grown import Unjudged
 from ramify.rows.weights import Policy, path_means, row_weights
+from ramify.strategies.parts.entropy import STEP_ENTROPY
 
 Shared = Literal["sum", "mean"]
 """What a token shared by several leaves gets of their advantages, if the credit is made of leaf advantages. sum: what
@@ -51,6 +52,9 @@ class RowSpan:
     """Which engine sampled the tokens, from which distribution, and what their logprobs mean."""
     call: ToolCall | None = None
     """If the tokens are an observation: the call that they answer."""
+    step_entropy: float | None = None
+    """The measure `step_entropy_topk` of the step that the tokens are of, if they were sampled; None = not computed. It
+    is of the whole step: where a fork has split one, its tail has it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -317,6 +321,7 @@ class _Export:
                 version=p.segment.version,
                 source=p.segment.source,
                 call=p.segment.tool_call,
+                step_entropy=self._tree.measure(p.node, STEP_ENTROPY) if p.segment.is_sampled else None,
             )
             for p in branch.pieces
         )

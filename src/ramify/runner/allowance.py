@@ -70,7 +70,7 @@ class Allowance:
         spend.decode = spend.turns * (action.max_tokens or self.config.max_response_tokens)
         spend.engine_calls = min(spend.decode, spend.turns * self._requests_a_step(judge.action, is_cut=True))
         quoted = sum(_num_quoted(tree, node, judge.action) for node in command.nodes)
-        spend.prefill_uncached = spend.turns * (quoted + len(action.template)) + sitting.num_replies * spend.decode
+        spend.prefill_uncached = spend.turns * (quoted + _num_written(action)) + sitting.num_replies * spend.decode
         prices = self._prices_of(judge.action)
         if prices.is_known:
             quoted = sum(self._quoted(tree, node, judge.action) for node in command.nodes)
@@ -92,7 +92,7 @@ class Allowance:
 
     def _quoted(self, tree: Tree, node: int, action: str) -> int:
         """Most tokens of a fresh context that quotes everything on the way to `node`."""
-        template, contexts = len(self.actions[action].template.encode()) + MESSAGE_TOKENS, tree.contexts(node)
+        template, contexts = _num_written(self.actions[action]) + MESSAGE_TOKENS, tree.contexts(node)
         if action in tree.codecs:
             return template + sum(len(branch.text.encode()) for branch in contexts)
         return template + sum(branch.most_tokens for branch in contexts)
@@ -124,6 +124,11 @@ class Allowance:
         if isinstance(command.until, Tokens):
             room = min(room, command.until.n + self.max_word)
         return max(room, 1)
+
+
+def _num_written(action: ActionConfig) -> int:
+    """Most tokens of what an action writes into a fresh context besides what it quotes: its bytes."""
+    return len(f"{action.system or ''}{action.template}".encode())
 
 
 def _num_quoted(tree: Tree, node: int, action: str) -> int:

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from ramify.core.growth import Asked
 from ramify.core.ledger import Spend
+from ramify.core.limits import Limits
 from ramify.core.strategy import Phase
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Delivered
@@ -22,6 +23,8 @@ class TreeOpened:
     index: int
     tree: Tree
     is_resumed: bool = False
+    limits: Limits = Limits()
+    """What the tree may spend: its own limits, and its share of the run's."""
 
 
 @dataclass(frozen=True, slots=True)

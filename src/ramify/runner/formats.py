@@ -16,7 +16,7 @@ from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities
 from ramify.core.errors import ConfigError
-from ramify.core.format import Format, MessageFormat
+from ramify.core.format import Format, MessageFormat, SystemFormat
 from ramify.core.task import Task
 from ramify.core.tool import Tool, schema_of
 from ramify.engines.chat_template import load_template
@@ -35,7 +35,10 @@ def build_format(
     """The format of a run with these tools and engines with these capabilities. Raises `ConfigError`."""
     found = None if config.format is None else plugins.find("format", config.format)
     if all(engine.has_token_ids for engine in engines):
-        return _chat(config, codec, tools) if found is Chat else _named_format(config, task, tools)
+        format = _chat(config, codec, tools) if found is Chat else _named_format(config, task, tools)
+        if isinstance(format, Refine):
+            format.check_system()
+        return format
     if found is Chat:
         raise ConfigError(
             "format 'chat' writes a model's template in token ids, and an engine of this run takes chat messages: its "
@@ -48,6 +51,20 @@ def build_format(
         return replace(format, speaks="messages")
     is_own = isinstance(format, MessageFormat) or found is not None
     return format if is_own else Messages(schemas=[schema_of(tool) for tool in tools])
+
+
+def opening_format(format: Format, action: str, system: str | None) -> Format:
+    """The format in which an action opens contexts: with its own system message, if it has one. Raises `ConfigError` if
+    the format cannot write one."""
+    if system is None:
+        return format
+    if not isinstance(format, SystemFormat):
+        raise ConfigError(
+            f"actions.{action}.system = {system!r:.80}: the format {type(format).__name__} writes no system message; "
+            f"write it into the template (format_options.template for the opening, actions.{action}.template for a "
+            "context that quotes), or use format = 'chat', 'refine' or an engine of messages"
+        )
+    return format.with_system(system)
 
 
 def in_messages(format: TagFormat, tools: Sequence[Tool]) -> Messages:

@@ -46,6 +46,7 @@ class Grower:
         sampler: Sampler,
         actions: Mapping[str, ActionConfig],
         format: Format,
+        quoting: Mapping[str, Format],
         toolbox: Toolbox,
         judging: Judging,
         config: GrowthConfig,
@@ -55,6 +56,7 @@ class Grower:
         self._sampler = sampler
         self._actions = actions
         self._format = format
+        self._quoting = quoting
         self._toolbox = toolbox
         self._judging = judging
         self._config = config
@@ -90,7 +92,7 @@ class Grower:
 
     def quotes(self, action: str) -> bool:
         """Whether growths of `action` begin a fresh context."""
-        return self._actions[action].edge == "quotes"
+        return action in self._quoting
 
     def failed_step(self, path: Path, stop: str, *, reason: str, fault: str = "") -> Step:
         """A step that records why a growth ended, if its tokens are not the cause. What it sampled is billed."""
@@ -120,7 +122,8 @@ class Grower:
         action = self._actions[path.work.command.action]
         turn = Turn(path.branch, path.seed, path.next_node)
         if action.edge == "quotes" and not path.num_steps:
-            spans = self._format.quote(action.template, path.work.contexts, self._problem.for_agents())
+            format = self._quoting[path.work.command.action]
+            spans = format.quote(action.template, path.work.contexts, self._problem.for_agents())
             turn.branch = Branch(path.branch.codec, path.branch.node, ())
             turn.take(*prompt_segments(path.branch.codec, spans))
         if action.text:

@@ -28,7 +28,7 @@ from ramify.credit import PostHocRule
 from ramify.engines.retrying import Retrying, retrying
 from ramify.runner.answers import Answering
 from ramify.runner.asking import Asking
-from ramify.runner.formats import build_format
+from ramify.runner.formats import build_format, opening_format
 from ramify.runner.judge_formats import JudgeFormat, format_for, is_spoken_to
 from ramify.runner.judges import check_strategy_judges, judge_actions, judges_of, sampling
 from ramify.runner.judging import Judging
@@ -66,6 +66,9 @@ class Prepared:
     codec: Codec
     tools: tuple[Tool, ...]
     format: Format
+    """It opens the trees, and reads all that is said in them."""
+    quoting: Mapping[str, Format]
+    """Action that quotes -> the format that opens its contexts."""
     judging: Judging
     judge_formats: Mapping[str, JudgeFormat]
     """Judge's action -> the format and tokenizer for asking its model."""
@@ -92,8 +95,7 @@ class Prepared:
     @property
     def rules(self) -> GrowthRules:
         """Where growths may begin. A live tree and its replay must use the same rules."""
-        quoting = (name for name, action in self.config.actions.items() if action.edge == "quotes")
-        return GrowthRules(self.format.stops, frozenset(quoting), self.codecs)
+        return GrowthRules(self.format.stops, frozenset(self.quoting), self.codecs)
 
     @property
     def codecs(self) -> dict[str, Codec]:
@@ -176,6 +178,8 @@ def prepare(
     growing = [action for action in config.actions.values() if action.role != "judge"]
     format = build_format(config, task, engine.codec, tools=tools, engines=_capabilities(every, growing).values())
     config, judging, judge_formats = _judged(config, every, task, format, engine.codec)
+    quoting = _quoting(config, format, judge_formats)
+    format = format if "policy" in quoting else opening_format(format, "policy", config.actions["policy"].system)
     chosen = RunStrategy.of(config, strategy)
     sample = chosen.sample()
     is_same = format.is_same_answer if isinstance(format, Equating) else None
@@ -188,6 +192,7 @@ def prepare(
         codec=engine.codec,
         tools=tools,
         format=format,
+        quoting=quoting,
         judging=judging,
         judge_formats=judge_formats,
         pruning=PruneRule.of(config.growth, task, judging),
@@ -219,15 +224,26 @@ def _judged(
     return config, judging, formats
 
 
+def _quoting(config: RunConfig, format: Format, judges: Mapping[str, JudgeFormat]) -> dict[str, Format]:
+    """Action that quotes -> the format that opens its contexts."""
+    return {
+        name: judges[name].format if name in judges else opening_format(format, name, action.system)
+        for name, action in config.actions.items()
+        if action.edge == "quotes"
+    }
+
+
 def _judge_format(
     config: RunConfig, engines: Mapping[str, Engine], own: Format, codec: Codec, action: str
 ) -> JudgeFormat:
     """How judges ask by an action: in the run's own format wherever the action's engine can use it."""
-    name = config.actions[action].engine
+    name, system = config.actions[action].engine, config.actions[action].system
     engine = engines[name]
     if is_spoken_to(engine, codec, own):
-        return JudgeFormat(_judges_sampler(config, engines, own.stops), own, codec)
-    format = format_for(engine, config.engine if name == "policy" else config.engines[name])
+        format = opening_format(own, action, system)
+        return JudgeFormat(_judges_sampler(config, engines, own.stops), format, codec)
+    other = format_for(engine, config.engine if name == "policy" else config.engines[name])
+    format = opening_format(other, action, system)
     return JudgeFormat(_judges_sampler(config, engines, format.stops), format, engine.codec, reader=own)
 
 

@@ -222,6 +222,7 @@ class Run:
             sampler=sampler,
             actions=config.actions,
             format=prepared.format,
+            quoting=prepared.quoting,
             toolbox=self.toolbox,
             judging=prepared.judging,
             config=config.growth,

@@ -88,7 +88,7 @@ class TreeRun:
         self._task = asyncio.current_task()
         before = self.before
         redriven = Redriven() if before is None else redrive(self.driver, before.events, before.steps)
-        self.emit(TreeOpened(self.index, self.driver.tree, before is not None))
+        self.emit(TreeOpened(self.index, self.driver.tree, before is not None, self.driver.ledger.limits))
         if self.max_seconds is not None:
             own = asyncio.get_running_loop().time() + self.max_seconds
             self.deadline = own if self.deadline is None else min(own, self.deadline)

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from ramify.edge.arrivals import Arrival, num_unread
 from ramify.sandbox.protocol import LENGTH_BYTES
 
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -33,6 +34,7 @@ class Channel:
         self._own.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._received = bytearray()
         self._max_descriptors = max_descriptors
+        self._num_read = 0
         self._waiter: asyncio.Future[None] | None = None
         self._is_open = True
         self.sender_pid = 0
@@ -47,6 +49,11 @@ class Channel:
     @property
     def is_open(self) -> bool:
         return self._is_open
+
+    def watched(self) -> Arrival:
+        """The times at which its bytes come from now on. Whoever takes it closes it before the channel."""
+        descriptor = self._own.fileno()
+        return Arrival(descriptor, lambda: self._num_read + num_unread(descriptor))
 
     async def message(self, length: int) -> bytes:
         """The next `length` bytes. Raises `Broken`. Only one caller at a time; the caller sets the deadline."""
@@ -109,6 +116,7 @@ class Channel:
                 self.descriptors += numbers
             elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
                 self.sender_pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
+        self._num_read += len(chunk)
         self._received += chunk[: max(0, self.num_expected)]
         self.num_expected -= len(chunk)
         if not chunk or self.num_expected < 0 or len(self.descriptors) > self._max_descriptors:

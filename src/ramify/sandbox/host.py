@@ -228,6 +228,7 @@ class Sandbox:
         try:
             async with asyncio.timeout(timeout_s):
                 message = await running.channel.message(MESSAGE_BYTES)
+            running.heard()
         except TimeoutError:
             return "timeout", None
         except Broken:

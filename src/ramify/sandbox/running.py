@@ -4,6 +4,7 @@ import asyncio
 import os
 import secrets
 import signal
+import time
 from contextlib import suppress
 from typing import Final
 
@@ -34,6 +35,9 @@ class RunningStep:
         self._pidfd = -1
         self.channel = Channel()
         self.channel.num_expected = 2 * MESSAGE_BYTES
+        self._words = self.channel.watched()
+        self._began = 0.0
+        self._took_s: float | None = None
         self.capture = Capture(
             max_bytes=limits.max_output_bytes,
             killed_bytes=limits.killed_output_bytes,
@@ -46,9 +50,16 @@ class RunningStep:
         return self.channel.peer.fileno(), self.capture.written
 
     def handed_over(self) -> None:
-        """Close the host's copies of the child's ends, so that the child holds the last ones."""
+        """The node has the step from now on. Close the host's copies of the child's ends, so that the child holds the
+        last ones."""
+        self._began = time.monotonic()
         self.channel.peer.close()
         self.capture.close_written()
+
+    def heard(self) -> None:
+        """Its last word was read just now."""
+        now = time.monotonic()
+        self._took_s = min(now, self._words.at(2 * MESSAGE_BYTES) or now) - self._began
 
     def watch(self) -> None:
         """Watch for the end of the child process from now on. The socket alone does not show it: others may hold
@@ -61,7 +72,8 @@ class RunningStep:
             asyncio.get_running_loop().add_reader(self._pidfd, self._ended)
 
     def unwatch(self) -> None:
-        """Stop watching for the child's end. Calling it again is harmless."""
+        """Stop watching for the child's words and its end. Calling it again is harmless."""
+        self._words.close()
         if self._pidfd >= 0:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
@@ -90,7 +102,7 @@ class RunningStep:
         if outcome in ("timeout", "crashed"):
             reason = f" {self.fault}" if self.fault else ""
             text += ("\n" if text and not text.endswith("\n") else "") + f"[{outcome}]{reason}"
-        return StepEnd(outcome, text, state)
+        return StepEnd(outcome, text, state, self._took_s)
 
     def _ended(self) -> None:
         """Close its socket. What it sent before is still read."""

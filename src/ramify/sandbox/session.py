@@ -32,6 +32,9 @@ class SandboxAnswer:
     text: str
     status: Outcome
     isolation: str
+    took_s: float | None = None
+    """Seconds that the step ran, with the fork of its process, and without the wait for the sandbox and the care of its
+    files. An event loop that is busy adds nothing to them (Linux). None = it did not end by itself."""
 
     @property
     def ok(self) -> bool:
@@ -136,7 +139,7 @@ class Session:
     async def call(self, arguments: str) -> ToolResult:
         """Run one call's code."""
         answer = await self.run(arguments)
-        return ToolResult(answer.text, answer.status, {"isolation": answer.isolation})
+        return ToolResult(answer.text, answer.status, {"isolation": answer.isolation}, took_s=answer.took_s)
 
     async def fork(self) -> "Session":
         """A session in the same state that continues independently. Costs nothing until it runs a step."""
@@ -169,7 +172,7 @@ class Session:
                 await self._leave()
                 continue
             self._move(place, ended, PastStep(code, timeout_s, _digest(ended), time.monotonic() - began))
-            return self._answer(ended.outcome, ended.text)
+            return self._answer(ended.outcome, ended.text, took_s=ended.took_s)
         raise ToolError("sandbox_lost", "the sandbox was lost twice, so the state could not be restored")
 
     async def _stepped(self, place: _Place, code: str, timeout_s: float) -> tuple[_Place, StepEnd]:
@@ -245,8 +248,8 @@ class Session:
             place.sandbox.let_go(place.state)
             await self._lineage.pool.give_back(place.sandbox)
 
-    def _answer(self, outcome: Outcome, text: str) -> SandboxAnswer:
-        return SandboxAnswer(text, outcome, self._lineage.pool.config.walls)
+    def _answer(self, outcome: Outcome, text: str, *, took_s: float | None = None) -> SandboxAnswer:
+        return SandboxAnswer(text, outcome, self._lineage.pool.config.walls, took_s)
 
 
 def _digest(ended: StepEnd) -> bytes:

@@ -79,3 +79,5 @@ class StepEnd:
     outcome: Outcome
     text: str
     state: SandboxState | None = None
+    took_s: float | None = None
+    """Seconds from when its node had it to its last word; None = it said none."""

@@ -80,7 +80,8 @@ class BestOfN:
     def phase(self, tree: Tree) -> Phase:
         if not self._num_begun:
             return Phase("build")
-        return Phase("collection" if self.is_done(tree) else "initial chains")
+        num_ended = self._num_begun - len(self._in_flight) - len(self._unjudged)
+        return Phase("collection" if self.is_done(tree) else "initial chains", num_ended, self.config.n)
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
         """Every answer in the order asked. An answer without a score is included only where the vote needs no

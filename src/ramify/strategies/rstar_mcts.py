@@ -255,7 +255,8 @@ class RStarMCTS:
     def phase(self, tree: Tree) -> Phase:
         if not self.rollouts:
             return Phase("build")
-        return Phase("collection" if self.is_done(tree) else "expansion", len(self.rollouts))
+        name = "collection" if self.is_done(tree) else "expansion"
+        return Phase(name, len(self.rollouts), self.config.iterations)
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
         """Answers in the order they were valued, those alone that vote."""

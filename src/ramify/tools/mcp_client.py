@@ -23,7 +23,7 @@ try:
     from pydantic import ValidationError
 
     from ramify.tools.mcp_address import McpAddress
-    from ramify.tools.mcp_process import LastWords
+    from ramify.tools.mcp_process import TOOK, LastWords
 except ImportError as error:
     raise ConfigError("tools of an MCP server need the package mcp: pip install 'ramify[mcp]'") from error
 
@@ -92,6 +92,8 @@ class Connection:
         try:
             result = await client.call_tool(name, dict(arguments))
             self._num_unanswered = 0
+            if self._address.url is not None and result.meta:
+                result.meta.pop(TOOK, None)  # Only what `mcp_process` says is true.
         except asyncio.CancelledError:
             self._num_unanswered += 1
             raise

@@ -18,6 +18,7 @@ import mcp_types as types
 
 from ramify.core.errors import ToolError
 from ramify.core.tool import ToolResult
+from ramify.tools.mcp_process import TOOK
 from ramify.tools.output import made_safe
 
 MAX_METADATA_BYTES: Final = 65536
@@ -92,7 +93,11 @@ class _Parts:
 
 
 def result_of(said: types.CallToolResult, folder: Folder) -> ToolResult:
-    """The result of one call. Writes files to `folder`. Raises `ToolError` for a file that cannot be read."""
+    """The result of one call, with its seconds if the server was started here. Behind a URL the event loop reads the
+    answer, so its seconds are those of the loop: at least the call's own.
+
+    Writes files to `folder`. Raises `ToolError` for a file that cannot be read.
+    """
     parts = _Parts(folder)
     for block in said.content:
         parts.add(block)
@@ -103,7 +108,8 @@ def result_of(said: types.CallToolResult, folder: Folder) -> ToolResult:
         metadata |= _kept(structured, len(text.encode(errors="replace")))
         parts.texts = parts.texts or [text]
     attachments = tuple(file["name"] for file in parts.files)
-    return ToolResult("\n".join(parts.texts), "error" if said.is_error else "ok", metadata, attachments)
+    status, took_s = "error" if said.is_error else "ok", (said.meta or {}).get(TOOK)
+    return ToolResult("\n".join(parts.texts), status, metadata, attachments, took_s=took_s)
 
 
 def _kept(structured: Any, num_bytes: int) -> dict[str, Any]:

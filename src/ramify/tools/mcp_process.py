@@ -5,16 +5,20 @@ Lines that are not messages, answers to no request, and notifications are skippe
 of at most `UNASKED_BYTES` per `PAUSE_S`, and at most `MAX_OWED` requests of the server may wait for an answer. The end
 of its standard error is kept. When the streams close, the process is ended by the steps of `ENDINGS`, each harder than
 the one before.
+
+The answer to a call tells the client, in its `_meta`, how many seconds it took: from when the call was written to the
+server's input to when the answer's last byte came, however late the event loop reads it (`edge/arrivals.py`).
 """
 
 import asyncio
 import contextlib
 import os
 import signal
+import time
 from asyncio.subprocess import PIPE, SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import mcp_types as types
@@ -22,6 +26,8 @@ from anyio.lowlevel import checkpoint
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
+
+from ramify.edge.arrivals import Arrival, num_unread
 
 MAX_MESSAGE_BYTES: Final = 16 << 20
 """Largest message: a few photographs. It is held several times in memory while it is read."""
@@ -40,6 +46,10 @@ everything the server has started (`edge/stdio_guard.py`); SIGKILL to the group.
 PATIENCE_S: Final = 2.0
 """Time between two steps (as in the SDK)."""
 POLL_S: Final = 0.01
+CALL: Final = "tools/call"
+"""The requests whose answers tell their seconds."""
+TOOK: Final = "ramify/took_s"
+"""Key of the seconds in an answer's `_meta`. What a server says under it is replaced."""
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 """Its messages, and the messages for it."""
@@ -72,7 +82,7 @@ async def running(
     """Run a server in this block. `ended` is called when it will send nothing more. Raises `OSError`."""
     loop = asyncio.get_running_loop()
     process, pipes = await loop.subprocess_exec(
-        lambda: SubprocessStreamProtocol(limit=MAX_MESSAGE_BYTES, loop=loop),
+        lambda: _Pipes(limit=MAX_MESSAGE_BYTES, loop=loop),
         *command,
         env=get_default_environment() | dict(environment),
         cwd=folder,
@@ -83,7 +93,9 @@ async def running(
     )
     to_client, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_client = anyio.create_memory_object_stream[SessionMessage](0)
-    server = _Process(process, pipes, to_client, from_client, words, ended)
+    output = process.get_pipe_transport(1).get_extra_info("pipe").fileno()  # pyright: ignore[reportOptionalMemberAccess]
+    arrival = Arrival(output, lambda: pipes.num_read + num_unread(output))
+    server = _Process(process, pipes, to_client, from_client, words, ended, arrival)
     tasks = [loop.create_task(work) for work in (server.hear(), server.read(), server.write())]
     try:
         yield incoming, outgoing
@@ -93,6 +105,7 @@ async def running(
             outgoing.close()
             await server.end()
         finally:
+            arrival.close()
             process.close()
             to_client.close()
             from_client.close()
@@ -101,21 +114,36 @@ async def running(
             await asyncio.wait(tasks)
 
 
+class _Pipes(SubprocessStreamProtocol):
+    """The pipes of a process, and how many bytes of its output were read."""
+
+    num_read = 0
+
+    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
+        if fd == 1:
+            self.num_read += len(data)
+        super().pipe_data_received(fd, data)
+
+
 @dataclass(slots=True)
 class _Process:
     """A server's three pipes, with one task each."""
 
     process: asyncio.SubprocessTransport
-    pipes: SubprocessStreamProtocol
+    pipes: _Pipes
     to_client: MemoryObjectSendStream[SessionMessage | Exception]
     from_client: MemoryObjectReceiveStream[SessionMessage]
     words: LastWords
     ended: Callable[[], None]
+    arrival: Arrival
+    """Of the bytes of its output."""
     _is_over: bool = False
     _was_heard: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when its standard error has ended."""
-    _asked: set[str] = field(default_factory=set[str])
-    """Ids of requests that the server has not answered."""
+    _asked: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
+    """Ids of requests that the server has not answered, and when it was told those that are calls."""
+    _num_bytes: int = 0
+    """Length of its messages so far."""
     _num_owed: int = 0
     """Number of the server's own requests that were not answered."""
 
@@ -152,6 +180,7 @@ class _Process:
                     self._note(sent.message)
                     line = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
                     self.pipes.stdin.write(f"{line}\n".encode())
+                    self._begin(sent.message)
                     await self.pipes.stdin.drain()
         finally:
             self._end_session()
@@ -170,9 +199,12 @@ class _Process:
         """Pass on its answers, and its own requests up to `MAX_OWED`."""
         unasked = 0
         while line := await self._line():
+            self._num_bytes += len(line)
             match message := _message(line):
                 case types.JSONRPCResponse() | types.JSONRPCError() if str(message.id) in self._asked:
-                    self._asked.discard(str(message.id))
+                    began = self._asked.pop(str(message.id))
+                    if began is not None and isinstance(message, types.JSONRPCResponse):
+                        _tell(message.result, self._arrived() - began)
                     await self.to_client.send(SessionMessage(message))
                     continue
                 case types.JSONRPCRequest() if self._num_owed < MAX_OWED:
@@ -199,9 +231,18 @@ class _Process:
     def _note(self, message: types.JSONRPCMessage) -> None:
         """Record which side owes an answer."""
         if isinstance(message, types.JSONRPCRequest):
-            self._asked.add(str(message.id))
+            self._asked[str(message.id)] = None
         elif not isinstance(message, types.JSONRPCNotification):
             self._num_owed -= 1
+
+    def _begin(self, message: types.JSONRPCMessage) -> None:
+        """A message was written just now."""
+        if isinstance(message, types.JSONRPCRequest) and message.method == CALL:
+            self._asked[str(message.id)] = time.monotonic()
+
+    def _arrived(self) -> float:
+        """When the last message that was read was there."""
+        return self.arrival.at(self._num_bytes) or time.monotonic()
 
     def _end_session(self) -> None:
         self.to_client.close()
@@ -224,6 +265,12 @@ class _Process:
                 return False
             await asyncio.sleep(POLL_S)
         return True
+
+
+def _tell(result: dict[str, Any], took_s: float) -> None:
+    """Put the seconds of a call into its answer, unless its `_meta` is no object, which the client refuses."""
+    if isinstance(meta := result.get("_meta", {}), dict):
+        result["_meta"] = {**meta, TOOK: took_s}
 
 
 def _message(line: bytes) -> types.JSONRPCMessage | None:

@@ -4,10 +4,12 @@ Owns the wire format: `POST /retrieve {"queries": [...], "topk": k, "return_scor
 [...]}` with one list per query, in the same order. Requests always ask for scores: without them the published server
 fails, or gives wrong answers to two queries. Calls are batched (`Together`) and each gets its own list. Any other
 answer, or none, is a `ToolError`: the toolbox retries, then tells the model. The tool is stateless, so branches share
-the connection, which is closed at the end of a run.
+the connection, which is closed at the end of a run. The seconds of a call are those of the request that its query was
+in (`edge/exchange_watch.py`), without the wait for other requests.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -15,6 +17,7 @@ import msgspec
 from ramify.core.errors import ConfigError, EngineError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.tool import Branching, ToolResult, text_schema
+from ramify.edge.exchange_watch import ExchangeWatch
 from ramify.edge.http import Http, HttpLimits
 from ramify.tools.output import valid
 from ramify.tools.passages import Hit, Passage
@@ -43,6 +46,14 @@ class _Found(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     result: list[list[_Found]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The hits of a query, and the seconds that the server took for the request it was in."""
+
+    hits: Sequence[Hit]
+    took_s: float | None
 
 
 class Retriever:
@@ -79,7 +90,7 @@ class Retriever:
         self._top_k: Final = top_k
         self._deadline_s: Final = deadline_s
         self._http = self._connection()
-        self._together = Together[str, Sequence[Hit]](self._lists, window_s=window_s, max_questions=max_queries)
+        self._together = Together[str, _Listed](self._lists, window_s=window_s, max_questions=max_queries)
 
     async def open(self, problem: Problem) -> "Retriever":
         return self
@@ -87,7 +98,10 @@ class Retriever:
     async def call(self, arguments: str) -> ToolResult:
         """Passages about `arguments`; blank text finds nothing. Raises `ToolError` if the server fails."""
         query = valid(arguments).strip()
-        return page_of(await self._together.answer(query) if query else (), self._page)
+        if not query:
+            return page_of((), self._page)
+        listed = await self._together.answer(query)
+        return replace(page_of(listed.hits, self._page), took_s=listed.took_s)
 
     async def fork(self) -> "Retriever":
         return self
@@ -102,9 +116,9 @@ class Retriever:
         await http.close()
 
     def _connection(self) -> Http:
-        return Http(self._base_url, limits=HttpLimits(max_in_flight=1))
+        return Http(self._base_url, limits=HttpLimits(max_in_flight=1), is_watched=True)
 
-    async def _lists(self, queries: Sequence[str]) -> Sequence[Sequence[Hit] | Exception]:
+    async def _lists(self, queries: Sequence[str]) -> Sequence[_Listed | Exception]:
         """The hits of each query, or the error instead."""
         try:
             return await self._asked(queries)
@@ -114,15 +128,16 @@ class Retriever:
                 return [*await self._lists(queries[:half]), *await self._lists(queries[half:])]
             return [ToolError(error.reason, str(error).removeprefix(f"{error.reason}: "))] * len(queries)
 
-    async def _asked(self, queries: Sequence[str]) -> Sequence[Sequence[Hit]]:
+    async def _asked(self, queries: Sequence[str]) -> Sequence[_Listed]:
         """Send one request. Raises `EngineError`, or `ToolError` for an invalid answer."""
         asked = {"queries": queries, "topk": self._top_k, "return_scores": True}
-        body = await self._http.post(PATH, msgspec.json.encode(asked), deadline_s=self._deadline_s)
+        watch = ExchangeWatch()
+        body = await self._http.post(PATH, msgspec.json.encode(asked), deadline_s=self._deadline_s, watch=watch)
         try:
             result = msgspec.json.decode(body, type=_Answer).result
             if len(result) != len(queries):
                 raise msgspec.ValidationError(f"{len(result)} lists for {len(queries)} queries")
-            return [[_hit(found) for found in each[: self._top_k]] for each in result]
+            return [_Listed([_hit(found) for found in each[: self._top_k]], watch.took_s) for each in result]
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             began = body[:60].decode("utf-8", errors="replace")
             raise ToolError("bad_answer", f"{self._base_url}{PATH} answered {began!r}: {error}") from None

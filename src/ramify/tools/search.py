@@ -4,9 +4,9 @@ Owns the text of a page of hits. A query without words or without hits gives an 
 disk is searched in a thread, so a slow query delays nobody.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,6 +14,7 @@ from ramify.core.errors import ConfigError, nearest
 from ramify.core.problem import Problem
 from ramify.core.tool import Branching, ToolResult, text_schema
 from ramify.edge.daemon_threads import DaemonThreads
+from ramify.tools.function import ThreadWatch, returned
 from ramify.tools.passages import MAX_PARALLEL, MAX_TOP_K, Hit, Index
 from ramify.tools.search_index import open_index
 
@@ -95,11 +96,10 @@ class SearchSession:
     async def call(self, arguments: str) -> ToolResult:
         """Search for the words of `arguments`."""
         if self.index.is_blocking:
-            loop = asyncio.get_running_loop()
-            hits = await loop.run_in_executor(_THREADS, self.index.search, arguments, self.top_k)
-        else:
-            hits = self.index.search(arguments, self.top_k)
-        return page_of(hits, self.page)
+            watch = ThreadWatch()
+            hits = await returned(partial(self.index.search, arguments, self.top_k), _THREADS, watch)
+            return replace(page_of(hits, self.page), took_s=watch.took_s)
+        return page_of(self.index.search(arguments, self.top_k), self.page)
 
     async def fork(self) -> "SearchSession":
         return self

@@ -139,7 +139,7 @@ class Filling:
             given,
             number,
             rollout_id=self.rollout_id,
-            system=config.format_options.get("system"),
+            system=config.opening_system,
             args=self.given_args,
             reward_key=self.args.reward_key,
         )

@@ -121,7 +121,7 @@ async def _answered(dataset: EvalSet, config: RunConfig, given_args: Any, rollou
         if isinstance(event, TreeClosed):
             closed.append(event)
 
-    system = config.format_options.get("system")
+    system = config.opening_system
     groups = [
         group_of(
             given,

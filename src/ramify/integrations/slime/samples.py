@@ -68,7 +68,7 @@ def question_of(prompt: str | Sequence[Mapping[str, Any]], system: str | None = 
     if any(message.get("role") != "system" or message.get("content") != system for message in others):
         raise ConfigError(
             f"a prompt has messages that the run's format would not say: {others!r:.200}; a prompt is one message of "
-            "the user, and the system's is format_options.system of the TOML"
+            "the user, and the system's is format_options.system or actions.policy.system of the TOML"
         )
     if len(asked) != 1 or not isinstance(asked[0], str):
         raise ConfigError(f"a prompt must be text or one user message with text; got {asked!r:.200}")

@@ -129,7 +129,7 @@ class MCTS:
     def phase(self, tree: Tree) -> Phase:
         if not self._num_used:
             return Phase("build")
-        return Phase("collection" if self.is_done(tree) else "expansion", self._num_used)
+        return Phase("collection" if self.is_done(tree) else "expansion", self._num_used, self.config.n)
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:
         """Every whole answer in the order valued. With `answer = "visited"` the one on the most visited path comes

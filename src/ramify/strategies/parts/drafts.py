@@ -140,9 +140,10 @@ class Drafts(Generic[D]):
         return draft
 
     def phase(self) -> Phase:
+        num_ended, num_answers = len(self.tips) - 1 - self.num_open, self.config.num_answers
         if self.is_done:
-            return Phase("collection")
-        return Phase("expansion" if len(self.tips) > 1 else "build")
+            return Phase("collection", num_ended, num_answers)
+        return Phase("expansion" if len(self.tips) > 1 else "build", num_ended, num_answers)
 
     def candidates(self) -> list[Candidate]:
         """Every answer in the order asked. An answer without a score is included only where the vote needs no
