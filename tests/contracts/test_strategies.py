@@ -58,7 +58,7 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
             "samples": 2,
             "max_depth": 6,
             "agg": "min",
-            "published": BeamPublished(room="full", ties="later", repeats="kept"),
+            "published": BeamPublished(room="full", ties="argsort", repeats="kept"),
         },
         {"width": 2, "samples": 3, "max_depth": 3, "lookahead": 1, "finished": "any_end"},
         {"width": 2, "samples": 2, "max_depth": 4, "lookahead": 2, "lookahead_use": "discarded", "agg": "prod"},
@@ -91,6 +91,7 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
     "dvts": [
         {"width": 2, "samples": 2, "max_depth": 6},
         {"width": 3, "samples": 2, "max_depth": 4, "returned": "last", "finished": "any_end", "agg": "mean"},
+        {"width": 3, "samples": 2, "max_depth": 4, "returned": "last", "finished": "any_end", "ends_at": "a"},
         {"width": 2, "samples": 2, "max_depth": 4, "lookahead": 1},
     ],
     "lats": [
@@ -307,7 +308,10 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
             "ballots": "all",
             "best_by": "weighted",
             "published": RStarMCTSPublished(
-                unvisited="zero", backup_failures="leaf", propagate_dead="by_rollout", keep_answers="first"
+                unvisited="zero",
+                backup_failures="leaf",
+                propagate_dead="by_rollout",
+                keep_answers="first",
             ),
         },
     ],

@@ -95,7 +95,7 @@ class BeamConfig(LevelsConfig):
 AS_PUBLISHED: Final = BeamConfig(
     finished="any_end",
     lookahead_use="discarded",
-    published=BeamPublished(room="full", ties="later", repeats="kept", keep_completed="first"),
+    published=BeamPublished(room="full", ties="argsort", repeats="kept", keep_completed="first"),
 )
 """search-and-learn's `beam_search`."""
 ITS_AS_PUBLISHED: Final = BeamConfig(

@@ -7,21 +7,30 @@ its_hub/algorithms/beam_search.py; microsoft/rStar branch rStar-math, rstar_deep
 from collections import Counter
 from collections.abc import Sequence
 from itertools import cycle, islice
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, assert_never
+
+import numpy as np
 
 from ramify.core.tree import Tree
 from ramify.strategies.parts.paths import LevelPath
 
 T = TypeVar("T")
-Ties = Literal["first", "later"]
-"""Which of equal scores comes first: the one asked for first, or the last one (published: the tail of an argsort)."""
+Ties = Literal["first", "later", "argsort"]
+"""Which of equal scores comes first: the one asked for first, the last one, or the one that numpy's argsort puts last
+(published). That sort is not stable: its order depends on the processor and on numpy's version."""
 
 
 def ranked(paths: Sequence[LevelPath], ties: Ties = "first") -> list[LevelPath]:
     """`paths`, best first."""
-    if ties == "later":
-        return sorted(paths, key=lambda path: path.score)[::-1]
-    return sorted(paths, key=lambda path: -path.score)
+    match ties:
+        case "first":
+            return sorted(paths, key=lambda path: -path.score)
+        case "later":
+            return sorted(paths, key=lambda path: path.score)[::-1]
+        case "argsort":
+            return [paths[i] for i in np.argsort([path.score for path in paths])[::-1]]
+        case _:
+            assert_never(ties)
 
 
 def distinct(tree: Tree, paths: Sequence[LevelPath]) -> list[LevelPath]:
