@@ -112,6 +112,23 @@ def test_as_published_numpy_sorts_equal_scores() -> None:
     assert not ranked([], "argsort")
 
 
+@pytest.mark.parametrize(("by", "kept"), [("text", [1, 3]), ("step", [1, 2, 3])])
+def test_as_published_steps_that_differ_only_in_their_tags_are_one(by: str, kept: list[int]) -> None:
+    """As microsoft/rStar llms/llms.py drops repeated outputs: vLLM's text has no stop word."""
+    strategy = Watched(varied(RSTAR_AS_PUBLISHED, width=3, samples=3, max_depth=1, repeats_by=by))
+    Journey(strategy, Ended(), judge=lambda tree, command: [0.5]).run()
+    assert [p.tip for p in strategy.holders] == kept
+
+
+class Ended:
+    """Says the same twice, ended by two tags, and then something else."""
+
+    def steps(self, tree: Tree, start: Start) -> list[Step]:
+        assert start.place is not None
+        said, tag = [("x", "<step>"), ("x", "<code>"), ("y", "<code>")][start.place.index]
+        return [text_step(said + tag, matched=tag)]
+
+
 # -- what stays in the beam -------------------------------------------------------------------------------------------
 
 
