@@ -58,7 +58,7 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
             "samples": 2,
             "max_depth": 6,
             "agg": "min",
-            "published": BeamPublished(room="full", ties="later", repeats="kept"),
+            "published": BeamPublished(room="full", ties="argsort", repeats="kept"),
         },
         {"width": 2, "samples": 3, "max_depth": 3, "lookahead": 1, "finished": "any_end"},
         {"width": 2, "samples": 2, "max_depth": 4, "lookahead": 2, "lookahead_use": "discarded", "agg": "prod"},
@@ -72,7 +72,7 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
             "ended": "place_always",
             "fill": "path",
             "failure_value": 0.0,
-            "published": BeamPublished(join="position"),
+            "published": BeamPublished(join="position", repeats_by="text"),
         },
     ],
     "best_first": [{}, {**TWO_WAYS, "pops": 3, "num_answers": 30}, {"num_samples": 3, "num_answers": 8}],
@@ -91,6 +91,7 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
     "dvts": [
         {"width": 2, "samples": 2, "max_depth": 6},
         {"width": 3, "samples": 2, "max_depth": 4, "returned": "last", "finished": "any_end", "agg": "mean"},
+        {"width": 3, "samples": 2, "max_depth": 4, "returned": "last", "finished": "any_end", "ends_at": "a"},
         {"width": 2, "samples": 2, "max_depth": 4, "lookahead": 1},
     ],
     "lats": [
@@ -307,7 +308,11 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
             "ballots": "all",
             "best_by": "weighted",
             "published": RStarMCTSPublished(
-                unvisited="zero", backup_failures="leaf", propagate_dead="by_rollout", keep_answers="first"
+                unvisited="zero",
+                backup_failures="leaf",
+                propagate_dead="by_rollout",
+                keep_answers="first",
+                duplicates_by="text",
             ),
         },
     ],

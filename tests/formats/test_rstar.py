@@ -114,6 +114,11 @@ def test_what_is_no_step_ends_the_path_with_a_reason(run: str) -> None:
         ("<code>x = 2\ny = 3\nboom(<end_of_code>", ToolAction("python", "# ========\ny = 3")),
         ("<code>\n<end_of_code>", ToolAction("python", "# ========")),
         ("x = 2<end_of_code>", ToolAction("python", "x = 2<end_of_code>")),
+        # A step with an empty box is no code of its block.
+        (
+            "<code>\nx = 2<end_of_step>So \\boxed{}<end_of_step>\ny = x\n<end_of_code>",
+            ToolAction("python", "# ========\nx = 2\ny = x"),
+        ),
         # Nothing to run, or nothing in the box: the path goes on.
         ("<end_of_step>", None),
         (" \n<end_of_step>", None),
@@ -253,6 +258,14 @@ def test_published_an_error_is_a_word_in_the_output(text: str) -> None:
     assert by_status.give_up(branch(call("ok", text))) is None
     assert by_word.give_up(branch(call("error", "went wrong"))) is None
     assert by_word.give_up(branch(call("timeout"))) == "tool_errors: 1 in a row"
+
+
+def test_published_a_step_without_a_call_ends_the_run_of_errors() -> None:
+    """By create_child of microsoft/rStar agents/mcts.py: a node that ran nothing has no errors behind it."""
+    by_steps = RStar(RStarOptions(errors_threshold=2, error_run="steps"))
+    assert by_steps.give_up(branch(call("error"), None, call("error"))) is None
+    assert by_steps.give_up(branch(None, call("error"), call("error"))) == "tool_errors: 2 in a row"
+    assert RStar(AS_PUBLISHED).options.error_run == "steps"
 
 
 def test_one_step_more_than_allowed_ends_a_path() -> None:

@@ -82,6 +82,7 @@ class WatchedBeam(Beam):
 
 
 def hf_beam(given: Input, mode: str | None) -> dict[str, object]:
+    """The cases were recorded where numpy's sort of so few was stable; elsewhere it is not (`ties`)."""
     strategy = WatchedBeam(
         varied(
             AS_PUBLISHED,
@@ -90,6 +91,7 @@ def hf_beam(given: Input, mode: str | None) -> dict[str, object]:
             max_depth=given["num_iterations"],
             agg=given["agg"],
             lookahead=given["lookahead"],
+            ties=given.get("ties", "later"),
             repeats="dropped" if given["filter_duplicates"] else "kept",
             keep_completed="best" if given["sort_completed"] else "first",
         )

@@ -181,7 +181,7 @@ def rstar_trace(given: Input, mode: str | None) -> dict[str, object]:
     )
     strategy = RStarMCTS(config, np.random.default_rng(0))
     trip = Journey(strategy, world, judge=world.values).run()
-    tags = _tags(strategy.root)
+    tags = tags_of(strategy.root)
     finals = [] if world.knows else [tags[c.node] for c in strategy.candidates(trip.tree)]
     return {
         "rollouts": [[[tags[node]] for node in rollout.moves] for rollout in strategy.rollouts],
@@ -204,7 +204,7 @@ def _text(tree: Tree, node: int) -> str:
     return "" if node == ROOT else tree.codec.decode(tree.segments(node)[0].ids)
 
 
-def _tags(root: RStarState) -> dict[int, str]:
+def tags_of(root: RStarState) -> dict[int, str]:
     """Published labels: the root is 0, children count from 1."""
     found = {root.tip: "0"}
     for node in [root, *root.below()]:

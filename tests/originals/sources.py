@@ -15,6 +15,10 @@ from typing import Any
 
 import pytest
 
+DIFFERS = "differs"
+"""Key of what an original met in which ours is known to differ, as the tables of docs/answers.md say. Scenarios of each
+such cause are counted in a row of their own."""
+
 
 def source(variable: str, repository: str, inside: str) -> Path:
     """The tree that `variable` names, of this repository. `inside` is a path that it must have."""

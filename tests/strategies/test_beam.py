@@ -2,6 +2,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from tests.strategies.step_world import commands, found, played
 from tests.strategies.world import Journey, ListDraws, path_text, text_step, varied
@@ -96,10 +97,36 @@ def test_paths_that_say_the_same_are_one() -> None:
     assert set(levels(varied(config, repeats="kept"), said, values)[0][1]) == {"a1.", "a2."}
 
 
-def test_of_equal_scores_the_first_survives_or_the_later_as_published() -> None:
+def test_of_equal_scores_the_first_survives_or_the_later() -> None:
     paths = [path(0.5), path(0.7), path(0.7)]
     assert [paths.index(p) for p in ranked(paths)] == [1, 2, 0]
     assert [paths.index(p) for p in ranked(paths, "later")] == [2, 1, 0]
+
+
+def test_as_published_numpy_sorts_equal_scores() -> None:
+    """By search-and-learn's np.argsort, on this machine: the tail of its order survives."""
+    values = [(number * 7 % 5) / 4 for number in range(40)]
+    paths = [path(value) for value in values]
+    tail = np.argsort(np.array([[value] for value in values]).flatten())[-8:]
+    assert {paths.index(p) for p in ranked(paths, AS_PUBLISHED.published.ties)[:8]} == set(tail.tolist())
+    assert not ranked([], "argsort")
+
+
+@pytest.mark.parametrize(("by", "kept"), [("text", [1, 3]), ("step", [1, 2, 3])])
+def test_as_published_steps_that_differ_only_in_their_tags_are_one(by: str, kept: list[int]) -> None:
+    """As microsoft/rStar llms/llms.py drops repeated outputs: vLLM's text has no stop word."""
+    strategy = Watched(varied(RSTAR_AS_PUBLISHED, width=3, samples=3, max_depth=1, repeats_by=by))
+    Journey(strategy, Ended(), judge=lambda tree, command: [0.5]).run()
+    assert [p.tip for p in strategy.holders] == kept
+
+
+class Ended:
+    """Says the same twice, ended by two tags, and then something else."""
+
+    def steps(self, tree: Tree, start: Start) -> list[Step]:
+        assert start.place is not None
+        said, tag = [("x", "<step>"), ("x", "<code>"), ("y", "<code>")][start.place.index]
+        return [text_step(said + tag, matched=tag)]
 
 
 # -- what stays in the beam -------------------------------------------------------------------------------------------

@@ -48,6 +48,18 @@ def test_a_part_ends_when_its_best_step_has_ended() -> None:
     assert "c2." not in [path_text(trip.tree, c.node) for c in commands(trip, Grow)]
 
 
+def test_as_published_a_part_ends_at_a_box() -> None:
+    """By search-and-learn's `if "boxed{" in beam.current_text`: the path itself has not ended."""
+    said = {"": ["\\boxed{1}", "b"], "\\boxed{1}": ["2.", "3."], "b": ["4.", "5."]}
+    values = {"\\boxed{1}": 0.9, "\\boxed{1}2.": 0.5, "\\boxed{1}3.": 0.4, "b": 0.1}
+    strategy = DVTS(replace(AS_PUBLISHED, width=1, samples=2, max_depth=4), ListDraws())
+    trip = played(strategy, said, values)
+    ends = [path_text(trip.tree, candidate.node) for candidate in strategy.candidates(trip.tree)]
+    assert ends == ["\\boxed{1}", "b"]
+    corrected = DVTS(DVTSConfig(width=1, samples=2, max_depth=4), ListDraws())
+    assert found(corrected, played(corrected, said, values)) == {"\\boxed{1}2.": 0.5, "\\boxed{1}3.": 0.4}
+
+
 def test_a_path_that_a_limit_cut_off_does_not_end_a_part() -> None:
     said, values = {"": ["a!", "b"], "b": ["1.", "2."]}, {"a!": 0.9, "b": 0.1, "b1.": 0.2, "b2.": 0.3}
     config = DVTSConfig(width=1, samples=2, max_depth=2)

@@ -412,6 +412,15 @@ def test_steps_that_say_the_same_are_used_once() -> None:
     assert [child.tip for child in strategy.root.children] == [1, 3]
 
 
+def test_as_published_steps_that_differ_only_in_their_tags_are_the_same() -> None:
+    """As microsoft/rStar llms/llms.py drops repeated outputs: vLLM's text has no stop word."""
+    tags = {"a": "<step>", "b": "<code>", "c": "<code>"}
+    world = Letters(says={"a": "x<step>", "b": "x<code>", "c": "y<code>"}, tags=tags)
+    for by, tips in (("text", [1, 3]), ("step", [1, 2, 3])):
+        strategy = rolled(rstar(iterations=1, width=3, duplicates_by=by), world)
+        assert [child.tip for child in strategy.root.children] == tips
+
+
 @pytest.mark.parametrize(("value", "visits"), [(None, 0), (-1.0, 1)])
 def test_a_step_without_a_value_is_closed(value: float | None, visits: int) -> None:
     strategy = rstar(iterations=4, failure_value=value)

@@ -25,6 +25,7 @@ from ramify.formats.steps import PARSERS, TAGS, StepParser, StepTags, last_step,
 from ramify.formats.tags import OBSERVATIONS, placeholders, quoted, spans_of
 
 ErrorMatch = Literal["status", "text"]
+ErrorRun = Literal["calls", "steps"]
 CodeContext = Literal["closed", "every_step"]
 
 ERROR: Final = "error"
@@ -57,6 +58,9 @@ class RStarOptions:
     error_match: ErrorMatch = "status"
     """What counts as an error. `status`: the tool says so. `text`, as published: the text contains the word "error" in
     any case."""
+    error_run: ErrorRun = "calls"
+    """What the errors in a row are counted in. `calls`: a step that calls nothing changes nothing. `steps`, as
+    published: such a step sets the count to 0."""
     code_context: CodeContext = "closed"
     """When code is run. `closed`: once, when its block is closed. `every_step`, as published: the whole block again at
     every step of it; errors show early, and the output shows only at the end. Published runs use a fresh interpreter:
@@ -159,7 +163,7 @@ class RStar:
         calls = branch.tool_calls
         if calls and calls[-1].status == "invalid":
             return f"no_valid_step: {calls[-1].result}"
-        num_errors = self.consecutive_errors(calls)
+        num_errors = self.consecutive_errors(calls if self.options.error_run == "calls" else _calls_of_steps(branch))
         if num_errors and num_errors >= self.options.errors_threshold:
             return f"tool_errors: {num_errors} in a row"
         num_steps = len({piece.node for piece in branch.pieces if piece.segment.is_sampled})
@@ -167,15 +171,22 @@ class RStar:
             return f"depth_limit: {num_steps} steps, {self.options.max_depth} are allowed"
         return None
 
-    def consecutive_errors(self, calls: Sequence[ToolCall]) -> int:
-        """Number of errors at the end of `calls`."""
+    def consecutive_errors(self, calls: Sequence[ToolCall | None]) -> int:
+        """Number of errors at the end of `calls`; None = a step without a call."""
         return consecutive_errors(calls, self.options.error_match)
 
 
-def consecutive_errors(calls: Sequence[ToolCall], match: ErrorMatch = "status") -> int:
-    """Number of errors at the end of `calls`, by the tool's status or by its text."""
-    good = (number for number, call in enumerate(reversed(calls)) if not _is_error(call, match))
+def consecutive_errors(calls: Sequence[ToolCall | None], match: ErrorMatch = "status") -> int:
+    """Number of errors at the end of `calls`, by the tool's status or by its text; None = a step without a call."""
+    good = (number for number, call in enumerate(reversed(calls)) if call is None or not _is_error(call, match))
     return next(good, len(calls))
+
+
+def _calls_of_steps(branch: Branch) -> list[ToolCall | None]:
+    """The call of each step of `branch`."""
+    calls: dict[int, ToolCall | None] = {piece.node: None for piece in branch.pieces if piece.segment.is_sampled}
+    calls |= {piece.node: piece.segment.tool_call for piece in branch.pieces if piece.segment.tool_call is not None}
+    return list(calls.values())
 
 
 def _is_error(call: ToolCall, match: ErrorMatch) -> bool:
@@ -194,6 +205,7 @@ def _shown(tool: str, status: ToolStatus, text: str) -> str:
 AS_PUBLISHED: Final = RStarOptions(
     observation="\n<output>{text}<end_of_output>",
     error_match="text",
+    error_run="steps",
     code_context="every_step",
     step_parser="published",
 )

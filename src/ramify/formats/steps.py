@@ -10,6 +10,7 @@ Source: microsoft/rStar, branch rStar-math (arXiv 2501.04519).
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -158,18 +159,26 @@ def _without_text(said: str) -> str:
     return "[invalid]"
 
 
-def _published_program(text: str) -> str:
+def _published_program(since: str) -> str:
     """What the published code runs: the lines between one with the tag of code and one with the tag of its end, without
-    these two; all of `text` if no line has the tag of code. Each block begins with a comment."""
+    these two; all of the text if no line has the tag of code. Each block begins with a comment. A step with an empty
+    answer is no code."""
+    text = "".join(step for step in _steps(since) if BOX not in step).replace(TAGS.step_end, "")
     program, is_open = "", False
-    for line in text.replace(TAGS.step_end, "").split("\n"):
+    for line in text.split("\n"):
         if TAGS.code in line:
             program, is_open = program + _BLOCK, True
         elif TAGS.code_end in line:
             is_open = False
         elif is_open:
             program += line + "\n"
-    return (program or text.replace(TAGS.step_end, "")).strip()
+    return (program or text).strip()
+
+
+def _steps(since: str) -> list[str]:
+    """`since` cut behind its tags."""
+    borders = [0, *(place.end() for place in _pattern(TAGS).finditer(since)), len(since)]
+    return [since[start:end] for start, end in pairwise(borders)]
 
 
 PARSERS: Final[Mapping[str, StepParser]] = MappingProxyType({"published": published, "tags": tagged})

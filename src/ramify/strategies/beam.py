@@ -25,6 +25,7 @@ from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.levels import Level, LevelsConfig, LevelSearch
 from ramify.strategies.parts.paths import LevelPath, alive, answers
 from ramify.strategies.parts.survivors import (
+    RepeatsBy,
     Ties,
     all_with_places,
     best_with_places,
@@ -48,6 +49,8 @@ class BeamPublished:
     repeats: Literal["dropped", "kept"] = "dropped"
     """Whether live paths with equal text count once (search-and-learn's `filter_duplicates`). Where places are taken
     for good, this includes ended paths."""
+    repeats_by: RepeatsBy = "step"
+    """`text` (rStar, published): steps that differ only in the tag that ended them are the same."""
     keep_completed: Literal["best", "first"] = "best"
     """Which `width` times `samples` answers are kept if more were found: the best, or the first (published)."""
     keep_answers: Literal["all", "first"] = "all"
@@ -95,7 +98,7 @@ class BeamConfig(LevelsConfig):
 AS_PUBLISHED: Final = BeamConfig(
     finished="any_end",
     lookahead_use="discarded",
-    published=BeamPublished(room="full", ties="later", repeats="kept", keep_completed="first"),
+    published=BeamPublished(room="full", ties="argsort", repeats="kept", keep_completed="first"),
 )
 """search-and-learn's `beam_search`."""
 ITS_AS_PUBLISHED: Final = BeamConfig(
@@ -130,7 +133,7 @@ RSTAR_AS_PUBLISHED: Final = BeamConfig(
     fill="path",
     order="score",
     failure_value=0.0,
-    published=BeamPublished(keep_answers="first", join="position"),
+    published=BeamPublished(repeats_by="text", keep_answers="first", join="position"),
 )
 
 
@@ -186,7 +189,7 @@ class Beam(LevelSearch):
         their tokens are already spent, and each has a vote."""
         has_places = self.config.ended in ("place_if_best", "place_always")
         compared = [path for path in paths if has_places or not path.is_ended]
-        repeats = set(compared).difference(distinct(tree, compared))
+        repeats = set(compared).difference(distinct(tree, compared, self.config.published.repeats_by))
         return [path for path in dict.fromkeys(paths) if path not in repeats]
 
     def _with_first_answers(self, tree: Tree, paths: Sequence[LevelPath]) -> list[LevelPath]:

@@ -30,6 +30,8 @@ class DVTSConfig(LevelsConfig):
     returned: Literal["finished", "last"] = "finished"
     """Which candidates are returned: every answer found, or the last level of each part, finished or not
     (published)."""
+    ends_at: str = ""
+    """A part also ends when its path has said these words; empty = none. Published: `boxed{`."""
 
     def __post_init__(self) -> None:
         LevelsConfig.__post_init__(self)
@@ -37,7 +39,7 @@ class DVTSConfig(LevelsConfig):
             raise ConfigError(f"dvts: width = {self.width!r} and samples = {self.samples!r} must be at least 1")
 
 
-AS_PUBLISHED: Final = DVTSConfig(finished="any_end", returned="last")
+AS_PUBLISHED: Final = DVTSConfig(finished="any_end", returned="last", ends_at="boxed{")
 
 
 class DVTS(LevelSearch):
@@ -59,6 +61,8 @@ class DVTS(LevelSearch):
         if not paths:
             return []
         best = self.chosen[level] = ranked(paths)[0]
+        if self.config.ends_at and self.config.ends_at in tree.branch(best.tip).said:
+            return []
         return [best] * (1 if best.is_ended else self.config.samples)
 
     def candidates(self, tree: Tree) -> Sequence[Candidate]:

@@ -44,7 +44,7 @@ from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.flight import InFlight
 from ramify.strategies.parts.steering import REWARD, Oracle, allowed_value, steering_value
-from ramify.strategies.parts.survivors import first_answer
+from ramify.strategies.parts.survivors import RepeatsBy, first_answer, first_of, untagged
 from ramify.strategies.parts.ucb import uct
 from ramify.strategies.parts.visited import Visited
 
@@ -67,6 +67,8 @@ class RStarMCTSPublished:
     answers or not, are dropped."""
     answer_end: str = ANSWER_END
     """The tag that ends an answer, as the format writes it."""
+    duplicates_by: RepeatsBy = "step"
+    """`text`: steps that differ only in the tag that ended them are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,11 @@ def answer_worth(reward: Score, *, positive: float, negative: float) -> float | 
 AS_PUBLISHED: Final = RStarMCTSConfig(
     failure_value=-1.0,
     published=RStarMCTSPublished(
-        unvisited="zero", backup_failures="leaf", propagate_dead="by_rollout", keep_answers="first"
+        unvisited="zero",
+        backup_failures="leaf",
+        propagate_dead="by_rollout",
+        keep_answers="first",
+        duplicates_by="text",
     ),
 )
 """Of the evaluation, with a process judge and without an oracle."""
@@ -147,7 +153,11 @@ SAMPLING_AS_PUBLISHED: Final = RStarMCTSConfig(
     failure_value=-1.0,
     oracle="declared",
     published=RStarMCTSPublished(
-        unvisited="zero", backup_failures="leaf", propagate_dead="by_rollout", keep_answers="first"
+        unvisited="zero",
+        backup_failures="leaf",
+        propagate_dead="by_rollout",
+        keep_answers="first",
+        duplicates_by="text",
     ),
 )
 """Of the collection of trees with ground truth, before there is a process judge."""
@@ -375,7 +385,7 @@ class RStarMCTS:
         grown = [expansion.grown[number] for number in sorted(expansion.grown)]
         kept = [g for g in grown if not tree.is_ended(g.tip) or STOP_WORDS[tree.stop(g.tip) or ""].is_trainable]
         if self.config.duplicates == "drop":
-            kept = _distinct(tree, kept)
+            kept = _distinct(tree, kept, self.config.published.duplicates_by)
         if self.config.published.keep_answers == "all":
             return kept
         chosen = first_answer(tree, [g.tip for g in kept], self.config.published.answer_end)
@@ -421,18 +431,16 @@ class RStarMCTS:
             node.is_closed = True
 
 
-def _distinct(tree: Tree, grown: Sequence[Grown]) -> list[Grown]:
+def _distinct(tree: Tree, grown: Sequence[Grown], by: RepeatsBy) -> list[Grown]:
     """The first of those that say the same; only what is equally long is read."""
+    if by == "text":
+        return first_of([untagged(tree, each.nodes) for each in grown], grown)
     lengths = [tree.length(each.tip) for each in grown]
-    seen: set[bytes] = set()
-    kept: list[Grown] = []
-    for each, length in zip(grown, lengths, strict=True):
-        said = tree.content_key(*each.nodes) if lengths.count(length) > 1 else None
-        if said is None or said not in seen:
-            kept.append(each)
-        if said is not None:
-            seen.add(said)
-    return kept
+    said = [
+        tree.content_key(*each.nodes) if lengths.count(length) > 1 else each.tip
+        for each, length in zip(grown, lengths, strict=True)
+    ]
+    return first_of(said, grown)
 
 
 def _first(pair: tuple[float, RStarState]) -> float:

@@ -7,32 +7,65 @@ its_hub/algorithms/beam_search.py; microsoft/rStar branch rStar-math, rstar_deep
 from collections import Counter
 from collections.abc import Sequence
 from itertools import cycle, islice
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, assert_never
+
+import numpy as np
 
 from ramify.core.tree import Tree
 from ramify.strategies.parts.paths import LevelPath
 
 T = TypeVar("T")
-Ties = Literal["first", "later"]
-"""Which of equal scores comes first: the one asked for first, or the last one (published: the tail of an argsort)."""
+Ties = Literal["first", "later", "argsort"]
+"""Which of equal scores comes first: the one asked for first, the last one, or the one that numpy's argsort puts last
+(published). That sort is not stable: its order depends on the processor and on numpy's version."""
+RepeatsBy = Literal["step", "text"]
+"""What is the same in steps that repeat each other: all that the model said, or the text before the tag that ended it
+(rStar, published)."""
 
 
 def ranked(paths: Sequence[LevelPath], ties: Ties = "first") -> list[LevelPath]:
     """`paths`, best first."""
-    if ties == "later":
-        return sorted(paths, key=lambda path: path.score)[::-1]
-    return sorted(paths, key=lambda path: -path.score)
+    match ties:
+        case "first":
+            return sorted(paths, key=lambda path: -path.score)
+        case "later":
+            return sorted(paths, key=lambda path: path.score)[::-1]
+        case "argsort":
+            return [paths[i] for i in np.argsort([path.score for path in paths])[::-1]]
+        case _:
+            assert_never(ties)
 
 
-def distinct(tree: Tree, paths: Sequence[LevelPath]) -> list[LevelPath]:
+def distinct(tree: Tree, paths: Sequence[LevelPath], by: RepeatsBy = "step") -> list[LevelPath]:
     """The first of all paths with equal text below one parent. Different parents already have different texts."""
+    if by == "text":
+        return first_of([(path.parent, untagged(tree, path.nodes)) for path in paths], paths)
     places = [(path.parent, tree.length(path.tip)) for path in paths]
     counts = Counter(places)
-    found: dict[object, LevelPath] = {}
-    for path, place in zip(paths, places, strict=True):
-        said = tuple(tree.content_key(node) for node in path.nodes) if counts[place] > 1 else ()
-        found.setdefault((place, said), path)
+    said = [
+        tuple(tree.content_key(node) for node in path.nodes) if counts[place] > 1 else ()
+        for path, place in zip(paths, places, strict=True)
+    ]
+    return first_of(list(zip(places, said, strict=True)), paths)
+
+
+def first_of(keys: Sequence[object], items: Sequence[T]) -> list[T]:
+    """The first item of each key, in order."""
+    found: dict[object, T] = {}
+    for key, item in zip(keys, items, strict=True):
+        found.setdefault(key, item)
     return list(found.values())
+
+
+def untagged(tree: Tree, nodes: Sequence[int]) -> str:
+    """What the model said in `nodes`, up to the stop word that ended the last of them."""
+    segments = [segment for node in nodes for segment in tree.segments(node) if segment.is_sampled]
+    if not segments:
+        return ""
+    ids = [token for segment in segments for token in segment.ids.tolist()]
+    said = tree.codec_of(nodes[-1]).decode(ids)
+    matched = segments[-1].finish.matched if segments[-1].finish is not None else None
+    return said.rpartition(matched)[0] if matched is not None and matched in said else said
 
 
 def first_answer(tree: Tree, tips: Sequence[int], word: str) -> list[int]:
