@@ -566,9 +566,11 @@ def test_groups_without_numbers_are_told_apart_by_position() -> None:
 
 
 def test_samples_of_others_that_carry_more_are_refused() -> None:
-    theirs = Namespace(**Sample(index=4).to_dict(), rollout_routed_experts=[1])
-    with pytest.raises(ExportError, match="sample 4 carries rollout_routed_experts"):
-        convert_samples_to_train_data(Namespace(), [theirs])
+    theirs = Sample.from_dict({"index": 4, "group_index": 0, "reward": 1.0, "rollout_routed_experts": [1]})
+    for sample in (theirs, Namespace(to_dict=theirs.to_dict)):
+        with pytest.raises(ExportError, match="sample 4 carries rollout_routed_experts"):
+            convert_samples_to_train_data(Namespace(), [sample])
+        assert post_process_rewards(Namespace(), [sample])[0] == [1.0]  # slime's converter hands them on
 
 
 @pytest.mark.hf

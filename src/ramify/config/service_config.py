@@ -88,9 +88,11 @@ class ServiceConfig:
     """Column of the secret that a reward or rollout function finds as `sample.label`; rewards are then marked as an
     oracle's. Filters and converters get samples without it."""
     save_debug: str | None = None
-    """Path with {rollout_id}; every batch is written there as JSON lines."""
+    """Path with {rollout_id}; every batch is written there: as slime writes it if the path ends in `.pt`, else as JSON
+    lines."""
     load_debug: str | None = None
-    """Path with {rollout_id}; batches are read from there instead of being generated."""
+    """Path with {rollout_id}; batches are read from there instead of being generated: slime's if the path ends in
+    `.pt`, else JSON lines."""
     debug: Debug = "none"
     """rollout_only: nothing is converted. train_only: no engine is used and nothing is evaluated."""
     eval: Mapping[str, EvalConfig] = field(default_factory=dict[str, EvalConfig])
@@ -131,7 +133,8 @@ def _check_template(name: str, template: str | None) -> None:
         raise ConfigError(f"service.{name} = {template!r} is not a path template: {error}") from None
     if places != {PLACE}:
         raise ConfigError(f"service.{name} = {template!r}: it must have {{{PLACE}}} and nothing else in braces")
-    if template.endswith((".pt", ".pkl", ".pickle")):
+    if template.endswith((".pkl", ".pickle", ".pth")):
         raise ConfigError(
-            f"service.{name} = {template!r}: batches are JSON lines, which end in .jsonl; no pickle is read"
+            f"service.{name} = {template!r}: batches are slime's files, which end in .pt, or JSON lines, which end in "
+            ".jsonl; no other pickle is read"
         )
