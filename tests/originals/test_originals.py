@@ -1,4 +1,4 @@
-"""The control code of the originals and ours, on the same replies and the same random numbers, give the same trees.
+"""The code of the originals and ours, on the same replies and the same random numbers, give the same trees and data.
 
 `make test-originals` runs it. Scenarios are drawn by `RAMIFY_ORIGINALS_SEED` (0), `RAMIFY_ORIGINALS_SCENARIOS` (200) of
 each system.
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.golden import mctsr
 from tests.golden.files import differences
-from tests.originals import mcts_llm
+from tests.originals import mcts_llm, slime_sft
 
 Given = Mapping[str, Any]
 Played = Callable[[Given], Mapping[str, object]]
@@ -32,6 +32,7 @@ class System:
 
 SYSTEMS = {
     "mcts-llm": System(mcts_llm.original, mcts_llm.scenario, lambda given: mctsr.trace(given, "as_published")),
+    "slime-sft": System(slime_sft.original, slime_sft.scenario, slime_sft.ours),
 }
 
 

@@ -13,6 +13,10 @@ from ramify.tasks.data import DataConfig
 OnUpdate = Literal["finish", "keep", "abort"]
 OnStale = Literal["drop", "mask", "keep"]
 Debug = Literal["none", "rollout_only", "train_only"]
+LossMaskType = Literal["qwen", "qwen3", "qwen3_5", "distill_qwen"]
+SLIMES_SFT: Final = "slime.rollout.sft_rollout.generate_rollout"
+SAMPLES_NOTHING: Final = (SLIMES_SFT, "ramify.service.sft.generate_rollout")
+"""Rollout functions that read written samples and use no engine."""
 MIXED: Final = "mixed"
 """The built-in group filter: it drops groups whose rewards are all the same, because they teach nothing (DAPO's dynamic
 sampling; THUDM/slime slime/rollout/filter_hub/dynamic_sampling_filters.py)."""
@@ -68,6 +72,8 @@ class ServiceConfig:
     rollout_function: str | None = None
     """`module.function` or `path/to/file.py:function` that replaces the growing of trees: (args, rollout_id,
     data_source, evaluation=False) -> groups of samples."""
+    loss_mask_type: LossMaskType | None = None
+    """How slime's SFT function masks a conversation (slime: loss_mask_type); None = `qwen`, as in slime."""
     eval_function: str | None = None
     """The same for evaluations."""
     reward_function: str | None = None
@@ -119,8 +125,17 @@ class ServiceConfig:
             raise ConfigError(f"service.function_deadline_s = {self.function_deadline_s!r}: must be above 0")
         for name in ("save_debug", "load_debug"):
             _check_template(name, getattr(self, name))
-        if self.debug == "train_only" and self.load_debug is None:
-            raise ConfigError("service.debug = 'train_only' needs batches to train on: set service.load_debug")
+        is_read = self.load_debug is not None or self.rollout_function in SAMPLES_NOTHING
+        if self.debug == "train_only" and not is_read:
+            raise ConfigError(
+                "service.debug = 'train_only' needs batches to train on: set service.load_debug, or a "
+                f"service.rollout_function that samples nothing, {' or '.join(map(repr, SAMPLES_NOTHING))}"
+            )
+        if self.loss_mask_type is not None and self.rollout_function != SLIMES_SFT:
+            raise ConfigError(
+                f"service.loss_mask_type = {self.loss_mask_type!r} is of slime's SFT: set service.rollout_function = "
+                f"{SLIMES_SFT!r}, or leave it out"
+            )
 
 
 def _check_template(name: str, template: str | None) -> None:
