@@ -439,7 +439,7 @@ def groups_go_back(folder: Path) -> str:
 
 
 def debug_file(folder: Path) -> str:
-    """`--save-debug-rollout-data` writes our samples and slime and a service load and save them"""
+    """`--save-debug-rollout-data` writes our samples, which slime and a service both load and save"""
     from slime.observability.rollout_data_utils import load_debug_rollout_data, save_debug_rollout_data
 
     from ramify.service import debug_files

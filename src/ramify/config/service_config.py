@@ -2,11 +2,12 @@
 
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from ramify.config.tracker_config import TrackerConfig
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, ContractError
+from ramify.core.segment import Sampling
 from ramify.servers.pool.config import PoolConfig
 from ramify.tasks.data import DataConfig
 
@@ -40,10 +41,31 @@ class EvalConfig:
     """Answers per problem (slime: n_samples_per_eval_prompt)."""
     seed: int = 0
     """Each evaluation uses the same problems and, on an engine with seeds, the same random numbers."""
+    temperature: float | None = None
+    """None = the temperature of training, as for the settings below (slime: eval_temperature)."""
+    top_p: float | None = None
+    top_k: int | None = None
+    """0 = no limit; slime writes -1."""
+    max_response_tokens: int | None = None
+    """Most tokens of a whole answer, observations included (slime: eval_max_response_len)."""
+    reward_key: str | None = None
+    """The part of a reward that is reported; None = the part that is trained, if the judge gives parts (slime:
+    eval_reward_key)."""
 
     def __post_init__(self) -> None:
         if self.prompts < 1 or self.repeats < 1:
             raise ConfigError(f"prompts = {self.prompts!r}, repeats = {self.repeats!r}: both must be at least 1")
+        if self.max_response_tokens is not None and self.max_response_tokens < 1:
+            raise ConfigError(f"max_response_tokens = {self.max_response_tokens!r}: must be at least 1, or left out")
+        try:
+            self.sampling(Sampling())
+        except ContractError as error:
+            raise ConfigError(str(error)) from None
+
+    def sampling(self, usual: Sampling) -> Sampling:
+        """How answers are sampled, where training samples by `usual`."""
+        own = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        return replace(usual, **{name: value for name, value in own.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

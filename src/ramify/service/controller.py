@@ -88,7 +88,8 @@ class RolloutController:
             return eval_results(getattr(said, "data", said), function=ask.called), metrics
         results: list[EvalResult] = []
         for name, dataset in self._service.eval.items():
-            results.append(eval_result(name, await self._answer(dataset), reward_key=self._service.reward_key))
+            key = dataset.reward_key or self._service.reward_key
+            results.append(eval_result(name, await self._answer(dataset), reward_key=key))
         return results, {}
 
     async def _groups(self, rollout_id: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
