@@ -439,14 +439,20 @@ def groups_go_back(folder: Path) -> str:
 
 
 def debug_file(folder: Path) -> str:
-    """`--save-debug-rollout-data` writes our samples, and slime loads them as they were"""
+    """`--save-debug-rollout-data` writes our samples, which slime and a service both load and save"""
     from slime.observability.rollout_data_utils import load_debug_rollout_data, save_debug_rollout_data
+
+    from ramify.service import debug_files
 
     _, _, batch = made(folder)
     template = str(folder / "debug_{rollout_id}.pt")
     save_debug_rollout_data(template, batch, rollout_id=7, evaluation=False)
     again = load_debug_rollout_data(template, rollout_id=7)
     assert [sample.to_dict() for sample in again] == [sample.to_dict() for sample in batch]
+    ours = debug_files.load(debug_files.path_of(template, 7))
+    debug_files.save(ours, debug_files.path_of(template, 8), rollout_id=8)
+    back = load_debug_rollout_data(template, rollout_id=8)
+    assert [sample.to_dict() for sample in back] == [sample.to_dict() for sample in batch]
     return f"{len(again)} samples"
 
 

@@ -498,6 +498,103 @@ def test_a_set_may_have_a_reward_of_its_own_and_a_key(tmp_path: Path) -> None:
     assert found["rewards"] == [sample.reward["score"] for sample in found["samples"]]
 
 
+@pytest.mark.covers("S3.7")
+def test_the_key_of_training_is_that_of_evaluations_unless_they_have_one(tmp_path: Path) -> None:
+    for own, key in ((None, "score"), ("size", "size")):
+        keys = {"reward_key": "score", "eval_reward_key": own}
+        args = evaluating(tmp_path, *QUESTIONS, custom_rm_path=f"{HERE}.sized", **keys)
+        found = generate_rollout(args, 0, Source(), evaluation=True)["sums"]
+        assert found["rewards"] == [sample.reward[key] for sample in found["samples"]]
+        assert all(sample.metadata["ramify"]["reward"] == sample.reward[key] for sample in found["samples"])
+
+
+def test_questions_of_the_data_source_are_judged_by_the_key_of_evaluations(tmp_path: Path) -> None:
+    args = arguments(tmp_path, custom_rm_path=f"{HERE}.sized", reward_key="score", eval_reward_key="size")
+    found = generate_rollout(args, 0, Source(), evaluation=True)["data_source"]
+    assert found["rewards"] == [sample.metadata["ramify"]["reward"] for sample in found["samples"]]
+
+
+@pytest.mark.covers("S3.7")
+def test_each_set_is_asked_at_its_own_temperature_and_length(tmp_path: Path) -> None:
+    fake = FakeSglang()
+    server = serving(fake)
+    host, _, port = run_in_background(server.__aenter__()).removeprefix("http://").partition(":")
+    try:
+        router = {"sglang_router_ip": host, "sglang_router_port": int(port), "hf_checkpoint": str(FOLDER)}
+        args = evaluating(tmp_path, *QUESTIONS, custom_rm_path=f"{HERE}.equal", rollout_temperature=0.8, **router)
+        (tmp_path / "run.toml").write_text('[task]\nname = "countdown"\n', "utf-8")
+        (first,) = args.eval_datasets
+        law = {"temperature": None, "max_response_len": 9, "n_samples_per_eval_prompt": 1}
+        args.eval_datasets = [first, Namespace(**{**vars(first), "name": "others", **law})]
+        found = generate_rollout(args, 0, Source(), evaluation=True)
+        sampled = [body["sampling_params"] for body in fake.asked]
+        asked = {(each["temperature"], each["max_new_tokens"]) for each in sampled}
+        assert {temperature for temperature, _ in asked} == {0.5, 0.8}
+        assert max(most for temperature, most in asked if temperature == 0.8) == 9
+        assert max(most for temperature, most in asked if temperature == 0.5) > 9
+        assert [len(found[name]["samples"]) for name in ("sums", "others")] == [6, 2]
+    finally:
+        run_in_background(close_runs())
+        run_in_background(server.__aexit__(None, None, None))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("stop", ["END"]),
+        ("stop_token_ids", [7]),
+        ("min_new_tokens", 8),
+        ("repetition_penalty", 1.1),
+        ("skip_special_tokens", True),
+        ("no_stop_trim", False),
+        ("apply_chat_template", True),
+        ("multimodal_keys", {"image": "images"}),
+        ("custom_generate_function_path", "a.b"),
+        ("app_service", "http://localhost:1"),
+        ("eval_task_timeout", 60),
+        ("min_eval_samples", 5),
+        ("eval_early_stop_remaining", 5),
+        ("eval_early_stop_idle_timeout", 5.0),
+        ("message_processor", {}),
+        ("reward_model", {"path": "x"}),
+        ("remote_environment", {"url": "x"}),
+    ],
+)
+def test_fields_of_a_set_that_chains_cannot_heed_are_refused(tmp_path: Path, name: str, value: object) -> None:
+    args, source = evaluating(tmp_path, *QUESTIONS), Source()
+    setattr(args.eval_datasets[0], name, value)
+    for is_evaluation in (True, False):
+        with pytest.raises(ConfigError, match=rf"set 'sums' of --eval-config: {name} = .* is not supported: "):
+            generate_rollout(args, 0, source, evaluation=is_evaluation)
+    assert source.drawn == []
+    args.eval_function_path = "slime.rollout.sglang_rollout.generate_rollout"
+    assert len(generate_rollout(args, 0, source)) == 2  # slime evaluates, and heeds it
+
+
+@pytest.mark.parametrize(("name", "value"), [("eval_max_prompt_len", 99), ("eval_min_new_tokens", 8)])
+def test_arguments_of_evaluations_that_chains_cannot_heed_are_refused(tmp_path: Path, name: str, value: object) -> None:
+    for is_evaluation in (True, False):
+        with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} = {value} is not supported"):
+            generate_rollout(evaluating(tmp_path, *QUESTIONS, **{name: value}), 0, Source(), evaluation=is_evaluation)
+    generate_rollout(arguments(tmp_path, eval_datasets=None, **{name: value}), 0, Source())  # nothing is evaluated
+
+
+def test_what_slime_sets_by_itself_is_no_reason_to_refuse_a_set(tmp_path: Path) -> None:
+    args = evaluating(tmp_path, *QUESTIONS)
+    usual = {"stop": None, "stop_token_ids": None, "min_new_tokens": None, "apply_chat_template": False}
+    usual |= {"multimodal_keys": None, "no_stop_trim": True, "skip_special_tokens": False, "tool_key": "tools"}
+    vars(args.eval_datasets[0]).update(usual, metadata_overrides={})
+    assert len(generate_rollout(args, 0, Source(), evaluation=True)["sums"]["samples"]) == 6
+
+
+def test_a_set_puts_its_own_words_into_the_metadata_of_its_questions(tmp_path: Path) -> None:
+    args = evaluating(tmp_path, *QUESTIONS)
+    vars(args.eval_datasets[0]).update(rm_type="mine", metadata_overrides={"level": 9, "new": [1]})
+    args.eval_datasets[0].custom_rm_path = f"{HERE}.equal"
+    made = generate_rollout(args, 0, Source(), evaluation=True)["sums"]["samples"]
+    assert [(s.metadata["level"], s.metadata["new"], s.metadata["rm_type"]) for s in made] == [(9, [1], "mine")] * 6
+
+
 def test_without_sets_nothing_is_evaluated_and_no_prompt_is_used_up(tmp_path: Path) -> None:
     source = Source()
     assert generate_rollout(arguments(tmp_path, eval_datasets=None), 0, source, evaluation=True) == {}
@@ -566,9 +663,11 @@ def test_groups_without_numbers_are_told_apart_by_position() -> None:
 
 
 def test_samples_of_others_that_carry_more_are_refused() -> None:
-    theirs = Namespace(**Sample(index=4).to_dict(), rollout_routed_experts=[1])
-    with pytest.raises(ExportError, match="sample 4 carries rollout_routed_experts"):
-        convert_samples_to_train_data(Namespace(), [theirs])
+    theirs = Sample.from_dict({"index": 4, "group_index": 0, "reward": 1.0, "rollout_routed_experts": [1]})
+    for sample in (theirs, Namespace(to_dict=theirs.to_dict)):
+        with pytest.raises(ExportError, match="sample 4 carries rollout_routed_experts"):
+            convert_samples_to_train_data(Namespace(), [sample])
+        assert post_process_rewards(Namespace(), [sample])[0] == [1.0]  # slime's converter hands them on
 
 
 @pytest.mark.hf

@@ -1,4 +1,4 @@
-"""The control code of the originals and ours, on the same replies and the same random numbers, give the same trees.
+"""The code of the originals and ours, on the same replies and the same random numbers, give the same trees and data.
 
 `make test-originals` runs it. Scenarios are drawn by `RAMIFY_ORIGINALS_SEED` (0), `RAMIFY_ORIGINALS_SCENARIOS` (200) of
 each system. Scenarios in which an original does otherwise, as the documents say, are rows of their own in the table of
@@ -15,7 +15,17 @@ from typing import Any
 import pytest
 from tests.golden import mctsr
 from tests.golden.files import differences
-from tests.originals import arpo, mathblackbox, mcts_llm, rstar, rstar_runs, rstar_world, search_and_learn, search_r1
+from tests.originals import (
+    arpo,
+    mathblackbox,
+    mcts_llm,
+    rstar,
+    rstar_runs,
+    rstar_world,
+    search_and_learn,
+    search_r1,
+    slime_sft,
+)
 from tests.originals.sources import DIFFERS
 
 Given = Mapping[str, Any]
@@ -37,6 +47,7 @@ SYSTEMS = {
     "ARPO": System(arpo.original, arpo.scenario, arpo.ours),
     "MathBlackBox": System(mathblackbox.original, mathblackbox.scenario, mathblackbox.ours),
     "Search-R1": System(search_r1.original, search_r1.scenario, search_r1.ours),
+    "slime SFT": System(slime_sft.original, slime_sft.scenario, slime_sft.ours),
     "mcts-llm": System(mcts_llm.original, mcts_llm.scenario, lambda given: mctsr.trace(given, "as_published")),
     "rStar MCTS": System(rstar.original_mcts, rstar_world.mcts_scenario, rstar_runs.ours_mcts),
     "rStar beam": System(rstar.original_beam, rstar_world.beam_scenario, rstar_runs.ours_beam),

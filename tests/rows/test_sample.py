@@ -49,6 +49,12 @@ def test_samples_survive_dictionaries_and_json(seeds: list[int]) -> None:
         assert Sample.from_dict(json.loads(json.dumps(sample.to_dict()))) == sample
 
 
+@pytest.mark.parametrize("name", ["check", "to_dict", "Status", "__class__"])
+def test_a_key_that_would_hide_a_method_is_refused(name: str) -> None:
+    with pytest.raises(ExportError, match=f"a sample has the key '{name}', which is no field"):
+        Sample.from_dict({"status": "pending", name: 1})
+
+
 def test_what_a_dictionary_lacks_is_as_in_a_fresh_sample() -> None:
     assert Sample.from_dict({"status": "pending"}) == Sample()
 

@@ -103,6 +103,10 @@ async def parts(args: Any, sample: Any) -> dict[str, Any]:
     return {"score": len(sample.response) % 3 / 2, "said": sample.response[:5], "gold": sample.label}
 
 
+async def sized(args: Any, sample: Any) -> dict[str, float]:
+    return {"score": len(sample.response) % 3 / 2, "size": float(len(sample.response))}
+
+
 async def raising(args: Any, sample: Any) -> float:
     raise ValueError("the reward server is away")
 

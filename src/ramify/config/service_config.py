@@ -2,17 +2,22 @@
 
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from ramify.config.tracker_config import TrackerConfig
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, ContractError
+from ramify.core.segment import Sampling
 from ramify.servers.pool.config import PoolConfig
 from ramify.tasks.data import DataConfig
 
 OnUpdate = Literal["finish", "keep", "abort"]
 OnStale = Literal["drop", "mask", "keep"]
 Debug = Literal["none", "rollout_only", "train_only"]
+LossMaskType = Literal["qwen", "qwen3", "qwen3_5", "distill_qwen"]
+SLIMES_SFT: Final = "slime.rollout.sft_rollout.generate_rollout"
+SAMPLES_NOTHING: Final = (SLIMES_SFT, "ramify.service.sft.generate_rollout")
+"""Rollout functions that read written samples and use no engine."""
 MIXED: Final = "mixed"
 """The built-in group filter: it drops groups whose rewards are all the same, because they teach nothing (DAPO's dynamic
 sampling; THUDM/slime slime/rollout/filter_hub/dynamic_sampling_filters.py)."""
@@ -36,10 +41,31 @@ class EvalConfig:
     """Answers per problem (slime: n_samples_per_eval_prompt)."""
     seed: int = 0
     """Each evaluation uses the same problems and, on an engine with seeds, the same random numbers."""
+    temperature: float | None = None
+    """None = the temperature of training, as for the settings below (slime: eval_temperature)."""
+    top_p: float | None = None
+    top_k: int | None = None
+    """0 = no limit; slime writes -1."""
+    max_response_tokens: int | None = None
+    """Most tokens of a whole answer, observations included (slime: eval_max_response_len)."""
+    reward_key: str | None = None
+    """The part of a reward that is reported; None = the part that is trained, if the judge gives parts (slime:
+    eval_reward_key)."""
 
     def __post_init__(self) -> None:
         if self.prompts < 1 or self.repeats < 1:
             raise ConfigError(f"prompts = {self.prompts!r}, repeats = {self.repeats!r}: both must be at least 1")
+        if self.max_response_tokens is not None and self.max_response_tokens < 1:
+            raise ConfigError(f"max_response_tokens = {self.max_response_tokens!r}: must be at least 1, or left out")
+        try:
+            self.sampling(Sampling())
+        except ContractError as error:
+            raise ConfigError(str(error)) from None
+
+    def sampling(self, usual: Sampling) -> Sampling:
+        """How answers are sampled, where training samples by `usual`."""
+        own = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        return replace(usual, **{name: value for name, value in own.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +94,8 @@ class ServiceConfig:
     rollout_function: str | None = None
     """`module.function` or `path/to/file.py:function` that replaces the growing of trees: (args, rollout_id,
     data_source, evaluation=False) -> groups of samples."""
+    loss_mask_type: LossMaskType | None = None
+    """How slime's SFT function masks a conversation (slime: loss_mask_type); None = `qwen`, as in slime."""
     eval_function: str | None = None
     """The same for evaluations."""
     reward_function: str | None = None
@@ -88,9 +116,11 @@ class ServiceConfig:
     """Column of the secret that a reward or rollout function finds as `sample.label`; rewards are then marked as an
     oracle's. Filters and converters get samples without it."""
     save_debug: str | None = None
-    """Path with {rollout_id}; every batch is written there as JSON lines."""
+    """Path with {rollout_id}; every batch is written there: as slime writes it if the path ends in `.pt`, else as JSON
+    lines."""
     load_debug: str | None = None
-    """Path with {rollout_id}; batches are read from there instead of being generated."""
+    """Path with {rollout_id}; batches are read from there instead of being generated: slime's if the path ends in
+    `.pt`, else JSON lines."""
     debug: Debug = "none"
     """rollout_only: nothing is converted. train_only: no engine is used and nothing is evaluated."""
     eval: Mapping[str, EvalConfig] = field(default_factory=dict[str, EvalConfig])
@@ -117,8 +147,17 @@ class ServiceConfig:
             raise ConfigError(f"service.function_deadline_s = {self.function_deadline_s!r}: must be above 0")
         for name in ("save_debug", "load_debug"):
             _check_template(name, getattr(self, name))
-        if self.debug == "train_only" and self.load_debug is None:
-            raise ConfigError("service.debug = 'train_only' needs batches to train on: set service.load_debug")
+        is_read = self.load_debug is not None or self.rollout_function in SAMPLES_NOTHING
+        if self.debug == "train_only" and not is_read:
+            raise ConfigError(
+                "service.debug = 'train_only' needs batches to train on: set service.load_debug, or a "
+                f"service.rollout_function that samples nothing, {' or '.join(map(repr, SAMPLES_NOTHING))}"
+            )
+        if self.loss_mask_type is not None and self.rollout_function != SLIMES_SFT:
+            raise ConfigError(
+                f"service.loss_mask_type = {self.loss_mask_type!r} is of slime's SFT: set service.rollout_function = "
+                f"{SLIMES_SFT!r}, or leave it out"
+            )
 
 
 def _check_template(name: str, template: str | None) -> None:
@@ -131,7 +170,8 @@ def _check_template(name: str, template: str | None) -> None:
         raise ConfigError(f"service.{name} = {template!r} is not a path template: {error}") from None
     if places != {PLACE}:
         raise ConfigError(f"service.{name} = {template!r}: it must have {{{PLACE}}} and nothing else in braces")
-    if template.endswith((".pt", ".pkl", ".pickle")):
+    if template.endswith((".pkl", ".pickle", ".pth")):
         raise ConfigError(
-            f"service.{name} = {template!r}: batches are JSON lines, which end in .jsonl; no pickle is read"
+            f"service.{name} = {template!r}: batches are slime's files, which end in .pt, or JSON lines, which end in "
+            ".jsonl; no other pickle is read"
         )

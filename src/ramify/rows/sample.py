@@ -82,8 +82,11 @@ class Sample:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Sample":
-        """A sample from its dictionary. Raises `ExportError` if the sample breaks an invariant."""
+        """A sample from its dictionary. Raises `ExportError` if the sample breaks an invariant, or if a key is the name
+        of a method."""
         names = {f.name for f in fields(cls)}
+        if taken := [name for name in data if name not in names and name in dir(cls)]:
+            raise ExportError(f"a sample has the key {taken[0]!r}, which is no field and which a sample needs itself")
         sample = cls(**{name: value for name, value in data.items() if name in names})
         vars(sample).update({name: value for name, value in data.items() if name not in names})
         return sample

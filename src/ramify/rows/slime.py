@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -36,6 +36,8 @@ Rollouts = Literal["leaf", "tree"]
 """Which samples share a `rollout_id`. leaf: none, each leaf is a rollout. tree: all samples of a tree are one
 rollout."""
 ADVANTAGES = "advantages"
+UNTRAINED: Final = ("rollout_routed_experts", "rollout_top_p_token_ids", "multimodal_train_inputs")
+"""Attributes that slime's samples may carry for its trainer. Training data made here does not hold them."""
 
 
 def samples(
@@ -94,10 +96,12 @@ def train_data(batch: Sequence[Sample], *, reward_key: str | None = None) -> dic
     """Key -> a value for each sample, as the default converter makes them.
 
     `rewards` are the samples' per-token advantages if all samples have them, otherwise their plain rewards; see
-    `normalised`. Raises `ExportError` if some samples have a key and others lack it.
+    `normalised`. Raises `ExportError` if some samples have a key and others lack it, and for a sample that carries
+    what the data would not hold.
     """
     for sample in batch:
         sample.check()
+        _refuse_untrained(sample)
     rollout_ids = _rollout_ids(batch)
     masks = [sample.mask() for sample in batch]
     sums: dict[int, int] = {}
@@ -235,6 +239,14 @@ def _labelled(sample: Sample, gold: str | None) -> Sample:
 def _first(flags: npt.NDArray[np.bool_]) -> int:
     """Where the response begins: at the first set flag."""
     return int(np.argmax(flags)) if flags.any() else len(flags)
+
+
+def _refuse_untrained(sample: Sample) -> None:
+    if carried := [name for name in UNTRAINED if vars(sample).get(name) is not None]:
+        raise ExportError(
+            f"sample {sample.index} carries {', '.join(carried)}, which this converter does not hand on; use slime's "
+            "own converter for such samples"
+        )
 
 
 def _rollout_ids(batch: Sequence[Sample]) -> list[int]:

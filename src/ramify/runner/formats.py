@@ -19,7 +19,7 @@ from ramify.core.errors import ConfigError
 from ramify.core.format import Format, MessageFormat, SystemFormat
 from ramify.core.task import Task
 from ramify.core.tool import Tool, schema_of
-from ramify.engines.chat_template import load_template
+from ramify.engines.chat_template import ChatTemplate, load_template
 from ramify.engines.shipped import MODELS
 from ramify.formats.chat import Chat, ChatOptions
 from ramify.formats.messages import Messages, MessagesOptions
@@ -107,21 +107,31 @@ def _plugins_of(options: Any) -> dict[str, Any]:
 
 
 def _chat(config: RunConfig, codec: Codec, tools: Sequence[Tool]) -> Chat:
-    options = _decoded(ChatOptions, config)
-    folder = model_folder(config.engine)
+    render = chat_template(config, has_tools=bool(tools))
+    return Chat(render, codec=codec, schemas=[schema_of(tool) for tool in tools], options=chat_options(config))
+
+
+def chat_options(config: RunConfig) -> ChatOptions:
+    """The options of the format `chat`; the usual ones if the run has another format. Raises `ConfigError`."""
+    is_chat = config.format is not None and plugins.find("format", config.format) is Chat
+    return _decoded(ChatOptions, config) if is_chat else ChatOptions()
+
+
+def chat_template(config: RunConfig, *, has_tools: bool) -> ChatTemplate:
+    """The chat template of the engine's model, or of the options of the format `chat`. Raises `ConfigError`."""
+    options, folder = chat_options(config), model_folder(config.engine)
     source = folder if options.template is None else Path(options.template)
     if source is None or not source.exists():
         said = f"engine.model = {config.engine.model!r}" if options.template is None else f"{options.template!r}"
         raise ConfigError(f"no chat template: {said} is no folder here; name one by format_options.template")
-    render = load_template(
+    return load_template(
         source,
         tokens=folder,
         name=options.template_name,
-        has_tools=bool(tools),
+        has_tools=has_tools,
         variables=options.variables,
         date=options.date,
     )
-    return Chat(render, codec=codec, schemas=[schema_of(tool) for tool in tools], options=options)
 
 
 def _decoded(kind: type[T], config: RunConfig) -> T:

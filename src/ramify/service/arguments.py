@@ -25,6 +25,7 @@ def arguments(config: RunConfig) -> SimpleNamespace:
         "rollout_max_response_len": config.growth.max_response_tokens,
         "reward_key": service.reward_key,
         "label_key": service.label_key,
+        "loss_mask_type": service.loss_mask_type or "qwen",
         "partial_rollout": service.over_sampling > 0,
         "mask_offpolicy_in_partial_rollout": service.on_stale == "mask",
         "save_debug_rollout_data": service.save_debug,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from ramify.config.run_config import EngineConfig, RunConfig
-from ramify.config.service_config import ServiceConfig
+from ramify.config.service_config import SLIMES_SFT, ServiceConfig
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
@@ -25,7 +25,7 @@ from ramify.servers.pool.config import PoolConfig
 from ramify.servers.pool.engines import engine_of, free_here, this_machine
 from ramify.servers.pool.plan import plan
 from ramify.service.service_journal import ServiceJournal
-from ramify.tasks.data import read_problems
+from ramify.tasks.data import read_conversations, read_problems
 from ramify.tasks.data_row import RowFault
 from ramify.telemetry.telemetry import Telemetry
 
@@ -107,7 +107,9 @@ def pooled(config: EngineConfig, pool: PoolConfig) -> Engine:
 
 def _problems(config: RunConfig, task: Task) -> tuple[Sequence[Problem], Sequence[RowFault]]:
     """All problems of a data file and the bad rows that were skipped, or as many of the task's own problems as were
-    asked for."""
+    asked for. slime's SFT reads written conversations."""
+    if config.service is not None and config.service.rollout_function == SLIMES_SFT:
+        return read_conversations(config.data)
     if config.data.path is not None or config.data.questions:
         return read_problems(config.data)
     return task.problems(config.task.split, config.prompts, config.seed), ()

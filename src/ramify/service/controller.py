@@ -65,7 +65,8 @@ class RolloutController:
             groups, metrics = await self._groups(rollout_id)
             samples = self._samples(groups)
             if self._service.save_debug is not None:
-                debug_files.save(samples, debug_files.path_of(self._service.save_debug, rollout_id))
+                path = debug_files.path_of(self._service.save_debug, rollout_id)
+                debug_files.save(samples, path, rollout_id=rollout_id)
         data = None if self._service.debug == "rollout_only" else await self._converted(samples)
         return Batch(rollout_id, samples, data, metrics)
 
@@ -75,7 +76,8 @@ class RolloutController:
         results, others = await self._results(rollout_id)
         if self._service.save_debug is not None:
             samples = [sample for result in results for sample in result.samples or ()]
-            debug_files.save(samples, debug_files.path_of(self._service.save_debug, rollout_id, is_evaluation=True))
+            path = debug_files.path_of(self._service.save_debug, rollout_id, is_evaluation=True)
+            debug_files.save(samples, path, rollout_id=rollout_id)
         return results, others
 
     async def _results(self, rollout_id: int) -> tuple[list[EvalResult], Mapping[str, float]]:
@@ -86,7 +88,8 @@ class RolloutController:
             return eval_results(getattr(said, "data", said), function=ask.called), metrics
         results: list[EvalResult] = []
         for name, dataset in self._service.eval.items():
-            results.append(eval_result(name, await self._answer(dataset), reward_key=self._service.reward_key))
+            key = dataset.reward_key or self._service.reward_key
+            results.append(eval_result(name, await self._answer(dataset), reward_key=key))
         return results, {}
 
     async def _groups(self, rollout_id: int) -> tuple[Sequence[Any], Mapping[str, Any]]:

@@ -105,8 +105,9 @@ def number(value: Any, what: str) -> float:
 def reward_of(sample: Sample, reward_key: str | None) -> float | None:
     """A sample's reward; None = not judged. Raises `ExportError` if it has parts but none called `reward_key`."""
     parts = sample.reward
-    is_missing = isinstance(parts, Mapping) and parts.get(reward_key or "", parts) is None
-    return None if parts is None or is_missing else sample.reward_value(reward_key)
+    if not isinstance(parts, Mapping):
+        return None if parts is None else sample.reward_value()
+    return None if parts.get(reward_key or "", parts) is None else sample.reward_value(reward_key)
 
 
 def groups_of(samples: Sequence[Sample]) -> tuple[str, ...] | None:

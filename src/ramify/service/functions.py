@@ -13,13 +13,19 @@ from functools import partial
 from typing import Any, Final
 
 from ramify import plugins
-from ramify.config.service_config import MIXED, ServiceConfig
+from ramify.config.service_config import MIXED, SLIMES_SFT, ServiceConfig
 from ramify.core.errors import ConfigError, ContractError, RamifyError
 from ramify.edge.daemon_threads import DaemonThreads
 from ramify.edge.error_text import error_text
 from ramify.tools.function import returned
 
 MAX_THREADS: Final = 16
+OURS: Final[Mapping[str, str | None]] = {
+    SLIMES_SFT: "ramify.service.sft.slime_rollout",
+    "slime.rollout.sglang_rollout.generate_rollout": None,
+}
+"""slime's own rollout functions -> the function here that does the same, so that slime is not imported. None = what a
+service does without a function: trees are grown, and data sets are answered."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,14 +65,14 @@ class Function:
 
 
 def load(setting: str, name: str | None, *takes: str, threads: DaemonThreads, **keywords: Any) -> Function | None:
-    """The function called `name`; None = no name given. It must accept the positional arguments `takes` and these
-    keywords.
+    """The function called `name`, or the one that stands for it; None = no name given, or none is needed. It must
+    accept the positional arguments `takes` and these keywords.
 
     Raises `ConfigError` if there is no such function, or if it has another signature.
     """
-    if name is None:
+    if name is None or (located := OURS.get(name, name)) is None:
         return None
-    function = plugins.located(setting, name)
+    function = plugins.located(setting, located)
     if not callable(function):
         raise ConfigError(f"{setting} = {name!r}: {function!r} is not a function")
     try:

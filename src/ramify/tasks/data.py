@@ -7,7 +7,7 @@ only oracle judges get. Everybody may read the question, the id and the public c
 the problems, memory holds one batch of rows. Files are never changed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -23,9 +23,9 @@ from ramify.judges.exact import ANSWER, Exact, is_same_answer
 from ramify.judges.math import MathJudge
 from ramify.tasks.data_columns import (
     MISSING,
-    SYSTEM_MESSAGE,
     BadRow,
     Columns,
+    conversation_in,
     found,
     names_in,
     plain,
@@ -39,6 +39,8 @@ from ramify.tasks.data_row import Row, RowFault, RowPlace, WantedColumns
 from ramify.tasks.data_rows import rows
 
 MAX_FAULTS_SHOWN = 10
+Asked = Callable[[Any, str], tuple[str, Columns]]
+"""(value of the question column, its name) -> the question, and the public columns that come with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +156,22 @@ def read_problems(data: DataConfig) -> tuple[list[Problem], list[RowFault]]:
     """
     if data.path is None:
         return [Problem(f"question-{number}", question) for number, question in enumerate(data.questions)], []
-    path = Path(data.path)
+    return _read(data, question_in)
+
+
+def read_conversations(data: DataConfig) -> tuple[list[Problem], list[RowFault]]:
+    """The same of rows whose question column holds written conversations: all messages are the public column
+    `conversation`, and the first message of the user is the question."""
+    if data.path is None:
+        raise ConfigError("written conversations are read from a file: set data.path")
+    return _read(data, conversation_in)
+
+
+def _read(data: DataConfig, asked: Asked) -> tuple[list[Problem], list[RowFault]]:
+    path = Path(data.path or "")
     where = data_files(path, data.split)
     wanted = WantedColumns(data.named(), has_others=data.public is None)
-    reading = _Reading(data, wanted, where.split)
+    reading = _Reading(data, wanted, where.split, asked)
     problems = list(reading.problems(row for file in where.files for row in rows(file, wanted)))
     if reading.unseen and reading.present:
         raise ConfigError(f"{path}: {wanted.missing(reading.unseen, reading.present)}")
@@ -171,9 +185,10 @@ def read_problems(data: DataConfig) -> tuple[list[Problem], list[RowFault]]:
 class _Reading:
     """Turns rows into problems and collects their faults."""
 
-    def __init__(self, data: DataConfig, wanted: WantedColumns, split: str) -> None:
+    def __init__(self, data: DataConfig, wanted: WantedColumns, split: str, asked: Asked) -> None:
         self._data = data
         self._split = split
+        self._asked = asked
         self._places: dict[str, RowPlace] = {}
         self.unseen = dict(wanted.named)
         """Setting -> column, for columns that no row has had so far."""
@@ -200,10 +215,10 @@ class _Reading:
             self.present.update(names_in(row))
             self.unseen = {setting: name for setting, name in self.unseen.items() if found(row, name) is MISSING}
         data = self._data
-        question, system = question_in(value_of(row, data.question), data.question)
+        question, beside = self._asked(value_of(row, data.question), data.question)
         uid = str(number) if data.uid is None else _uid(value_of(row, data.uid), data.uid)
         secret = {} if data.answer is None else {ANSWER: _answer(value_of(row, data.answer), data.answer)}
-        public = _public(row, data, system)
+        public = _public(row, data, beside)
         # Row numbers are always different.
         if data.uid is not None and (first := self._places.setdefault(uid, place)) is not place:
             raise BadRow(f"{first.beside(place)} has the uid {uid!r:.80} too; give each problem a uid of its own")
@@ -223,22 +238,22 @@ def _answer(value: Any, column: str) -> Any:
     return final_answer(answer)
 
 
-def _public(row: Columns, data: DataConfig, system: str | None) -> dict[str, Any]:
-    """The public columns. If a dotted path inside a column is the answer, the rest of the column stays."""
+def _public(row: Columns, data: DataConfig, beside: Columns) -> dict[str, Any]:
+    """The public columns, and those that come with the question. If a dotted path inside a column is the answer, the
+    rest of the column stays."""
     if data.public is None:
         public = open_part(without(row, [*data.taken(), *data.secret]), named=(), answer=data.answer)
     else:
         hidden = [*data.secret, *([] if data.answer is None else [data.answer])]
         public = {column: _named_part(without(row, hidden), column, data) for column in data.public}
     public = {column: plain(value, column) for column, value in public.items()}
-    if system is None:
-        return public
-    if SYSTEM_MESSAGE in public:
+    if taken := [name for name in beside if name in public]:
+        what = f"a {taken[0].replace('_', ' ')}"
         raise BadRow(
-            f"column {data.question!r} holds a system message, and there is a column {SYSTEM_MESSAGE!r} too; "
+            f"column {data.question!r} holds {what}, and there is a column {taken[0]!r} too; "
             "rename that column or leave it out of data.public"
         )
-    return {**public, SYSTEM_MESSAGE: system}
+    return {**public, **beside}
 
 
 def _named_part(row: Columns, column: str, data: DataConfig) -> Any:

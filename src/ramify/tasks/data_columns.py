@@ -15,6 +15,8 @@ Columns = Mapping[str, Any]
 
 SYSTEM_MESSAGE: Final = "system_message"
 """Public column for the system message of a question that is a list of messages."""
+CONVERSATION: Final = "conversation"
+"""Public column for the messages of a written conversation."""
 MISSING: Final = object()
 """`found` returns this if a row has no such column; None is a valid value."""
 
@@ -83,8 +85,8 @@ def plain(value: Any, column: str) -> Any:
             raise BadRow(f"column {column!r} holds a value of type {kind}, which JSON cannot hold: {value!r:.80}")
 
 
-def question_in(value: Any, column: str) -> tuple[str, str | None]:
-    """The question in a value, and the system message before it, or None.
+def question_in(value: Any, column: str) -> tuple[str, Columns]:
+    """The question in a value, and the public columns that come with it: the system message before it, if there is one.
 
     A list of chat messages is a question if it is one user message with at most one system message before it. Raises
     `BadRow` for anything else.
@@ -99,7 +101,20 @@ def question_in(value: Any, column: str) -> tuple[str, str | None]:
             raise BadRow(
                 f"column {column!r} holds a lone surrogate, which no text encoding can hold: {text!r:.80}; take it out"
             )
-    return value, system
+    return value, {} if system is None else {SYSTEM_MESSAGE: system}
+
+
+def conversation_in(value: Any, column: str) -> tuple[str, Columns]:
+    """The first question of a written conversation, and the public column with all its messages. Raises `BadRow` for
+    anything but a list of messages with roles, of which the user says one as text."""
+    messages = cast(list[Any], value) if isinstance(value, list) else []
+    if not messages or not all(isinstance(each, Mapping) and isinstance(each.get("role"), str) for each in messages):
+        raise BadRow(f"column {column!r} holds no conversation: {value!r:.80}; it is a list of messages with roles")
+    asked = next((message.get("content") for message in messages if message["role"] == "user"), None)
+    if not isinstance(asked, str):
+        raise BadRow(f"column {column!r} holds a conversation in which the user asks {asked!r:.80}, which is no text")
+    question, _ = question_in(asked, f"{column}.content")
+    return question, {CONVERSATION: plain(messages, column)}
 
 
 def _spoken(messages: list[Any], column: str) -> tuple[str | None, str]:

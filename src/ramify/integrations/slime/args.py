@@ -23,7 +23,8 @@ rows more weight."""
 CONFIG_VARIABLE: Final = "RAMIFY_CONFIG"
 """Environment variable with the path of the TOML file, used if the arguments name none."""
 
-REFUSED: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
+Refusals = tuple[tuple[str, tuple[object, ...], str], ...]
+REFUSED: Final[Refusals] = (
     ("apply_chat_template", (False, None), "the format of the TOML renders questions; leave it out"),
     (
         "group_rm",
@@ -41,6 +42,36 @@ REFUSED: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
     ("use_critic", (False, None), "trees give per-token advantages, which a critic would read as rewards"),
 )
 """Argument, its allowed values, and why other values are not supported."""
+
+_NO_TIMES = "every question is answered, and a set takes as long as it takes; leave it out"
+_NO_SOURCES = "questions are rendered by the format and judged by custom_rm_path, rm_type or the TOML's judges"
+EVAL_REFUSED: Final[Refusals] = (
+    ("eval_max_prompt_len", (None,), "every question is answered; leave long ones out of the file"),
+    ("eval_min_new_tokens", (None, 0), "engines are not asked for a least length; leave it out"),
+)
+"""The same for arguments of evaluations."""
+SET_REFUSED: Final[Refusals] = (
+    ("stop", (None, [], ""), "the format decides what ends a turn; set format_options in the TOML"),
+    ("stop_token_ids", (None, []), "the format decides what ends a turn; set format_options in the TOML"),
+    ("min_new_tokens", (None, 0), "engines are not asked for a least length; leave it out"),
+    ("repetition_penalty", (None, 1, 1.0), "engines sample by temperature, top_p and top_k; leave it out"),
+    ("skip_special_tokens", (None, False), "responses are decoded from their ids, control tokens included"),
+    ("no_stop_trim", (None, True), "the word that ends a turn belongs to the response"),
+    ("apply_chat_template", (False, None), "the format of the TOML renders questions; leave it out"),
+    ("multimodal_keys", (None,), "questions are text"),
+    ("custom_generate_function_path", (None,), "chains are grown for each question; leave it out"),
+    ("app_service", (None,), "chains are sampled by the trainer's engines or the TOML's"),
+    ("eval_task_timeout", (None,), _NO_TIMES),
+    ("min_eval_samples", (None,), _NO_TIMES),
+    ("eval_early_stop_remaining", (None,), _NO_TIMES),
+    ("eval_early_stop_idle_timeout", (None,), _NO_TIMES),
+    ("message_processor", (None,), _NO_SOURCES),
+    ("reward_model", (None,), _NO_SOURCES),
+    ("remote_environment", (None,), _NO_SOURCES),
+)
+"""The same for fields of a set of `--eval-config` (THUDM/slime slime/utils/eval_config.py `EvalDatasetConfig`)."""
+OURS: Final = "ramify.integrations.slime."
+"""Dotted paths of our functions begin so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +121,10 @@ class SlimeArgs:
 
     @classmethod
     def of(cls, args: Any) -> "SlimeArgs":
-        """Read a trainer's arguments. Raises `ConfigError`."""
-        _refuse(args)
+        """Read a trainer's arguments. Raises `ConfigError`, also for evaluation sets that our function would answer."""
+        _refuse(args, REFUSED)
+        if (said_of(args, "eval_function_path") or OURS).startswith(OURS):
+            refuse_sets(args)
         said = cls(
             config=_config(args),
             num_samples=said_of(args, "n_samples_per_prompt"),
@@ -152,8 +185,20 @@ def _router(args: Any) -> str | None:
     return None if ip is None or port is None else f"http://{ip}:{port}"
 
 
-def _refuse(args: Any) -> None:
-    for name, allowed, why in REFUSED:
+def refuse_sets(args: Any) -> None:
+    """Raise `ConfigError` for evaluation sets that would be answered in another way than they say."""
+    named = said_of(args, "eval_datasets") or ()
+    if named:
+        _refuse(args, EVAL_REFUSED)
+    for dataset in named:
+        for name, allowed, why in SET_REFUSED:
+            if (value := said_of(dataset, name)) not in allowed:
+                where = f"set {said_of(dataset, 'name')!r} of --eval-config"
+                raise ConfigError(f"{where}: {name} = {value!r} is not supported: {why}")
+
+
+def _refuse(args: Any, refused: Refusals) -> None:
+    for name, allowed, why in refused:
         if (value := said_of(args, name)) not in allowed:
             flag = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{flag} = {value!r} is not supported: {why}")

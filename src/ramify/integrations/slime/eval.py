@@ -5,14 +5,14 @@ left out of its set and counted: a failure is not a reward of 0.
 """
 
 import copy
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ExportError
-from ramify.integrations.slime.args import SlimeArgs, checked_size, said_of
+from ramify.integrations.slime.args import SlimeArgs, checked_size, refuse_sets, said_of
 from ramify.integrations.slime.background_loop import trainer
 from ramify.integrations.slime.batch import GroupsFailed, rows_for
 from ramify.integrations.slime.config import EvalSampling, evaluation_config, training_config
@@ -49,6 +49,7 @@ class SlimeEvalResult:
 async def evaluated(given_args: Any, rollout_id: int, source: Any) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """(set -> rewards, truncated and samples; metrics). Raises `GroupsFailed` if no question of a set was answered."""
     args = SlimeArgs.of(given_args)
+    refuse_sets(given_args)
     config = training_config(args)
     data: dict[str, dict[str, Any]] = {}
     metrics: dict[str, Any] = {}
@@ -65,7 +66,8 @@ def eval_sets(given_args: Any, args: SlimeArgs, source: Any, num_prompts: int) -
     named = said_of(given_args, "eval_datasets")
     if named is None and not hasattr(given_args, "eval_datasets"):
         groups = source.get_samples(args.num_groups or num_prompts)
-        return [EvalSet(OF_SOURCE, groups, EvalSampling(num_samples=checked_size(groups, None)), args)]
+        judged = replace(args, reward_key=args.eval_reward_key)
+        return [EvalSet(OF_SOURCE, groups, EvalSampling(num_samples=checked_size(groups, None)), judged)]
     return [_named(dataset, given_args, args) for dataset in named or ()]
 
 
@@ -91,7 +93,8 @@ def _questions(dataset: Any, given_args: Any) -> list[Any]:
         data = DataConfig(path=dataset.path, question=_column(dataset, "input_key", "text"), answer=dataset.label_key)
         problems, _ = read_problems(data)
         return [
-            Sample(prompt=each.question, label=each.secret.get(ANSWER), metadata=dict(each.public)) for each in problems
+            Sample(prompt=each.question, label=each.secret.get(ANSWER), metadata=_metadata(dataset, each.public))
+            for each in problems
         ]
     read = import_module(f"{package}.utils.data").Dataset(
         dataset.path,
@@ -107,6 +110,16 @@ def _questions(dataset: Any, given_args: Any) -> list[Any]:
         sample.metadata = dataset.inject_metadata(sample.metadata)
         sample.custom_rm_path = dataset.custom_rm_path
     return read.samples
+
+
+def _metadata(dataset: Any, public: Mapping[str, Any]) -> dict[str, Any]:
+    """A question's metadata with what its set puts there (THUDM/slime `EvalDatasetConfig.inject_metadata`)."""
+    rm_type = said_of(dataset, "rm_type")
+    return {
+        **public,
+        **({} if rm_type is None else {"rm_type": rm_type}),
+        **(said_of(dataset, "metadata_overrides") or {}),
+    }
 
 
 def _column(dataset: Any, name: str, otherwise: str) -> str:

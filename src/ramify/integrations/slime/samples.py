@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ramify.core.codec import Codec
-from ramify.core.errors import ConfigError, ExportError
+from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
 from ramify.integrations.slime.rewards import ASKED, RewardRequest
 from ramify.judges.exact import ANSWER
@@ -21,8 +21,6 @@ FILLED: Final = (
     "tokens", "response", "response_length", "loss_mask", "rollout_log_probs", "weight_versions", "train_metadata"
 )  # fmt: skip
 """Attributes that are copied from a row's sample unchanged."""
-UNREPLAYED: Final = ("rollout_routed_experts", "rollout_top_p_token_ids", "multimodal_train_inputs")
-"""Attributes that samples of other rollout functions may carry, and ours never do."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,20 +97,8 @@ def _reward(leaf: Sample, reward_key: str | None) -> Any:
 
 
 def plain_samples(batch: Sequence[Any]) -> list[Sample]:
-    """A trainer's samples as ours. Raises `ExportError` if they carry data that cannot be converted."""
-    made: list[Sample] = []
-    for sample in batch:
-        if isinstance(sample, Sample):
-            made.append(sample)
-            continue
-        carried = [name for name in UNREPLAYED if getattr(sample, name, None) is not None]
-        if carried:
-            raise ExportError(
-                f"sample {sample.index} carries {', '.join(carried)}, which this converter does not hand on; leave "
-                "--custom-convert-samples-to-train-data-path out for such samples"
-            )
-        made.append(Sample.from_dict(sample.to_dict()))
-    return made
+    """A trainer's samples as ours."""
+    return [sample if isinstance(sample, Sample) else Sample.from_dict(sample.to_dict()) for sample in batch]
 
 
 def _name(sample: Any, number: int) -> str:
