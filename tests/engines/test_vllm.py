@@ -83,6 +83,14 @@ async def test_the_route_that_speaks_ids_alone_is_taken_where_it_is() -> None:
             await vllm.connect()
 
 
+async def test_top_logprobs_are_asked_for_up_to_a_limit() -> None:
+    async with engine(FakeVllm(), max_topk=0) as vllm:
+        await vllm.connect()
+        assert vllm.capabilities.max_topk == 0 and vllm.capabilities.logprobs == "raw"
+    with pytest.raises(ConfigError, match="max_topk = -1: 0 or more"):
+        Vllm(FOLDER, base_url="http://127.0.0.1:1", max_topk=-1)
+
+
 async def test_another_model_is_refused_with_both_names() -> None:
     async with engine(FakeVllm(), model="org/other", tokenizer=FOLDER) as vllm:
         with pytest.raises(ConfigError, match="runs 'builtin', not 'org/other'"):

@@ -62,6 +62,9 @@ class Served(ABC):
     served_name: str | None = None
     """The server's name of the model, if the model's folder has another path on the server."""
     logprobs_mode: LogprobKind = "raw"
+    max_topk: int | None = None
+    """Most top logprobs that are asked for with a token; 0 = none, and steps have no entropy. None = as many as the
+    server gives."""
     silent_s: float = 30.0
     """Seconds without a token before the server is checked."""
     max_in_flight: int = 256
@@ -72,6 +75,8 @@ class Served(ABC):
     def __post_init__(self) -> None:
         kind = self.kind
         name = kind.capabilities.name
+        if self.max_topk is not None and self.max_topk < 0:
+            raise ConfigError(f"engine {name!r}: max_topk = {self.max_topk!r}: 0 or more top logprobs")
         if self.base_url is None:
             raise ConfigError(f"engine {name!r} needs the address of its server: engine.base_url = {kind.example!r}")
         self._known = ServedModel.of(name, self.model, tokenizer=self.tokenizer, served_name=self.served_name)
@@ -134,6 +139,9 @@ class Served(ABC):
         if self._is_met and self._weights.are_broken:
             return  # it is paused and samples no token
         terms = await self._meet()
+        if self.max_topk is not None:
+            given = terms.capabilities
+            terms = replace(terms, capabilities=replace(given, max_topk=min(given.max_topk, self.max_topk)))
         self._exchange.terms, self._weights.naming = terms, terms.naming
         self._weights.forget()
         self._is_met = True
