@@ -195,6 +195,8 @@ class WebServer:
         except self._web.HTTPException as error:
             known = " and ".join(f"{method} {path}" for method, path in self._routes)
             return self.refused(error.status, f"{request.method} {request.path}: {error.reason}; {known} are served")
+        except ConnectionError:
+            raise  # The client is gone: there is nobody to tell.
         except Exception as error:  # noqa: BLE001 - the boundary: what a handler raises is the answer to one request
             return self.refused(500, f"{self._failed}: {error_text(error)}")
         finally:

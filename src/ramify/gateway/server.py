@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ramify.core.errors import ConfigError
+from ramify.edge.error_text import error_text
 from ramify.edge.web_server import Handler, WebLimits, WebServer
 from ramify.gateway.api_error import ApiError, error_body
 from ramify.gateway.chat_request import ChatRequest, chat_request
 from ramify.gateway.clients import KEYS_ENV, Client, ClientLimits, Clients
 from ramify.gateway.completion import Completion, completion, usage
 from ramify.gateway.offers import Offer
-from ramify.gateway.request_run import Growing, GrownTree, RequestRun
+from ramify.gateway.request_run import Growing, RequestRun
 from ramify.gateway.tailored import RequestLimits, planting
-from ramify.runner.prepared import Prepared
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -152,7 +152,9 @@ class Gateway:
             async with self._growing(offer, asked, client) as growing:
                 if asked.is_stream:
                     return await self._streamed(request, offer, asked, growing)
-                found = _completed(await growing.done, growing.planting.prepared, offer, asked)
+                # Waited for and not awaited: whoever is cancelled must not cancel the tree's own result.
+                await asyncio.wait([growing.done])
+                found = _completed(growing, offer, asked)
                 return self._server.said(found.as_dict(), headers=_headers(growing))
 
     @asynccontextmanager
@@ -170,7 +172,8 @@ class Gateway:
     async def _streamed(
         self, request: "web.Request", offer: Offer, asked: ChatRequest, growing: Growing
     ) -> "web.StreamResponse":
-        """The answer as server-sent events. An error behind the first comment is an event too."""
+        """The answer as server-sent events. An error behind the first comment is an event too. A client that is gone
+        is written to no more."""
         from aiohttp import web
 
         response = web.StreamResponse(headers={**STREAM_HEADERS, **_headers(growing)})
@@ -179,18 +182,11 @@ class Gateway:
                 await response.prepare(request)
             said = f": progress {growing.num_steps} steps, {growing.num_tokens} tokens\n\n"
             await response.write(said.encode())
-        try:
-            found = _completed(growing.done.result(), growing.planting.prepared, offer, asked)
-        except ApiError as error:
-            if not response.prepared:
-                raise
-            await response.write(_event(error.as_dict()))
-        else:
-            if not response.prepared:
-                await response.prepare(request)
-            for chunk in found.chunks(with_usage=asked.wants_usage):
-                await response.write(_event(chunk))
-        await response.write(b"data: [DONE]\n\n")
+        events = _events(growing, offer, asked, may_raise=not response.prepared)
+        if not response.prepared:
+            await response.prepare(request)
+        for event in events:
+            await response.write(event)
         await response.write_eof()
         return response
 
@@ -203,8 +199,26 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _completed(grown: GrownTree, prepared: Prepared, offer: Offer, asked: ChatRequest) -> Completion:
-    return completion(grown, prepared.answering, model=asked.model, n=asked.n, is_sample=offer.is_sample)
+def _completed(growing: Growing, offer: Offer, asked: ChatRequest) -> Completion:
+    """The answer of a tree that has ended. Raises `ApiError` if there is none. Boundary to the format that reads it."""
+    answering = growing.planting.prepared.answering
+    try:
+        return completion(growing.done.result(), answering, model=asked.model, n=asked.n, is_sample=offer.is_sample)
+    except ApiError:
+        raise
+    except Exception as error:
+        raise ApiError(500, f"the answer cannot be read: {error_text(error)}", code="unreadable") from error
+
+
+def _events(growing: Growing, offer: Offer, asked: ChatRequest, *, may_raise: bool) -> list[bytes]:
+    """The events of a finished tree: its answer, or why there is none, which may be raised instead."""
+    try:
+        chunks = list(_completed(growing, offer, asked).chunks(with_usage=asked.wants_usage))
+    except ApiError as error:
+        if may_raise:
+            raise
+        chunks = [error.as_dict()]
+    return [*map(_event, chunks), b"data: [DONE]\n\n"]
 
 
 def _num_sampled(growing: Growing) -> int:
