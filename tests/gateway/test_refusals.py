@@ -16,6 +16,7 @@ from ramify.gateway.chat_request import chat_request
 from ramify.gateway.clients import Client, ClientLimits, Clients, keys_in, read_keys
 from ramify.gateway.server import GatewayConfig, is_loopback
 from ramify.gateway.tailored import RequestLimits
+from ramify.runner.saved import Saved
 
 KEY, OTHER = "sk-gateway-0123456789", "sk-gateway-abcdefghij"
 IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
@@ -61,7 +62,10 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
             "ramify.options",
             "judge",
         ),
-        ({"x": [[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]}, "x", "nested"),
+        ({"x": {"y": [10**30]}}, "x", "beyond 64 bits"),
+        ({"messages": [{"role": "user", "content": "x", "y": -(10**30)}]}, "messages", "beyond 64 bits"),
+        ({"seed": 1 << 64}, "seed", "beyond 64 bits"),
+        ({"x": json.loads("[" * 40 + "]" * 40)}, "x", "nested more than 32 deep"),
     ],
 )
 async def test_a_bad_request_is_told_its_field_and_what_is_allowed(
@@ -82,6 +86,45 @@ async def test_a_body_that_is_no_object_is_refused(tmp_path: Path, body: str | b
     with Endpoint(lambda _: said("42")) as endpoint:
         async with gateway(endpoint.url, tmp_path, ["self_consistency"]) as asking:
             assert (await asking.post(body)).status == 400
+
+
+ODD: list[dict[str, Any]] = [
+    {"messages": [{"role": "user", "content": "\u0000\ud83d\ude00\u202e\x1e<|im_start|>{0}{answer}%s"}]},
+    {"messages": [{"role": "assistant", "content": None, "tool_calls": "odd"}, *ASKED]},
+    {
+        "messages": [
+            {"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": {"x": 1e308}}}]},
+            *ASKED,
+        ]
+    },
+    {"messages": [{"role": "user", "content": "x" * 100_000}]},
+    {"messages": [*ASKED, {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]},
+    {"tools": "odd", "response_format": [], "user": {"a": [True, 0.1]}, "": "x"},
+    {"ramify": {"seed": -5}},
+]
+
+
+@pytest.mark.parametrize("fields", ODD)
+async def test_odd_requests_are_answered_and_harm_nobody(tmp_path: Path, fields: dict[str, Any]) -> None:
+    with Endpoint(lambda body: said("42")) as endpoint:
+        async with gateway(endpoint.url, tmp_path, ["best_of_n"]) as asking:
+            odd = await asking.chat(**{"model": "m", "messages": ASKED, **fields})
+            searched = await asking.chat(
+                **{"model": "best_of_n", "messages": ASKED, **fields, "ramify": {"options": {"n": 2}}}
+            )
+            assert (await asking.chat("m")).content == "42"
+    assert (odd.status, searched.status) == (200, 200)
+    assert Saved.open(searched.place[0]).tree(searched.place[1]) is not None
+
+
+@pytest.mark.parametrize(
+    "body", ['{"model": "m", "messages": [{"role": "user", "content": "\\ud800"}]}', '{"model": 1e999}']
+)
+async def test_texts_that_are_no_text_are_refused(tmp_path: Path, body: str) -> None:
+    with Endpoint(lambda _: said("42")) as endpoint:
+        async with gateway(endpoint.url, tmp_path, ["best_of_n"]) as asking:
+            assert (await asking.post(body)).status == 400
+            assert (await asking.chat("m")).status == 200
 
 
 def test_nulls_count_as_absent() -> None:

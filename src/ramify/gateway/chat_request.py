@@ -21,8 +21,9 @@ ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 MAX_MESSAGES: Final = 4096
 MAX_CHOICES: Final = 128
 """OpenAI's limit on `n`."""
-MAX_DEPTH: Final = 24
-"""Most nesting of a message or of a field that is passed on; the store takes 64."""
+MAX_DEPTH: Final = 32
+"""Most nesting of a field; the store takes 64."""
+MAX_WHOLE: Final = 1 << 63
 HERE: Final = frozenset(
     {"model", "messages", "n", "stream", "stream_options", "seed", "max_tokens", "max_completion_tokens", "temperature"}
     | {"top_p", "top_k", "ramify"}
@@ -74,6 +75,7 @@ def chat_request(body: bytes | bytearray) -> ChatRequest:
         raise bad_request(f"the body is {_kind(values)}; an object with model and messages is needed")
     given = {name: value for name, value in values.items() if value is not None}
     _refuse(given)
+    _check_values(given)
     extra = _typed(given, "ramify", dict) or {}
     if unknown := sorted(set(extra) - {*RAMIFY, "seed"}):
         said = nearest(unknown[0], [*RAMIFY, "seed"])
@@ -101,9 +103,21 @@ def _refuse(given: Json) -> None:
             raise bad_request(f"{name} is refused: {why}", name)
     if "audio" in (given.get("modalities") or ()):
         raise bad_request("modalities: only text is answered", "modalities")
+
+
+def _check_values(given: Json) -> None:
+    """Refuse what could not be recorded: deep nesting, and whole numbers beyond 64 bits."""
     for name, value in given.items():
-        if name not in ("messages", "ramify") and _depth(value) > MAX_DEPTH:
-            raise bad_request(f"{name} is nested more than {MAX_DEPTH} deep", name)
+        level, depth = [value], 0
+        while level:
+            if any(isinstance(item, int) and not -MAX_WHOLE <= item < MAX_WHOLE for item in level):
+                raise bad_request(f"{name} holds a whole number beyond 64 bits", name)
+            inner = [
+                item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)
+            ]
+            level, depth = [each for items in inner for each in items], depth + bool(inner)
+            if depth > MAX_DEPTH:
+                raise bad_request(f"{name} is nested more than {MAX_DEPTH} deep", name)
 
 
 def _model(given: Json) -> str:
@@ -152,8 +166,6 @@ def _budget(given: Any) -> dict[str, float]:
 def _options(given: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise bad_request(f"ramify.options is {_kind(given)}; an object such as {{'n': 8}} is needed", "ramify.options")
-    if _depth(given) > MAX_DEPTH:
-        raise bad_request(f"ramify.options is nested more than {MAX_DEPTH} deep", "ramify.options")
     return cast("dict[str, Any]", given)
 
 
@@ -176,8 +188,6 @@ def _check_message(message: Any, path: str) -> None:
     role, content = message.get("role"), message.get("content")
     if role not in ROLES:
         raise bad_request(f"{path}.role = {role!r:.80}; allowed are {', '.join(ROLES)}", f"{path}.role")
-    if _depth(message) > MAX_DEPTH:
-        raise bad_request(f"{path} is nested more than {MAX_DEPTH} deep", path)
     if isinstance(content, list):
         for place, part in enumerate(cast("list[Any]", content)):
             _check_part(part, f"{path}.content[{place}]")
@@ -215,15 +225,3 @@ def _whole(given: Json, name: str, low: int, high: int) -> int | None:
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number"}
     return "null" if value is None else names.get(type(value), "a number")
-
-
-def _depth(value: Any) -> int:
-    """Levels of lists and objects."""
-    level, depth = [value], 0
-    while level and depth <= MAX_DEPTH:
-        below = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
-        level = [each for items in below for each in items]
-        depth += bool(below)
-        if not below:
-            break
-    return depth

@@ -65,13 +65,13 @@ def completion(grown: GrownTree, answering: Answering, *, model: str, n: int, is
     if not nodes:
         raise why_none(grown)
     choices = [_choice(tree, node, answers, answering) for node in nodes[:n]]
-    return Completion(model, choices, usage(tree), _told(grown, answers))
+    return Completion(model, choices, usage(grown.spent), _told(grown, answers))
 
 
-def usage(tree: Tree) -> dict[str, Any]:
-    """What the whole tree used, in OpenAI's words."""
+def usage(spent: Mapping[str, Spend]) -> dict[str, Any]:
+    """What the roles of a tree used together, in OpenAI's words."""
     total = Spend()
-    for spend in tree.spent().values():
+    for spend in spent.values():
         total.add(spend)
     prompt = total.prefill_cached + total.prefill_uncached
     return {
@@ -142,7 +142,7 @@ def _told(grown: GrownTree, answers: Answers) -> dict[str, Any]:
         "candidates": answers.num_candidates,
         "votes": None if solution is None else solution.num_votes,
         "score": None if solution is None else solution.score,
-        "spent": {role: _nonzero(spend) for role, spend in grown.tree.spent().items()},
+        "spent": {role: _nonzero(spend) for role, spend in grown.spent.items()},
     }
 
 

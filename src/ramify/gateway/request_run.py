@@ -6,19 +6,21 @@ goes on with the next request. If a folder cannot be written, the run is over.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from ramify.config.configure import to_toml
-from ramify.core.errors import EnginesDown, RamifyError, StoreError
+from ramify.core.errors import ContractError, EnginesDown, RamifyError, StoreError
+from ramify.core.ledger import Spend
 from ramify.core.tree import Tree
+from ramify.edge.error_text import error_text
 from ramify.gateway.api_error import ApiError
 from ramify.gateway.offers import Offer, Offers
 from ramify.gateway.tailored import Planting
 from ramify.runner.deadline import finished
-from ramify.runner.events import EngineFault, Event, StepGrown, TreeClosed, TreeOpened
+from ramify.runner.events import EngineFault, Event, OutcomeTold, StepGrown, TreeClosed, TreeOpened
 from ramify.runner.folder import with_inputs
 from ramify.runner.log import RunLog
 from ramify.runner.permission import signed
@@ -35,6 +37,8 @@ class GrownTree:
     index: int
     tree: Tree
     reason: str
+    spent: Mapping[str, Spend]
+    """What it billed, by role."""
     folder: Path
     """The run folder that has it."""
     fault: EngineFault | None = None
@@ -156,14 +160,14 @@ class RequestRun:
         return self._folders[offer.folder]
 
     async def _grow_all(self) -> None:
-        """Grow until this is cancelled. Boundary: an error of the run is told to those who wait."""
+        """Grow until this is cancelled. Boundary: an error of the run is told to those who wait, and ends it."""
         while True:
             try:
                 await self._run.grow_each(self._seedlings(), [self._record, self._hear], keep_up=self._room)
             except EnginesDown as error:
                 self._fail(ApiError(503, str(error), code="engines_down", retry_after_s=30.0))
-            except RamifyError as error:
-                self.fault = error
+            except Exception as error:  # noqa: BLE001 - the boundary
+                self.fault = error if isinstance(error, RamifyError) else ContractError(error_text(error))
                 self.over.set()
                 self._fail(ApiError(500, f"the gateway cannot grow trees any more: {error}", code="over"), is_all=True)
                 return
@@ -185,7 +189,8 @@ class RequestRun:
         growing = self._growing.get(_tree_of(event))
         if growing is not None:
             growing.offer.recorder.observe(event)
-            growing.offer.log.observe(event)
+            if isinstance(event, EngineFault | OutcomeTold):  # Phases of every request would only fill the log.
+                growing.offer.log.observe(event)
 
     def _hear(self, event: Event) -> None:
         growing = self._growing.get(_tree_of(event))
@@ -202,7 +207,7 @@ class RequestRun:
             case TreeClosed(index, tree, reason):
                 del self._growing[index]
                 if not growing.done.done():
-                    grown = GrownTree(index, tree, reason, growing.offer.path, growing.fault)
+                    grown = GrownTree(index, tree, reason, event.spent, growing.offer.path, growing.fault)
                     growing.done.set_result(grown)
             case _:
                 pass

@@ -21,7 +21,7 @@ from ramify.edge.web_server import Handler, WebLimits, WebServer
 from ramify.gateway.api_error import ApiError, error_body
 from ramify.gateway.chat_request import ChatRequest, chat_request
 from ramify.gateway.clients import KEYS_ENV, Client, ClientLimits, Clients
-from ramify.gateway.completion import Completion, completion, usage
+from ramify.gateway.completion import Completion, completion
 from ramify.gateway.offers import Offer
 from ramify.gateway.request_run import Growing, RequestRun
 from ramify.gateway.tailored import RequestLimits, planting
@@ -224,7 +224,7 @@ def _events(growing: Growing, offer: Offer, asked: ChatRequest, *, may_raise: bo
 def _num_sampled(growing: Growing) -> int:
     """Tokens sampled for a request: of a finished tree all, otherwise those of its finished steps."""
     if growing.done.done() and growing.done.exception() is None:
-        return usage(growing.done.result().tree)["completion_tokens"]
+        return sum(spend.decode for spend in growing.done.result().spent.values())
     return growing.num_tokens
 
 

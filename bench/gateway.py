@@ -1,0 +1,143 @@
+"""What a gateway adds to a request: one sample through `ramify gateway` against the same endpoint asked directly.
+
+The endpoint, the gateway and the client are three processes. Each round asks the endpoint directly, then the gateway,
+`--requests` times with 1, 64 or 256 requests in flight. The endpoint answers at once (the most that the gateway can
+carry), or after 0.2 s (what a client feels). Figures are medians of the rounds:
+
+- `direct ms`, `gateway ms`: the median time of a request,
+- `added ms`: their difference (less is better),
+- `direct /s`, `gateway /s`: requests a second (more is better).
+
+Run: python bench/gateway.py [--requests N] [--rounds N] [--smoke]
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+IN_FLIGHT: Final = (1, 64, 256)
+ANSWER_S: Final = (0.0, 0.2)
+BODY: Final = json.dumps({"model": "m", "messages": [{"role": "user", "content": "What is 6 times 7?"}]}).encode()
+HEADERS: Final = {"Content-Type": "application/json"}
+SERVER: Final = """
+import asyncio, json, sys
+ANSWER_S = float(sys.argv[1])
+MESSAGE = {"role": "assistant", "content": "The answer is 42."}
+REPLY = json.dumps({"id": "c", "object": "chat.completion", "model": "m", "choices": [
+    {"index": 0, "message": MESSAGE, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 12, "completion_tokens": 6, "total_tokens": 18}}).encode()
+LIST = json.dumps({"object": "list", "data": [{"id": "m"}]}).encode()
+
+class Connection(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport, self.buffer = transport, b""
+    def data_received(self, data):
+        self.buffer += data
+        while (end := self.buffer.find(b"\\r\\n\\r\\n")) >= 0:
+            head = self.buffer[:end].lower()
+            place = head.find(b"content-length:")
+            length = int(head[place + 15:].split(b"\\r\\n")[0]) if place >= 0 else 0
+            if len(self.buffer) < end + 4 + length:
+                return
+            self.buffer = self.buffer[end + 4 + length:]
+            body = LIST if head.startswith(b"get") else REPLY
+            head = b"HTTP/1.1 200 OK\\r\\nContent-Type: application/json\\r\\nContent-Length: %d\\r\\n\\r\\n"
+            asyncio.get_running_loop().call_later(ANSWER_S, self.transport.write, head % len(body) + body)
+
+async def main():
+    server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0, backlog=1024)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def process(*command: str) -> Iterator[str]:
+    """A server in a process of its own, and the address that it prints."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as started:
+        try:
+            assert started.stdout is not None
+            yield started.stdout.readline().strip()
+        finally:
+            started.terminate()
+            started.wait(30)
+
+
+async def times(url: str, *, num_requests: int, in_flight: int) -> tuple[float, float]:
+    """The median time of a request in ms, and requests a second."""
+    waiting = iter(range(num_requests))
+    taken: list[float] = []
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
+    async with aiohttp.ClientSession(connector=connector) as session:
+
+        async def one() -> None:
+            began = time.perf_counter()
+            async with session.post(f"{url}/chat/completions", data=BODY, headers=HEADERS) as response:
+                answer = await response.json()
+            assert answer["choices"][0]["message"]["content"] == "The answer is 42.", answer
+            taken.append(time.perf_counter() - began)
+
+        async def worker() -> None:
+            for _ in waiting:
+                await one()
+
+        await asyncio.gather(*(one() for _ in range(in_flight)))  # connections are opened
+        taken.clear()
+        began = time.perf_counter()
+        await asyncio.gather(*(worker() for _ in range(in_flight)))
+        seconds = time.perf_counter() - began
+    return 1000 * statistics.median(taken), len(taken) / seconds
+
+
+def row(direct: str, gateway: str, *, in_flight: int, num_requests: int, num_rounds: int) -> str:
+    rounds = [
+        [asyncio.run(times(url, num_requests=num_requests, in_flight=in_flight)) for url in (direct, gateway)]
+        for _ in range(num_rounds)
+    ]
+    (direct_ms, direct_s), (gateway_ms, gateway_s) = (
+        tuple(statistics.median(one[side][figure] for one in rounds) for figure in (0, 1)) for side in (0, 1)
+    )
+    return (
+        f"| {in_flight} | {direct_ms:.1f} | {gateway_ms:.1f} | {gateway_ms - direct_ms:.1f} | {direct_s:.0f} | "
+        f"{gateway_s:.0f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--requests", type=int, default=1500, help="requests of a measurement (default 1500)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, of which the median is taken (default 5)")
+    parser.add_argument("--smoke", action="store_true", help="a few requests, to see that everything runs")
+    options = parser.parse_args()
+    num_requests, num_rounds = (40, 1) if options.smoke else (options.requests, options.rounds)
+    for answer_s in ANSWER_S:
+        print(f"\nThe endpoint answers {'at once' if not answer_s else f'after {answer_s:g} s'}:\n")
+        print("| in flight | direct ms | gateway ms | added ms | direct /s | gateway /s |")
+        print("|---|---|---|---|---|---|")
+        with tempfile.TemporaryDirectory() as folder, process(sys.executable, "-c", SERVER, str(answer_s)) as direct:
+            flags = ["--engine", "openai", "--model", "m", "--base-url", direct, "--preset", "self_consistency"]
+            out = ["--out", str(Path(folder) / "runs"), "--max-in-flight", "1024", "-q"]
+            with process(sys.executable, "-m", "ramify.cli.main", "gateway", *flags, *out) as gateway:
+                for in_flight in IN_FLIGHT[: 2 if options.smoke else 3]:
+                    number = max(in_flight, num_requests if in_flight > 1 or not answer_s else num_requests // 20)
+                    print(
+                        row(direct, gateway, in_flight=in_flight, num_requests=number, num_rounds=num_rounds),
+                        flush=True,
+                    )
+
+
+if __name__ == "__main__":
+    main()
