@@ -6,7 +6,8 @@ carry), or after 0.2 s (what a client feels). Figures are medians of the rounds:
 
 - `direct ms`, `gateway ms`: the median time of a request,
 - `added ms`: their difference (less is better),
-- `direct /s`, `gateway /s`: requests a second (more is better).
+- `direct /s`, `gateway /s`: requests a second (more is better),
+- `CPU ms`: CPU time of the gateway a request (less is better), which other load on the machine hardly changes.
 
 Run: python bench/gateway.py [--requests N] [--rounds N] [--smoke]
 """
@@ -14,6 +15,7 @@ Run: python bench/gateway.py [--requests N] [--rounds N] [--smoke]
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -21,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -65,15 +68,21 @@ asyncio.run(main())
 
 
 @contextmanager
-def process(*command: str) -> Iterator[str]:
-    """A server in a process of its own, and the address that it prints."""
+def process(*command: str) -> Iterator[tuple[str, int]]:
+    """A server in a process of its own: the address that it prints, and its number."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as started:
         try:
             assert started.stdout is not None
-            yield started.stdout.readline().strip()
+            yield started.stdout.readline().strip(), started.pid
         finally:
             started.terminate()
             started.wait(30)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process so far (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def times(url: str, *, num_requests: int, in_flight: int) -> tuple[float, float]:
@@ -102,18 +111,37 @@ async def times(url: str, *, num_requests: int, in_flight: int) -> tuple[float, 
     return 1000 * statistics.median(taken), len(taken) / seconds
 
 
-def row(direct: str, gateway: str, *, in_flight: int, num_requests: int, num_rounds: int) -> str:
-    rounds = [
-        [asyncio.run(times(url, num_requests=num_requests, in_flight=in_flight)) for url in (direct, gateway)]
-        for _ in range(num_rounds)
-    ]
-    (direct_ms, direct_s), (gateway_ms, gateway_s) = (
-        tuple(statistics.median(one[side][figure] for one in rounds) for figure in (0, 1)) for side in (0, 1)
-    )
-    return (
-        f"| {in_flight} | {direct_ms:.1f} | {gateway_ms:.1f} | {gateway_ms - direct_ms:.1f} | {direct_s:.0f} | "
-        f"{gateway_s:.0f} |"
-    )
+@dataclass(frozen=True)
+class Served:
+    """What is asked."""
+
+    direct: str
+    gateway: str
+    pid: int
+    """Of the gateway."""
+
+
+def row(served: Served, *, in_flight: int, num_requests: int, num_rounds: int) -> str:
+    rounds: list[tuple[float, ...]] = []
+    for _ in range(num_rounds):
+        direct = asyncio.run(times(served.direct, num_requests=num_requests, in_flight=in_flight))
+        before = cpu_s(served.pid)
+        gateway = asyncio.run(times(served.gateway, num_requests=num_requests, in_flight=in_flight))
+        cpu_ms = 1000 * (cpu_s(served.pid) - before) / (num_requests + in_flight)
+        rounds.append((direct[0], gateway[0], gateway[0] - direct[0], direct[1], gateway[1], cpu_ms))
+    figures = map(statistics.median, zip(*rounds, strict=True))
+    cells = [f"{figure:.0f}" if number in (3, 4) else f"{figure:.1f}" for number, figure in enumerate(figures)]
+    return f"| {' | '.join([str(in_flight), *cells])} |"
+
+
+@contextmanager
+def both(answer_s: float, folder: Path) -> Iterator[Served]:
+    """An endpoint, and a gateway in front of it."""
+    with process(sys.executable, "-c", SERVER, str(answer_s)) as (direct, _):
+        flags = ["--engine", "openai", "--model", "m", "--base-url", direct, "--preset", "self_consistency"]
+        out = ["--out", str(folder / "runs"), "--max-in-flight", "1024", "-q"]
+        with process(sys.executable, "-m", "ramify.cli.main", "gateway", *flags, *out) as (gateway, pid):
+            yield Served(direct, gateway, pid)
 
 
 def main() -> None:
@@ -125,18 +153,12 @@ def main() -> None:
     num_requests, num_rounds = (40, 1) if options.smoke else (options.requests, options.rounds)
     for answer_s in ANSWER_S:
         print(f"\nThe endpoint answers {'at once' if not answer_s else f'after {answer_s:g} s'}:\n")
-        print("| in flight | direct ms | gateway ms | added ms | direct /s | gateway /s |")
-        print("|---|---|---|---|---|---|")
-        with tempfile.TemporaryDirectory() as folder, process(sys.executable, "-c", SERVER, str(answer_s)) as direct:
-            flags = ["--engine", "openai", "--model", "m", "--base-url", direct, "--preset", "self_consistency"]
-            out = ["--out", str(Path(folder) / "runs"), "--max-in-flight", "1024", "-q"]
-            with process(sys.executable, "-m", "ramify.cli.main", "gateway", *flags, *out) as gateway:
-                for in_flight in IN_FLIGHT[: 2 if options.smoke else 3]:
-                    number = max(in_flight, num_requests if in_flight > 1 or not answer_s else num_requests // 20)
-                    print(
-                        row(direct, gateway, in_flight=in_flight, num_requests=number, num_rounds=num_rounds),
-                        flush=True,
-                    )
+        print("| in flight | direct ms | gateway ms | added ms | direct /s | gateway /s | CPU ms |")
+        print("|---|---|---|---|---|---|---|")
+        with tempfile.TemporaryDirectory() as folder, both(answer_s, Path(folder)) as served:
+            for in_flight in IN_FLIGHT[: 2 if options.smoke else 3]:
+                number = max(in_flight, num_requests if in_flight > 1 or not answer_s else num_requests // 20)
+                print(row(served, in_flight=in_flight, num_requests=number, num_rounds=num_rounds), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from tests.engines.endpoint import Endpoint, call, calling, said
-from tests.gateway.gateways import ASKED, gateway
+from tests.engines.models import write_model
+from tests.gateway.gateways import ASKED, gateway, offers
 
+from ramify.formats.chat import Chat
 from ramify.runner.saved import Saved
 
 WEATHER = {"type": "function", "function": {"name": "weather", "strict": True, "parameters": {"type": "object"}}}
@@ -224,3 +226,33 @@ async def test_models_are_listed_and_found_by_name(tmp_path: Path, name: str) ->
     assert [each["id"] for each in listed.body["data"]] == ["m", "self_consistency"]
     assert found.body["id"] == name
     assert health.body == {"status": "ok", "in_flight": 0}
+
+
+async def test_an_engine_of_tokens_gets_the_conversation_by_its_chat_template(tmp_path: Path) -> None:
+    template = Path(__file__).parents[1] / "formats" / "chat_templates" / "trims.jinja"
+    settings = {"format": "chat", "format_options.template": str(template), "format_options.opening": "messages"}
+    talk = [*ASKED, {"role": "assistant", "content": "42"}, {"role": "user", "content": "And 6 times 8?"}]
+    async with gateway(None, tmp_path, ["self_consistency"], **settings) as asking:
+        heard = await asking.chat("self_consistency", talk, max_tokens=4, ramify={"options": {"n": 2}})
+        calls = await asking.chat("builtin", [*talk, {"role": "tool", "content": "48"}])
+    assert heard.status == 200
+    tree = Saved.open(heard.place[0]).tree(heard.place[1])
+    assert tree is not None
+    opening = tree.branch(0).text
+    places = [opening.find(text) for text in ("What is 6 times 7?", "42", "And 6 times 8?")]
+    assert -1 < places[0] < places[1] < places[2]
+    assert (calls.status, calls.error["param"]) == (400, "messages")
+
+
+def test_models_with_chat_templates_are_asked_by_them(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\\n{% endfor %}model:"
+    )
+    settings = {"engine.name": "vllm", "engine.model": str(folder), "engine.base_url": "http://127.0.0.1:9"}
+    served = offers(None, ["mctsr", "best_of_n"], **settings)
+    for offer in served:
+        format = offer.prepared.format
+        assert isinstance(format, Chat) and format.opens_conversations
+    mctsr = served.find("mctsr").prepared.config
+    assert "Here are a request, somebody's answer" in mctsr.actions["rewrite"].template

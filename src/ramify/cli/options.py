@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ramify.core.budgets import BUDGETS
 from ramify.core.errors import ConfigError, nearest
-from ramify.core.limits import BUDGETS
 
 if TYPE_CHECKING:
     from ramify.config.configure import Resolved

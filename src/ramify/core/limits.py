@@ -1,10 +1,7 @@
 """Limits: upper bounds on what a tree or a run may spend. Values only; the `Ledger` holds them."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from types import MappingProxyType
-from typing import Final
 
 from ramify.core.errors import ConfigError
 from ramify.core.prices import PICODOLLARS
@@ -61,17 +58,4 @@ class Limits:
         return Limits(**tighter)  # pyright: ignore[reportArgumentType]
 
 
-BUDGETS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "decode_tokens": "decode",
-        "new_context_tokens": "prefill_uncached",
-        "calls": "engine_calls",
-        "turns": "turns",
-        "leaves": "leaves",
-        "tool_calls": "tool_calls",
-        "judge_calls": "judge_calls",
-        "dollars": "dollars",
-    }
-)
-"""Name of a budget, as users give it -> the limit that it sets."""
 COUNTED_LIMITS = ("leaves", "decode", "prefill_uncached", "engine_calls", "tool_calls", "judge_calls", "turns")

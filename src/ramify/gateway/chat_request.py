@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from ramify.core.budgets import BUDGETS
 from ramify.core.errors import nearest
-from ramify.core.limits import BUDGETS
 from ramify.gateway.api_error import bad_request
 
 T = TypeVar("T")

@@ -1,8 +1,8 @@
 """Offers: what a gateway serves under which name: each search preset that its engine can run, and one sample.
 
-All offers share the engines. A preset that the engine cannot run is not served; the reason is kept. On an engine of
-messages the format is `conversation` unless the user names another, and `best_of_n` is graded by the model itself
-unless the user names a judge.
+All offers share the engines. A preset that the engine cannot run is not served; the reason is kept. Unless the user
+names another format, conversations are read: by `conversation` on an engine of messages, and by `chat` on one of token
+ids whose model has a chat template. `best_of_n` is then graded by the model itself, unless the user names a judge.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +28,8 @@ SAMPLE: Final = "chains"
 SAMPLE_FOLDER: Final = "one-sample"
 AT: Final = "@"
 """Between the name of the model and that of a search."""
+TEMPLATED: Final = frozenset({"local", "sglang", "vllm"})
+"""Engines of token ids whose models have chat templates."""
 NO_LIMIT: Final = 1 << 20
 """Trees in flight that a run allows: the limits of the clients bind earlier."""
 GRADE: Final[Mapping[str, Any]] = {
@@ -143,17 +145,22 @@ def _prepared(resolve: Resolve, name: str, parts: _SharedParts) -> Prepared:
     if name == SAMPLE:
         settings["strategy.options.n"] = 1
     found = resolve(name, settings)
-    if parts.takes_messages:
-        settings |= _spoken(found)
+    if parts.takes_messages or found.config.engine.name in TEMPLATED:
+        settings |= _spoken(found, parts)
         found = resolve(name, {**settings, **_graded(found)})
     config = found.config
     return prepare(config, task=build_task(config), engine=parts.engine, engines=parts.engines, problems=())
 
 
-def _spoken(found: Resolved) -> dict[str, Any]:
+def _spoken(found: Resolved, parts: _SharedParts) -> dict[str, Any]:
     """The settings of a conversation, if the user named no format of their own."""
     if not _is_open(found, "format"):
         return {}
+    if not parts.takes_messages:
+        actions = {f"actions.{name}.{field}": v for name, each in ACTIONS.items() for field, v in each.items()}
+        return {"format": "chat", "format_options.opening": "messages"} | {
+            path: value for path, value in actions.items() if _is_open(found, path)
+        }
     own = [f"actions.{action}.template" for action in ACTIONS if "template" in ACTIONS[action]]
     replaced = [path for path in own if path in found.sources and _is_open(found, path)]
     return {"format": "conversation", **{path: ACTIONS[path.split(".")[1]]["template"] for path in replaced}}

@@ -11,11 +11,13 @@ from typing import Any, Final
 from ramify import plugins
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.action import ActionConfig
+from ramify.core.budgets import BUDGETS
 from ramify.core.errors import ConfigError, ContractError
-from ramify.core.limits import BUDGETS, Limits
+from ramify.core.limits import Limits
 from ramify.core.problem import Problem
 from ramify.core.seeds import tree_seed
 from ramify.core.strategy import SearchStrategy
+from ramify.formats.chat import Chat
 from ramify.formats.conversation import MESSAGES, Conversation, transcript
 from ramify.formats.messages import text_of
 from ramify.gateway.api_error import bad_request
@@ -64,6 +66,8 @@ def planting(offer: Offer, request: ChatRequest, limits: RequestLimits, *, uid: 
     problem = _problem(offer, request, uid)
     seed = None if request.seed is None else tree_seed(request.seed, offer.name)
     _refuse_poor(prepared, problem)
+    if not isinstance(prepared.format, Conversation):
+        _refuse_unopened(prepared, problem)
     return Planting(problem, prepared, seed)
 
 
@@ -75,13 +79,18 @@ def _problem(offer: Offer, request: ChatRequest, uid: str) -> Problem:
         **({"options": dict(request.options)} if request.options else {}),
         **({"budget": dict(request.budget)} if request.budget else {}),
     }
-    if isinstance(offer.prepared.format, Conversation):
+    if _reads_conversations(offer.prepared):
         question = transcript(Problem(uid, "-", public=public))
     else:
         question = next((text_of(each) for each in reversed(request.messages) if each["role"] == "user"), "")
     if not question.strip():
         raise bad_request("messages: there is no text of the user in them", "messages")
     return Problem(uid, question, public=public)
+
+
+def _reads_conversations(prepared: Prepared) -> bool:
+    format = prepared.format
+    return isinstance(format, Conversation) or (isinstance(format, Chat) and format.opens_conversations)
 
 
 def _tailored(offer: Offer, request: ChatRequest, limits: RequestLimits) -> Prepared:
@@ -214,6 +223,14 @@ def _refuse_fields(offer: Offer, request: ChatRequest) -> dict[str, Any]:
             engine = offer.prepared.engine.capabilities.name
             raise bad_request(f"{name}: the engine {engine!r} samples tokens and has no place for it", name)
     return {}
+
+
+def _refuse_unopened(prepared: Prepared, problem: Problem) -> None:
+    """Refuse a conversation that the format cannot open."""
+    try:
+        prepared.format.open(problem)
+    except ConfigError as error:
+        raise bad_request(str(error), "messages") from error
 
 
 def _refuse_poor(prepared: Prepared, problem: Problem) -> None:
