@@ -66,7 +66,7 @@ def test_it_says_where_it_is_makes_24_and_stops_when_it_is_told(tmp_path: Path, 
 def test_the_trees_of_a_killed_gateway_are_shown_and_never_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with process("--preset", "best_of_n", "--out", tmp_path / "runs", "--set", "durability=fsync") as gateway:
+    with process("--preset", "best_of_n", "--out", tmp_path / "runs") as gateway:
         answer = ask(told_url(gateway), QUESTION)
         gateway.kill()
         gateway.wait(30)

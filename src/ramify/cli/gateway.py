@@ -85,14 +85,12 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 
 def _resolve(options: argparse.Namespace):  # noqa: ANN202 - the type is `offers.Resolve`
     """The configuration of the command line with each preset. Its seed is drawn if none is given."""
-    limits: dict[str, Any] = {**budgets(options)}
-    drawn = secrets.randbelow(1 << 31)
+    always: dict[str, Any] = {**budgets(options)}
+    if "seed" not in resolved_preset(options, None).sources:
+        always["seed"] = secrets.randbelow(1 << 31)
 
     def resolve(preset: str | None, settings: Mapping[str, Any]) -> "Resolved":
-        found = resolved_preset(options, preset, {**limits, **settings})
-        if "seed" in found.sources:
-            return found
-        return resolved_preset(options, preset, {**limits, **settings, "seed": drawn})
+        return resolved_preset(options, preset, {**always, **settings})
 
     return resolve
 

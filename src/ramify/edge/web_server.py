@@ -193,7 +193,7 @@ class WebServer:
         except self._web.HTTPRequestEntityTooLarge:
             return self.refused(413, f"the request is longer than {self._limits.max_body_bytes} bytes")
         except self._web.HTTPException as error:
-            known = " and ".join(f"{method} {path}" for method, path in self._routes)
+            known = " and ".join(f"{method} {path.replace(':.+', '')}" for method, path in self._routes)
             return self.refused(error.status, f"{request.method} {request.path}: {error.reason}; {known} are served")
         except ConnectionError:
             raise  # The client is gone: there is nobody to tell.

@@ -54,7 +54,7 @@ class Clients:
     """All clients. Without keys there is one, whoever asks."""
 
     limits: ClientLimits = ClientLimits()
-    keys: Sequence[str] = ()
+    keys: Sequence[str] = field(default=(), repr=False)
     now: Callable[[], float] = time.time
     _known: list[Client] = field(default_factory=list[Client])
 

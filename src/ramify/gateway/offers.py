@@ -6,7 +6,7 @@ ids whose model has a chat template. `best_of_n` is then graded by the model its
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ramify import plugins
@@ -149,6 +149,8 @@ def _prepared(resolve: Resolve, name: str, parts: _SharedParts) -> Prepared:
         settings |= _spoken(found, parts)
         found = resolve(name, {**settings, **_graded(found)})
     config = found.config
+    if _is_open(found, "durability"):
+        config = replace(config, durability="os")  # What was answered is not asked again after a power cut.
     return prepare(config, task=build_task(config), engine=parts.engine, engines=parts.engines, problems=())
 
 

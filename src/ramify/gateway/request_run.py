@@ -1,8 +1,8 @@
 """RequestRun: the run of a gateway: one tree for each request, all on the same engines, each offer in a run folder.
 
 It owns the numbers of the trees, the run folders and their logs, and who waits for which tree. Trees are recorded
-before anybody hears of them. If the engines are down for longer than the run waits, all that wait are told, and the run
-goes on with the next request. If a folder cannot be written, the run is over.
+before anybody hears of their answers. If the engines are down for longer than the run waits, all that wait are told,
+and the run goes on with the next request. If a folder cannot be written, the run is over.
 """
 
 import asyncio
@@ -41,6 +41,8 @@ class GrownTree:
     """What it billed, by role."""
     folder: Path
     """The run folder that has it."""
+    record: int
+    """Number of its last record there."""
     fault: EngineFault | None = None
     """The last fault of an engine at one of its requests."""
 
@@ -141,6 +143,14 @@ class RequestRun:
         self._queue.put_nowait(growing)
         return growing
 
+    async def recorded(self, growing: Growing) -> None:
+        """Return when the tree, which has ended, would survive the end of this process. Raises `ApiError` (500)."""
+        if growing.done.exception() is None:
+            try:
+                await growing.offer.store.synced(growing.done.result().record)
+            except StoreError as error:
+                raise ApiError(500, f"the tree cannot be recorded: {error}", code="store") from error
+
     def stop(self, growing: Growing) -> None:
         """Stop a tree that nobody waits for. What it has is kept."""
         growing.is_unwanted = True
@@ -207,7 +217,9 @@ class RequestRun:
             case TreeClosed(index, tree, reason):
                 del self._growing[index]
                 if not growing.done.done():
-                    grown = GrownTree(index, tree, reason, event.spent, growing.offer.path, growing.fault)
+                    grown = GrownTree(
+                        index, tree, reason, event.spent, growing.offer.path, growing.offer.recorder.last, growing.fault
+                    )
                     growing.done.set_result(grown)
             case _:
                 pass

@@ -44,7 +44,7 @@ class GatewayConfig:
     host: str = "127.0.0.1"
     port: int = 0
     """0 = any free port."""
-    keys: Sequence[str] = ()
+    keys: Sequence[str] = field(default=(), repr=False)
     """Keys of clients; empty = whoever reaches the loopback address may ask."""
     clients: ClientLimits = field(default_factory=ClientLimits)
     requests: RequestLimits = field(default_factory=RequestLimits)
@@ -154,6 +154,7 @@ class Gateway:
                     return await self._streamed(request, offer, asked, growing)
                 # Waited for and not awaited: whoever is cancelled must not cancel the tree's own result.
                 await asyncio.wait([growing.done])
+                await self._run.recorded(growing)
                 found = _completed(growing, offer, asked)
                 return self._server.said(found.as_dict(), headers=_headers(growing))
 
@@ -182,6 +183,7 @@ class Gateway:
                 await response.prepare(request)
             said = f": progress {growing.num_steps} steps, {growing.num_tokens} tokens\n\n"
             await response.write(said.encode())
+        await self._run.recorded(growing)
         events = _events(growing, offer, asked, may_raise=not response.prepared)
         if not response.prepared:
             await response.prepare(request)
