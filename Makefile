@@ -1,7 +1,8 @@
 # Every target sets up what it needs, once, into this folder: .venv (no torch), .venv-model (with torch and trackio) for
-# `make model`, `make herds`, `make test-hf` and `make test-originals`, .venv-ray for `make test-ray`, .venv-engines
-# (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
-.PHONY: demo test test-core test-engines test-faults test-hf test-hostile test-originals test-ray bubblewrap lint format types bench model herds value requirements setup clean
+# `make model`, `make herds`, `make test-hf` and `make test-originals`, .venv-ray for `make test-ray`, .venv-gateway (other
+# people's clients) for `make test-gateway`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines`
+# starts.
+.PHONY: demo test test-core test-engines test-faults test-gateway test-hf test-hostile test-originals test-ray bubblewrap lint format types bench model herds value requirements setup clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,6 +12,8 @@ MODEL_BIN := .venv-model/bin
 MODEL_READY := .venv-model/.ready
 RAY_BIN := .venv-ray/bin
 RAY_READY := .venv-ray/.ready
+GATEWAY_BIN := .venv-gateway/bin
+GATEWAY_READY := .venv-gateway/.ready
 ENGINES_BIN := .venv-engines/bin
 ENGINES_READY := .venv-engines/.ready
 MODEL_OUT ?= build/model
@@ -62,6 +65,11 @@ test-originals: $(MODEL_READY)
 test-ray: $(RAY_READY)
 	@$(RAY_BIN)/python -m pytest -q -m ray
 
+# The clients leave sockets and loops of their own open.
+test-gateway: $(GATEWAY_READY)
+	@$(GATEWAY_BIN)/python -m pytest -q -m gateway -W ignore::ResourceWarning \
+		-W ignore::pytest.PytestUnraisableExceptionWarning tests/gateway_clients
+
 test-engines: $(READY) $(ENGINES_READY)
 	@RAMIFY_ENGINES_PYTHON=$(CURDIR)/$(ENGINES_BIN)/python $(BIN)/python -m pytest -q -m engines
 
@@ -99,7 +107,7 @@ bubblewrap:
 		|| { $(APT) update > /dev/null && $(APT) install -y bubblewrap > /dev/null; }; }
 
 clean:
-	rm -rf $(VENV) .venv-model .venv-ray .venv-engines build
+	rm -rf $(VENV) .venv-model .venv-ray .venv-gateway .venv-engines build
 
 $(READY): pyproject.toml constraints.txt
 	$(call environment,$(VENV),dev)
@@ -109,6 +117,14 @@ $(MODEL_READY): pyproject.toml constraints.txt
 
 $(RAY_READY): pyproject.toml constraints.txt
 	$(call environment,.venv-ray,ray$(comma)dev)
+
+$(GATEWAY_READY): pyproject.toml constraints-gateway.txt
+	@echo "setting up .venv-gateway ..." >&2
+	@$(PYTHON) -m venv .venv-gateway
+	@$(GATEWAY_BIN)/$(PIP) install -c constraints-gateway.txt hatchling editables
+	@$(GATEWAY_BIN)/$(PIP) install -c constraints-gateway.txt --no-build-isolation -e '.[http]' \
+		hypothesis litellm 'pydantic-ai-slim[openai]' pytest pytest-asyncio
+	@touch $@
 
 $(ENGINES_READY): constraints-engines.txt
 	@echo "setting up .venv-engines ..." >&2

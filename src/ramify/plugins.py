@@ -52,6 +52,7 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "rstar_mcts": "ramify.strategies.rstar_mcts:RStarMCTS",
             "planned": "ramify.strategies.planned:Planned",
             "segments": "ramify.strategies.segments:Segments",
+            "self_consistency": "ramify.strategies.self_consistency:SelfConsistency",
             "tot": "ramify.strategies.tot:ToT",
             "tree_grpo": "ramify.strategies.tree_grpo:TreeGRPO",
             "treepo": "ramify.strategies.treepo:TreePO",
@@ -76,6 +77,7 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
         "format": {
             "arpo": "ramify.formats.arpo:ARPO",
             "chat": "ramify.formats.chat:Chat",
+            "conversation": "ramify.formats.conversation:Conversation",
             "messages": "ramify.formats.messages:Messages",
             "refine": "ramify.formats.refine:Refine",
             "rstar": "ramify.formats.rstar:RStar",
@@ -89,6 +91,7 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "search": "ramify.tools.search:Search",
         },
         "judge": {
+            "agreement": "ramify.judges.agreement:Agreement",
             "exact": "ramify.judges.exact:Exact",
             "function": "ramify.judges.function:FunctionJudge",
             "llm": "ramify.judges.llm:LlmJudge",

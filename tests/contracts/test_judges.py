@@ -20,6 +20,7 @@ JUDGES: dict[str, Callable[[], BranchJudge]] = {
     "math": lambda: MathJudge(arpo({})),
 }
 ELSEWHERE = {
+    "agreement": "tests/judges/test_agreement.py: its verdicts compare the branches with one another",
     "llm": "tests/judges/test_llm.py: it asks a model, and scores nothing by itself",
     "process": "tests/judges/test_process.py: it needs a model of steps",
     "value": "tests/judges/test_value.py: it reads tokens of the shipped model",

@@ -221,6 +221,11 @@ CONFIGURATIONS: dict[str, list[dict[str, object]]] = {
             "published": OnlinePublished(probes="discard"),
         },
     ],
+    "self_consistency": [
+        {"judge": "process", "n": 9},
+        {"judge": "process", "n": 12, "in_flight": 3, "confidence": 0.75},
+        {"judge": "process", "n": 12, "stop": "window", "window": 3},
+    ],
     "tot": [
         {"width": 2, "num_levels": 3, "attempts": 1, "bfs": LevelRules(num_kept=2)},
         {"width": 2, "num_levels": 3, "bfs": LevelRules(num_kept=2, evaluate="vote")},

@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "export": "write a run's rows for a trainer",
     "index": "build a search index from a corpus",
     "retriever": "serve a search index over HTTP, by Search-R1's protocol",
+    "gateway": "serve searches as models of the chat completions API",
     "serve": "start servers of a model, and keep them running until Ctrl-C",
     "check": "replay a run and check every invariant",
     "presets": "list published settings",

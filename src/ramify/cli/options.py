@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ramify.core.budgets import BUDGETS
 from ramify.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -25,19 +26,6 @@ FLAGS = {
     "seed": "seed",
 }
 """Flag -> dotted path of the configuration."""
-
-BUDGETS = {
-    "decode_tokens": "decode",
-    "new_context_tokens": "prefill_uncached",
-    "calls": "engine_calls",
-    "turns": "turns",
-    "leaves": "leaves",
-    "tool_calls": "tool_calls",
-    "judge_calls": "judge_calls",
-    "dollars": "dollars",
-}
-"""Name of a budget -> the limit that it sets."""
-
 
 _DECIMAL = re.compile(r"[0-9]*\.?[0-9]+")
 
@@ -102,17 +90,22 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
     """Flags that say what to run. None has a default here: the configuration has the defaults."""
     group = parser.add_argument_group("configuration")
     group.add_argument("--preset", metavar="NAME", help="a published setting; `ramify presets` lists them")
-    group.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
     group.add_argument("--data", metavar="FILE", help="file or folder with questions; [data] in TOML names its columns")
     group.add_argument("--strategy", metavar="NAME", help="a built-in strategy or path/to/file.py:Class")
+    group.add_argument("--prompts", "--problems", type=int, metavar="N", help="number of problems; each gets one tree")
+    group.add_argument("--delivery", choices=("ordered", "eager"), help="order in which outcomes reach the strategy")
+    add_engine_flags(group)
+
+
+def add_engine_flags(group: argparse._ArgumentGroup) -> None:
+    """Flags that every command that grows trees has: what samples, and any other setting."""
+    group.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
     group.add_argument("--engine", metavar="NAME", help="a built-in engine or path/to/file.py:Class")
     group.add_argument("--model", metavar="NAME", help="name or folder of the engine's model")
     group.add_argument(
         "--base-url", metavar="URL", help="URL of the engine's server; several, with commas, are replicas"
     )
-    group.add_argument("--prompts", "--problems", type=int, metavar="N", help="number of problems; each gets one tree")
     group.add_argument("--seed", type=int, metavar="N", help="seed of the run; the same seed gives the same trees")
-    group.add_argument("--delivery", choices=("ordered", "eager"), help="order in which outcomes reach the strategy")
     group.add_argument("-c", "--config", type=Path, action="append", default=[], metavar="FILE", help="a TOML file")
     group.add_argument(
         "--set",
@@ -167,11 +160,18 @@ def resolved(options: argparse.Namespace, flags: Mapping[str, Any] | None = None
 
     `flags` are further ones, by dotted path.
     """
+    return resolved_preset(options, options.preset, flags)
+
+
+def resolved_preset(
+    options: argparse.Namespace, preset: str | None, flags: Mapping[str, Any] | None = None
+) -> "Resolved":
+    """`resolved`, with another preset than the command line's."""
     from ramify.config.configure import resolve
 
-    given = {flag: value for flag in FLAGS if (value := vars(options)[flag]) is not None}
+    given = {flag: value for flag in FLAGS if (value := vars(options).get(flag)) is not None}
     return resolve(
-        preset=options.preset,
+        preset=preset,
         folder=Path.cwd(),
         files=options.config,
         flags={**{FLAGS[flag]: value for flag, value in given.items()}, **(flags or {})},

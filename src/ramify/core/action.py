@@ -1,10 +1,15 @@
 """ActionConfig: the configuration entry that a Grow's `action` names. It says how to sample."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from ramify.core.command import Edge, Role
 from ramify.core.errors import ConfigError
 from ramify.core.segment import Sampling
+
+SET_HERE: Final = frozenset({"messages", "model", "n", "stream"})
+"""Fields of a request that no action may set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,8 @@ class ActionConfig:
     text: str = ""
     """Text that a growth writes instead of asking its engine. It becomes one `given` step that ends the path and is
     never trained. '' = the engine is asked."""
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further fields of its requests, such as `response_format`, for an engine that takes chat messages."""
 
     def __post_init__(self) -> None:
         if (self.edge == "quotes") != bool(self.template):
@@ -38,3 +45,5 @@ class ActionConfig:
             )
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ConfigError(f"max_tokens = {self.max_tokens!r}: a step has at least one token")
+        if ours := sorted(SET_HERE & set(self.fields)):
+            raise ConfigError(f"fields: ramify itself sets {', '.join(ours)} of a request; leave it out")

@@ -86,6 +86,8 @@ class Request:
     tools: tuple[Mapping[str, Any], ...] = ()
     """Schemas of the tools that the model may call natively (`core.tool.Described`); also for engines without token
     ids."""
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further fields of the request as it is sent; also for engines without token ids."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -239,7 +239,7 @@ class OpenAI:
             body["tools"] = [{"type": "function", "function": schema} for schema in request.tools]
         if request.topk:
             body |= {"logprobs": True, "top_logprobs": min(request.topk, self._capabilities.max_topk)}
-        body |= self._extra_body
+        body |= {**self._extra_body, **request.fields}
         return msgspec.json.encode({key: value for key, value in body.items() if key not in self._unsent})
 
     def _sent(self, message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -13,19 +13,25 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, Literal
 
 from ramify.core.branch import Branch, turns_of
 from ramify.core.codec import Codec
 from ramify.core.errors import ConfigError
-from ramify.core.format import Action, AnswerAction, InvalidAction, Span, ToolAction, controls
+from ramify.core.format import Action, AnswerAction, InvalidAction, IsSame, Span, ToolAction, controls
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
+from ramify.formats.answer_keys import is_same_key
 from ramify.formats.calls import CALL, CALL_END, FUNCTION, Syntax, read_call
 from ramify.formats.chat_probe import ChatProbe, RenderChat
-from ramify.formats.frames import Frame
+from ramify.formats.conversation import messages_of
+from ramify.formats.frames import Frame, split_at
+from ramify.formats.messages import text_of, tool_calls
 from ramify.formats.tags import OBSERVATIONS, quoted
 from ramify.formats.thoughts import THINK, THOUGHT
+
+ROLES: Final = {"developer": "system"}
+"""Roles of a conversation that templates know by another name."""
 
 _LEADING_THOUGHT = re.compile(rf"\A\s*{THOUGHT.pattern}", re.DOTALL)
 _ANSWER_TAG = re.compile(r"[A-Za-z_][\w.-]*")
@@ -51,6 +57,9 @@ class ChatOptions:
     the clock."""
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further variables of the template, such as `enable_thinking`."""
+    opening: Literal["question", "messages"] = "question"
+    """What opens a context: the question, or the problem's public column `messages`, a conversation without calls.
+    Votes over answers to a conversation compare what they say (`answer_keys`)."""
 
     def __post_init__(self) -> None:
         if self.answer_tag is not None and not _ANSWER_TAG.fullmatch(self.answer_tag):
@@ -79,6 +88,8 @@ class Chat:
         probe = ChatProbe(render, schemas, options.system)
         self._schemas = {str(schema["name"]): schema["parameters"] for schema in schemas}
         self._answer_tag = options.answer_tag
+        self._render = render
+        self.opens_conversations: Final = options.opening == "messages"
         self._opening = probe.opening()
         self._turn = probe.turn()
         self._syntax: Syntax = options.calls or _taught(self._opening, shows_tools=probe.shows_tools())
@@ -108,8 +119,16 @@ class Chat:
         return made
 
     def open(self, problem: Problem) -> Sequence[Span]:
-        """The template's opening with the question, which is not trusted."""
+        """The template's opening with the question, or the conversation. Neither is trusted. Raises `ConfigError` for a
+        conversation that the template does not show."""
+        if self.opens_conversations:
+            return self._conversation(messages_of(problem))
         return self._opening.fill({"question": problem.question})
+
+    @property
+    def is_same_answer(self) -> IsSame | None:
+        """Whether two answers to a conversation say the same; None = the task decides."""
+        return is_same_key if self.opens_conversations else None
 
     def quote(self, template: str, contexts: Sequence[Branch], problem: Problem) -> Sequence[Span]:
         """The opening with a user turn that cites contexts, like `TagFormat.quote`. No cited text is trusted."""
@@ -153,6 +172,21 @@ class Chat:
 
     def tools(self) -> Mapping[str, str]:
         return {name: name for name in self._schemas}
+
+    def _conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[Span]:
+        """The template's own rendering of a conversation, with the texts in their places unchanged."""
+        for number, message in enumerate(messages):
+            if message.get("role") == "tool" or tool_calls(message):
+                raise ConfigError(f"messages[{number}] is of a tool's call: a template of token ids shows texts alone")
+        marks = {str(number): f"messagemark{number}q" for number in range(len(messages))}
+        marked = [{"role": ROLES.get(m["role"], m["role"]), "content": marks[str(i)]} for i, m in enumerate(messages)]
+        frame = split_at(self._render(marked, [], True), marks)
+        for name in marks:
+            if not frame.shows(name):
+                raise ConfigError(
+                    f"the chat template does not show messages[{name}], of {messages[int(name)]['role']!r}"
+                )
+        return frame.fill({str(number): text_of(message) for number, message in enumerate(messages)})
 
     def _unfolded(self, run: str) -> str:
         """`run` with the start of its thinking, if the template wrote that start."""

@@ -91,10 +91,10 @@ def learned(render: Render, slots: Sequence[str]) -> Frame:
     """The frame of what `render` writes; it must show the first of `slots`. Raises `ConfigError` that names the failing
     probe if there is no such frame."""
     first, second = ({name: f"{salt}{i}q" for i, name in enumerate(slots)} for salt in ("slotmark", "otherslotmark"))
-    frame = _split(render(first), first)
+    frame = split_at(render(first), first)
     if not frame.shows(slots[0]):
         raise ConfigError(f"the {slots[0]} is not there as it was given")
-    if _split(render(second), second) != frame:
+    if split_at(render(second), second) != frame:
         raise ConfigError(f"the template writes something else around {_listed(slots)} when their text is another one")
     for name in slots:
         if frame.shows(name):
@@ -118,7 +118,7 @@ def _with_change(frame: Frame, name: str, render: Render, marks: Mapping[str, st
     )
 
 
-def _split(text: str, marks: Mapping[str, str]) -> Frame:
+def split_at(text: str, marks: Mapping[str, str]) -> Frame:
     """`text` as a frame; marks become slots."""
 
     def parted(parts: list[str | FrameSlot], named: tuple[str, str]) -> list[str | FrameSlot]:

@@ -12,6 +12,7 @@ from ramify.core.judge import SamplingJudge
 from ramify.core.ledger import Spend
 from ramify.core.prices import UNPRICED, Prices
 from ramify.core.tree import Place, Tree
+from ramify.runner.sampler import most_tool_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ class Allowance:
         is_fresh = self.actions[command.action].edge == "quotes"
         parent = place.parent
         context = self._quoted(tree, parent, command.action) if is_fresh else tree.branch(parent).most_tokens
-        return prices.most(num_turns * (context + self.num_tool_tokens + self.config.max_response_tokens), decode)
+        context += self.num_tool_tokens + most_tool_tokens((), self.actions[command.action].fields)
+        return prices.most(num_turns * (context + self.config.max_response_tokens), decode)
 
     def _prices_of(self, action: str) -> Prices:
         return self.prices.get(self.actions[action].engine, UNPRICED)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -42,6 +43,9 @@ from ramify.store.shards import ShardedFolder
 from ramify.store.store import FolderStore, SavedRun, header_and_config, refuse_occupied
 from ramify.store.take_back import take_back_failures
 from ramify.version import __version__
+
+REQUESTS: Final = "(the requests of a gateway, which its journals hold)"
+"""The question of a gateway's configuration: its problems come over HTTP."""
 
 
 def begin(
@@ -113,6 +117,10 @@ async def grow_on(
     config = config or from_toml(header_and_config(path)[1])
     if config.service is not None:
         raise ConfigError(f"{path} is a rollout service's, which its trainer opens again: see docs/service.md")
+    if config.data.questions == (REQUESTS,):
+        raise ConfigError(
+            f"{path} is a gateway's: nobody waits for its unfinished trees; `ramify show {path}` reads it"
+        )
     store, saved = FolderStore.resume(path, writing=Writing(durability=config.durability))
     try:
         run = Run(prepared_run(config, portion, shard=shard_of(saved.header)))

@@ -19,6 +19,7 @@ from ramify.core.judge import BranchJudge, SamplingJudge
 from ramify.core.task import Task
 from ramify.edge.error_text import error_text
 from ramify.formats.tags import TagFormat
+from ramify.judges.agreement import Agreement
 from ramify.judges.exact import Exact
 from ramify.judges.math import MathJudge
 from ramify.strategies.parts.steering import REWARD
@@ -32,6 +33,9 @@ def judges_of(config: RunConfig, task: Task, format: Format) -> tuple[Judges, tu
     is_same = format.is_same_answer if isinstance(format, Equating) else None
     own = {judge.name: _reading(judge, format, is_same) for judge in task.judges}
     named = {name: _built(name, entry, format) for name, entry in config.judges.items()}
+    for name, judge in named.items():
+        if isinstance(judge, Agreement):
+            named[name] = replace(judge, is_same=is_same or task.is_same_answer)
     for name, judge in named.items():
         if name in own and isinstance(judge, SamplingJudge):
             raise ConfigError(

@@ -122,10 +122,10 @@ class Prepared:
         """Limits of one tree: its own, and its share of the run's."""
         return self.config.limits.within(self.config.run_limits.share(self.portion.num_problems, index))
 
-    def tree(self, problem: Problem) -> Tree:
-        """A tree that has only its opening context."""
+    def tree(self, problem: Problem, *, seed: int | None = None) -> Tree:
+        """A tree that has only its opening context. `seed` None = made of the run's seed and the problem."""
         prompt = prompt_segments(self.codec, self.format.open(problem.for_agents()))
-        seed = tree_seed(self.config.seed, problem.uid)
+        seed = tree_seed(self.config.seed, problem.uid) if seed is None else seed
         return Tree(problem, self.codec, prompt, seed=seed, codecs=self.codecs)
 
     def check(self) -> None:

@@ -10,6 +10,8 @@ class Recorder:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.last = -1
+        """Number of the last record; -1 = there is none."""
 
     def observe(self, event: Event) -> None:
         """Raises `StoreError` when the store no longer takes records."""
@@ -29,4 +31,4 @@ class Recorder:
                 record = recording.shut(index, reason, tree.num_leaves, spent=spent, candidates=tree.candidates)
             case _:
                 return
-        self._store.append(record)
+        self.last = self._store.append(record)

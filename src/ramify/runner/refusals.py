@@ -11,12 +11,13 @@ from ramify.core.action import ActionConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine
 from ramify.core.errors import ConfigError, nearest
-from ramify.core.format import Format
+from ramify.core.format import Format, MessageFormat
 from ramify.core.limits import Limits
 from ramify.core.prices import PICODOLLARS, Prices
 from ramify.core.problem import Problem
 from ramify.core.tree import ROOT, Tree
 from ramify.formats.chat import Chat
+from ramify.formats.conversation import Conversation
 from ramify.formats.messages import Messages
 from ramify.formats.refine import Refine
 from ramify.formats.rstar import RStar
@@ -110,7 +111,22 @@ def check_actions(actions: Mapping[str, ActionConfig], engines: Mapping[str, Eng
     for name, action in actions.items():
         if action.engine not in engines:
             raise ConfigError(f"action {name!r} names engine {action.engine!r}; {nearest(action.engine, engines)}")
+        if action.fields:
+            _check_fields(name, action, engines[action.engine].capabilities, format)
         if action.template and isinstance(format, Refine):
             format.check(name, action.template)
-        elif action.template and isinstance(format, TagFormat | Chat | Messages | RStar):
+        elif action.template and isinstance(format, TagFormat | Chat | Conversation | Messages | RStar):
             check_quote(action.template)
+
+
+def _check_fields(name: str, action: ActionConfig, engine: Capabilities, format: Format) -> None:
+    """Refuse fields that no request of the action has a place for, or that would take that of the format's own."""
+    if engine.has_token_ids:
+        raise ConfigError(
+            f"actions.{name}.fields: engine {engine.name!r} samples tokens and takes no {', '.join(action.fields)}; "
+            "only engines that take chat messages have further fields"
+        )
+    own = {"stop": format.stops, "tools": format.schemas if isinstance(format, MessageFormat) else ()}
+    for field, values in own.items():
+        if field in action.fields and values:
+            raise ConfigError(f"actions.{name}.fields.{field}: the format {type(format).__name__} has its own")

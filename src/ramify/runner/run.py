@@ -38,6 +38,10 @@ class Seedling:
     index: int
     problem: Problem
     before: Replayed | None = None
+    prepared: Prepared | None = None
+    """The parts that this tree grows with, on the engines and tools of the run; None = those of the run."""
+    seed: int | None = None
+    """None = made of the seed of the run and the problem."""
 
 
 class Run:
@@ -170,44 +174,22 @@ class Run:
 
     def _tree_run(self, seedling: Seedling, *, emit: Callable[[Event], None]) -> TreeRun:
         index, problem = seedling.index, seedling.problem
+        prepared = seedling.prepared or self.prepared
         self._growing[str(index)] = problem
         return TreeRun(
             index=index,
             problem=problem,
-            driver=self._driver(index, problem),
-            grower=self._grower(problem),
-            judging=self.prepared.judging,
+            driver=_driver(prepared, seedling),
+            grower=self._grower(prepared, problem),
+            judging=prepared.judging,
             emit=emit,
-            max_seconds=self.prepared.config.limits.seconds,
+            max_seconds=prepared.config.limits.seconds,
             deadline=self._deadline,
             before=seedling.before,
         )
 
-    def _driver(self, index: int, problem: Problem) -> Driver:
-        prepared, config = self.prepared, self.prepared.config
-        tree = prepared.tree(problem)
-        max_word = max([MAX_CHARACTER_BYTES, *(len(word.encode()) for word in prepared.format.stops)])
-        return Driver(
-            tree,
-            prepared.strategy.new(tree.seed),
-            delivery=config.delivery,
-            limits=prepared.limits(index),
-            need=Allowance(
-                config.growth,
-                config.actions,
-                len(prepared.judging.leaf),
-                max_word,
-                asking=sampling(prepared.judging.judges),
-                whole_turns=prepared.whole_turns,
-                prices=prepared.prices,
-                num_tool_tokens=most_tool_tokens(prepared.described_tools),
-            ),
-            rules=prepared.rules,
-            twin=prepared.strategy.new(tree.seed) if index == 0 else None,
-        )
-
-    def _grower(self, problem: Problem) -> Grower:
-        prepared, config = self.prepared, self.prepared.config
+    def _grower(self, prepared: Prepared, problem: Problem) -> Grower:
+        config = prepared.config
         sampler = Sampler(
             {**prepared.engines, "policy": prepared.policy},
             config.actions,
@@ -233,3 +215,27 @@ class Run:
         if isinstance(event, TreeClosed):
             self.toolbox.release(str(event.index))
             self._growing.pop(str(event.index), None)
+
+
+def _driver(prepared: Prepared, seedling: Seedling) -> Driver:
+    config = prepared.config
+    tree = prepared.tree(seedling.problem, seed=seedling.seed)
+    max_word = max([MAX_CHARACTER_BYTES, *(len(word.encode()) for word in prepared.format.stops)])
+    return Driver(
+        tree,
+        prepared.strategy.new(tree.seed),
+        delivery=config.delivery,
+        limits=prepared.limits(seedling.index),
+        need=Allowance(
+            config.growth,
+            config.actions,
+            len(prepared.judging.leaf),
+            max_word,
+            asking=sampling(prepared.judging.judges),
+            whole_turns=prepared.whole_turns,
+            prices=prepared.prices,
+            num_tool_tokens=most_tool_tokens(prepared.described_tools),
+        ),
+        rules=prepared.rules,
+        twin=prepared.strategy.new(tree.seed) if seedling.index == 0 else None,
+    )

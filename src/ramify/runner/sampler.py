@@ -4,6 +4,7 @@ import asyncio
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from ramify.config.run_config import GrowthConfig
@@ -20,6 +21,7 @@ CONTEXT_FULL: Final = "context_full"
 """The stop word. Also the reason of an `EngineError` if an engine only learns it from its server."""
 DEADLINE: Final = "deadline"
 """The stop word. Also the reason of an `EngineError` if an engine has no tokens when the request's deadline comes."""
+NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
 ENTROPY_TOKENS = 20
 """The entropy of a step looks at its first tokens, this many (ARPO, AEPO and the offline plan)."""
 ENTROPY_TOPK = 10
@@ -47,7 +49,7 @@ class Sampler:
         self._config = config
         self._measures = measures
         self._tools = tools
-        self._num_tool_tokens = most_tool_tokens(tools)
+        self._num_tool_tokens = {name: most_tool_tokens(tools, action.fields) for name, action in actions.items()}
         self._prices = {name: (prices or {}).get(action.engine, UNPRICED) for name, action in actions.items()}
         self._sources = {name: _source(engines[action.engine], action) for name, action in actions.items()}
 
@@ -111,7 +113,7 @@ class Sampler:
             rooms.append((0, "budget"))
         if money is not None:
             prices = self._prices[path.work.command.action]
-            affordable = prices.num_affordable(money - turn.billed.picodollars, self._most_context(turn))
+            affordable = prices.num_affordable(money - turn.billed.picodollars, self._most_context(turn, path))
             rooms += [] if affordable is None else [(affordable, "budget")]
         if calls is not None and calls - turn.billed.engine_calls < 1:
             rooms.append((0, "budget"))
@@ -126,9 +128,9 @@ class Sampler:
         # At least 1, also for a step that is full: 0 would end its path.
         return room if max_tokens is None else min(room, max(1, max_tokens - turn.num_sampled)), word
 
-    def _most_context(self, turn: Turn) -> int:
+    def _most_context(self, turn: Turn, path: Path) -> int:
         """Most tokens that the next request may be billed for as its context."""
-        return turn.branch.most_tokens + self._num_tool_tokens
+        return turn.branch.most_tokens + self._num_tool_tokens[path.work.command.action]
 
     def _cost(self, turn: Turn, path: Path, generation: Generation) -> int:
         """Cost in picodollars of the generation that continues `turn`. If its server does not report the prefill
@@ -136,7 +138,7 @@ class Sampler:
         prices, usage = self._prices[path.work.command.action], usage_of(generation)
         if usage.num_cached + usage.num_prefilled:
             return prices.cost(usage)
-        return prices.most(self._most_context(turn), usage.num_billed)
+        return prices.most(self._most_context(turn, path), usage.num_billed)
 
     async def _generate(self, turn: Turn, path: Path, room: int) -> Generation:
         """One generation. Its finish is `abort` if the deadline cut it. Raises `EngineError`."""
@@ -160,6 +162,7 @@ class Sampler:
             affinity=affinity(path.work.tree),
             messages=() if engine.capabilities.has_token_ids else turn.branch.messages,
             tools=() if engine.capabilities.has_token_ids else self._tools,
+            fields=self._actions[path.work.command.action].fields,
         )
         generation = await engine.generate(request)
         if generation.finish.kind == "abort" and (deadline is None or deadline > asyncio.get_running_loop().time()):
@@ -180,9 +183,10 @@ def _num_lacking(turn: Turn, path: Path) -> int | None:
     return until.n - path.num_sampled - turn.num_sampled if isinstance(until, Tokens) else None
 
 
-def most_tool_tokens(tools: Sequence[Mapping[str, Any]]) -> int:
-    """Most tokens that describe these tools in a request. They are not counted exactly: one token per byte."""
-    return len(json.dumps(tools)) if tools else 0
+def most_tool_tokens(tools: Sequence[Mapping[str, Any]], fields: Mapping[str, Any] = NO_FIELDS) -> int:
+    """Most tokens that these tools, and further fields, add to a request. They are not counted exactly: one token per
+    byte."""
+    return sum(len(json.dumps(each)) for each in (tools, fields) if each)
 
 
 def request_id(tree: str, seed: int) -> str:
