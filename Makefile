@@ -1,10 +1,12 @@
-# Every target sets up what it needs, once, into this folder: .venv (no torch), .venv-model (with torch and trackio) for
-# `make model`, `make herds`, `make test-hf` and `make test-originals`, .venv-ray for `make test-ray`, .venv-gateway (other
-# people's clients) for `make test-gateway`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines`
-# starts.
+# Every target sets up what it needs, once, into this folder: .venv-demo (what users get) for `make demo`, .venv for
+# development (no torch), .venv-model (with torch and trackio) for `make model`, `make herds`, `make test-hf` and
+# `make test-originals`, .venv-ray for `make test-ray`, .venv-gateway (other people's clients) for `make test-gateway`,
+# .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
 .PHONY: demo test test-core test-engines test-faults test-gateway test-hf test-hostile test-originals test-ray bubblewrap lint format types bench model herds value requirements setup clean
 
 PYTHON ?= python3
+DEMO_BIN := .venv-demo/bin
+DEMO_READY := .venv-demo/.ready
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -30,18 +32,18 @@ CORE := $(addprefix tests/,core credit formats planner strategies golden contrac
 unexport PYTHONDONTWRITEBYTECODE
 BENCHES := $(sort $(wildcard bench/*.py))
 
-# $(call environment,FOLDER,EXTRA): a virtual environment with the pinned versions and this checkout, editable.
+# $(call environment,FOLDER,EXTRAS): a virtual environment with the pinned versions and this checkout, editable.
 define environment
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ramify needs Python 3.11 or later, this is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 $@")'
 @echo "setting up $(1) ..." >&2
 @$(PYTHON) -m venv $(1)
 @$(1)/bin/$(PIP) install -c constraints.txt hatchling editables
-@$(1)/bin/$(PIP) install -c constraints.txt --no-build-isolation -e '.[$(2)]'
+@$(1)/bin/$(PIP) install -c constraints.txt --no-build-isolation -e '.$(if $(2),[$(2)])'
 @touch $@
 endef
 
-demo: $(READY)
-	@$(BIN)/ramify demo
+demo: $(DEMO_READY)
+	@$(DEMO_BIN)/ramify demo
 
 test: $(READY) bubblewrap
 	@$(BIN)/python -m pytest -q $(IN_TWO)
@@ -107,7 +109,10 @@ bubblewrap:
 		|| { $(APT) update > /dev/null && $(APT) install -y bubblewrap > /dev/null; }; }
 
 clean:
-	rm -rf $(VENV) .venv-model .venv-ray .venv-gateway .venv-engines build
+	rm -rf $(VENV) .venv-demo .venv-model .venv-ray .venv-gateway .venv-engines build
+
+$(DEMO_READY): pyproject.toml constraints.txt
+	$(call environment,.venv-demo)
 
 $(READY): pyproject.toml constraints.txt
 	$(call environment,$(VENV),dev)

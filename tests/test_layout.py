@@ -76,7 +76,7 @@ ROOMS: Mapping[str, Room] = {
     "integrations.slime": Room(f"{GROWING} service", "what slime loads by dotted path"),
     "train": Room(f"{PURE} engines rows", "gradients of rows, to measure their noise"),
     "gateway": Room(GROWING, "searches as models over HTTP, one tree a request"),
-    "view": Room(f"{PURE} config rows", "a stored tree in the words of its source"),
+    "view": Room(f"{PURE} config rows", "a stored tree as a picture, or in the words of its source"),
     "testing": Room(f"{GROWING} view", "doubles for users; nothing of the package imports them"),
     "testing.contracts": Room(f"{GROWING} view", "what each kind of plug-in must keep to, as functions"),
     "cli": Room(f"{GROWING} experiments gateway sharded telemetry train view", "the command line, a thin shell"),

@@ -113,6 +113,18 @@ def test_a_finished_run_is_checked_shown_repaired_and_resumed(tmp_path: Path, ca
     assert {key: again.json[key] for key in FIELDS[:-1]} == {key: first[key] for key in FIELDS[:-1]}
 
 
+def test_a_tree_is_drawn_as_a_picture_into_a_new_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out, picture = tmp_path / "run", tmp_path / "tree.svg"
+    run(capsys, out, "--preset", "offline")
+    said = ramify(capsys, "show", out, "1", "--svg", picture)
+    assert (said.code, said.out, said.err) == (0, "", f"wrote {picture}\n")
+    assert picture.read_text("utf-8").startswith("<svg ")
+    again = ramify(capsys, "show", out, "1", "--svg", picture)
+    assert (again.code, again.err) == (2, f"error: cannot write {picture}: File exists; name a new file\n")
+    assert "ends in .svg" in ramify(capsys, "show", out, "1", "--svg", out / "config.toml").err
+    assert "a picture is of one tree" in ramify(capsys, "show", out, "--svg", tmp_path / "all.svg").err
+
+
 def test_a_tree_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run(capsys, tmp_path / "run")
     for number in ("3", "-1"):

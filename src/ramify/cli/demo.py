@@ -1,236 +1,223 @@
-"""`ramify demo`: draw a tree of the built-in model, ask a pilot whether to fork, and compare strategies.
+"""`ramify demo`: one tree of the built-in model grows on the screen, and what its branches earned is said in words.
 
-Every strategy gets the same held-out problems and the same number of tokens to sample on each. The sentences below the
-table are computed from its figures.
+The tree is the same on every machine. Its run folder is an ordinary one, with a picture of the tree. `--compare` asks
+whether trees pay (`demo_compare.py`).
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramify.cli.compare import MIXED, VS_CHAINS
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
-from ramify.cli.terminal import Terminal, figure_table
+from ramify.cli.terminal import Terminal, shortened
+from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ramify.config.run_config import RunConfig
+    from ramify.core.engine import Engine
     from ramify.core.tree import Tree
-    from ramify.planner.interval import Interval
+    from ramify.runner.events import Event
     from ramify.runner.report import RunReport
 
-NUM_PROBLEMS = 100
-NUM_PROBLEMS_FAST = 8
-NUM_TOKENS = 224
-"""Decode tokens a problem: about eleven chains of the built-in model."""
-MAX_TREES = 16
-"""Trees in flight: few enough that forks find their prefixes still in the engine's slots."""
-NUM_PROBLEMS_PILOT = 40
-NUM_PROBLEMS_DRAWN = 4
-"""Problems whose trees are grown to draw one of them."""
-SETTINGS = ("growth.max_response_tokens=256", "limits.decode={tokens}", f"max_trees={MAX_TREES}", "prompts={problems}")
-
-
-@dataclass(frozen=True, slots=True)
-class DemoContender:
-    """One strategy of the comparison: a preset, and settings that make it spend all its tokens."""
-
-    name: str
-    title: str
-    preset: str
-    settings: tuple[str, ...]
-
-
-CHAINS = ("strategy.options.n=4", "strategy.options.repeat=budget")
-CONTENDERS = (
-    DemoContender("chains", "independent chains", "chains", CHAINS),
-    DemoContender("offline", "offline tree", "offline", ("strategy.options.expansion_iterations=1000",)),
-    DemoContender(
-        "online", "online tree (ARPO)", "arpo", ("strategy.options.n=64", "strategy.options.initial_rollouts=4")
-    ),
-    DemoContender("restart", "chains, dead ends restart", "chains", (*CHAINS, "growth.prune=task")),
+SCHEMA = "ramify.demo/2"
+PRESET = "offline"
+SEED = 51
+SETTINGS = ("prompts=1", f"seed={SEED}", "limits.decode=1024")
+"""The seed was chosen for a tree in which a fork made a difference, which few have. With a limit on tokens, outcomes
+are told in order, so that nodes have the same numbers everywhere."""
+INTRODUCTION = (
+    "A small model, which ships with ramify, plays countdown: it makes a number from others with a calculator.",
+    "The calculator answers `result : numbers left`.",
 )
-
-
-@dataclass(slots=True)
-class Result:
-    """The result of one strategy."""
-
-    contender: DemoContender
-    report: "RunReport"
-    solved: Mapping[str, float]
-    """Problem uid -> 1.0 if any leaf was right."""
+CHOSEN = f"Seed {SEED} was chosen, because a fork made a difference. The last command shows what forks do on average."
+PICTURE = "tree.svg"
+STEP_S = 0.2
+"""Time between two steps on the screen."""
+SHOWN_S = 4.0
+"""Most time that is added so that people see the tree grow."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the runs (default runs/demo)")
-    parser.add_argument("--fast", action="store_true", help=f"{NUM_PROBLEMS_FAST} problems instead of {NUM_PROBLEMS}")
-    parser.add_argument(
-        "--tokens",
-        type=int,
-        default=NUM_TOKENS,
-        metavar="N",
-        help=f"tokens to sample for each problem (default {NUM_TOKENS})",
-    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="new folder of the run (default: a new one in runs/)")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="a setting of all runs")
+    parser.add_argument(
+        "--compare", action="store_true", help="compare strategies at equal tokens, in up to a minute of two cores"
+    )
+    parser.add_argument("--fast", action="store_true", help="with --compare: 8 problems instead of 64")
+    parser.add_argument(
+        "--tokens", type=int, metavar="N", help="with --compare: tokens to sample for each problem (default 224)"
+    )
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    from ramify.cli.draw import tree_view
+    if options.compare:
+        from ramify.cli import demo_compare
 
-    num_problems = NUM_PROBLEMS_FAST if options.fast else NUM_PROBLEMS
-    out = options.out or _new_folder()
-    if not options.json:
-        terminal.out.print(tree_view(_tree_to_draw(options)))
-        terminal.out.print()
-    advice = _advice(min(num_problems, NUM_PROBLEMS_PILOT), options, terminal)
-    if not options.json:
-        terminal.lines([*advice, ""])
-    terminal.say(f"{num_problems} held-out countdown problems, {options.tokens} sampled tokens each, built-in model")
-    results = [_run(each, _config(each, num_problems, options), out / each.name, terminal) for each in CONTENDERS]
-    _export(out)
-    if options.json:
-        terminal.result(
-            "ramify.demo/1", {"out": str(out), "advice": advice, "arms": [_values(r, results[0]) for r in results]}
-        )
-    else:
-        terminal.whole(comparison(results))
-        terminal.lines([*findings(results), "", *_next(out)])
-    return ExitCode.PARTIAL if any(result.report.failed_trees for result in results) else ExitCode.DONE
+        with _folder(options.out, "demo-compare") as out:
+            return demo_compare.execute(
+                demo_compare.NUM_PROBLEMS_FAST if options.fast else demo_compare.NUM_PROBLEMS,
+                demo_compare.NUM_TOKENS if options.tokens is None else options.tokens,
+                options.set,
+                out,
+                terminal,
+                is_json=options.json,
+            )
+    if options.fast or options.tokens is not None:
+        raise ConfigError("--fast and --tokens are for `ramify demo --compare`; `ramify demo` grows a single tree")
+    with _folder(options.out, "demo") as out:
+        return _one_tree(options, out, terminal)
 
 
-def comparison(results: list[Result]) -> "Table":
-    """The table at equal decode tokens."""
-    names = ("leaves", "solved", VS_CHAINS, "reward", MIXED, "tokens", "context new", "cached", "tools", "s")
-    table = figure_table("strategy", names, title="at equal decode tokens")
-    for result in results:
-        report, difference = result.report, less(result, results[0])
-        is_baseline = result is results[0]
-        table.add_row(
-            result.contender.title,
-            str(report.leaves),
-            f"{report.coverage or 0:.0%}",
-            "" if is_baseline else f"{difference.value:+.2f} [{difference.low:+.2f},{difference.high:+.2f}]",
-            f"{report.mean_reward or 0:.2f}",
-            f"{report.mixed_groups or 0:.0%}",
-            str(report.decode_tokens),
-            str(report.prefill_uncached),
-            str(report.prefill_cached),
-            str(report.tool_calls),
-            f"{report.seconds:.1f}",
-        )
-    return table
-
-
-def findings(results: list[Result]) -> list[str]:
-    """A sentence for each strategy but the first."""
-    lines = [""]
-    for result in results[1:]:
-        ratio = result.report.leaves / max(results[0].report.leaves, 1)
-        solved = {"more": "solves more problems", "fewer": "solves fewer problems", "equal": "no difference was shown"}
-        lines.append(f"{result.contender.title}: {ratio:.1f}x the leaves, {solved[less(result, results[0]).word]}")
-    return [*lines, "More leaves are not more solved problems. Run `ramify plan` before you choose a tree."]
-
-
-def less(result: Result, baseline: Result) -> "Interval":
-    """Solved problems of `result` minus those of `baseline`, paired by problem."""
-    from ramify.experiments.paired import paired_difference
-
-    uids = sorted(baseline.solved)
-    own, chains = ([each.solved.get(uid, 0.0) for uid in uids] for each in (result, baseline))
-    return paired_difference(own, chains, num_comparisons=len(CONTENDERS) - 1)
-
-
-def _advice(num_problems: int, options: argparse.Namespace, terminal: Terminal) -> list[str]:
-    """The advice of a pilot on the same problems."""
-    from ramify.cli.plan import advice, planned
-
-    made, flown = planned(
-        _config(CONTENDERS[0], num_problems, options), num_problems=num_problems, aim="coverage", terminal=terminal
-    )
-    head = f"advice of a pilot of {num_problems} problems ({flown.decode} tokens), before the comparison:"
-    return [head, *flown.caveats, *advice(made)]
-
-
-def _config(contender: DemoContender, num_problems: int, options: argparse.Namespace) -> "RunConfig":
+def _one_tree(options: argparse.Namespace, out: Path, terminal: Terminal) -> ExitCode:
+    from ramify.cli.exit_codes import code_of_report
+    from ramify.cli.plain_tree import plain_tree
+    from ramify.cli.show import write_picture
     from ramify.config.configure import resolve
 
-    settings = [text.format(tokens=options.tokens, problems=num_problems) for text in SETTINGS]
-    return resolve(preset=contender.preset, overrides=[*contender.settings, *settings, *options.set]).config
+    config = resolve(preset=PRESET, overrides=[*SETTINGS, *options.set]).config
+    is_own = not options.set
+    if is_own and not options.json:
+        terminal.lines([*INTRODUCTION, ""])
+    report, tree = _grown(config, out, terminal, is_live=_is_watched(terminal) and not options.json)
+    picture = out / PICTURE
+    write_picture(tree, picture)
+    if options.json:
+        terminal.result(SCHEMA, {"run": str(out), "picture": str(picture), **_values(config, tree, report)})
+    else:
+        terminal.out.print(plain_tree(tree))
+        terminal.lines(["", *findings(tree, report), *([CHOSEN] if is_own else []), "", *_next(out, picture)])
+    return code_of_report(report)
 
 
-def _run(contender: DemoContender, config: "RunConfig", out: Path, terminal: Terminal) -> Result:
+def _is_watched(terminal: Terminal) -> bool:
+    """Whether people see stdout, and no lines of -v between."""
+    return terminal.out.is_terminal and terminal.verbosity == 0
+
+
+def _grown(config: "RunConfig", out: Path, terminal: Terminal, *, is_live: bool) -> "tuple[RunReport, Tree]":
+    """Grow the run; on the screen if it is live, else under a progress bar. Returns its first tree too."""
+    from ramify.cli.live_tree import LiveTree
     from ramify.cli.progress import RunProgress
     from ramify.runner import folder
-    from ramify.runner.events import Event, TreeClosed
+    from ramify.runner.events import TreeOpened
 
-    solved: dict[str, float] = {}
+    trees: list[Tree] = []
 
-    def note(event: Event) -> None:
-        if isinstance(event, TreeClosed):
-            solved[event.tree.problem.uid] = float(1.0 in _rewards(event.tree))
+    def keep(event: "Event") -> None:
+        if isinstance(event, TreeOpened):
+            trees.append(event.tree)
 
-    with RunProgress(terminal, title=contender.title, num_trees=config.prompts) as progress:
-        report = folder.begin(config, out, observers=[note, progress.observe])
-    return Result(contender, report, solved)
-
-
-def _tree_to_draw(options: argparse.Namespace) -> "Tree":
-    """A tree of the offline preset: the smallest with right and wrong leaves, if there is one."""
-    from ramify.config.configure import resolve
-    from ramify.runner import library
-
-    config = resolve(preset="offline", overrides=[f"prompts={NUM_PROBLEMS_DRAWN}", *options.set]).config
-    trees = library.rollout_sync(config=config).trees
-    return max(trees, key=lambda tree: (len(_rewards(tree)), -len(tree)))
+    progress = RunProgress(terminal, title=PRESET, num_trees=config.prompts)
+    if not is_live:
+        with progress:
+            return folder.begin(config, out, observers=[keep, progress.observe]), trees[0]
+    with LiveTree(terminal) as live:
+        observers = [keep, progress.observe, live.observe]  # the bar is not shown, but messages are
+        return folder.begin(config, out, observers=observers, measured=_paced), trees[0]
 
 
-def _rewards(tree: "Tree") -> set[float]:
-    """The different rewards of a tree's leaves."""
-    return {reward for leaf in tree.leaves() if (reward := tree.reward(leaf)) is not None}
+def _paced(engine: "Engine", model: str) -> "Engine":
+    from ramify.cli.live_tree import Paced
+
+    return Paced(engine, step_s=STEP_S, most_s=SHOWN_S)
 
 
-def _values(result: Result, baseline: Result) -> dict[str, object]:
-    from ramify.experiments.paired import difference_dict
+@dataclass(frozen=True, slots=True)
+class ForkEnds:
+    """A node with several children, and the rewards of the leaves behind each."""
+
+    node: int
+    said: str
+    rewards: tuple[tuple[float, ...], ...]
+
+    @property
+    def made_a_difference(self) -> bool:
+        """Whether the best leaf behind one child is better than the best behind another."""
+        return len({max(each) for each in self.rewards if each}) > 1
+
+
+def forks(tree: "Tree") -> list[ForkEnds]:
+    """The forks below the root."""
+    from ramify.view.node_text import node_text
+
+    found: list[ForkEnds] = []
+    for node in tree.subtree()[1:]:
+        children = tree.children(node)
+        if len(children) > 1:
+            rewards = tuple(tuple(_rewards(tree, child)) for child in children)
+            found.append(ForkEnds(node, node_text(tree, node).said, rewards))
+    return found
+
+
+def findings(tree: "Tree", report: "RunReport") -> Iterator[str]:
+    """What one sees, in sentences computed from the tree."""
+    stems, rewards = tree.stems(), list(_rewards(tree))
+    right = sum(reward == 1 for reward in rewards)
+    counts = f"{len(stems)} root branches, {len(tree.leaves())} leaves, {report.decode_tokens} sampled tokens."
+    yield f"{counts} {right} of {len(rewards)} answers are right: a right one earns reward 1, a wrong one 0."
+    earned = " | ".join(" ".join(f"{reward:.3g}" for reward in _rewards(tree, stem)) or "-" for stem in stems)
+    yield f"Rewards of the leaves, root branch by root branch: {earned}."
+    yield "Where a node has two children, the tree forked there: both children share all tokens before them."
+    telling = [fork for fork in forks(tree) if fork.made_a_difference]
+    for fork in telling:
+        ends = " and ".join(f"{max(rewards):.3g}" for rewards in fork.rewards if rewards)
+        yield f"The fork behind `{shortened(fork.said, 40)}` made a difference: its children earn {ends} at best."
+    if not telling:
+        yield "No fork of this tree made a difference."
+
+
+def _rewards(tree: "Tree", node: int = 0) -> Iterator[float]:
+    """Rewards of the judged leaves at and below a node."""
+    return (reward for leaf in tree.leaves(node) if (reward := tree.reward(leaf)) is not None)
+
+
+def _values(config: "RunConfig", tree: "Tree", report: "RunReport") -> Mapping[str, object]:
+    from ramify.view.node_text import node_text
+
+    def leaf_values(leaf: int) -> Mapping[str, object]:
+        path = [node_text(tree, node).said for node in tree.path(leaf)[1:]]
+        return {"node": leaf, "path": path, "reward": tree.reward(leaf), "stop": tree.stop(leaf)}
 
     return {
-        "name": result.contender.name,
-        **result.report.as_dict(),
-        "less_chains": None if result is baseline else difference_dict(less(result, baseline)),
+        "preset": config.preset,
+        "task": config.task.name,
+        "seed": config.seed,
+        "question": tree.problem.question,
+        "decode_tokens": report.decode_tokens,
+        "leaves": [leaf_values(leaf) for leaf in tree.leaves()],
+        "root_branches": [list(_rewards(tree, stem)) for stem in tree.stems()],
+        "forks": [{"node": f.node, "said": f.said, "rewards": f.rewards} for f in forks(tree)],
     }
 
 
-def _next(out: Path) -> list[str]:
-    return [
-        f"run folders: {out}/{{{','.join(each.name for each in CONTENDERS)}}}",
-        f"rows for a trainer: {_rows_path(out)}",
-        "try next:",
-        f"  ramify show {out / 'restart'} 0",
-        f"  ramify export {out / 'online'} --to jsonl --out rows.jsonl",
-        "  ramify rollout --preset arpo --prompts 16 --seed 1 --out runs/arpo",
-    ]
+def _next(out: Path, picture: Path) -> list[str]:
+    commands = {
+        f"ramify show {out} 0": "the same tree as sampled, with entropies and stop words",
+        f"ramify export {out} --to jsonl --out rows.jsonl": "its rows for a trainer",
+        "ramify demo --compare": "do trees pay? strategies at equal tokens",
+    }
+    width = max(map(len, commands))
+    return [f"picture: {picture}", "next:", *(f"  {line:{width}}  # {about}" for line, about in commands.items())]
 
 
-def _rows_path(out: Path) -> Path:
-    """Where the rows of the offline trees are."""
-    return out / "offline.jsonl"
+@contextmanager
+def _folder(given: Path | None, name: str) -> Iterator[Path]:
+    """The given folder, or the first of runs/NAME, runs/NAME-2, … that does not exist. It is made, and removed again if
+    it stays empty."""
+    from ramify.cli.rollout import RUNS, new_folder
 
-
-def _export(out: Path) -> None:
-    from ramify.rows.jsonl import write
-    from ramify.runner.saved import Saved
-
-    write(Saved.open(out / "offline").rows(), _rows_path(out))
-
-
-def _new_folder() -> Path:
-    """runs/demo, or the first of runs/demo-2, runs/demo-3, … that does not exist. It is made."""
-    from ramify.cli.rollout import new_folder
-
-    return new_folder(chain([Path("runs/demo")], (Path(f"runs/demo-{number}") for number in count(2))))
+    if given is not None:
+        yield given
+        return
+    out = new_folder(chain([RUNS / name], (RUNS / f"{name}-{number}" for number in count(2))))
+    try:
+        yield out
+    finally:
+        with suppress(OSError):
+            out.rmdir()

@@ -4,7 +4,7 @@ Every node is a line: what the model wrote, what the tool said, entropy, reward,
 untrusted and goes through `visible`; colours are never taken from it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.table import Table
@@ -23,21 +23,25 @@ MAX_DEPTH = 16
 
 
 def tree_view(tree: Tree) -> Drawing:
-    """`tree` as a drawing, in canonical order; children that quote their parent are marked `quotes`. What is deeper
-    than `MAX_DEPTH` stands on that level and names its parent."""
-    root = Drawing(_root_label(tree), guide_style="dim")
-    drawings = {ROOT: (root, 0)}
+    """`tree` as a drawing, in canonical order; children that quote their parent are marked `quotes`."""
+    return drawings(tree, _root_label(tree), node_label)[ROOT][0]
+
+
+def drawings(tree: Tree, root: Text, label: Callable[[Tree, int], Text]) -> dict[int, tuple[Drawing, int]]:
+    """Every node -> the drawing that its children are added to, and its level. What is deeper than `MAX_DEPTH` stands
+    on that level and names its parent."""
+    made = {ROOT: (Drawing(root, guide_style="dim"), 0)}
     for node in tree.subtree()[1:]:
         parent = tree.parent(node)
         assert parent is not None
-        drawing, depth = drawings[parent]
-        label = node_label(tree, node)
+        drawing, depth = made[parent]
+        text = label(tree, node)
         if depth < MAX_DEPTH:
-            drawings[node] = drawing.add(label), depth + 1
+            made[node] = drawing.add(text), depth + 1
         else:
-            drawing.add(Text(f"under {parent}: ", style="dim") + label)
-            drawings[node] = drawing, depth
-    return root
+            drawing.add(Text(f"under {parent}: ", style="dim") + text)
+            made[node] = drawing, depth
+    return made
 
 
 def node_label(tree: Tree, node: int) -> Text:

@@ -14,7 +14,7 @@ from ramify.core.errors import RamifyError, nearest
 from ramify.version import __version__
 
 COMMANDS: Mapping[str, str] = {
-    "demo": "grow trees with the built-in model, and compare strategies at equal tokens",
+    "demo": "grow one tree of the built-in model on the screen; --compare: strategies at equal tokens",
     "plan": "grow a small pilot, and advise where to fork and where to prune",
     "compare": "compare presets with chains of equal tokens on the same problems",
     "noise": "measure the gradient noise of presets at equal tokens",

@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from ramify.core.errors import ConfigError
 if TYPE_CHECKING:
     from ramify.config.run_config import RunConfig
     from ramify.core.prices import Prices
-    from ramify.experiments.pilot import PilotRun
+    from ramify.experiments.pilot import PilotRun, Watch
     from ramify.planner.interval import Interval
     from ramify.planner.plan import Aim, Plan, Pruning
     from ramify.runner.events import Observer
@@ -66,7 +67,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         run_tokens=tokens,
         prices=_prices(options.prices, config),
         aim=options.aim,
-        terminal=terminal,
+        watch=partial(_bar, terminal),
     )
     if options.out is not None:
         options.out.write_text(configuration(made, config), "utf-8")
@@ -87,24 +88,27 @@ def planned(
     run_tokens: int | None = None,
     prices: "Prices | None" = None,
     aim: "Aim",
-    terminal: Terminal,
+    watch: "Watch",
 ) -> "tuple[Plan, PilotRun]":
-    """Grow the pilot of a run, with bars, and plan from it. Arguments as of `experiments.pilot.grow_pilot`."""
+    """Grow the pilot of a run, and plan from it. Arguments as of `experiments.pilot.grow_pilot`."""
     import numpy as np
 
-    from ramify.cli.progress import RunProgress
     from ramify.experiments.pilot import DECODE, grow_pilot
     from ramify.planner.plan import plan
 
-    @contextmanager
-    def watched(title: str, number: int) -> "Iterator[Observer]":
-        with RunProgress(terminal, title=title, num_trees=number) as progress:
-            yield progress.observe
-
     assert config.limits.decode is not None, "a plan is for a budget"
-    flown = grow_pilot(config, num_problems=num_problems, run_tokens=run_tokens, prices=prices or DECODE, watch=watched)
+    flown = grow_pilot(config, num_problems=num_problems, run_tokens=run_tokens, prices=prices or DECODE, watch=watch)
     budget, rng = config.limits.decode * flown.cost_a_token, np.random.default_rng(config.seed)
     return plan(flown.pilot, budget=budget, rng=rng, aim=aim), flown
+
+
+@contextmanager
+def _bar(terminal: Terminal, title: str, number: int) -> "Iterator[Observer]":
+    """Show the trees of a pilot as they grow."""
+    from ramify.cli.progress import RunProgress
+
+    with RunProgress(terminal, title=title, num_trees=number) as progress:
+        yield progress.observe
 
 
 def table(made: "Plan") -> Table:

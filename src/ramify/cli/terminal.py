@@ -1,11 +1,10 @@
 """Terminal: results go to stdout, messages for people to stderr.
 
-Text from a model, a tool or a data file is untrusted. `visible` shows it, and lets no control, direction or markup
-character act on the terminal.
+Text from a model, a tool or a data file is untrusted. It is printed as `visible` text, so that no control, direction or
+markup character of it acts on the terminal.
 """
 
 import errno
-import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ramify.core.visible import shortened, visible
 from ramify.edge.url_keys import without_url_keys
+
+__all__ = ["MAX_WIDTH_WITHOUT_TERMINAL", "Terminal", "figure_table", "shortened", "terminal", "visible"]
 
 MAX_WIDTH_WITHOUT_TERMINAL = 120
 
@@ -81,32 +83,6 @@ def figure_table(label: str, names: Iterable[str], *, title: str | None = None) 
     for name in names:
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     return table
-
-
-def visible(text: str, *, keep: str = "") -> str:
-    """`text` with every control, format and unassigned character spelt out, but for those in `keep`."""
-    return "".join(c if c in keep or c == " " or c.isprintable() else _spelt(c) for c in text)
-
-
-def shortened(text: str, width: int) -> str:
-    """`visible` text of at most `width` characters: its beginning and its end."""
-    shown = visible(text)
-    if len(shown) <= width:
-        return shown
-    tail = width // 3
-    return f"{shown[: width - tail - 1]}…{shown[-tail:]}"
-
-
-def _spelt(character: str) -> str:
-    code = ord(character)
-    if character == "\n":
-        return "⏎"
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "␡"
-    name = unicodedata.category(character)
-    return f"<{name}+{code:04X}>"
 
 
 class _Console(Console):
