@@ -53,7 +53,7 @@ def told(row: Row) -> Any:
 @pytest.mark.parametrize("preset", ["offline", "arpo", "treerl", "tree_grpo", "mctsr"])
 def test_a_run_is_read_without_its_parts_as_with_them(preset: str, tmp_path: Path) -> None:
     begin(run_of(preset), tmp_path / "run")
-    look, trusted = Saved.open(tmp_path / "run"), Saved.trusted(tmp_path / "run")
+    look, trusted = Saved.open(str(tmp_path / "run")), Saved.trusted(str(tmp_path / "run"))
     assert look.config == trusted.config
     assert look.rules == trusted.rules
     assert look.post_hoc_reasons == trusted.post_hoc_reasons

@@ -73,17 +73,19 @@ class Saved:
     """Whether parts that the run names may be loaded."""
 
     @classmethod
-    def open(cls, path: Path) -> "Saved":
+    def open(cls, path: Path | str) -> "Saved":
         """Look at anybody's run: no plug-in, tool or engine that it names is loaded, and no command is started. Raises
         `StoreError` if `path` is not a run that is readable so."""
+        path = Path(path)
         header, text = header_and_config(path)
         config = recorded(text, source=str(path))
         look = looked(config, header)
         return cls(path, config, look.codec, look.rules, look.answering, look.post_hoc_reasons, look.post_hoc)
 
     @classmethod
-    def trusted(cls, path: Path) -> "Saved":
+    def trusted(cls, path: Path | str) -> "Saved":
         """Read a run with the parts that it names: their code runs. Raises as `open`, and `ConfigError`."""
+        path = Path(path)
         header, text = header_and_config(path)
         config = from_toml(text, source=str(path))
         run = prepared_run(replace(config, engine=replace(config.engine, log=None)))
