@@ -22,7 +22,8 @@ from ramify.runner.events import CommandsAsked, Event, OutcomeTold, TreeClosed
 from ramify.runner.folder import header_of
 from ramify.runner.prepared import Prepared, prepare
 from ramify.runner.recorder import Recorder
-from ramify.runner.run import Run
+from ramify.runner.run import Run, Seedling
+from ramify.runner.scheduler import TreeRun
 from ramify.store.check import ledger_faults, row_faults, tree_faults
 from ramify.store.replay import Replayed, replay
 from ramify.store.store import MemoryStore
@@ -38,9 +39,10 @@ class Kept(Run):
         self.drivers: dict[str, Driver] = {}
         super().__init__(prepared)
 
-    def _driver(self, index: int, problem: Problem) -> Driver:
-        self.drivers[problem.uid] = driver = super()._driver(index, problem)
-        return driver
+    def _tree_run(self, seedling: Seedling, *, emit: Callable[[Event], None]) -> TreeRun:
+        made = super()._tree_run(seedling, emit=emit)
+        self.drivers[seedling.problem.uid] = made.driver
+        return made
 
 
 @dataclass

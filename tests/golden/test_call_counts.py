@@ -45,6 +45,7 @@ from ramify.strategies.refine_chain import SELF_REFINE, RefineChain, RefineChain
 from ramify.strategies.reject import Reject, RejectConfig
 from ramify.strategies.rstar_mcts import AS_PUBLISHED as RSTAR_MCTS_AS_PUBLISHED
 from ramify.strategies.rstar_mcts import SAMPLING_AS_PUBLISHED, RStarMCTS
+from ramify.strategies.self_consistency import SelfConsistency, SelfConsistencyConfig
 from ramify.strategies.tot.bfs import LevelRules
 from ramify.strategies.tot.dfs import DepthRules
 from ramify.strategies.tot.search import AS_PUBLISHED as TOT_AS_PUBLISHED
@@ -138,6 +139,21 @@ def adaptive() -> list[Counted]:
             alone = replace(config, num_answers=total, actions=())
             found.append(Counted(name, lambda build=build, c=alone: build(c, rng()), {"policy": total}, {"llm": total}))
     return found
+
+
+def consistent() -> list[Counted]:
+    """n answers that all differ: none is settled early, and each is compared with every earlier one."""
+    return [
+        Counted(
+            "self_consistency",
+            lambda n=n, stop=stop: SelfConsistency(SelfConsistencyConfig(n=n, stop=stop), rng()),
+            {"policy": n},
+            {"agreement": n * (n + 1) // 2},
+            n,
+        )
+        for n in (1, 12)
+        for stop in ("window", "beta")
+    ]
 
 
 def levels() -> list[Counted]:
@@ -285,7 +301,7 @@ def rejecting() -> list[Counted]:
     return found
 
 
-CASES = [*answers(), *adaptive(), *levels(), *thoughts(), *monte_carlo(), *rejecting()]
+CASES = [*answers(), *adaptive(), *consistent(), *levels(), *thoughts(), *monte_carlo(), *rejecting()]
 NO_SEARCH = frozenset(
     ("at2po", "chains", "deepsearch", "offline", "online", "planned", "segments", "tree_grpo", "treepo", "treerl")
 )
