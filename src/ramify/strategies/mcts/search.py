@@ -33,7 +33,7 @@ from ramify.core.command import (
     Tokens,
     Until,
 )
-from ramify.core.stop import ANSWERED, STOP_WORDS
+from ramify.core.stop import ANSWERED, DEADLINE, STOP_WORDS
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import NONE, ROOT, Tree
 from ramify.strategies.mcts.config import MCTSConfig
@@ -117,6 +117,7 @@ class MCTS:
         if isinstance(outcome, Failed) and outcome.reason == "budget":
             self._is_spent = True
         if isinstance(outcome, Grown):
+            self._is_spent |= tree.stop(outcome.tip) == DEADLINE
             self._grown(tree, visit, outcome)
         elif isinstance(outcome, Judged):
             self._value(tree, visit, allowed_value(outcome.scores[0], visit.valued, oracle=self.config.oracle))
