@@ -1,4 +1,4 @@
-"""A search that the deadline of its tree has cut asks for nothing more: what it asked for would end there too."""
+"""A search that the deadline or the budget of its tree has cut asks for nothing more: it would end there too."""
 
 from typing import Any
 
@@ -12,25 +12,26 @@ from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Start
 
 LATE = 6
-"""Growths from here on come to the deadline."""
+"""Growths from here on are cut before their first token."""
 
 
 class Late:
-    """Every growth is an answer, until the deadline has passed."""
+    """Every growth is an answer, until it is late."""
 
-    def __init__(self) -> None:
-        self.num_grown = 0
+    def __init__(self, stop: str) -> None:
+        self.num_grown, self.stop = 0, stop
 
     def steps(self, tree: Tree, start: Start) -> list[Step]:
         assert isinstance(start.command, Grow)
         self.num_grown += 1
         edge = "quotes" if start.command.action == "refine" else "continues"
         if self.num_grown > LATE:
-            return [Step((), stop="deadline", edge=edge, action=start.command.action)]
+            return [Step((), stop=self.stop, edge=edge, action=start.command.action)]
         stop = None if start.command.until == "step" else "answer"
         return [text_step(f"answer {self.num_grown}", stop=stop, edge=edge, action=start.command.action)]
 
 
+@pytest.mark.parametrize("stop", ["deadline", "budget"])
 @pytest.mark.parametrize("at_once", [1, 4])
 @pytest.mark.parametrize(
     ("name", "options"),
@@ -42,11 +43,11 @@ class Late:
         ("mcts", {"n": 1000, "in_flight": "at_once", "finish": "leave"}),
     ],
 )
-def test_a_search_ends_at_the_deadline_of_its_tree(name: str, options: dict[str, Any], at_once: int) -> None:
+def test_a_search_ends_where_its_tree_is_spent(name: str, options: dict[str, Any], at_once: int, stop: str) -> None:
     kind = plugins.find("strategy", name)
     config = kind.Config(**{key: at_once if value == "at_once" else value for key, value in options.items()})
-    world = Late()
+    world = Late(stop)
     trip = Journey(kind(config, np.random.default_rng(0)), world).run()
-    late = [node for node in range(len(trip.tree)) if trip.tree.stop(node) == "deadline"]
+    late = [node for node in range(len(trip.tree)) if trip.tree.stop(node) == stop]
     assert 1 <= len(late) <= 2 * at_once
     assert len(trip.tree) == 1 + world.num_grown

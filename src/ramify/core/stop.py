@@ -58,8 +58,6 @@ GIVEN_UP: Final = frozenset({"closed", "roulette"})
 KEPT: Final = "kept"
 """Note on a node whose path a prune rule would have ended, but random termination let go on. Its value is the
 probability of going on."""
-DEADLINE: Final = "deadline"
-"""Stop word of a path that the deadline of its tree cut. Whatever is asked for afterwards ends there too."""
 ROULETTE: Final = "roulette"
 """Stop word of a path that random termination ended. Nobody judges such a path; in a forest its return is 0. Also the
 rule of a decision that lets a path go on by random termination (`core.command.roulette`)."""

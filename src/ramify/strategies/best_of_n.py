@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from ramify.core.command import Candidate, Command, Fork, Grow, Grown, Judge, Outcome
 from ramify.core.errors import ConfigError
-from ramify.core.stop import DEADLINE
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.flight import InFlight
+from ramify.strategies.parts.spent import is_spent
 from ramify.strategies.parts.steering import REWARD, Oracle, steering_value
 
 
@@ -72,7 +72,7 @@ class BestOfN:
     def tell(self, tree: Tree, outcome: Outcome) -> None:
         number = self._in_flight.take(outcome)
         if isinstance(outcome, Grown):
-            self._num_wanted = 0 if tree.stop(outcome.tip) == DEADLINE else self._num_wanted
+            self._num_wanted = 0 if is_spent(tree, outcome.tip) else self._num_wanted
             self._tips[number] = outcome.tip
             if self._is_to_judge(tree, outcome.tip):
                 self._unjudged.append(number)

@@ -33,7 +33,7 @@ from ramify.core.command import (
     Tokens,
     Until,
 )
-from ramify.core.stop import ANSWERED, DEADLINE, STOP_WORDS
+from ramify.core.stop import ANSWERED, STOP_WORDS
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import NONE, ROOT, Tree
 from ramify.strategies.mcts.config import MCTSConfig
@@ -45,6 +45,7 @@ from ramify.strategies.mcts.twins import Twins
 from ramify.strategies.parts.entropy import LOGPROBS
 from ramify.strategies.parts.flight import InFlight
 from ramify.strategies.parts.posteriors import Variates
+from ramify.strategies.parts.spent import is_spent
 from ramify.strategies.parts.steering import REWARD, allowed_value, steering_value
 
 
@@ -117,7 +118,7 @@ class MCTS:
         if isinstance(outcome, Failed) and outcome.reason == "budget":
             self._is_spent = True
         if isinstance(outcome, Grown):
-            self._is_spent |= tree.stop(outcome.tip) == DEADLINE
+            self._is_spent |= is_spent(tree, outcome.tip)
             self._grown(tree, visit, outcome)
         elif isinstance(outcome, Judged):
             self._value(tree, visit, allowed_value(outcome.scores[0], visit.valued, oracle=self.config.oracle))
