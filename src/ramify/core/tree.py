@@ -139,6 +139,9 @@ class Tree:
     def __len__(self) -> int:
         return len(self._parent)
 
+    def __repr__(self) -> str:
+        return f"Tree({self.problem.uid!r}, {len(self)} nodes)"
+
     def parent(self, node: int) -> int | None:
         parent = self._parent[self._known(node)]
         return None if parent == NONE else parent
