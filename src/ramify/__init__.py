@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from ramify.core.tree import ROOT, Tree
     from ramify.runner.library import Rollout, Watched, rollout, rollout_sync, steps
     from ramify.runner.saved import Saved
+    from ramify.runner.search import Found, FoundStep, ScoredState, search, search_async, search_steps
     from ramify.tools.function import tool
 
 __all__ = [
@@ -81,6 +82,8 @@ __all__ = [
     "Fork",
     "ForkRecord",
     "Format",
+    "Found",
+    "FoundStep",
     "Generation",
     "Grow",
     "Grown",
@@ -100,6 +103,7 @@ __all__ = [
     "Sampling",
     "Saved",
     "Score",
+    "ScoredState",
     "Segment",
     "Span",
     "StoreError",
@@ -119,6 +123,9 @@ __all__ = [
     "resolve",
     "rollout",
     "rollout_sync",
+    "search",
+    "search_async",
+    "search_steps",
     "steps",
     "tool",
 ]
@@ -146,6 +153,7 @@ _MODULES = {
     "ramify.core.tree": "ROOT Tree",
     "ramify.runner.library": "Rollout Watched rollout rollout_sync steps",
     "ramify.runner.saved": "Saved",
+    "ramify.runner.search": "Found FoundStep ScoredState search search_async search_steps",
     "ramify.config.configure": "resolve",
     "ramify.config.run_config": "RunConfig",
     "ramify.tools.function": "tool",

@@ -64,6 +64,7 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "herds": "ramify.tasks.herds:Herds",
             "hops": "ramify.tasks.hops:Hops",
             "ledgers": "ramify.tasks.ledgers:Ledgers",
+            "states": "ramify.tasks.states:StateTask",
         },
         "engine": {
             "builtin": "ramify.engines.builtin:Builtin",
@@ -72,6 +73,7 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "scripted": "ramify.testing.scripted:Scripted",
             "sglang": "ramify.engines.served.sglang:Sglang",
             "simulated": "ramify.testing.simulated:Simulated",
+            "states": "ramify.engines.states:StateEngine",
             "vllm": "ramify.engines.served.vllm:Vllm",
         },
         "format": {

@@ -34,6 +34,7 @@ ELSEWHERE = {
     "openai": "tests/engines/test_openai.py: it needs a server",
     "scripted": "above, by a law and by a rule",
     "sglang": "tests/engines/test_sglang.py: it needs a server",
+    "states": "tests/runner/test_search.py: it calls functions of a program",
     "vllm": "tests/engines/test_vllm.py and tests/engines_real: it needs a server",
 }
 """Registered engines that are not built here by their name alone -> where they are held to the contract."""

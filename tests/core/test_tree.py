@@ -92,6 +92,18 @@ def test_split_changes_no_branch(data: st.DataObject) -> None:
             assert {role: s.as_dict() for role, s in tree.spent().items()} == spent
 
 
+def test_a_branch_asked_for_again_is_the_same_and_a_split_is_seen_in_it() -> None:
+    growth = Growth(planted())
+    tree = growth.tree
+    _, leaf = chain(growth, "1+2", "3")
+    before = tree.branch(leaf)
+    assert tree.branch(leaf) is before
+    head = tree.split(leaf, tree.length(leaf) - 4)
+    after = tree.branch(leaf)
+    assert head in [piece.node for piece in after.pieces]
+    assert after.ids.tolist() == before.ids.tolist()
+
+
 def test_split_keeps_the_tail_id() -> None:
     growth = Growth(planted())
     first, leaf = chain(growth, "1+1", "2")

@@ -8,6 +8,7 @@ import pytest
 from ramify import ROOT, Grow, Phase, rollout_sync
 from ramify.config.configure import resolve
 from ramify.core.errors import ConfigError
+from ramify.runner.run_strategy import RunStrategy
 
 
 @dataclass(frozen=True)
@@ -81,3 +82,16 @@ def test_settings_beside_a_config_are_refused() -> None:
     config = resolve(flags={"engine.name": "scripted", "prompts": 1}).config
     with pytest.raises(ConfigError, match="config and limits__decode are both given"):
         rollout_sync(config=config, limits__decode=3)
+
+
+def test_a_strategy_that_is_not_built_in_is_driven_twice() -> None:
+    asked: list[int] = []
+
+    class Noted(OneChain):
+        def ask(self, tree):
+            asked.append(len(tree))
+            return super().ask(tree)
+
+    rollout_sync(prompts=1, strategy=Noted, engine="scripted")
+    assert asked == [1, 1]
+    assert RunStrategy.of(resolve().config).is_built_in

@@ -22,7 +22,7 @@ GIVEN: Final = frozenset({"name", "format"})
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundJudge:
     """What an entry names."""
 
     target: Callable[..., Any]
@@ -32,7 +32,7 @@ class Found:
     """Keyword arguments found for some of the options."""
 
 
-def found_judge(name: str, entry: JudgeConfig) -> Found:
+def found_judge(name: str, entry: JudgeConfig) -> FoundJudge:
     """What the entry names. Raises `ConfigError` if it is not found."""
     kind, options = entry.kind or name, dict(entry.options)
     found = plugins.find("judge", kind)
@@ -40,12 +40,12 @@ def found_judge(name: str, entry: JudgeConfig) -> Found:
         function = options.pop(FUNCTION, None)
         if not isinstance(function, str):
             raise ConfigError(f"judge {name!r} needs the option function = 'path/to/file.py:name', got {function!r}")
-        return Found(FunctionJudge, options, {FUNCTION: plugins.find("judge", function)})
+        return FoundJudge(FunctionJudge, options, {FUNCTION: plugins.find("judge", function)})
     if inspect.isfunction(found):
-        return Found(FunctionJudge, options, {FUNCTION: found})
+        return FoundJudge(FunctionJudge, options, {FUNCTION: found})
     if not inspect.isclass(found) and options:
         raise ConfigError(f"judge {kind!r} is made already and takes no options, got {sorted(options)}")
-    return Found(found if inspect.isclass(found) else lambda: found, options, {})
+    return FoundJudge(found if inspect.isclass(found) else lambda: found, options, {})
 
 
 def judge_faults(name: str, entry: JudgeConfig) -> list[ConfigFault]:

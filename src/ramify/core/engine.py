@@ -109,6 +109,8 @@ class Generation:
     """Tokens sampled, including those cut off after a stop word."""
     num_cached: int = 0
     num_prefilled: int = 0
+    picodollars: int | None = None
+    """What the call cost, if the engine knows it; None = what its prices say."""
     message: Mapping[str, Any] | None = None
     """The exact chat message that `ids` render, from an engine without token ids. Only `num_billed` then says how many
     tokens it took."""
@@ -222,8 +224,10 @@ def _check_tokens(generation: Generation, request: Request, vocab_size: int) -> 
 
 
 def _check_counts(generation: Generation) -> None:
-    for name in ("num_billed", "num_cached", "num_prefilled"):
+    for name in ("num_billed", "num_cached", "num_prefilled", "picodollars"):
         value = getattr(generation, name)
+        if value is None and name == "picodollars":
+            continue
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value <= MAX_COUNT:
             raise EngineError(f"bad_{name}", f"{name} = {value!r}; expected a whole number from 0 to {MAX_COUNT}")
     ids, spans = generation.ids, generation.versions

@@ -79,10 +79,10 @@ class Tree:
     """Everything that grew from one problem."""
 
     __slots__ = (
-        "_action", "_actions", "_edge", "_end", "_first_child", "_fork", "_index", "_last_child", "_measures", "_next",
-        "_notes", "_num_segments", "_ordered", "_parent", "_planned", "_previous", "_quoted", "_requested",
-        "_rewarded_by", "_role", "_scores", "_seed", "_segment", "_segments", "_stop", "candidates", "caveats", "codec",
-        "codecs", "forks", "is_broken", "num_failed", "num_leaves", "pending", "problem", "seed",
+        "_action", "_actions", "_edge", "_end", "_first_child", "_fork", "_index", "_last_child", "_latest",
+        "_measures", "_next", "_notes", "_num_segments", "_ordered", "_parent", "_planned", "_previous", "_quoted",
+        "_requested", "_rewarded_by", "_role", "_scores", "_seed", "_segment", "_segments", "_stop", "candidates",
+        "caveats", "codec", "codecs", "forks", "is_broken", "num_failed", "num_leaves", "pending", "problem", "seed",
     )  # fmt: skip
 
     def __init__(
@@ -128,6 +128,8 @@ class Tree:
         self._rewarded_by: dict[int, str] = {}
         """Node -> the judge that scored it last when it ended."""
         self._notes: dict[int, dict[str, Any]] = {}
+        self._latest: Branch | None = None
+        """The branch made last: a command's place is looked at several times in a row."""
         self._ordered: dict[int, list[int]] = {}
         """Node -> its children in order, where they did not come in order."""
         self._append(Step(tuple(prompt)), Place(NONE, 0, 0, seed, NONE))
@@ -136,6 +138,9 @@ class Tree:
 
     def __len__(self) -> int:
         return len(self._parent)
+
+    def __repr__(self) -> str:
+        return f"Tree({self.problem.uid!r}, {len(self)} nodes)"
 
     def parent(self, node: int) -> int | None:
         parent = self._parent[self._known(node)]
@@ -302,11 +307,13 @@ class Tree:
 
     def branch(self, node: int, at: int | None = None) -> Branch:
         """The path to `node` since its last fresh context; with `at`, only its first `at` tokens."""
-        pieces: list[Piece] = []
-        for current in self.context(node):
-            role = self.role(current)
-            pieces.extend(Piece(current, self._segments.get(i), role) for i in self._segment_range(current))
-        branch = Branch(self.codec_of(node), node, tuple(pieces), self.role(node))
+        branch = self._latest
+        if branch is None or branch.node != node:
+            pieces: list[Piece] = []
+            for current in self.context(node):
+                role = self.role(current)
+                pieces.extend(Piece(current, self._segments.get(i), role) for i in self._segment_range(current))
+            branch = self._latest = Branch(self.codec_of(node), node, tuple(pieces), self.role(node))
         return branch if at is None else _shortened(branch, at)
 
     def codec_of(self, node: int) -> Codec:
@@ -414,7 +421,7 @@ class Tree:
             raise ContractError(
                 f"position {position} on node {node} is inside a chat message, which goes on only whole"
             )
-        head = len(self)
+        head, self._latest = len(self), None
         self._append_row(self._parent[node], self._index[node], self._seed[node], self._fork[node])
         self._edge[head], self._role[head], self._action[head] = self._edge[node], self._role[node], self._action[node]
         self._end[head] = position
@@ -430,6 +437,7 @@ class Tree:
         """Give back spare memory; called when the tree is finished."""
         self._segments.trim()
         self._ordered.clear()
+        self._latest = None
 
     # -- internals --------------------------------------------------------------------------------------------------
 

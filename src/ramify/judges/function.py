@@ -22,7 +22,7 @@ from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.edge.daemon_threads import DaemonThreads
 from ramify.edge.error_text import error_text
-from ramify.tools.function import returned
+from ramify.edge.user_calls import returned
 
 
 class FunctionJudge:

@@ -35,6 +35,7 @@ def prepared_run(
     problems: Sequence[Problem | str] | Portion | None = None,
     *,
     engine: Engine | None = None,
+    engines: Mapping[str, Engine] | None = None,
     task: Task | None = None,
     strategy: type[Strategy] | None = None,
     in_front: Callable[[Engine], Engine] | None = None,
@@ -46,12 +47,13 @@ def prepared_run(
     is given. Raises `ConfigError`."""
     task = task or build_task(_asking(config, problems))
     build = build_engine if measured is None else lambda each: measured(build_engine(each), each.model or "")
-    engines = {name: build(each) for name, each in config.engines.items()}
+    given = engines or {}
+    every = {name: given.get(name) or build(each) for name, each in config.engines.items()}
     policy = engine or build(config.engine)
     try:
         portion = problems if isinstance(problems, Portion) else shard.of(_named(problems, task, config))
         return prepare(
-            config, task=task, engines=engines, engine=policy, problems=portion, strategy=strategy, in_front=in_front
+            config, task=task, engines=every, engine=policy, problems=portion, strategy=strategy, in_front=in_front
         )
     except RamifyError:
         raise

@@ -6,7 +6,7 @@ same time. Each shard counts its own faults and retries (`max_failed_share`, `en
 """
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -110,9 +110,10 @@ async def grow_on(
     config: RunConfig | None = None,
     portion: Portion | None = None,
     accept: Collection[str] = (),
+    prepared: Callable[[SavedRun], Prepared] | None = None,
 ) -> RunReport:
     """Continue the run, or the shard of one, in the folder `path`. `config` replaces the recorded configuration,
-    `portion` the problems it would make. `accept` as in `resume`."""
+    `portion` the problems it would make, `prepared` how its parts are made. `accept` as in `resume`."""
     observers = list(observers)
     config = config or from_toml(header_and_config(path)[1])
     if config.service is not None:
@@ -123,7 +124,8 @@ async def grow_on(
         )
     store, saved = FolderStore.resume(path, writing=Writing(durability=config.durability))
     try:
-        run = Run(prepared_run(config, portion, shard=shard_of(saved.header)))
+        made = prepared(saved) if prepared else prepared_run(config, portion, shard=shard_of(saved.header))
+        run = Run(made)
         refuse_other_weights(saved.header, header_of(run.prepared))
         if portion is None:
             _settle_inputs(store, saved, run.prepared, accept=accept)

@@ -57,6 +57,8 @@ class Grower:
         self._actions = actions
         self._format = format
         self._quoting = quoting
+        self._in_messages = format if isinstance(format, MessageFormat) else None
+        self._giving_up = format if isinstance(format, GivingUp) else None
         self._toolbox = toolbox
         self._judging = judging
         self._config = config
@@ -103,12 +105,12 @@ class Grower:
         return Step(segments, stop, name, edge, action.role, notes={"reason": reason, "fault": fault})
 
     async def _step(self, path: Path) -> Step:
-        turn = self._opened(path)
+        turn, action = self._opened(path), path.work.command.action
         is_unfinished = turn.stop is None
         while is_unfinished:
             await self._sampler.sample(turn, path)
             is_to_act = turn.was_ended or (self._policy.no_action == "observe" and self._is_full(turn, path))
-            if turn.message is not None and not is_to_act:
+            if turn.message is not None and not is_to_act and not self._sampler.can_continue_turn(action):
                 # The message was cut, and its engine cannot continue it.
                 turn.stop = turn.stop or "length"
             is_unfinished = turn.stop is None and is_to_act and await self._act(turn, path)
@@ -162,8 +164,8 @@ class Grower:
 
     def _read(self, turn: Turn) -> Action | None:
         """The action at the end of what the model has just written."""
-        if turn.message is not None and isinstance(self._format, MessageFormat):
-            return self._format.hear(turn.message)
+        if turn.message is not None and self._in_messages is not None:
+            return self._in_messages.hear(turn.message)
         return self._format.read(turn.branch.run_text)
 
     def _end(self, turn: Turn, path: Path, ruling: Ruling) -> None:
@@ -250,8 +252,8 @@ class Grower:
 
         def written(num_characters: int) -> str | Sequence[Span]:
             cut = replace(result, text=result.text[:num_characters])
-            if message is not None and isinstance(self._format, MessageFormat):
-                return self._format.reply(message, action, cut)
+            if message is not None and self._in_messages is not None:
+                return self._in_messages.reply(message, action, cut)
             return self._format.observe(action, cut)
 
         def size(spans: str | Sequence[Span]) -> int:
@@ -268,7 +270,7 @@ class Grower:
 
     async def _prune_at_end(self, turn: Turn) -> None:
         """End the path if the format or the prune rule says so. Random termination may let it go on."""
-        reason = self._format.give_up(turn.branch) if isinstance(self._format, GivingUp) else None
+        reason = None if self._giving_up is None else self._giving_up.give_up(turn.branch)
         if reason is not None:
             _give_up(turn, reason, _word_of(reason))
         elif self._pruning is not None:

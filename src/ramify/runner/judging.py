@@ -4,9 +4,10 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
+from typing import cast
 
 from ramify.core.branch import Branch
 from ramify.core.command import Score
@@ -28,6 +29,13 @@ class Judging:
     """Seconds for one judgement, for judges that have no deadline of their own."""
     asking: Asking | None = None
     """How judges ask models; None = no judge does."""
+    deadlines: Mapping[str, float | None] = field(init=False)
+    """Judge that scores by itself -> seconds for one judgement; None = it keeps a deadline of its own."""
+
+    def __post_init__(self) -> None:
+        alone = {name: judge for name, judge in self.judges.items() if not isinstance(judge, SamplingJudge)}
+        deadlines = {name: None if isinstance(j, Punctual) else self.deadline_s for name, j in alone.items()}
+        object.__setattr__(self, "deadlines", deadlines)
 
     async def leaf_scores(self, branch: Branch, problem: Problem) -> tuple[tuple[Score, ...], str | None]:
         """Scores of a leaf by every leaf judge, and the first fault, if any. A fault gives a score of None, never 0."""
@@ -52,11 +60,11 @@ class Judging:
     ) -> tuple[Score, ...]:
         """One score per branch. Raises `JudgeError` if the judge raises, hangs or returns no valid verdict."""
         judge = self.named(name)
-        if isinstance(judge, SamplingJudge):
+        if name not in self.deadlines:
             raise JudgeError(f"judge {name!r} asks a model, which only a Judge command can pay for")
-        deadline_s = None if isinstance(judge, Punctual) else self.deadline_s
         seen = problem if judge.is_oracle else problem.for_agents()
-        verdicts = await self._verdicts(partial(judge.judge, branches, seen), name, deadline_s=deadline_s)
+        judging = partial(cast(BranchJudge, judge).judge, branches, seen)
+        verdicts = await self._verdicts(judging, name, deadline_s=self.deadlines[name])
         return _scores(judge, verdicts, len(branches), attempt=attempt)
 
     async def asked(

@@ -7,7 +7,7 @@ its cancellation would keep the process alive after its run has ended or was int
 import asyncio
 import contextlib
 import gc
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -36,6 +36,26 @@ def run(main: Coroutine[Any, Any, T]) -> T:
             return runner.run(main)
     finally:
         _close(runner)
+
+
+def each(make: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T]:
+    """Yield what the generator yields. Its event loop runs only while the next item is waited for. Closing this closes
+    the generator."""
+    runner = asyncio.Runner()
+    try:
+        runner.get_loop()
+        made = make()
+        try:
+            while (item := runner.run(_next(made))) is not None:
+                yield item
+        finally:
+            runner.run(made.aclose())
+    finally:
+        _close(runner)
+
+
+async def _next(made: AsyncGenerator[T, None]) -> T | None:
+    return await anext(made, None)
 
 
 @contextlib.contextmanager

@@ -114,7 +114,8 @@ class Run:
         self, seedlings: AsyncIterable[Seedling], observers: Iterable[Observer], *, keep_up: KeepUp = _at_once
     ) -> None:
         """Grow one tree for each of `seedlings` as soon as there is room for it; return when all are done. The numbers
-        of the trees must differ. The tree with number 0 is checked with a twin strategy."""
+        of the trees must differ. The tree with number 0 is checked with a twin strategy, unless the strategy is built
+        in."""
         await self.connect()
         scheduler = self._scheduler = Scheduler(
             (*observers, self._release),
@@ -237,5 +238,5 @@ def _driver(prepared: Prepared, seedling: Seedling) -> Driver:
             num_tool_tokens=most_tool_tokens(prepared.described_tools),
         ),
         rules=prepared.rules,
-        twin=prepared.strategy.new(tree.seed) if seedling.index == 0 else None,
+        twin=prepared.strategy.new(tree.seed) if seedling.index == 0 and not prepared.strategy.is_built_in else None,
     )

@@ -39,6 +39,11 @@ class RunStrategy:
         options = _options(found, config)
         return cls(name, found, options, named_functions(options), config.rows.min_leaves)
 
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it is the built-in strategy of its name, which draws no randomness of its own."""
+        return plugins.is_built_in("strategy", self.name) and plugins.find("strategy", self.name) is self.kind
+
     def new(self, seed: int) -> Strategy:
         """A fresh strategy for the tree of `seed`."""
         strategy = self.kind(self.options, np.random.default_rng(strategy_seed(seed)), **self.functions)

@@ -135,6 +135,8 @@ class Sampler:
     def _cost(self, turn: Turn, path: Path, generation: Generation) -> int:
         """Cost in picodollars of the generation that continues `turn`. If its server does not report the prefill
         tokens, the highest possible cost."""
+        if generation.picodollars is not None:
+            return generation.picodollars
         prices, usage = self._prices[path.work.command.action], usage_of(generation)
         if usage.num_cached + usage.num_prefilled:
             return prices.cost(usage)

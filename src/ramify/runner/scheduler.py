@@ -35,7 +35,7 @@ from ramify.runner.events import (
 from ramify.runner.grower import Grower
 from ramify.runner.judging import Judging
 from ramify.runner.resume import Redriven, redrive
-from ramify.runner.work import Path, Work
+from ramify.runner.work import Contexts, Path, Work
 from ramify.store.replay import Replayed
 
 KeepUp = Callable[[], Awaitable[None]]
@@ -234,7 +234,7 @@ class TreeRun:
             command=command,
             place=place,
             branch=tree.branch(parent),
-            contexts=tuple(tree.contexts(parent)) if self.grower.quotes(command.action) else (),
+            contexts=Contexts(tree, parent) if self.grower.quotes(command.action) else (),
             allotment=start.allotment,
             limited=self.driver.limited,
             report=report,

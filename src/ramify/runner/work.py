@@ -18,8 +18,29 @@ from ramify.core.format import Span, span_ids
 from ramify.core.ledger import Spend
 from ramify.core.seeds import child_seed
 from ramify.core.segment import Finish, Floats_T, Ids_T, Origin, Origination, Segment, Usage, token_array
-from ramify.core.tree import Place, Step
+from ramify.core.tree import Place, Step, Tree
 from ramify.runner.driver import spend_of
+
+
+class Contexts(Sequence[Branch]):
+    """The contexts on the way to a node (`Tree.contexts`), made when they are read: a deep path has many, and most
+    prompts cite the last alone."""
+
+    def __init__(self, tree: Tree, node: int) -> None:
+        self._tree, self._node = tree, node
+        self._every: list[Branch] | None = None
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._tree.branch(self._node) if index == -1 and self._every is None else self._made[index]
+
+    @property
+    def _made(self) -> list[Branch]:
+        if self._every is None:
+            self._every = self._tree.contexts(self._node)
+        return self._every
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +53,7 @@ class Work:
     place: Place
     branch: Branch
     """The path to continue. An action that quotes starts a fresh context instead."""
-    contexts: tuple[Branch, ...]
+    contexts: Sequence[Branch]
     """For an action that quotes: one branch for each fresh context on the path."""
     allotment: Spend
     limited: frozenset[str]

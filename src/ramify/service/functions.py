@@ -17,7 +17,7 @@ from ramify.config.service_config import MIXED, SLIMES_SFT, ServiceConfig
 from ramify.core.errors import ConfigError, ContractError, RamifyError
 from ramify.edge.daemon_threads import DaemonThreads
 from ramify.edge.error_text import error_text
-from ramify.tools.function import returned
+from ramify.edge.user_calls import returned
 
 MAX_THREADS: Final = 16
 OURS: Final[Mapping[str, str | None]] = {

@@ -16,6 +16,7 @@ from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import ROOT, Tree
 from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.flight import InFlight
+from ramify.strategies.parts.spent import is_spent
 from ramify.strategies.parts.steering import REWARD, Oracle, steering_value
 
 
@@ -58,24 +59,26 @@ class BestOfN:
         self._unjudged: list[int] = []
         self._fork = Fork(config.n, "answers")
         self._num_begun = 0
+        self._num_wanted = config.n
 
     def ask(self, tree: Tree) -> Sequence[Command]:
         numbers, self._unjudged = self._unjudged, []
         judged = self._in_flight.book([Judge((self._tips[i],), self.config.judge) for i in numbers], numbers)
         room = (self.config.in_flight or self.config.n) - len(self._in_flight)
-        begun = range(self._num_begun, min(self._num_begun + room, self.config.n))
+        begun = range(self._num_begun, min(self._num_begun + room, self._num_wanted))
         self._num_begun += len(begun)
         return [*judged, *self._in_flight.book([Grow(ROOT, fork=self._fork) for _ in begun], begun)]
 
     def tell(self, tree: Tree, outcome: Outcome) -> None:
         number = self._in_flight.take(outcome)
         if isinstance(outcome, Grown):
+            self._num_wanted = 0 if is_spent(tree, outcome.tip) else self._num_wanted
             self._tips[number] = outcome.tip
             if self._is_to_judge(tree, outcome.tip):
                 self._unjudged.append(number)
 
     def is_done(self, tree: Tree) -> bool:
-        return self._num_begun == self.config.n and not self._in_flight and not self._unjudged
+        return self._num_begun >= self._num_wanted and not self._in_flight and not self._unjudged
 
     def phase(self, tree: Tree) -> Phase:
         if not self._num_begun:

@@ -45,6 +45,7 @@ from ramify.strategies.mcts.twins import Twins
 from ramify.strategies.parts.entropy import LOGPROBS
 from ramify.strategies.parts.flight import InFlight
 from ramify.strategies.parts.posteriors import Variates
+from ramify.strategies.parts.spent import is_spent
 from ramify.strategies.parts.steering import REWARD, allowed_value, steering_value
 
 
@@ -117,6 +118,7 @@ class MCTS:
         if isinstance(outcome, Failed) and outcome.reason == "budget":
             self._is_spent = True
         if isinstance(outcome, Grown):
+            self._is_spent |= is_spent(tree, outcome.tip)
             self._grown(tree, visit, outcome)
         elif isinstance(outcome, Judged):
             self._value(tree, visit, allowed_value(outcome.scores[0], visit.valued, oracle=self.config.oracle))

@@ -17,6 +17,7 @@ from ramify.core.errors import ConfigError, ContractError
 from ramify.core.strategy import Phase, Vote
 from ramify.core.tree import NONE, Tree
 from ramify.strategies.parts.flight import InFlight
+from ramify.strategies.parts.spent import is_spent
 from ramify.strategies.parts.steering import REWARD, Oracle, allowed_value, steering_value
 
 Refill = Literal["each", "all"]
@@ -91,7 +92,7 @@ class Drafts(Generic[D]):
         """By number: the last node of an answer; -1 if it has none."""
         self.scores: list[float | None] = [None]
         self.num_left = config.num_answers
-        """Answers that may still be asked for; 0 once the budget has refused something."""
+        """Answers that may still be asked for; 0 once the budget has refused something, or the tree is spent."""
         self.num_open = 0
         """Answers in flight."""
         self._in_flight: InFlight[D] = InFlight()
@@ -128,6 +129,7 @@ class Drafts(Generic[D]):
         draft = self._in_flight.take(outcome)
         if isinstance(outcome, Grown):
             draft.tip = self.tips[draft.number] = outcome.tip
+            self.num_left = 0 if is_spent(tree, outcome.tip) else self.num_left
             if self._is_to_judge(tree, outcome.tip):
                 self._unjudged.append(draft)
                 return None
