@@ -14,6 +14,8 @@ from zipfile import ZipFile
 
 import pytest
 
+from ramify import __version__
+
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = REPOSITORY / "src"
 MODEL_FILE = r"(config|generation_config|report|special_tokens_map|tokenizer|tokenizer_config)\.json"
@@ -81,6 +83,7 @@ def test_the_sdist_has_what_the_tests_need_and_nothing_else(dist: Path) -> None:
 
 def test_the_metadata_says_what_the_package_is(about: Message) -> None:
     assert about["Name"] == "ramify"
+    assert about["Version"] == __version__
     assert about["Summary"]
     assert about["Author"] == "The ramify developers"
     assert about["License-Expression"] == "Apache-2.0"
