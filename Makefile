@@ -2,7 +2,7 @@
 # development (no torch), .venv-model (with torch and trackio) for `make model`, `make herds`, `make test-hf` and
 # `make test-originals`, .venv-ray for `make test-ray`, .venv-gateway (other people's clients) for `make test-gateway`,
 # .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
-.PHONY: demo test test-core test-engines test-faults test-gateway test-hf test-hostile test-originals test-ray bubblewrap lint format types bench model herds value requirements setup clean
+.PHONY: demo dist test test-core test-engines test-faults test-gateway test-hf test-hostile test-originals test-ray bubblewrap lint format types bench model herds value requirements setup clean
 
 PYTHON ?= python3
 DEMO_BIN := .venv-demo/bin
@@ -44,6 +44,11 @@ endef
 
 demo: $(DEMO_READY)
 	@$(DEMO_BIN)/ramify demo
+
+# The sdist, and the wheel that is built of it.
+dist: $(READY)
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation --outdir dist
 
 test: $(READY) bubblewrap
 	@$(BIN)/python -m pytest -q $(IN_TWO)
@@ -109,7 +114,7 @@ bubblewrap:
 		|| { $(APT) update > /dev/null && $(APT) install -y bubblewrap > /dev/null; }; }
 
 clean:
-	rm -rf $(VENV) .venv-demo .venv-model .venv-ray .venv-gateway .venv-engines build
+	rm -rf $(VENV) .venv-demo .venv-model .venv-ray .venv-gateway .venv-engines build dist
 
 $(DEMO_READY): pyproject.toml constraints.txt
 	$(call environment,.venv-demo)
