@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ramify.cli.contenders import (
     add_contender_flags,
+    add_sampling_flags,
     check_contenders,
     check_numbers,
     contender_config,
     contender_names,
 )
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.options import add_json_flag
+from ramify.cli.options import add_json_flag, settings_of_flags
 from ramify.cli.terminal import Terminal, figure_table
 
 if TYPE_CHECKING:
@@ -57,8 +58,9 @@ class Contender:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_contender_flags(parser, num_problems=NUM_PROBLEMS, num_seeds=NUM_SEEDS)
-    parser.add_argument("--task", default="countdown", metavar="NAME", help="a built-in task or path/to/file.py:Class")
+    parser.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw solved problems over tokens (.svg, .png)")
+    add_sampling_flags(parser)
     add_json_flag(parser)
 
 
@@ -69,12 +71,13 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     names = contender_names(options.presets)
     check_numbers(options)
     draw = None if options.plot is None else _drawer()
-    contenders = [Contender(name, _config(name, names, options)) for name in names]
-    chains = _config("chains", ["chains", *names], options)
+    flags = _flags(options)
+    contenders = [Contender(name, _config(name, names, options, flags)) for name in names]
+    chains = _config("chains", ["chains", *names], options, flags)
     task = build.build_task(chains)
     problems = task.problems(chains.task.split, options.problems, options.seed)
     check_contenders({"chains": chains, **{each.name: each.config for each in contenders}}, problems)
-    terminal.say(f"{len(problems)} problems of {options.task}, {options.seeds} trees of each a preset")
+    terminal.say(f"{len(problems)} problems of {chains.task.name}, {options.seeds} trees of each a preset")
     for number, contender in enumerate(contenders):
         twin = next((other for other in contenders[:number] if _grows_alike(other.config, contender.config)), None)
         if twin is None:
@@ -85,12 +88,12 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     number = sum(not contender.same_as for contender in contenders)
     lines = [line(each.name, each.trees, pool, seconds=each.seconds, num_contenders=number) for each in contenders]
     if draw is not None:
-        draw(lines, pool, options.plot, title=f"{options.task}: {len(problems)} problems, {options.seeds} seeds")
+        draw(lines, pool, options.plot, title=f"{chains.task.name}: {len(problems)} problems, {options.seeds} seeds")
     said = list(conditions(contenders, chains))
     if num_lost := len(problems) - len(pool.chains):
         said.append(f"{num_lost} of {len(problems)} problems are left out: all their chains failed")
     if options.json:
-        terminal.result("ramify.compare/1", {**_values(options, lines, pool), "conditions": said})
+        terminal.result("ramify.compare/1", {**_values(options, chains, lines, pool), "conditions": said})
     else:
         terminal.whole(table(lines, pool))
         terminal.lines([*findings(lines), *said])
@@ -179,9 +182,16 @@ def _drawer() -> "Callable[..., None]":
     return draw
 
 
-def _config(name: str, names: Sequence[str], options: argparse.Namespace) -> "RunConfig":
-    flags = {"task.name": options.task, "prompts": options.problems, "seed": options.seed}
-    return contender_config(name, names, flags=flags, given=options.set)
+def _flags(options: argparse.Namespace) -> Mapping[str, Any]:
+    """The settings of all contenders, by dotted path. They have one task, whatever their presets name."""
+    from ramify.config.configure import resolve
+
+    flags = {**settings_of_flags(options), "prompts": options.problems}
+    return {**flags, "task.name": resolve(files=options.config, flags=flags).config.task.name}
+
+
+def _config(name: str, names: Sequence[str], options: argparse.Namespace, flags: Mapping[str, Any]) -> "RunConfig":
+    return contender_config(name, names, flags=flags, given=options.set, files=options.config)
 
 
 def _grows_alike(one: "RunConfig", other: "RunConfig") -> bool:
@@ -265,9 +275,11 @@ def interval_text(difference: "Interval") -> str:
     return f"{difference.value:+.3f} [{difference.low:+.3f},{difference.high:+.3f}]"
 
 
-def _values(options: argparse.Namespace, lines: "Sequence[CompareLine]", pool: "ChainPool") -> Mapping[str, object]:
+def _values(
+    options: argparse.Namespace, chains: "RunConfig", lines: "Sequence[CompareLine]", pool: "ChainPool"
+) -> Mapping[str, object]:
     return {
-        "task": options.task,
+        "task": chains.task.name,
         "problems": options.problems,
         "seeds": options.seeds,
         "tokens_a_chain": pool.tokens_a_chain,

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ramify.cli.options import add_file_flag, add_model_flags
 from ramify.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -29,6 +30,13 @@ def add_contender_flags(parser: argparse.ArgumentParser, *, num_problems: int, n
     parser.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
 
 
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags of the engine of all contenders, and of files with their settings."""
+    group = parser.add_argument_group("engine of all contenders")
+    add_model_flags(group)
+    add_file_flag(group)
+
+
 def contender_names(text: str) -> list[str]:
     """The contenders in the text of `--presets`. Raises `ConfigError` if there is none, or one twice."""
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -42,13 +50,23 @@ def contender_names(text: str) -> list[str]:
 def contender_config(
     name: str, names: Sequence[str], *, flags: Mapping[str, Any], given: Sequence[str], files: Sequence[Path] = ()
 ) -> "RunConfig":
-    """The configuration of `name`, one of `names`. `given`: the texts of `--set`. Raises `ConfigError`."""
+    """The configuration of `name`, one of `names`. `given`: the texts of `--set`; `files`: those of `-c`.
+
+    Raises `ConfigError`, also if a file of `-c` names the strategy, which would then be that of every preset.
+    """
     from ramify.config.configure import resolve
 
     settings = settings_of(name, names, given)
     if name.endswith(FILE):
         return resolve(files=[*files, Path(name)], flags=flags, overrides=settings).config
-    return resolve(preset=name, files=files, flags=flags, overrides=settings).config
+    found = resolve(preset=name, files=files, flags=flags, overrides=settings)
+    source = found.sources.get("strategy.name", "")
+    if source in map(str, files):
+        raise ConfigError(
+            f"-c {source}: it names the strategy {found.config.strategy.name!r}, which would replace that of {name}; "
+            f"name the file in --presets, or leave out its [strategy]"
+        )
+    return found.config
 
 
 def settings_of(name: str, names: Sequence[str], given: Sequence[str]) -> list[str]:

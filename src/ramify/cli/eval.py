@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from ramify.cli.compare import NUM_PROBLEMS, NUM_SEEDS, interval_text
 from ramify.cli.contenders import (
     add_contender_flags,
+    add_sampling_flags,
     check_contenders,
     check_numbers,
     contender_config,
     contender_names,
 )
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.options import BUDGETS, add_json_flag, amounts_of
+from ramify.cli.options import BUDGETS, add_json_flag, amounts_of, settings_of_flags
 from ramify.cli.terminal import Terminal, figure_table
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="FILE", help="file or folder with questions and answers")
     parser.add_argument("--budget", metavar="WHAT=N,N,…", help=f"budgets a problem: {', '.join(BUDGETS)}")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw right answers over tokens (.svg, .png)")
-    parser.add_argument("-c", "--config", type=Path, action="append", default=[], metavar="FILE", help="a TOML file")
+    add_sampling_flags(parser)
     add_json_flag(parser)
 
 
@@ -185,9 +186,7 @@ def _searched(name: str, config: "RunConfig", problems: "Sequence[Problem]", ter
 
 
 def _config(name: str, names: Sequence[str], options: argparse.Namespace) -> "RunConfig":
-    flags = {"prompts": options.problems, "seed": options.seed}
-    flags |= {"task.name": options.task} if options.task else {}
-    flags |= {"data.path": options.data} if options.data else {}
+    flags = {**settings_of_flags(options), "prompts": options.problems}
     return contender_config(name, names, flags=flags, given=options.set, files=options.config)
 
 

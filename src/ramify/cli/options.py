@@ -100,13 +100,9 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
 def add_engine_flags(group: argparse._ArgumentGroup) -> None:
     """Flags that every command that grows trees has: what samples, and any other setting."""
     group.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
-    group.add_argument("--engine", metavar="NAME", help="a built-in engine or path/to/file.py:Class")
-    group.add_argument("--model", metavar="NAME", help="name or folder of the engine's model")
-    group.add_argument(
-        "--base-url", metavar="URL", help="URL of the engine's server; several, with commas, are replicas"
-    )
+    add_model_flags(group)
     group.add_argument("--seed", type=int, metavar="N", help="seed of the run; the same seed gives the same trees")
-    group.add_argument("-c", "--config", type=Path, action="append", default=[], metavar="FILE", help="a TOML file")
+    add_file_flag(group)
     group.add_argument(
         "--set",
         action="append",
@@ -114,6 +110,19 @@ def add_engine_flags(group: argparse._ArgumentGroup) -> None:
         metavar="PATH=VALUE",
         help="one setting, e.g. limits.decode=224; may be repeated",
     )
+
+
+def add_model_flags(group: argparse._ArgumentGroup) -> None:
+    """Flags of what samples."""
+    group.add_argument("--engine", metavar="NAME", help="a built-in engine or path/to/file.py:Class")
+    group.add_argument("--model", metavar="NAME", help="name or folder of the engine's model")
+    group.add_argument(
+        "--base-url", metavar="URL", help="URL of the engine's server; several, with commas, are replicas"
+    )
+
+
+def add_file_flag(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("-c", "--config", type=Path, action="append", default=[], metavar="FILE", help="a TOML file")
 
 
 def add_budget_flag(parser: argparse.ArgumentParser) -> None:
@@ -169,12 +178,16 @@ def resolved_preset(
     """`resolved`, with another preset than the command line's."""
     from ramify.config.configure import resolve
 
-    given = {flag: value for flag in FLAGS if (value := vars(options).get(flag)) is not None}
     return resolve(
         preset=preset,
         folder=Path.cwd(),
         files=options.config,
-        flags={**{FLAGS[flag]: value for flag, value in given.items()}, **(flags or {})},
-        flag_names={FLAGS[flag]: f"--{flag.replace('_', '-')}" for flag in given},
+        flags={**settings_of_flags(options), **(flags or {})},
+        flag_names={path: f"--{flag.replace('_', '-')}" for flag, path in FLAGS.items()},
         overrides=options.set,
     )
+
+
+def settings_of_flags(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings that flags of `FLAGS` give, by dotted path."""
+    return {path: value for flag, path in FLAGS.items() if (value := vars(options).get(flag)) is not None}
