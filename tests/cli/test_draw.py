@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ramify.cli.draw import summary_row, summary_table, tree_view
+from ramify.cli.draw import tree_view
 from ramify.cli.terminal import shortened, visible
+from ramify.cli.tree_columns import COLUMNS, sorted_rows, tree_table, tree_values
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Fork, Grow, Score
 from ramify.core.problem import Problem
@@ -90,11 +91,19 @@ def test_nothing_a_model_or_tool_wrote_acts_on_the_terminal():
 
 
 def test_a_summary_row_counts_and_averages():
-    row = summary_row(grown(), 4)
-    assert row == ("4", "what is ␛[2J?", "4", "2", str(5 + len(HOSTILE.encode())), "1", "1.00", "1.00", "answer closed")
-    table = summary_table()
-    table.add_row(*row)
-    assert table.row_count == 1
+    values = tree_values(grown(), 4)
+    assert values.keys() == COLUMNS.keys()
+    table = tree_table([values], ["tool"])
+    cells = [str(next(iter(column.cells))) for column in table.columns]
+    tokens = str(5 + len(HOSTILE.encode()))
+    assert cells == ["4", "what is ␛[2J?", "4", "2", tokens, "1", "1.00", "1.00", "answer closed", "calc"]
+    assert (values["worst"], values["depth"], values["forks"], values["uid"]) == (1.0, 2, 1, "p\x07")
+
+
+def test_rows_without_a_value_come_last_in_both_orders():
+    rows = [{"tree": 0, "reward": None}, {"tree": 1, "reward": 0.5}, {"tree": 2, "reward": 1.0}]
+    assert [row["tree"] for row in sorted_rows(rows, "reward", is_descending=False)] == [1, 2, 0]
+    assert [row["tree"] for row in sorted_rows(rows, "reward", is_descending=True)] == [2, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ untrusted and goes through `visible`; colours are never taken from it.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree as Drawing
 
@@ -58,36 +57,6 @@ def node_label(tree: Tree, node: int) -> Text:
     for part, style in _figures(tree, node):
         label.append(f"  {part}", style=style)
     return label
-
-
-def summary_row(tree: Tree, index: int) -> tuple[str, ...]:
-    """Cells about one tree for `summary_table`."""
-    leaves = tree.leaves()
-    rewards = [reward for leaf in leaves if (reward := tree.reward(leaf)) is not None]
-    stops = sorted({stop for leaf in leaves if (stop := tree.stop(leaf)) is not None})
-    spent = tree.spent().values()
-    return (
-        str(index),
-        shortened(tree.problem.question, 40),
-        str(len(tree)),
-        str(len(leaves)),
-        str(sum(spend.decode for spend in spent)),
-        str(sum(spend.tool_calls for spend in spent)),
-        f"{max(rewards):.2f}" if rewards else "-",
-        f"{sum(rewards) / len(rewards):.2f}" if rewards else "-",
-        " ".join(stops),
-    )
-
-
-def summary_table() -> Table:
-    """An empty table of trees."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("tree", justify="right")
-    table.add_column("question", no_wrap=True)
-    for name in ("nodes", "leaves", "decode", "tools", "best", "mean"):
-        table.add_column(name, justify="right")
-    table.add_column("ended by")
-    return table
 
 
 def _root_label(tree: Tree) -> Text:

@@ -23,7 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "rollout": "grow a tree for every problem into a new run folder",
     "resume": "continue a run that was interrupted or killed",
     "repair": "keep the intact part of a damaged run",
-    "show": "draw a run's trees",
+    "show": "sum up a run, list its trees, or draw one",
     "export": "write a run's rows for a trainer",
     "index": "build a search index from a corpus",
     "retriever": "serve a search index over HTTP, by Search-R1's protocol",
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _command(arguments: Sequence[str]) -> int:
     arguments, handed_on = _divided(arguments)
+    arguments = _joined(arguments)
     parser, command = _parsers(arguments)
     options, unknown = parser.parse_known_args(arguments, argparse.Namespace(handed_on=handed_on))
     if unknown:
@@ -99,6 +100,17 @@ def _divided(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
         return arguments, ()
     end = list(arguments).index("--")
     return arguments[:end], arguments[end + 1 :]
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """`--sort -COLUMN` as `--sort=-COLUMN`: argparse takes a word behind a dash for a flag."""
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and joined[-1] == "--sort" and argument[:1] == "-" and argument[:2] != "--":
+            joined[-1] = f"--sort={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:

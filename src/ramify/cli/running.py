@@ -96,14 +96,8 @@ def measured(port: int | None, terminal: Terminal, *, agent: str) -> "Iterator[t
 
 def summary(report: RunReport) -> list[str]:
     """The results of a run, in a few lines."""
-    lines = [
-        f"{report.trees} trees, {report.leaves} leaves, {report.turns} turns in {report.seconds:.1f} s",
-        f"tokens {report.decode_tokens} sampled; context {report.prefill_uncached} new, {report.prefill_cached} cached",
-        f"tool calls: {report.tool_calls}",
-        *(() if report.dollars is None else (f"cost: {report.dollars:.4g} dollars",)),
-        f"reward: {_rewards(report)}",
-        f"ended by: {', '.join(f'{word} {number}' for word, number in report.stop_words.items()) or 'nothing'}",
-    ]
+    first, *others = totals(report)
+    lines = [f"{first} in {report.seconds:.1f} s", *others]
     for name, engine in report.engines.items():
         lines += _engine(name, engine)
     if report.failed_leaves:
@@ -115,6 +109,18 @@ def summary(report: RunReport) -> list[str]:
     if len(faults) > MAX_FAULTS_SHOWN:
         lines.append(f"… and {len(faults) - MAX_FAULTS_SHOWN} more unfinished trees")
     return lines
+
+
+def totals(report: RunReport) -> list[str]:
+    """What the trees of a run came to."""
+    return [
+        f"{report.trees} trees, {report.leaves} leaves, {report.turns} turns",
+        f"tokens {report.decode_tokens} sampled; context {report.prefill_uncached} new, {report.prefill_cached} cached",
+        f"tool calls: {report.tool_calls}",
+        *(() if report.dollars is None else (f"cost: {report.dollars:.4g} dollars",)),
+        f"reward: {_rewards(report)}",
+        f"ended by: {', '.join(f'{word} {number}' for word, number in report.stop_words.items()) or 'nothing'}",
+    ]
 
 
 def _engine(name: str, engine: EngineReport) -> Iterator[str]:

@@ -1,56 +1,163 @@
-"""`ramify show`: a table of a run's trees, or one tree drawn, in the terminal or as a picture."""
+"""`ramify show`: the totals of a run and a table of its trees, or one tree drawn, in the terminal or as a picture."""
 
 import argparse
-from itertools import islice
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.options import add_look_flags, saved_run
-from ramify.cli.terminal import Terminal
+from ramify.cli.options import add_json_flag, add_look_flags, saved_run
+from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from ramify.cli.where import Condition, Values
     from ramify.core.tree import Tree
+    from ramify.runner.report import RunReport
+    from ramify.runner.saved import Saved
+
+SCHEMA: Final = "ramify.show/1"
+TREE_SCHEMA: Final = "ramify.tree/1"
+LIMIT: Final = 12
+"""Trees in the table if nobody says how many: with the totals they fit on one screen of 24 lines."""
+TOLD: Final = (
+    "trees", "leaves", "failed_leaves", "turns", "decode_tokens", "prefill_cached", "prefill_uncached", "engine_calls",
+    "tool_calls", "judge_calls", "mean_reward", "coverage", "mixed_groups", "truncated_share", "is_oracle",
+    "stop_words",
+)  # fmt: skip
+"""Totals that the trees of a run tell; a report has more, such as its seconds, which no folder holds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_look_flags(parser)
     parser.add_argument("tree", nargs="?", type=int, metavar="TREE", help="number of the tree to draw")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the drawing of TREE as a picture to a new file")
-    parser.add_argument("--limit", type=int, default=50, metavar="N", help="number of trees in the table (default 50)")
+    parser.add_argument(
+        "--where",
+        metavar="CONDITION",
+        help="only trees of which this holds, e.g. 'reward<0.3 and tool==\"python\" and tokens>200'",
+    )
+    parser.add_argument("--sort", metavar="COLUMN", help="sort trees by a column; -COLUMN: the largest first")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help=f"number of trees in the table (default {LIMIT}; with --json: all)"
+    )
+    add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    from ramify.cli.draw import summary_row, summary_table, tree_view
+    asked = _asked(options)
+    saved = saved_run(options)
+    gaps = saved.gaps()
+    for gap in gaps:
+        terminal.warn(f"{options.run}: {gap}")
+    if options.tree is not None:
+        _show_tree(saved, options, terminal)
+        return ExitCode.DONE
+    from ramify.cli.running import totals
+    from ramify.cli.tree_columns import tree_table
 
-    if options.limit < 1:
+    rows, report = _read(saved)
+    found = asked.of(rows)
+    shown = found if options.limit is None and options.json else found[: options.limit or LIMIT]
+    if options.json:
+        summary = {name: report.as_dict()[name] for name in TOLD}
+        told = {"run": str(options.run), "summary": summary, "gaps": gaps, "matched": len(found), "trees": shown}
+        terminal.result(SCHEMA, told)
+        return ExitCode.DONE
+    terminal.lines([*_heading(saved), *totals(report), ""])
+    terminal.out.print(tree_table(shown, asked.names))
+    if asked.where is not None:
+        terminal.say(f"{len(found)} of {len(rows)} trees match")
+    if len(shown) < len(found):
+        terminal.say(f"only the first {len(shown)} trees are shown; --limit shows more")
+    return ExitCode.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Which trees to show, and in which order."""
+
+    where: "Condition | None"
+    sort: str | None
+    is_descending: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that the condition and the order name."""
+        named = () if self.where is None else self.where.names
+        return named if self.sort is None else (*named, self.sort)
+
+    def of(self, rows: "Sequence[Values]") -> "Sequence[Values]":
+        from ramify.cli.tree_columns import sorted_rows
+
+        found = rows if self.where is None else [row for row in rows if self.where.holds(row)]
+        return found if self.sort is None else sorted_rows(found, self.sort, is_descending=self.is_descending)
+
+
+def _asked(options: argparse.Namespace) -> _Asked:
+    """What the flags ask for. Raises `ConfigError` before the run is read."""
+    from ramify.cli.tree_columns import COLUMNS
+    from ramify.cli.where import condition, known_column
+
+    if options.limit is not None and options.limit < 1:
         raise ConfigError(f"--limit {options.limit}: at least 1 is needed")
     if options.svg is not None and options.tree is None:
         raise ConfigError(
             f"--svg {str(options.svg)!r}: a picture is of one tree; name it: ramify show RUN TREE --svg FILE"
         )
-    saved = saved_run(options)
-    for gap in saved.gaps():
-        terminal.warn(f"{options.run}: {gap}")
-    if options.tree is not None:
-        tree = saved.tree(options.tree) if options.tree >= 0 else None
-        if tree is None:
-            raise ConfigError(f"{options.run} has no tree {options.tree}; `ramify show {options.run}` lists them")
-        if options.svg is not None:
-            write_picture(tree, options.svg)
-            terminal.say(f"wrote {options.svg}")
-        else:
-            terminal.out.print(tree_view(tree))
-        return ExitCode.DONE
-    table = summary_table()
-    trees = saved.numbered_trees()
-    for index, tree in islice(trees, options.limit):
-        table.add_row(*summary_row(tree, index))
-    terminal.out.print(table)
-    if next(trees, None) is not None:
-        terminal.say(f"only the first {options.limit} trees are shown; --limit shows more")
-    return ExitCode.DONE
+    if options.svg is not None and options.json:
+        raise ConfigError(f"--svg {str(options.svg)!r}: a picture is no JSON; leave out --svg or --json")
+    given = [f"--{name}" for name in ("where", "sort", "limit") if vars(options)[name] is not None]
+    if options.tree is not None and given:
+        raise ConfigError(f"{given[0]}: it is about the table of all trees; leave it out, or the number {options.tree}")
+    where = None if options.where is None else condition(options.where, COLUMNS)
+    if options.sort is None:
+        return _Asked(where, None)
+    name = known_column(options.sort.removeprefix("-"), COLUMNS, flag=f"--sort {options.sort!r}")
+    return _Asked(where, name, is_descending=options.sort.startswith("-"))
+
+
+def _show_tree(saved: "Saved", options: argparse.Namespace, terminal: Terminal) -> None:
+    """Draw one tree, or write it as JSON or as a picture."""
+    from ramify.cli.draw import tree_view
+
+    tree = saved.tree(options.tree) if options.tree >= 0 else None
+    if tree is None:
+        raise ConfigError(f"{options.run} has no tree {options.tree}; `ramify show {options.run}` lists them")
+    if options.svg is not None:
+        write_picture(tree, options.svg)
+        terminal.say(f"wrote {options.svg}")
+    elif options.json:
+        from ramify.view import valued
+
+        about = {"run": str(options.run), "tree": options.tree, "uid": tree.problem.uid}
+        nodes = valued(tree, saved.config.strategy).as_dict()
+        terminal.result(TREE_SCHEMA, {**about, "question": tree.problem.question, **nodes})
+    else:
+        terminal.out.print(tree_view(tree))
+
+
+def _read(saved: "Saved") -> "tuple[list[Values], RunReport]":
+    """A row for each finished tree, and the totals. One tree is in memory at a time."""
+    from ramify.cli.tree_columns import tree_values
+    from ramify.runner.events import TreeClosed
+    from ramify.runner.report import RunReport
+
+    rows: list[Values] = []
+    report = RunReport()
+    for index, tree in saved.numbered_trees():
+        rows.append(tree_values(tree, index))
+        report.observe(TreeClosed(index, tree))
+    return rows, RunReport.merged([report], seconds=0.0)
+
+
+def _heading(saved: "Saved") -> list[str]:
+    config = saved.config
+    engine = config.engine.name if config.engine.model is None else f"{config.engine.name} {config.engine.model}"
+    preset = "" if config.preset is None else f"preset {config.preset}, "
+    about = f"{preset}strategy {config.strategy.name}, task {config.task.name}, engine {engine}, seed {config.seed}"
+    return [visible(f"{saved.path}: {about}")]
 
 
 def write_picture(tree: "Tree", path: Path) -> None:
