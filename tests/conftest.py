@@ -30,6 +30,17 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def watch_of_arrivals() -> None:
+    """Begin to note arrivals, whose thread and epoll stay with the process: tests count descriptors before and after."""
+    from ramify.edge.arrivals import Arrival
+
+    read, write = os.pipe()
+    Arrival(read, lambda: 0).close()
+    os.close(read)
+    os.close(write)
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[str]:
     """The address of a Ray cluster that this process is connected to: one for all tests that are marked `ray`."""
