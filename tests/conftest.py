@@ -32,7 +32,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(scope="session", autouse=True)
 def watch_of_arrivals() -> None:
-    """Begin to note arrivals, whose thread and epoll stay with the process: tests count descriptors before and after."""
+    """Begin to note arrivals. Its thread and epoll stay, and tests count descriptors before and after."""
     from ramify.edge.arrivals import Arrival
 
     read, write = os.pipe()
