@@ -179,8 +179,8 @@ class _Process:
                 async for sent in self.from_client:
                     self._note(sent.message)
                     line = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
-                    self.pipes.stdin.write(f"{line}\n".encode())
                     self._begin(sent.message)
+                    self.pipes.stdin.write(f"{line}\n".encode())
                     await self.pipes.stdin.drain()
         finally:
             self._end_session()
@@ -236,7 +236,7 @@ class _Process:
             self._num_owed -= 1
 
     def _begin(self, message: types.JSONRPCMessage) -> None:
-        """A message was written just now."""
+        """A message is written now. Noted before, so that the seconds of a call are at least the server's own."""
         if isinstance(message, types.JSONRPCRequest) and message.method == CALL:
             self._asked[str(message.id)] = time.monotonic()
 
