@@ -2,9 +2,11 @@
 # development (no torch), .venv-model (with torch and trackio) for `make model`, `make herds`, `make test-hf` and
 # `make test-originals`, .venv-ray for `make test-ray`, .venv-gateway (other people's clients) for `make test-gateway`,
 # .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
-.PHONY: demo dist test test-core test-engines test-faults test-gateway test-hf test-hostile test-originals test-ray bubblewrap lint format types bench model herds value requirements setup clean
+.PHONY: demo dist docs test test-core test-engines test-faults test-gateway test-hf test-hostile test-originals test-ray bubblewrap lint format types bench model herds value requirements setup clean
 
 PYTHON ?= python3
+DOCS_BIN := .venv-docs/bin
+DOCS_READY := .venv-docs/.ready
 DEMO_BIN := .venv-demo/bin
 DEMO_READY := .venv-demo/.ready
 VENV := .venv
@@ -44,6 +46,11 @@ endef
 
 demo: $(DEMO_READY)
 	@$(DEMO_BIN)/ramify demo
+
+# The site, in docs/_build/html: no network, no warnings.
+docs: $(DOCS_READY)
+	@$(DOCS_BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
 
 # The sdist, and the wheel that is built of it.
 dist: $(READY)
@@ -114,7 +121,10 @@ bubblewrap:
 		|| { $(APT) update > /dev/null && $(APT) install -y bubblewrap > /dev/null; }; }
 
 clean:
-	rm -rf $(VENV) .venv-demo .venv-model .venv-ray .venv-gateway .venv-engines build dist
+	rm -rf $(VENV) .venv-demo .venv-docs .venv-model .venv-ray .venv-gateway .venv-engines build dist
+
+$(DOCS_READY): pyproject.toml constraints.txt
+	$(call environment,.venv-docs,docs)
 
 $(DEMO_READY): pyproject.toml constraints.txt
 	$(call environment,.venv-demo)

@@ -1,4 +1,4 @@
-"""The tables of docs/answers.md: every search within the same budgets, and beside each the best of n by the same judge.
+"""The tables of docs/choose/measured.md: every search within equal budgets, beside it the best of n by the same judge.
 
 A search has two parts: the judge that it goes by, and the way in which it spends its tokens. `best_of_n_by_steps` and
 `best_of_n_by_grade` sample whole answers and pick by the judge of steps, or by the model's own grade, that the searches

@@ -1,8 +1,8 @@
 """Where forks pay: K* behind each step of a task, and forks behind the prefix against chains of as many tokens.
 
 - pilot: as `ramify plan` grows it. B is the variance of the return that the steps so far have added, W what the
-  others add; with c0 tokens before and c1 behind, K* = sqrt((W / B) * (c0 / c1)) (`docs/when-trees-pay.md`). Target on
-  `herds`: above 1 behind the last look-up.
+  others add; with c0 tokens before and c1 behind, K* = sqrt((W / B) * (c0 / c1)) (`docs/choose/measured-trees.md`).
+  Target on `herds`: above 1 behind the last look-up.
 - forks: stems that fork once, behind the last look-up, against a pool of independent chains: the share of problems
   with a right leaf, and tokens times the variance of a mean of rewards, chains over forks.
 

@@ -7,7 +7,7 @@ promise, realised with its interval over problems, whether the signs agree where
 prediction of all pilots. Below: what is left between that mean and the runs beside the runs' own noise, which is the
 error of the model; and what each pilot advises.
 
-Run: python bench/plan_validation.py [--problems 200] [--seeds 3] [--pilots 10] [--plot docs/plan-validation.svg]
+Run: python bench/plan_validation.py [--problems 200] [--seeds 3] [--pilots 10] [--plot docs/choose/plan-validation.svg]
 """
 
 import argparse

@@ -49,7 +49,7 @@ def test_weights_are_products_of_planned_shares() -> None:
 
 
 def test_split_weights_are_a_martingale() -> None:
-    """Whatever forked, a path's expected weight is its probability (`docs/credit.md`, lemma 1)."""
+    """Whatever forked, a path's expected weight is its probability (`docs/concepts/exactness.md`, lemma 1)."""
     mdp = MDP.of("binary3")
     grow = sampler({"kind": "coin", "num_trees": 1, "forks": {"1": 2, "11": 3}, "fork_prob": "1/3"}, mdp)
     expected: dict[str, Fraction] = {}

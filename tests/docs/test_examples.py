@@ -9,28 +9,34 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from tests.requirements import REQUIREMENTS
 
 from ramify import plugins
-from ramify.cli.exit_codes import ExitCode
 from ramify.cli.main import COMMANDS, main
-from ramify.config.run_config import RunConfig
-from ramify.core.action import ActionConfig
-from ramify.core.limits import Limits
 from ramify.core.stop import STOP_WORDS
 from ramify.credit import NAMES
 
 REPOSITORY = Path(__file__).parents[2]
-PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
+DOCS = REPOSITORY / "docs"
+MADE = ("_build", "generated")
+"""Folders whose pages are made from the code."""
+PAGES = sorted([*REPOSITORY.glob("*.md"), *(p for p in DOCS.rglob("*.md") if not set(MADE) & set(p.parts))])
 FOR_USERS = [page for page in PAGES if page.name not in ("CONTRIBUTING.md", "CHANGELOG.md")]
 BLOCK = re.compile(r"^```(\w+)(?: ([^\n]+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:\s]*)(#[^)\s]*)?\)")
 TIMEOUT_S = 60.0
+
+
+def name_of(page: Path) -> str:
+    """Path of a page within the repository, or within `docs`."""
+    return str(page.relative_to(DOCS if DOCS in page.parents else REPOSITORY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +83,13 @@ def run_block(block: Block, number: int, folder: Path) -> None:
             pass
 
 
-@pytest.mark.parametrize("page", FOR_USERS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", FOR_USERS, ids=name_of)
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     for number, block in enumerate(blocks(page)):
         run_block(block, number, tmp_path)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_commands_of_a_page_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for block in blocks(page):
         for command, *rest in commands(block.text) if block.language == "console" else ():
@@ -95,18 +101,36 @@ def test_the_commands_of_a_page_exist(page: Path, capsys: pytest.CaptureFixture[
             assert flags <= words, f"{page.name}: ramify {command} has no {sorted(flags - words)}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     for target, anchor in LINK.findall(page.read_text("utf-8")):
-        file = (page.parent / target) if target else page
-        assert file.exists(), f"{page.name} links to {target}"
+        text = text_of((page.parent / target).resolve() if target else page)
+        assert text is not None, f"{name_of(page)} links to {target}"
         if anchor:
-            assert anchor[1:] in anchors(file), f"{page.name} links to {target}{anchor}"
+            assert anchor[1:] in anchors(text), f"{name_of(page)} links to {target}{anchor}"
 
 
-def anchors(page: Path) -> set[str]:
+def text_of(file: Path) -> str | None:
+    """The text of a page, also of one that is made from the code; '' = a folder or no text; None = there is none."""
+    if file.parent == DOCS / "reference" / "generated":
+        return generated_pages().get(file.stem)
+    if not file.exists():
+        return None
+    return file.read_text("utf-8") if file.suffix == ".md" else ""
+
+
+@cache
+def generated_pages() -> Mapping[str, str]:
+    sys.path.insert(0, str(DOCS / "_ext"))
+    try:
+        return import_module("code_pages").pages()
+    finally:
+        sys.path.remove(str(DOCS / "_ext"))
+
+
+def anchors(text: str) -> set[str]:
     """Anchors of a page's headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text("utf-8")), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -124,79 +148,27 @@ def table(page: str, heading: str) -> dict[str, list[str]]:
 
 
 def test_the_table_of_stop_words_is_the_code_s() -> None:
-    rows = table("rollouts.md", "## Stop words")
-    word = {True: "yes", False: "no"}
-    assert {name: cells[1:] for name, cells in rows.items()} == {
-        name: [word[stop.is_trainable], word[stop.is_truncated]] for name, stop in STOP_WORDS.items()
-    }
-    assert {name for name, cells in rows.items() if "(failure)" in cells[0]} == {
+    rows = table("concepts/growth.md", "## Know why a path ended")
+    words = {name: cells[0] for names, cells in rows.items() for name in names.split(", ")}
+    assert set(words) == set(STOP_WORDS)
+    assert {name for name, when in words.items() if when.startswith("a failure")} == {
         name for name, stop in STOP_WORDS.items() if stop.is_failure
     }
 
 
 def test_every_credit_and_every_rule_is_described() -> None:
-    credits = [name for names in table("credit.md", "## The credits") for name in names.split(", ")]
+    credits = [name for names in table("concepts/credit.md", "## Choose a credit") for name in names.split(", ")]
     assert sorted(credits) == sorted(NAMES)
-    rules = set(table("rollouts.md", "## Offline: expand afterwards"))
+    rules = set(table("methods/offline.md", "## Choose the nodes"))
     assert {name for name in rules if ":" not in name} == set(plugins.known("choose"))
 
 
 def test_every_requirement_is_described() -> None:
-    text = (REPOSITORY / "docs" / "requirements.md").read_text("utf-8")
+    text = (REPOSITORY / "docs" / "project" / "requirements.md").read_text("utf-8")
     assert re.findall(r"^\| (S\d\.\d+) ", text, re.MULTILINE) == list(REQUIREMENTS)
 
 
-def test_the_page_of_the_command_line_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (REPOSITORY / "docs" / "cli.md").read_text("utf-8")
-    assert {int(code) for code in table("cli.md", "## Exit codes")} == {int(code) for code in ExitCode}
-    for command in COMMANDS:
-        with pytest.raises(SystemExit):
-            main([command, "--help"])
-        flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", capsys.readouterr().out)) - {"--help"}
-        missing = sorted(flag for flag in flags if f"`{flag}" not in text)
-        assert f"ramify {command}" in text and not missing, f"docs/cli.md says nothing of {command} {missing}"
-
-
-def test_every_plug_in_is_named_on_its_page() -> None:
-    text = (REPOSITORY / "docs" / "extend.md").read_text("utf-8")
-    lines = [line for line in text.split("\n## ")[0].splitlines() if line.startswith("| ")]
-    rows = {kind.strip(): line for line in lines for kind in line.split("|")[1].split(",")}
-    missing = [
-        f"docs/extend.md, first table, row `{rows[kind].split('|')[1].strip()}`, last cell: add `{name}`"
-        for kind in plugins.KINDS
-        for name in plugins.known(kind)
-        if f"`{name}`" not in rows[kind]
-    ]
-    assert not missing, "a built-in name stands nowhere; write it where this says:\n" + "\n".join(missing)
-
-
-def settings(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Dotted path and default of all settings below a part of the configuration."""
-    for field in fields(value):  # type: ignore[arg-type]
-        at, inner = f"{path}{field.name}", getattr(value, field.name)
-        if isinstance(inner, Limits):
-            yield f"{at}.NAME", None
-        elif field.name == "actions":
-            yield from settings(ActionConfig(), "actions.NAME.")
-        elif is_dataclass(inner):
-            yield from settings(inner, f"{at}.")
-        else:
-            yield at, inner
-
-
-def shown(default: object) -> str:
-    """A default as the page shows it."""
-    match default:
-        case None:
-            return "none"
-        case dict():
-            return ""
-        case float():
-            return f"{default:g}"
-        case _:
-            return str(default)
-
-
-def test_the_table_of_settings_is_the_configuration_s() -> None:
-    rows = {path: cells[0] for path, cells in table("cli.md", "## Settings").items()}
-    assert rows == {path: shown(default) for path, default in settings(RunConfig())}
+def test_every_kind_of_plug_in_and_every_built_in_name_is_described() -> None:
+    assert set(table("guides/extend.md", "## Name your part")) == set(plugins.KINDS)
+    parts = generated_pages()["parts"]
+    assert not [name for kind in plugins.KINDS for name in plugins.known(kind) if f"### `{name}`" not in parts]

@@ -1,4 +1,4 @@
-"""What documents and examples import is public: a table of docs/extend.md lists the module, and it has the name."""
+"""What documents and examples import is public: a table of the page extend lists the module, and it has the name."""
 
 import ast
 import importlib
@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.docs.test_examples import REPOSITORY, blocks, table
+from tests.docs.test_examples import PAGES, REPOSITORY, blocks, name_of, table
 
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
-PUBLIC = {name for names in table("extend.md", "## What you may import") for name in re.split(r", ", names)}
+PUBLIC = {name for names in table("guides/extend.md", "## What you may import") for name in re.split(r", ", names)}
 
 
 def imports(source: str) -> Iterator[tuple[int, str, str]]:
@@ -39,7 +38,7 @@ def faults(source: str, where: str) -> list[str]:
     return [f"{where}:{line}: {what}" for line, what in found if what]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_a_page_imports_what_is_public(page: Path) -> None:
     sources = [block.text for block in blocks(page) if block.language == "python"]
     assert not [line for source in sources for line in faults(source, page.name)]

@@ -17,8 +17,13 @@ from ramify.core.strategy import Strategy
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Start
 
-PAGE = Path(__file__).parents[2] / "docs" / "strategies.md"
-BLOCKS = re.findall(r"```python[^\n]*\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "strategy.md"
+BLOCKS = [
+    block
+    for block in re.findall(r"```python[^\n]*\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    if "\nclass " in block
+]
+"""The blocks that define a strategy."""
 
 
 def example(class_name: str) -> Strategy:

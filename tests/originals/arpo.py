@@ -2,7 +2,7 @@
 
 Both sides return every path of a prompt in the order in which they were begun: which path it left and when, the entropy
 of each of its steps, its ids and its mask; and how many random numbers the prompt took. A scenario in which the rollout
-does otherwise than the library, as docs/rollouts.md says, is counted apart, and compared as `DIFFERENCES` says.
+does otherwise than the library, as docs/methods/arpo.md says, is counted apart, and compared as `DIFFERENCES` says.
 """
 
 import math

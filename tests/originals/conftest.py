@@ -1,6 +1,7 @@
 """A run of `make test-originals` ends with a table: of how many scenarios of each system the trees were identical.
 
-`RAMIFY_ORIGINALS_PAGE=docs/originals.md` writes it into that page, between its marks, if every system ran and passed.
+`RAMIFY_ORIGINALS_PAGE=docs/methods/originals.md` writes it into that page, between its marks, if every system ran and
+passed.
 """
 
 import os

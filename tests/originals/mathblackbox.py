@@ -3,7 +3,7 @@
 Answers are numbered as they come; each has a text of its own, unless the scenario lets a text come twice. What is
 compared: which answers could be refined at every choice, their scores, which one was refined, and in the end the
 parent, grades, visits and score of every answer. A scenario in which the loop does otherwise than the library, as
-docs/answers.md says, is counted apart, and compared as `DIFFERENCES` says.
+docs/methods/mctsr.md says, is counted apart, and compared as `DIFFERENCES` says.
 """
 
 import random

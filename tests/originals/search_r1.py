@@ -1,7 +1,7 @@
 """PeterGriffinJin/Search-R1: `LLMGenerationManager.run_llm_loop` on scripted replies and found documents.
 
 Both sides return their batch as it is trained: ids, masks and figures of every path. A scenario in which the loop does
-otherwise than the library, as docs/rollouts.md says, is counted apart, and compared as `DIFFERENCES` says.
+otherwise than the library, as docs/methods/chains.md says, is counted apart, and compared as `DIFFERENCES` says.
 """
 
 import random

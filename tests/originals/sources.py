@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 DIFFERS = "differs"
-"""Key of what an original met in which ours is known to differ, as the tables of docs/answers.md say. Scenarios of each
+"""Key of what an original met in which ours is known to differ, as the tables of docs/methods say. Scenarios of each
 such cause are counted in a row of their own."""
 
 

@@ -15,7 +15,7 @@ from ramify.core.tree import ROOT, Step, Tree
 from ramify.rows import Row, arrays, jsonl, parquet, rows_of
 from ramify.rows.records import SCHEMA_VERSION, record, shortest
 
-SCHEMA = Path(__file__).parents[2] / "docs" / "rows.md"
+SCHEMA = Path(__file__).parents[2] / "docs" / "concepts" / "rows.md"
 
 
 def written(tmp_path: Path, rows: list[Row]) -> list[dict[str, Any]]:

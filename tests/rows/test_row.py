@@ -133,7 +133,7 @@ def test_chains_under_leaf_grpo_have_the_advantages_of_grpo() -> None:
 
 
 def test_a_shared_token_may_take_the_mean_of_its_leaves() -> None:
-    """`docs/credit.md`: trained once with the mean is trained in fractions with each leaf's own."""
+    """`docs/concepts/credit.md`: trained once with the mean is trained in fractions with each leaf's own."""
     tree = nested()
     leaves = credit("leaf_loo", forest_of(tree)).leaf_advantages
     assert leaves is not None

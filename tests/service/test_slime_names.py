@@ -1,4 +1,5 @@
-"""The table of slime's names in docs/pool.md: its settings exist, and it has every name that our code reads or sets."""
+"""The table of slime's names in docs/reference/slime-names.md has every name that our code reads or sets, and its
+settings exist."""
 
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from ramify.integrations.slime.args import REFUSED, SlimeArgs
 from ramify.servers.pool.config import PoolConfig
 from ramify.service.arguments import arguments
 
-PAGE = Path(__file__).parents[2] / "docs" / "pool.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "slime-names.md"
 SOURCE_DOCUMENT = (
     "rollout_num_gpus_per_engine rollout_num_gpus rollout_function_path eval_function_path sglang_router_ip "
     "sglang_router_port rollout_num_gpus_per_node sglang_router_request_timeout_secs debug_train_only "
@@ -35,7 +36,7 @@ NO_SETTING: Final = ("trainer", "-")
 
 def rows() -> dict[str, tuple[str, str, str]]:
     """Name -> (default, setting, meaning) of the page's tables."""
-    lines = PAGE.read_text("utf-8").partition("## Names of slime\n")[2].splitlines()
+    lines = PAGE.read_text("utf-8").splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| `")]
     found = {name.strip("`"): (default, setting, means) for name, default, setting, means in cells}
     assert len(found) == len(cells)

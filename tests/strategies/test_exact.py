@@ -2,7 +2,7 @@
 
 Every random choice (tokens of a small decision process, coins and depths of the strategy) goes through `Choices`, which
 is replayed until all of its lists of choices have been seen. The estimator is sum of w R S over leaves, with w the
-product of the planned shares (`docs/credit.md`, lemma 1).
+product of the planned shares (`docs/concepts/exactness.md`, lemma 1).
 """
 
 import math

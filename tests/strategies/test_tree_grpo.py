@@ -100,7 +100,7 @@ def test_k_leaves_of_every_tree_become_rows() -> None:
 
 @pytest.mark.parametrize(("problem", "is_exact"), [("ragged", False), ("binary3", True), ("ternary2", True)])
 def test_one_tree_and_one_draw_have_the_expectation_of_the_uniform_node_rule(problem: str, is_exact: bool) -> None:
-    """Forking uniformly over realised nodes is biased wherever paths differ in length (`docs/credit.md`, lemma 4)."""
+    """Uniform choice of realised nodes is biased if paths differ in length (`docs/concepts/exactness.md`, lemma 4)."""
     process = Decisions(f"gradients_{problem}")
     config = TreeGRPOConfig(num_trees=1, num_nodes=1)
     found = expected_gradient(process, lambda draws: TreeGRPO(config, draws), weigh=equal_weight)

@@ -176,7 +176,7 @@ def test_it_is_had_by_name() -> None:
 
 
 async def test_the_example_of_the_page_runs() -> None:
-    page = Path(__file__).parents[2] / "docs" / "sandbox.md"
+    page = Path(__file__).parents[2] / "docs" / "guides" / "sandbox.md"
     example = page.read_text("utf-8").partition("```py\n")[2].partition("```")[0]
     done = await asyncio.create_subprocess_exec(sys.executable, "-W", "error", "-c", example)
     assert await done.wait() == 0

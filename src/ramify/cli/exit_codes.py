@@ -27,6 +27,7 @@ class ExitCode(IntEnum):
     """How a command ended."""
 
     DONE = 0
+    """Everything that was asked for is done."""
     PARTIAL = 1
     """The run finished, but some of its trees did not."""
     CONFIG = 2

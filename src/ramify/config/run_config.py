@@ -42,6 +42,7 @@ class TaskConfig:
     name: str = "countdown"
     """A built-in name or `path/to/file.py:Class`."""
     split: str = "heldout"
+    """`train` or `heldout`, for `countdown`, `herds`, `hops` and `ledgers`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the task's class."""
 
@@ -54,7 +55,9 @@ class StrategyConfig:
     """The strategy that grows the trees, and its options: the fields of its own `Config`."""
 
     name: str = "chains"
+    """A built-in name or `path/to/file.py:Class`."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the strategy's `Config`."""
     reading: str | None = None
     """How the number of chains was read from the older layout of two numbers. Set automatically, for the record
     only."""
@@ -68,6 +71,7 @@ class EngineConfig:
     """Which engine samples, and which model it runs."""
 
     name: str = "builtin"
+    """A built-in name or `path/to/file.py:Class`."""
     model: str | None = None
     """A name or a folder; None = the engine's own, which for `builtin` depends on the task (`engines/shipped.py`)."""
     base_url: str | None = None
@@ -105,6 +109,7 @@ class GrowthConfig:
     max_response_tokens: int = 256
     """Most tokens of actions and observations after the opening context."""
     max_tool_calls: int = 6
+    """Most tool calls of one path."""
     max_turns: int | None = None
     """Most turns of a path; None = as many as the tokens allow. In the last turn no tool is called."""
     empty_call: Literal["observe", "end", "call"] = "observe"
@@ -169,7 +174,9 @@ class ToolsConfig:
     use: Mapping[str, ToolConfig] = field(default_factory=dict[str, ToolConfig])
     """Name -> tool."""
     deadline_s: float = 120.0
+    """Seconds that one call may take."""
     max_retries: int = 3
+    """Tries after the first, where the fault is the tool's."""
     max_parallel: int = 64
     """Most calls at one time, over all trees; other calls wait (RUC-NLPIR/ARPO: tool workers). With slow tools and many
     trees in flight, this limits the speed of the run: allow as many as the tool's server can take."""
@@ -200,9 +207,11 @@ class JudgeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsConfig:
-    """Which leaves become rows, and how often a shared token is trained (`docs/credit.md`)."""
+    """Which leaves become rows, and how often a shared token is trained (`docs/concepts/rows.md`)."""
 
     policy: Literal["once", "fraction", "per_leaf"] = "once"
+    """How a token that several rows share is weighted: in one row, divided among them, or in each (as published, not
+    exact)."""
     leaves: int | None = None
     """Leaves kept of each tree; None = all."""
     min_leaves: int | None = None
@@ -223,12 +232,15 @@ class RunConfig:
     preset: str | None = None
     """Name of the preset that the values came from; for the record only."""
     task: TaskConfig = TaskConfig()
+    """The task: where problems, format, tools and judges come from."""
     data: DataConfig = DataConfig()
     """A file of questions instead of the task's own."""
     prompts: int = 8
     """Number of problems, one tree each."""
     seed: int = 0
+    """The same seed grows the same trees, on a deterministic engine."""
     strategy: StrategyConfig = StrategyConfig()
+    """The strategy that grows the trees, and its options."""
     engine: EngineConfig = EngineConfig()
     """The engine that the action `policy` samples from."""
     engines: Mapping[str, EngineConfig] = field(default_factory=dict[str, EngineConfig])
@@ -239,8 +251,11 @@ class RunConfig:
     format_options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the format's class; for `chat`, the fields of `ramify.formats.chat:ChatOptions`."""
     actions: Mapping[str, ActionConfig] = field(default_factory=lambda: {"policy": ActionConfig()})
+    """Name -> how one kind of growth is sampled; `policy` is the one that paths grow by."""
     growth: GrowthConfig = GrowthConfig()
+    """How long one path may get, and what ends it."""
     tools: ToolsConfig = ToolsConfig()
+    """How tools are run, and tools besides the task's."""
     judges: Mapping[str, JudgeConfig] = field(default_factory=dict[str, JudgeConfig])
     """Name -> judge, for the Judge commands of strategies. The task's own judges also score its leaves."""
     limits: Limits = Limits()
@@ -248,13 +263,18 @@ class RunConfig:
     run_limits: Limits = Limits()
     """Limits of the whole run."""
     delivery: Delivery = "ordered"
+    """Outcomes are told to strategies in the order of their commands, or as they come."""
     credit: str = "auto"
+    """Advantage estimator of the rows; `auto` takes an exact one where the forks allow it."""
     rows: RowsConfig = RowsConfig()
+    """Which leaves become rows, and how often a shared token is trained."""
     max_trees: int = 32
     """Most trees in flight at one time."""
     max_failed_share: float = 0.05
     """The run stops if a larger share of its commands fails."""
     durability: Durability = "group"
+    """When a record of the journal is synced to the disk: `group`: with those of 20 ms; `fsync`: by itself; `os`: when
+    the system likes, which survives a crash of the process only."""
     service: ServiceConfig | None = None
     """Further settings of a rollout service; None = the run is not a service."""
 

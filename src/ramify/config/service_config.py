@@ -34,7 +34,9 @@ class EvalConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the task's class."""
     split: str = "heldout"
+    """`train` or `heldout`, for tasks that have both."""
     data: DataConfig = DataConfig()
+    """A file of questions instead of the task's own."""
     prompts: int = 64
     """Number of problems; of a file, at most this many."""
     repeats: int = 1
@@ -42,10 +44,12 @@ class EvalConfig:
     seed: int = 0
     """Each evaluation uses the same problems and, on an engine with seeds, the same random numbers."""
     temperature: float | None = None
-    """None = the temperature of training, as for the settings below (slime: eval_temperature)."""
+    """Temperature of sampling (slime: eval_temperature). None = that of training; likewise for the next three
+    settings."""
     top_p: float | None = None
+    """Share of the probability that the likeliest tokens drawn from hold together (slime: eval_top_p)."""
     top_k: int | None = None
-    """0 = no limit; slime writes -1."""
+    """Number of likeliest tokens drawn from (slime: eval_top_k); 0 = no limit, for which slime writes -1."""
     max_response_tokens: int | None = None
     """Most tokens of a whole answer, observations included (slime: eval_max_response_len)."""
     reward_key: str | None = None

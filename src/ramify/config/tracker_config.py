@@ -22,8 +22,11 @@ class TrackerConfig:
     """One tracker. `project`, `group` and `name` are labels; not every kind uses them."""
 
     kind: Kind
+    """Where figures are recorded: a JSON lines file, wandb, TensorBoard or trackio."""
     project: str | None = None
+    """Project that the run belongs to; wandb and trackio need it."""
     group: str | None = None
+    """Group that the run belongs to, for wandb and trackio."""
     name: str | None = None
     """Name of the run. If trackio already has a run of this name, new figures are added to it."""
     run_id: str | None = None

@@ -19,7 +19,9 @@ class ActionConfig:
     engine: str = "policy"
     """Name of an entry of the run's engines."""
     edge: Edge = "continues"
+    """It goes on with its path, or quotes it in a fresh context."""
     role: Role = "policy"
+    """Who speaks; only tokens of the policy are trained."""
     template: str = ""
     """Prompt of a fresh context, for `quotes`. The format decides what it may cite (`{question}`, `{answer}`, `{0}`,
     ...)."""
@@ -27,6 +29,7 @@ class ActionConfig:
     """System message of the contexts that this action opens; '' = none, None = the format's. The opening context of a
     tree is opened by the action `policy`."""
     sampling: Sampling = Sampling()
+    """How tokens are drawn."""
     max_tokens: int | None = None
     """Most tokens of one step, held exactly: a stop word may be cut in two, and the next step goes on inside it. None =
     what is left of the response."""

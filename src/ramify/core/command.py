@@ -79,7 +79,8 @@ class Fork:
     """Probability that the rule makes this decision; None = deterministic."""
     score: float | None = None
     select_prob: float | None = None
-    """For post-hoc rules: probability that the rule picks this position on its trunk (`docs/credit.md`, lemma 5)."""
+    """For post-hoc rules: probability that the rule picks this position on its trunk (lemma 5 of
+    `docs/concepts/exactness.md`)."""
 
     def __post_init__(self) -> None:
         if self.num_siblings < 1:
@@ -179,6 +180,7 @@ class Cancel:
 
 
 Command = Grow | Judge | Close | Cancel
+"""What a strategy may ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,3 +239,4 @@ class Failed:
 
 
 Outcome = Grown | Judged | Closed | Failed
+"""What a strategy is told of a command."""

@@ -12,17 +12,23 @@ class Limits:
     """Upper bounds for a tree or a run; None = unlimited."""
 
     leaves: int | None = None
+    """Ended paths that are no failures."""
     decode: int | None = None
+    """Sampled tokens, of all roles."""
     prefill_uncached: int | None = None
     """Context tokens that the engine computes. They depend on what its cache held, so where this limit binds a tree
     depends on time."""
     engine_calls: int | None = None
+    """Requests to engines."""
     tool_calls: int | None = None
+    """Calls of tools, retries not counted."""
     judge_calls: int | None = None
+    """Judgements, of one branch each."""
     turns: int | None = None
+    """Turns of the policy: runs of sampled tokens between observations."""
     dollars: float | None = None
-    """By the prices of the engines; every engine that is asked must then have prices. If cached context has its own
-    price, a tree depends on time, as with `prefill_uncached`."""
+    """Dollars, by the prices of the engines; every engine that is asked must then have prices. If cached context has
+    its own price, a tree depends on time, as with `prefill_uncached`."""
     seconds: float | None = None
     """Wall-clock seconds on a monotonic clock. Where this limit binds, runs are not deterministic."""
 

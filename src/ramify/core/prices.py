@@ -18,11 +18,11 @@ class Prices:
     """Dollars per million tokens, as vendors state them. Without prices, the cost of tokens is unknown."""
 
     prompt: float | None = None
-    """For context that the engine computes."""
+    """Price of context tokens that the engine computes. None = unknown; `output` must be set too."""
     cached: float | None = None
-    """For context that the vendor's cache held; None = the same price as other context."""
+    """Price of context tokens that the vendor's cache held; None = the same as `prompt`."""
     output: float | None = None
-    """For sampled tokens, including thinking."""
+    """Price of sampled tokens, thinking included. None = unknown."""
 
     def __post_init__(self) -> None:
         for f in fields(self):

@@ -56,9 +56,11 @@ class Sampling:
     """The distribution that tokens are drawn from; it fixes what the stored logprobs mean."""
 
     temperature: float = 1.0
+    """Temperature of sampling, 0 or more; 0 = the likeliest token."""
     top_p: float = 1.0
+    """Share of the probability that the likeliest tokens drawn from hold together; above 0, at most 1."""
     top_k: int = 0
-    """0 = no limit."""
+    """Number of likeliest tokens drawn from; 0 = no limit."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1 or self.top_k < 0:

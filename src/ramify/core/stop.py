@@ -1,8 +1,8 @@
 """Stop words: one vocabulary for how a path ends, used by store, rows, metrics and viewer.
 
-Sources: `docs/rollouts.md` (words of ARPO, AT2PO, TreePO, Search-R1 and ours); step search adds three. `closed` means
-that the strategy or a prune rule ended the path; the reason is in the node's notes. `roulette` is random termination (a
-coin): by a strategy, or by `growth.keep` where a prune rule would have closed the path.
+Sources: `docs/concepts/growth.md` (words of ARPO, AT2PO, TreePO, Search-R1 and ours); step search adds three. `closed`
+means that the strategy or a prune rule ended the path; the reason is in the node's notes. `roulette` is random
+termination (a coin): by a strategy, or by `growth.keep` where a prune rule would have closed the path.
 """
 
 from dataclasses import dataclass
@@ -16,6 +16,8 @@ class StopWord:
     """What a stop word implies for training and metrics."""
 
     word: str
+    when: str
+    """What ended the path."""
     is_trainable: bool
     """Whether the leaf may be trained: its own tokens or the strategy's rule caused its end."""
     is_truncated: bool
@@ -27,25 +29,92 @@ class StopWord:
 STOP_WORDS: dict[str, StopWord] = {
     stop.word: stop
     for stop in (
-        StopWord("end_of_sequence", is_trainable=True, is_truncated=False),
-        StopWord("answer", is_trainable=True, is_truncated=False),
-        StopWord("length", is_trainable=True, is_truncated=True),
-        StopWord("context_full", is_trainable=True, is_truncated=True),
-        StopWord("turn_limit", is_trainable=True, is_truncated=True),
-        StopWord("tool_limit", is_trainable=True, is_truncated=True),
-        StopWord("empty_tool_call", is_trainable=True, is_truncated=False),
-        StopWord("tool_failed", is_trainable=True, is_truncated=False),
-        StopWord("repetition", is_trainable=True, is_truncated=True),
-        StopWord("no_valid_step", is_trainable=True, is_truncated=False),
-        StopWord("tool_errors", is_trainable=True, is_truncated=False),
-        StopWord("depth_limit", is_trainable=True, is_truncated=True),
-        StopWord("closed", is_trainable=True, is_truncated=True),
-        StopWord("roulette", is_trainable=True, is_truncated=True),
-        StopWord("budget", is_trainable=False, is_truncated=True),
-        StopWord("deadline", is_trainable=False, is_truncated=True),
-        StopWord("cancelled", is_trainable=False, is_truncated=True, is_failure=True),
-        StopWord("engine_error", is_trainable=False, is_truncated=True, is_failure=True),
-        StopWord("replay_diverged", is_trainable=False, is_truncated=True, is_failure=True),
+        StopWord("end_of_sequence", "the model ended its turn", is_trainable=True, is_truncated=False),
+        StopWord("answer", "the model gave its answer: the answer tag closed", is_trainable=True, is_truncated=False),
+        StopWord(
+            "length",
+            "`growth.max_response_tokens` was reached by actions and observations",
+            is_trainable=True,
+            is_truncated=True,
+        ),
+        StopWord("context_full", "the context of the model is full", is_trainable=True, is_truncated=True),
+        StopWord(
+            "turn_limit",
+            "the last of `growth.max_turns` turns asked for a tool, or did not end",
+            is_trainable=True,
+            is_truncated=True,
+        ),
+        StopWord(
+            "tool_limit",
+            "the model asked for more calls than `growth.max_tool_calls`",
+            is_trainable=True,
+            is_truncated=True,
+        ),
+        StopWord(
+            "empty_tool_call",
+            "a tool call was empty or could not be read, and the growth rules end such a path",
+            is_trainable=True,
+            is_truncated=False,
+        ),
+        StopWord(
+            "tool_failed",
+            'a tool hung or crashed, and `growth.tool_failed = "end"`',
+            is_trainable=True,
+            is_truncated=False,
+        ),
+        StopWord("repetition", "a prune rule found that the path repeats itself", is_trainable=True, is_truncated=True),
+        StopWord(
+            "no_valid_step", "a prune rule of a step search found no valid step", is_trainable=True, is_truncated=False
+        ),
+        StopWord(
+            "tool_errors",
+            "a prune rule of a step search counted too many tool errors",
+            is_trainable=True,
+            is_truncated=False,
+        ),
+        StopWord(
+            "depth_limit", "a prune rule of a step search found the path too deep", is_trainable=True, is_truncated=True
+        ),
+        StopWord(
+            "closed",
+            "another prune rule or the strategy ended the path; the node's notes hold the reason",
+            is_trainable=True,
+            is_truncated=True,
+        ),
+        StopWord(
+            "roulette",
+            "random termination ended the path (`planned` or `growth.keep`); nobody judges it, and its return is 0",
+            is_trainable=True,
+            is_truncated=True,
+        ),
+        StopWord(
+            "budget",
+            "a limit of the tree or of the run was reached inside the path",
+            is_trainable=False,
+            is_truncated=True,
+        ),
+        StopWord("deadline", "the seconds of the tree were used up", is_trainable=False, is_truncated=True),
+        StopWord(
+            "cancelled",
+            "the strategy or the user cancelled the command",
+            is_trainable=False,
+            is_truncated=True,
+            is_failure=True,
+        ),
+        StopWord(
+            "engine_error",
+            "the engine failed, and its retries were used up",
+            is_trainable=False,
+            is_truncated=True,
+            is_failure=True,
+        ),
+        StopWord(
+            "replay_diverged",
+            "a tool gave another result when its calls were replayed",
+            is_trainable=False,
+            is_truncated=True,
+            is_failure=True,
+        ),
     )
 }
 

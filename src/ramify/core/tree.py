@@ -38,6 +38,7 @@ MAX_STEPS_BACK = 16
 JUDGED = 1 << 20
 """Index of the first context in which a judge asks about a node. Judge contexts come after every requested child."""
 ROOT = 0
+"""Number of the root, the node of the opening context."""
 STOPS = tuple(STOP_WORDS)
 ENDED_BY_COIN = STOPS.index(ROULETTE)
 

@@ -1,4 +1,4 @@
-"""Balance: shares that make one round of post-hoc forks exact (`docs/credit.md`, lemma 5).
+"""Balance: shares that make one round of post-hoc forks exact (`docs/concepts/exactness.md`, lemma 5).
 
 A post-hoc rule looks at a finished path, the trunk, and grows branches from places on it. Such branches are not
 distributed like fresh paths. Balanced shares correct this and keep the branches. At a fork, the trunk and its branches

@@ -138,8 +138,11 @@ CREDITS: Final[Mapping[str, Credit]] = MappingProxyType(
         "vine": Credit(vine, "predictable forks"),
     }
 )
+"""Name of a credit -> what it computes and where it is exact."""
 AUTO: Final = "auto"
+"""Takes an exact credit where the forks allow it, else the published one."""
 NAMES: Final = (AUTO, *CREDITS)
+"""Everything that the setting `credit` allows."""
 EXACT: Final = "subtree_loo"
 """What `auto` uses if all forks are predictable."""
 PUBLISHED: Final = "leaf_grpo"

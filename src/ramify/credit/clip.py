@@ -2,7 +2,7 @@
 
 PPO's clip is not linear in the advantage. With r the ratio of a token, it holds exactly that sum over l of w_l min(r
 A_l, clip(r) A_l) = A_plus min(r, 1 + high) + A_minus max(r, 1 - low). Clipping A_plus + A_minus once is a different
-loss. W multiplies terms without an advantage (KL, entropy). See `docs/credit.md`.
+loss. W multiplies terms without an advantage (KL, entropy). See `docs/concepts/credit.md`.
 """
 
 from typing import NamedTuple

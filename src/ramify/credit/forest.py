@@ -3,7 +3,7 @@
 It owns shares and weights. A forest has a virtual root, the bare prompt. Its stems (root branches) are what papers call
 the trees of a prompt. Every node has a leaf below it, and every leaf has a reward. A token is sampled once and belongs
 to one node. Credits are functions of a forest alone. Arrays may hold `fractions.Fraction` objects; then everything that
-needs no square root is exact. See `docs/credit.md`.
+needs no square root is exact. See `docs/concepts/credit.md`.
 """
 
 from collections.abc import Mapping, Sequence

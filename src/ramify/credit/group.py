@@ -1,9 +1,9 @@
 """Group: credits that compare every leaf with the others of its prompt, as trainers do: GRPO, RLOO, Dr.GRPO, MaxRL.
 
 A leaf's advantage goes to every token on its path: c = sum over the leaves below of A_l / num_leaves. `leaf_loo` is
-exact on chains. On trees all are biased, because they weigh prefixes with many forks more. Sources: `docs/credit.md`;
-verl core_algos.py (compute_grpo_outcome_advantage, compute_rloo_outcome_advantage); arXiv 2503.20783;
-PrimeIntellect-ai/prime-rl orchestrator/algo/max_rl.py.
+exact on chains. On trees all are biased, because they weigh prefixes with many forks more. Sources:
+`docs/concepts/credit.md`; verl core_algos.py (compute_grpo_outcome_advantage, compute_rloo_outcome_advantage); arXiv
+2503.20783; PrimeIntellect-ai/prime-rl orchestrator/algo/max_rl.py.
 """
 
 from typing import Any, Final, Literal, assert_never

@@ -1,8 +1,8 @@
 """Sibling: credits that compare a node with its siblings, or that mix such comparisons along its path.
 
-`sibling_loo` and `ancestor_loo` are exact if forks are predictable (`docs/credit.md`, lemma 2): their baselines are
-split-weighted means of leaves that do not contain the token. In `sibling_mean` and `split_mean`, the baseline includes
-the node's own return, which shrinks each term by a different factor. They are here for comparison.
+`sibling_loo` and `ancestor_loo` are exact if forks are predictable (`docs/concepts/exactness.md`, lemma 2): their
+baselines are split-weighted means of leaves that do not contain the token. In `sibling_mean` and `split_mean`, the
+baseline includes the node's own return, which shrinks each term by a different factor. They are here for comparison.
 """
 
 import numpy as np

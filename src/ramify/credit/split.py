@@ -1,4 +1,4 @@
-"""Split: credits by split weights, exact if forks are predictable (`docs/credit.md`, lemmas 1 and 2).
+"""Split: credits by split weights, exact if forks are predictable (`docs/concepts/exactness.md`, lemmas 1 and 2).
 
 The weight of a leaf is the product of the shares on its path. So the weighted sum over leaves has the same mean as one
 path, whatever forked. These credits differ in the baseline, which uses only leaves that do not contain the token.

@@ -3,7 +3,7 @@
 Biased: the parent's value includes the segment itself, and every segment counts the same at any depth. As published,
 segments without a signal are no samples, and every other segment is one sample: (parent's text, segment). Rows with
 policy `once` train the same tokens with the same numbers. Sources: arXiv 2505.23564; AIFrameResearch/SPO
-tree_episode_generator.py (`extract_edges_from_tree`); `docs/credit.md`.
+tree_episode_generator.py (`extract_edges_from_tree`); `docs/concepts/credit.md`.
 """
 
 from typing import Final, Literal

@@ -4,7 +4,7 @@
 The trunk is trained, the rollouts are not: a decision gives its trunk the share 1 and its rollouts the share 0. The
 value of a prefix is the mean return of its rollouts. At the end of the path, it is the path's own return, or 0 if
 random termination (a coin) ended it. Exact if every prefix of the trunk has rollouts, including the prompt
-(`docs/credit.md`; arXiv 2410.01679).
+(`docs/concepts/credit.md`; arXiv 2410.01679).
 """
 
 from collections.abc import Sequence

@@ -29,12 +29,13 @@ class RetryPolicy:
     """When to stop waiting for a call, and when to retry."""
 
     max_tries: int = 4
-    """Including the first try."""
+    """Most tries of one request, the first included."""
     max_same_500: int = 3
     """Tries of one request that end with status 500, including the first."""
     base_s: float = 0.5
     """Longest pause before the second try; it doubles with each further try (full jitter)."""
     cap_s: float = 30.0
+    """Longest pause before any try, in seconds."""
     max_busy_s: float = 600.0
     """How long a request waits in total for servers that say they are busy."""
     max_down_s: float = 300.0

@@ -21,10 +21,7 @@ FOLDER = MODELS["builtin"]
 class Builtin(Batched):
     """Implements `Engine`, `Abortable` and `EngineControl` with a shipped model (by name) or the model of a folder.
 
-    With `batch_invariant` off, one matrix product computes several rows. This is faster from 8 rows on, but the last
-    bits of a token's logits then depend on the other rows. Set OPENBLAS_NUM_THREADS=1 in this mode: threads make
-    products of such small matrices ten times slower (the batch-invariant mode starts no threads). Raises `ConfigError`
-    for a folder it cannot run.
+    It runs on the CPU with numpy. Raises `ConfigError` for a folder it cannot run.
     """
 
     def __init__(
@@ -35,6 +32,16 @@ class Builtin(Batched):
         batch_invariant: bool = True,
         context_length: int | None = None,
     ) -> None:
+        """Raises `ConfigError` for a folder it cannot run.
+
+        - `model`: a shipped model, by name, or the folder of a model.
+        - `num_slots`: requests computed at one time. Each slot needs memory for the keys and values of its context.
+        - `batch_invariant`: whether a token's logits are the same in every batch, which makes runs repeatable. If
+          false, one matrix product computes several rows: faster from 8 rows on, but the last bits of logits depend on
+          the other rows. Set OPENBLAS_NUM_THREADS=1 then: threads make products of such small matrices ten times
+          slower.
+        - `context_length`: most tokens of a context; None = the model's own, which is also the upper limit.
+        """
         folder = folder_of(model)
         self._model = NumpyModel(
             folder, num_slots=num_slots, context_length=context_length, is_batch_invariant=batch_invariant

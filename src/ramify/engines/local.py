@@ -19,9 +19,7 @@ INSTALL: Final = "pip install 'ramify[hf]'"
 class Local(Batched):
     """Implements `Engine`, `Abortable` and `EngineControl` with the model of a folder.
 
-    `context_length` defaults to the model's own. Each of `num_slots` needs memory for the keys and values of the
-    longest context in use. `device` (`cpu`, `cuda`, …) defaults to a GPU if there is one. `dtype` defaults to float32
-    on a CPU and to the folder's own elsewhere. The last bits of a token's logits depend on the other requests in the
+    The last bits of a token's logits depend on the other requests in the
     batch. Each model step blocks the event loop. Raises `ConfigError`.
     """
 
@@ -34,6 +32,15 @@ class Local(Batched):
         device: str | None = None,
         dtype: str | None = None,
     ) -> None:
+        """Raises `ConfigError`.
+
+        - `model`: the folder of a model.
+        - `num_slots`: requests computed at one time. Each slot needs memory for the keys and values of the longest
+          context in use.
+        - `context_length`: most tokens of a context; None = the model's own.
+        - `device`: `cpu`, `cuda`, `cuda:1`, …; None = a GPU if there is one.
+        - `dtype`: type of the weights, such as `bfloat16`; None = float32 on a CPU, elsewhere the folder's own.
+        """
         if model is None:
             raise ConfigError("engine 'local' runs the model of a folder; name it: engine.model = 'path/to/folder'")
         try:

@@ -72,10 +72,7 @@ _TOO_LONG = re.compile(
 class OpenAI:
     """Chat completions of `model` at `base_url`, the part of the address before `/chat/completions`.
 
-    `extra_body` are further fields of every request. `unsent` names fields that the server does not accept: of requests
-    (`seed`, `top_p`) and of the model's own messages (`reasoning_content`). `max_topk` is how many top logprobs the
-    server gives; 0 = do not ask for any. `context_length` is an upper limit on what the server says of the model.
-    Raises `ConfigError`.
+    Keys are read from the environment, and no key is saved with a run. Raises `ConfigError`.
     """
 
     def __init__(
@@ -93,6 +90,23 @@ class OpenAI:
         max_in_flight: int = HttpLimits().max_in_flight,
         patience: Patience = PATIENCE,
     ) -> None:
+        """Raises `ConfigError`.
+
+        - `model`: the server's name of the model.
+        - `base_url`: the part of the address before `/chat/completions`.
+        - `api_key_env`: environment variable with the server's key; no key is sent if it is not set.
+        - `context_length`: most tokens of a context, if the server does not say less; None = what the server says, else
+          128,000.
+        - `max_topk`: top logprobs that the server gives with a token; 0 = do not ask for any, and steps have no
+          entropy.
+        - `max_stops`: most stop words that the server accepts in a request (OpenAI: 4).
+        - `max_tokens_as`: the request's field for the limit of tokens; models that think often need
+          `max_completion_tokens`.
+        - `extra_body`: further fields of every request.
+        - `unsent`: fields that the server does not accept: of requests (`seed`, `top_p`) and of the model's own
+          messages (`reasoning_content`).
+        - `max_in_flight`: most requests at one time; others wait.
+        """
         if not model:
             raise ConfigError("engine 'openai' needs the name of a model: engine.model = ...")
         _check_bounds(max_topk, max_stops, context_length)

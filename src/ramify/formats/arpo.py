@@ -2,7 +2,7 @@
 
 It differs from the published code on purpose. The action is the one that the stop word just closed, not the last pair
 of tags in the whole row. An empty call gets an error as its answer, and the path goes on. A closing tag without an
-opening tag gets an error that says so. A result is never encoded with added special tokens (`docs/rollouts.md`).
+opening tag gets an error that says so. A result is never encoded with added special tokens (`docs/methods/arpo.md`).
 """
 
 from collections.abc import Mapping

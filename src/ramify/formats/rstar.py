@@ -47,6 +47,7 @@ class RStarOptions:
     few_shot: str = ""
     """Solved examples before the opening, for models that were not trained to write this format."""
     tags: StepTags = TAGS
+    """Tags around steps."""
     observation: str = "\n<output>{text}<end_of_output>\n"
     """Text around the code's output."""
     tool: str = "python"

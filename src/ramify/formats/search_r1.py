@@ -2,7 +2,7 @@
 
 It differs from the published code on purpose. The sampled ids are kept; they are never cut at a tag and encoded again.
 The action is the one that the stop word just closed, not the first pair of tags in the text. An observation is cut to
-its limit as a whole, so its closing tag is never lost (`docs/rollouts.md`).
+its limit as a whole, so its closing tag is never lost (`docs/methods/chains.md`).
 """
 
 from dataclasses import replace

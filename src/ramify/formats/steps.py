@@ -28,10 +28,13 @@ class StepTags:
     """The tags that an rStar policy writes around its steps. The end tags are stop words. Raises `ConfigError`."""
 
     code: str = "<code>"
+    """Tag that begins code."""
     step_end: str = "<end_of_step>"
     """The delimiter of steps, inside and outside code. Use a blank line for models that know no tags."""
     code_end: str = "<end_of_code>"
+    """Tag that ends code; a stop word."""
     answer_end: str = "<end_of_answer>"
+    """Tag that ends an answer; a stop word."""
 
     def __post_init__(self) -> None:
         words = (self.code, self.step_end, self.code_end, self.answer_end)

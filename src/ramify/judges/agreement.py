@@ -21,6 +21,7 @@ class Agreement:
     format: Format
     name: str = "agreement"
     is_oracle: bool = False
+    """Whether the judge counts as one that saw the gold answer."""
     is_same: IsSame | None = None
     """Whether two answers mean the same; None = `is_same_answer`."""
 

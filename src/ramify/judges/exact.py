@@ -30,6 +30,7 @@ class Exact:
     format: Format
     name: str = "exact"
     is_oracle: bool = True
+    """Whether the judge counts as one that saw the gold answer."""
     is_same: IsSame | None = None
     """Whether two answers mean the same; None = `is_same_answer`."""
 

@@ -37,7 +37,13 @@ class FunctionJudge:
         deadline_s: float = 60.0,
         max_threads: int = 16,
     ) -> None:
-        """`is_oracle`: whether the function gets the secret. `deadline_s` limits one call. Raises `ConfigError`."""
+        """Raises `ConfigError`.
+
+        - `function`: the function: `path/to/file.py:name`. It is called with the text or the branch, and the problem.
+        - `is_oracle`: whether the function gets the problem's secret, the gold answer included.
+        - `deadline_s`: timeout of one call.
+        - `max_threads`: most calls at one time, for functions that are not async.
+        """
         if inspect.isclass(function) or not callable(function):
             raise ConfigError(f"judge {name!r}: {function!r} is not a function; name a class as the judge's `kind`")
         if not 0 < deadline_s < math.inf or max_threads < 1:

@@ -57,9 +57,21 @@ class LlmJudge:
         reading: Reading = "corrected",
         max_replies: int = 3,
     ) -> None:
-        """`action` names an entry of the run's actions; None = the judge's name. If the run has no such action, the
-        policy's engine is asked with the default prompt of the mode. `low` and `high`: None = the mode's own. `worth`
-        maps a label to its value; `num_samples` labels are sampled and summed. Raises `ConfigError`."""
+        """Raises `ConfigError`.
+
+        - `mode`: what the model is asked for: a score by a rubric; MCTSr's strict self-reward; a label such as `sure`;
+          tenths (LATS); a vote among candidates; or a comparison of pairs.
+        - `action`: action of the run that asks: its engine, prompt and sampling. None = the one with the judge's name;
+          if there is none, the policy's engine is asked with the default prompt of the mode.
+        - `rubric`: what a good answer is, in the default prompt of the mode `rubric`.
+        - `low`: lowest score; None = the mode's own: 0 for `rubric`, -100 for `self_reward`.
+        - `high`: highest score; None = the mode's own: 10 for `rubric`, 100 for `self_reward`.
+        - `worth`: label -> its value, in the mode `labels`. The default is Tree of Thoughts'.
+        - `num_samples`: replies that are sampled and summed, in the mode `labels`.
+        - `reading`: how replies are read: as they are meant, or as the published code reads them (`labels`,
+          `self_reward`, `tenths` and `vote`).
+        - `max_replies`: most replies to one question: a reply that cannot be read is answered with its fault.
+        """
         if mode not in get_args(Mode):
             raise ConfigError(f"judge {name!r}: mode = {mode!r}; allowed are {', '.join(get_args(Mode))}")
         if min(max_replies, num_samples) < 1:

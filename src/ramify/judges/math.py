@@ -41,8 +41,11 @@ class MathJudge:
     """1.0 for an answer equal to the gold answer, 0.0 for another answer or none; parts `answered` and `correct`."""
 
     def __init__(self, format: Format, *, name: str = "math", deadline_s: float = 10.0, max_workers: int = 2) -> None:
-        """`deadline_s` limits one comparison, from when a worker takes it. Raises `ConfigError`, also without the
-        extra."""
+        """Raises `ConfigError`, also without the extra.
+
+        - `deadline_s`: timeout of one comparison, from when a worker takes it.
+        - `max_workers`: most comparisons at one time, each in a process of its own.
+        """
         if not 0 < deadline_s < math.inf or max_workers < 1:
             raise ConfigError(f"judge {name!r}: {deadline_s=!r}, {max_workers=!r}: both must be above 0")
         if importlib.util.find_spec("math_verify") is None:

@@ -55,11 +55,18 @@ class ProcessJudge:
         deadline_s: float = 120.0,
         max_batch: int = 64,
     ) -> None:
-        """`model` is a folder or, with a `base_url`, the model's name on the server.
+        """Raises `ConfigError`.
 
-        `step_tag` is written after every step, and the step's score is read there; None = each text has one score, that
-        of its last step. `separator` is written between steps without a tag. `positive`: the class whose probability is
-        the score. `deadline_s` limits one judgement. Raises `ConfigError`.
+        - `model`: folder of the reward model or, with a `base_url`, the model's name on the server.
+        - `base_url`: address of a vLLM server that pools or classifies; None = the model runs in this process.
+        - `template`: text that is scored; it must cite `{question}` and `{steps}`.
+        - `step_tag`: text written after every step, where the step's score is read; None = each text has one score,
+          that of its last step.
+        - `separator`: text between steps without a tag.
+        - `aggregate`: how the scores of a path's steps become one; any but `last` needs a `step_tag`.
+        - `positive`: index of the class whose probability is the score; -1 = the last.
+        - `deadline_s`: timeout of one judgement.
+        - `max_batch`: most texts in one request.
         """
         if aggregate not in AGGREGATES:
             raise ConfigError(f"judge {name!r}: aggregate = {aggregate!r}; allowed are {', '.join(AGGREGATES)}")

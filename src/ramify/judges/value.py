@@ -22,7 +22,11 @@ class Value:
     is_oracle = False
 
     def __init__(self, *, name: str = "process", model: str | Path = FOLDER) -> None:
-        """`model` is the folder of a `Qwen3ForSequenceClassification`; it is loaded at the first judgement."""
+        """The model is loaded at the first judgement.
+
+        - `model`: folder of a `Qwen3ForSequenceClassification`; the default is the shipped value model of the built-in
+          model.
+        """
         self.name = name
         self._folder = Path(model)
 

@@ -4,7 +4,7 @@ The model: along a path, the chance of success either falls to 0 for good, at a 
 stays the same. The pilot measures which share of the remaining variance each step adds; from it follows how often the
 chance falls at that step. The problems' own chances follow a beta distribution with the measured mean and variance. So
 nothing is simulated. Real steps are less clear-cut: what the model leaves out is `MODEL_ERROR`, and
-`docs/when-trees-pay.md` compares predictions with runs.
+`docs/choose/measured-trees.md` compares predictions with runs.
 """
 
 from collections.abc import Sequence

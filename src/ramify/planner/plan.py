@@ -24,6 +24,7 @@ from ramify.planner.shape import MAX_CHILDREN, Shape, best_children, best_ratio,
 
 Array = npt.NDArray[np.float64]
 Aim = Literal["gradient", "coverage"]
+"""What a plan is for: less variance of the return per token (training), or more solved problems."""
 Call = Literal["fork", "go on", "too close to call", "nothing to see"]
 NUMBERS: Final = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 """Numbers of children that are tried at a depth, for coverage."""

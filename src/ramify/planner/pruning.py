@@ -4,8 +4,8 @@ The noise of a gradient is counted by tokens: each token counts as often as path
 coefficient. Let C be the cost of a path and D the part of it after the rule fires. Let V be the variance of the return,
 S the part of E[R^2] that comes from after the rule, and M the mean square there of the return minus its problem's mean.
 Random termination (a coin) that lets paths go on with probability p makes the squares before the rule V + S (1/p - 1),
-those after it M / p, and the cost C - (1 - p) D (`docs/credit.md`). Ending paths for good leaves (C - D) V; it is exact
-only for the task with its paths truncated in this way.
+those after it M / p, and the cost C - (1 - p) D (`docs/concepts/credit.md`). Ending paths for good leaves (C - D) V; it
+is exact only for the task with its paths truncated in this way.
 """
 
 import math

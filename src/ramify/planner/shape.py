@@ -4,7 +4,7 @@ A tree whose levels have N_0, N_1, … nodes has variance sum(v_l / N_l) and cos
 if N_l is proportional to sqrt(v_l / c_l). This gives K_d = sqrt(v_d c_{d-1} / (v_{d-1} c_d)) children after step d. If
 that is below 1, the best tree without random termination (a coin) has one child there, and the two levels count as one:
 pooling adjacent violators, as in isotonic regression. Source: the multilevel-splitting (RESTART) rule,
-`docs/when-trees-pay.md`.
+`docs/choose/fork.md`.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Arrays: rows as the padded arrays that a trainer takes (requirement S0.7).
+"""Arrays: rows as the padded arrays that a trainer takes.
 
 Prompts are padded on the left and responses on the right, so all responses begin in the same column. Rows that only
 fill up the batch are marked and have weight 0 everywhere; they are never copies of a leaf. Nothing is cut: a row that
@@ -101,8 +101,9 @@ def padded(
 def write(rows: Iterable[Row], path: Path, *, force: bool = False) -> int:
     """Write the padded arrays of all rows to `path` as .npz, with uids and masks, and return the number of rows.
 
-    `old_logprobs` is left out if it is None. `force` replaces what an earlier export made; anything else at `path`
-    raises `ExportError`.
+    `old_logprobs` is left out if it is None.
+
+    - `force`: whether to replace what an earlier export made; anything else there raises `ExportError`.
     """
     all_rows = list(rows)
     arrays = {name: array for name, array in asdict(padded(all_rows)).items() if array is not None}

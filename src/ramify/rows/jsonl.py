@@ -1,5 +1,5 @@
 """JSONL: one row per line, UTF-8, in the given order: trees by problem, leaves in canonical order. Schema:
-`docs/rows.md`.
+`docs/concepts/rows.md`.
 
 Equal rows give equal bytes: fixed key order, shortest decimals, no wall-clock fields. It streams with one row in
 memory.
@@ -19,6 +19,9 @@ def lines(rows: Iterable[Row]) -> Iterator[bytes]:
 
 
 def write(rows: Iterable[Row], path: Path, *, gold: str | None = None, force: bool = False) -> int:
-    """Write rows to `path` and return their number. `gold`: the public column of the gold answers, which rows have only
-    if it is asked for. `force` replaces what an earlier export made; anything else at `path` raises `ExportError`."""
+    """Write rows to `path` and return their number.
+
+    - `gold`: public column of the gold answers; None = rows have none.
+    - `force`: whether to replace what an earlier export made; anything else there raises `ExportError`.
+    """
     return write_lines((record(row) for row in rows), path, force=force)

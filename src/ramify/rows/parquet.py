@@ -1,4 +1,4 @@
-"""Parquet: the columns of `docs/rows.md`, one row group per 1024 rows. Needs pyarrow, an extra.
+"""Parquet: the columns of `docs/concepts/rows.md`, one row group per 1024 rows. Needs pyarrow, an extra.
 
 `parts` is a map. `public` and a span's `call` are JSON text, because problems and tools decide what they hold.
 """
@@ -18,8 +18,11 @@ ROWS_A_GROUP: Final = 1024
 
 
 def write(rows: Iterable[Row], path: Path, *, gold: str | None = None, force: bool = False) -> int:
-    """Write rows to `path` and return their number. `gold`: the public column of the gold answers, which rows have only
-    if it is asked for. `force` replaces what an earlier export made; anything else at `path` raises `ExportError`."""
+    """Write rows to `path` and return their number.
+
+    - `gold`: public column of the gold answers; None = rows have none.
+    - `force`: whether to replace what an earlier export made; anything else there raises `ExportError`.
+    """
     arrow, parquet = _pyarrow()
     schema = _schema(arrow)
     number = 0

@@ -84,8 +84,13 @@ def write(
     max_pairs: int = MAX_PAIRS,
     force: bool = False,
 ) -> int:
-    """Write the pairs of `trees` to `path`, one per line, and return their number. `force` replaces what an earlier
-    export made; anything else at `path` raises `ExportError`."""
+    """Write the pairs of `trees` to `path`, one per line, and return their number.
+
+    - `judge`: judge whose scores compare steps; None = the q of the tree's backed-up rewards.
+    - `min_margin`: smallest difference of the two values of a pair.
+    - `max_pairs`: most pairs of one place, as published.
+    - `force`: whether to replace what an earlier export made; anything else there raises `ExportError`.
+    """
     found = (pair for tree in trees for pair in pairs(tree, judge=judge, min_margin=min_margin, max_pairs=max_pairs))
     return write_lines(map(record, found), path, force=force)
 

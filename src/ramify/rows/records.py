@@ -1,4 +1,4 @@
-"""Records: a row as plain data, the one schema of the file exports. `docs/rows.md` describes it.
+"""Records: a row as plain data, the one schema of the file exports. `docs/concepts/rows.md` describes it.
 
 The order of columns is fixed. Nothing in a record depends on a clock or on the order in which nodes arrived. Two fields
 of a row are left out: `leaf_id`, which is not canonical, and `entropies`, one a token, which only `entropy_scaled`

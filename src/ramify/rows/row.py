@@ -2,7 +2,8 @@
 
 Over all rows of a tree, the weights of a sampled token sum to what the policy says (1, unless rows as published are
 wanted). Tokens that were not sampled have weight 0. Ids are those that were fed and sampled. The rows of a tree have no
-duplicates and no padding; array exports pad, and mark the padding. See `docs/rows.md` and `docs/credit.md`.
+duplicates and no padding; array exports pad, and mark the padding. See `docs/concepts/rows.md` and
+`docs/concepts/credit.md`.
 
 How to use a row: minimise - sum over rows and tokens of weight * advantage * log pi / normaliser. While the policy is
 the one that sampled, the gradient is the credit's coefficient times grad log pi, each token once. `normaliser` is the
@@ -34,7 +35,7 @@ from ramify.strategies.parts.entropy import STEP_ENTROPY
 Shared = Literal["sum", "mean"]
 """What a token shared by several leaves gets of their advantages, if the credit is made of leaf advantages. sum: what
 the credit says, so training the token once equals training it in every row. mean: as much as for one leaf, a third
-objective (`docs/rows.md`) that weighs trunks less."""
+objective (`docs/concepts/rows.md`) that weighs trunks less."""
 Doubles_T = npt.NDArray[np.float64]
 
 

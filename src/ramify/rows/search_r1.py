@@ -1,4 +1,4 @@
-"""Search-R1: the batch that PeterGriffinJin/Search-R1 `LLMGenerationManager.run_llm_loop` returns (requirement S1.5).
+"""Search-R1: the batch that PeterGriffinJin/Search-R1 `LLMGenerationManager.run_llm_loop` returns.
 
 Names and shapes are those of Search-R1: B rows, prompts of P tokens padded on the left, responses of R tokens padded on
 the right. The loss is over `info_mask[:, -R:]`, which is 1 exactly where a row trains a token. It is never 1 on an
@@ -82,7 +82,14 @@ def write(
     force: bool = False,
 ) -> int:
     """Write the batch of all rows to `path` (.safetensors or .npz, with meta info as tensors), and its columns beside
-    it. `force` replaces what an earlier export made; anything else at either place raises `ExportError`."""
+    it.
+
+    - `pad_id`: token id that fills rows to one length.
+    - `gold`: public column of the gold answers, for Search-R1's reward manager; None = no ground truth.
+    - `data_source`: value of the column `data_source`, by which the reward manager chooses its function; None = the
+      rows' own column.
+    - `force`: whether to replace what an earlier export made; anything else there raises `ExportError`.
+    """
     whole = batch(list(rows), pad_id=pad_id, group_by=group_by, gold=gold, data_source=data_source)
     meta_info = {f"meta_info.{name}": np.array(values, np.int64) for name, values in whole.meta_info.items()}
     write_tensors({**whole.tensors, **meta_info}, whole.columns, path, force=force)

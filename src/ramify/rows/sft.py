@@ -1,4 +1,4 @@
-"""SFT: finished trees as examples for supervised training, as tokens and as messages (requirement S3.9).
+"""SFT: finished trees as examples for supervised training, as tokens and as messages.
 
 An example is the path to one leaf. By default, each leaf that its run keeps gives one. The agent's own tokens are
 trained, sampled or written (demonstrations, stored answers), once over all examples of a tree. Prompts, observations
@@ -103,8 +103,12 @@ def write(
     min_reward: float | None = None,
     force: bool = False,
 ) -> int:
-    """Write the examples of `trees` to `path`, one per line, and return their number. `force` replaces what an earlier
-    export made; anything else at `path` raises `ExportError`."""
+    """Write the examples of `trees` to `path`, one per line, and return their number.
+
+    - `num_leaves`: leaves of each tree, for `leaves = "best"`.
+    - `min_reward`: lowest reward of an example; None = any.
+    - `force`: whether to replace what an earlier export made; anything else there raises `ExportError`.
+    """
     found = (
         record(example)
         for tree in trees

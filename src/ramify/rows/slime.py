@@ -1,5 +1,4 @@
-"""slime: rows as samples, and samples as the training data that slime's default converter makes (requirements S3.6,
-S3.9).
+"""slime: rows as samples, and samples as the training data that slime's default converter makes.
 
 Source: THUDM/slime slime/ray/rollout.py `_convert_samples_to_train_data`. Groups are numbered by uid, so trees of
 different sizes need no fixed positions. Only one field carries per-token numbers through slime unchanged: `rewards`. It
@@ -160,8 +159,12 @@ def write(
     gold: str | None = None,
     force: bool = False,
 ) -> int:
-    """Write one sample per line. `force` replaces what an earlier export made; anything else at `path` raises
-    `ExportError`."""
+    """Write one sample per line.
+
+    - `reward_key`: part of the reward that is trained, if rewards have parts; None = the reward itself.
+    - `gold`: public column of the gold answers; None = rows have none.
+    - `force`: whether to replace what an earlier export made; anything else there raises `ExportError`.
+    """
     made = samples(
         list(rows), rollouts=rollouts, group_by=group_by, credit_by=credit_by, reward_key=reward_key, gold=gold
     )
@@ -178,7 +181,11 @@ def write_train_data(
     reward_key: str | None = None,
     force: bool = False,
 ) -> int:
-    """Write the training data of all rows, one line per row with its value for every key. `force` as in `write`."""
+    """Write the training data of all rows, one line per row with its value for every key.
+
+    - `reward_key`: part of the reward that is trained, if rewards have parts; None = the reward itself.
+    - `force`: whether to replace what an earlier export made; anything else there raises `ExportError`.
+    """
     made = samples(list(rows), rollouts=rollouts, group_by=group_by, credit_by=credit_by, reward_key=reward_key)
     data = train_data(made, reward_key=reward_key)
     lines = (dict(zip(data, values, strict=True)) for values in zip(*data.values(), strict=True))

@@ -5,7 +5,7 @@ trained. `rm_scores` carries each token's own advantage, including its weight: a
 `token_level_rewards * response_mask`. With `credit_by="trainer"` it carries the reward at the last token instead, for
 verl's own estimators, which group by `uid`; the tree's credit is then not exported.
 
-With verl's `seq-mean-token-sum` and rows of one `normaliser`, the loss is that of `docs/rows.md`.
+With verl's `seq-mean-token-sum` and rows of one `normaliser`, the loss is that of `docs/concepts/rows.md`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -89,7 +89,13 @@ def write(
     force: bool = False,
 ) -> int:
     """Write the batch of all rows to `path` (.safetensors or .npz), and its non-tensors beside it as JSON lines.
-    `force` replaces what an earlier export made; anything else at either place raises `ExportError`."""
+
+    - `pad_id`: token id that fills rows to one length.
+    - `gold`: public column of the gold answers, for verl's reward manager; None = no ground truth.
+    - `data_source`: value of the column `data_source`, by which the reward manager chooses its function; None = the
+      rows' own column.
+    - `force`: whether to replace what an earlier export made; anything else there raises `ExportError`.
+    """
     made = list(rows)
     whole = batch(made, pad_id=pad_id, credit_by=credit_by, group_by=group_by, gold=gold, data_source=data_source)
     write_tensors(whole.tensors, whole.non_tensors, path, force=force)

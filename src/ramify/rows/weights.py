@@ -1,4 +1,4 @@
-"""Weights: how often a token shared by several rows is trained, and in which row (`docs/credit.md`).
+"""Weights: how often a token shared by several rows is trained, and in which row (`docs/concepts/rows.md`).
 
 Export weights decide which row carries a token. They never decide how large its coefficient is; the credit does.
 """

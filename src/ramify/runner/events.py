@@ -29,6 +29,8 @@ class TreeOpened:
 
 @dataclass(frozen=True, slots=True)
 class CommandsAsked:
+    """The strategy asked for commands. `index` is that of the tree."""
+
     index: int
     asked: Asked
 
@@ -46,6 +48,8 @@ class StepGrown:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeTold:
+    """The strategy was told the outcome of a command. `index` is that of the tree."""
+
     index: int
     delivered: Delivered
 

@@ -117,7 +117,7 @@ async def grow_on(
     observers = list(observers)
     config = config or from_toml(header_and_config(path)[1])
     if config.service is not None:
-        raise ConfigError(f"{path} is a rollout service's, which its trainer opens again: see docs/service.md")
+        raise ConfigError(f"{path} is a rollout service's, which its trainer opens again: see docs/guides/service.md")
     if config.data.questions == (REQUESTS,):
         raise ConfigError(
             f"{path} is a gateway's: nobody waits for its unfinished trees; `ramify show {path}` reads it"

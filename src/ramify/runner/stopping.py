@@ -1,7 +1,7 @@
 """Stopping: decides what happens after one generation of a path. Pure; the grower carries out the decision.
 
-It owns the rules of `docs/rollouts.md` as one policy of named switches; the published rules are values of it. The
-response of a path is everything after the opening context: actions and observations.
+It owns the rules of `docs/concepts/growth.md` as one policy of named switches; the published rules are values of it.
+The response of a path is everything after the opening context: actions and observations.
 """
 
 from dataclasses import dataclass

@@ -18,9 +18,9 @@ class ServerConfig:
     python: str | None = None
     """Interpreter of the environment that has the engine; None = ours."""
     device: Device | None = None
-    """None = the device that the installed engine was built for."""
+    """Where the model runs; None = the device that the installed engine was built for."""
     dtype: str | None = None
-    """None = the model's own, on a CPU float32."""
+    """Type of weights and activations, such as `bfloat16`; None = the model's own, on a CPU float32."""
     max_model_len: int | None = None
     """Most tokens of prompt and completion together; None = the model's own."""
     arguments: tuple[str, ...] = ()

@@ -101,7 +101,7 @@ def sync_folder(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """How a journal is written (`docs/store.md`)."""
+    """How a journal is written (`docs/guides/resume.md`)."""
 
     durability: Durability = "group"
     max_batch: int = 64

@@ -31,6 +31,8 @@ class JournalValue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class SourceValue(JournalValue, frozen=True):
+    """What sampled a segment: the engine, and how."""
+
     engine: str
     temperature: Number
     top_p: Number
@@ -39,11 +41,15 @@ class SourceValue(JournalValue, frozen=True):
 
 
 class FinishValue(JournalValue, frozen=True):
+    """Why a generation ended; `matched` is the stop word."""
+
     kind: FinishKind
     matched: str | None = None
 
 
 class UsageValue(JournalValue, frozen=True):
+    """What the generations of a step used: calls, tokens and picodollars."""
+
     num_calls: int = 0
     num_billed: int = 0
     num_cached: int = 0
@@ -52,6 +58,8 @@ class UsageValue(JournalValue, frozen=True):
 
 
 class ToolCallValue(JournalValue, frozen=True):
+    """One tool call and its result."""
+
     tool: str
     arguments: str
     status: ToolStatus = "ok"
@@ -80,6 +88,8 @@ class SegmentValue(JournalValue, frozen=True):
 
 
 class ScoreValue(JournalValue, frozen=True):
+    """What a judge said of one node."""
+
     judge: str
     value: Number | None
     parts: tuple[tuple[str, Number], ...] = ()
@@ -89,6 +99,8 @@ class ScoreValue(JournalValue, frozen=True):
 
 
 class StepValue(JournalValue, frozen=True):
+    """One complete step: its segments, how it ended, and its scores."""
+
     segments: tuple[SegmentValue, ...]
     stop: str | None = None
     action: str = "policy"
@@ -100,12 +112,16 @@ class StepValue(JournalValue, frozen=True):
 
 
 class CandidateValue(JournalValue, frozen=True):
+    """One node that a strategy considered, with its score and the terms of it."""
+
     node: int
     score: Number
     terms: tuple[tuple[str, Number], ...] = ()
 
 
 class ForkValue(JournalValue, frozen=True):
+    """Why siblings were grown: the rule, the shares and the probability of the fork."""
+
     num_siblings: int
     rule: str
     shares: tuple[Number, ...] = ()
@@ -115,6 +131,8 @@ class ForkValue(JournalValue, frozen=True):
 
 
 class GrowValue(JournalValue, frozen=True, tag="grow", tag_field="command"):
+    """The command `Grow`: continue from a node."""
+
     node: int
     at: int | None = None
     until: int | Literal["step", "end"] = "end"
@@ -125,6 +143,8 @@ class GrowValue(JournalValue, frozen=True, tag="grow", tag_field="command"):
 
 
 class JudgeValue(JournalValue, frozen=True, tag="judge", tag_field="command"):
+    """The command `Judge`: have nodes scored."""
+
     nodes: tuple[int, ...]
     judge: str
     attempt: int = 0
@@ -132,6 +152,8 @@ class JudgeValue(JournalValue, frozen=True, tag="judge", tag_field="command"):
 
 
 class CloseValue(JournalValue, frozen=True, tag="close", tag_field="command"):
+    """The command `Close`: end a path."""
+
     node: int
     reason: str
     why: tuple[CandidateValue, ...] = ()
@@ -139,6 +161,8 @@ class CloseValue(JournalValue, frozen=True, tag="close", tag_field="command"):
 
 
 class CancelValue(JournalValue, frozen=True, tag="cancel", tag_field="command"):
+    """The command `Cancel`: stop an earlier command."""
+
     command_id: int
 
 
@@ -150,10 +174,14 @@ class DoneValue(JournalValue, frozen=True, tag="done", tag_field="ending"):
 
 
 class ScoredValue(JournalValue, frozen=True, tag="scored", tag_field="ending"):
+    """A Judge was carried out."""
+
     scores: tuple[ScoreValue, ...]
 
 
 class FailureValue(JournalValue, frozen=True, tag="failed", tag_field="ending"):
+    """A command failed."""
+
     reason: str
     is_retryable: bool = False
 
@@ -173,6 +201,8 @@ class WeightsValue(JournalValue, frozen=True):
 
 
 class ShardValue(JournalValue, frozen=True):
+    """The part of a sharded run that wrote a file: its index, and the number of parts."""
+
     index: int
     count: int
 

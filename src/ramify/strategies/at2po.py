@@ -26,7 +26,9 @@ class AT2POConfig:
     """Defaults are the corrected ones; numbers are the script's."""
 
     initial_rollouts: int = 10
+    """Chains at the start."""
     expansion_iterations: int = 2
+    """Rounds of resampling after the chains; 0 = chains only."""
     expansion_nodes: int = 6
     """Steps resampled in each round. Each gets one new sibling."""
     penalty: float = 0.05

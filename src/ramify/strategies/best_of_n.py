@@ -25,7 +25,7 @@ class BestOfNConfig:
     """How many answers, which judge scores them and how they vote."""
 
     n: int = 16
-    """As in search-and-learn's recipes."""
+    """Number of answers, as in search-and-learn's recipes."""
     judge: str = REWARD
     """Name of the run's judge whose scores are used in the vote."""
     vote: Vote = "best"

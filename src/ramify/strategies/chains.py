@@ -24,6 +24,8 @@ class ChainsConfig:
     n: int = 8
     """Chains in flight at once. Without `repeat` this is the total number of chains."""
     repeat: Literal["none", "closed", "budget"] = "none"
+    """Which ended chains a new chain replaces: none; those that a prune rule ended (`closed`); or all, until the budget
+    of the tree is used up (`budget`)."""
     max_chains: int = 10_000
     """Maximum number of chains of a tree with `repeat` that meets no other limit."""
 

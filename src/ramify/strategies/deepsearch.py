@@ -39,9 +39,13 @@ class DeepSearchConfig:
     width: int = 8
     """Children of an expansion."""
     segment_tokens: int = 256
+    """Sampled tokens of a segment."""
     max_depth: int = 64
+    """Maximum number of segments of a path; those of the last level grow to their end."""
     exploration: float = 2.0
+    """Weight of the exploration bonus in the UCT score."""
     frontier: FrontierWeights = FrontierWeights()  # noqa: RUF009 - frozen
+    """Weights of the score that chooses among segments that are not expanded yet."""
     divisor: Divisor = "valued"
     oracle: Oracle = "refused"
 

@@ -68,9 +68,13 @@ class LATSConfig:
     width: int = 5
     """Steps grown of a state."""
     iterations: int = 30
+    """Iterations of the search: each selects, expands and rolls out once."""
     depth_limit: int = 7
+    """Maximum number of steps of a path in the tree; a state this deep is not expanded."""
     rollout_depth: int = 4
+    """Maximum number of steps of one rollout; 0 = no rollouts."""
     exploration: float = EXPLORATION
+    """Weight of the exploration bonus in the UCT score; sqrt 2 by default."""
     failed_end: float | None = -1.0
     """What an end of reward 0 takes itself, while what is above it takes what the rollout brought; None = the same."""
     ends: Literal["judge", "reward"] = "judge"
@@ -78,6 +82,7 @@ class LATSConfig:
     success: float | None = None
     """Reward of an end that ends the search; None = none does. Published is 1."""
     judge: str = "process"
+    """Name of the run's judge that values unfinished paths. `reward` is not allowed."""
     oracle: Oracle = "refused"
     published: LATSPublished = LATSPublished()
     """Switches that reproduce the published code."""

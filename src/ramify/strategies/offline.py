@@ -7,7 +7,7 @@ reaches such a depth, and does not fork there if it ended earlier. These forks a
 the tree.
 
 Draws. after: the draws of the rule, one round at a time. before: for each fork an initial chain, then a depth. The tree
-does not depend on the order of outcomes. Source: `docs/rollouts.md`; OFFLINE_TREE_SEARCH_REFACTOR_PLAN.md of
+does not depend on the order of outcomes. Source: `docs/methods/offline.md`; OFFLINE_TREE_SEARCH_REFACTOR_PLAN.md of
 zzfoutofspace/ATPO. That plan, run as written, never forks at an inner node: every leaf grows from the bare prompt.
 """
 
@@ -38,7 +38,9 @@ class OfflinePublished:
     chosen: Literal["rest", "grow"] = "rest"
     """grow: a chosen node is itself generated once more, and cannot be chosen again (published)."""
     probes: Probes = "keep"
+    """Whether the probe of `dynamic` is the first chain, or two probes are sampled and thrown away (published)."""
     rounding: Rounding = "ceil"
+    """How a number of chains that is not whole is rounded: up, or down and then plus one (published)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +48,18 @@ class OfflineConfig:
     """Defaults are the corrected ones; numbers are the plan's (step 4)."""
 
     initial_rollouts: Number = 3
+    """Chains at the start; `dynamic` = computed from probes, as in AEPO."""
     beam_size: int = 2
     """Each chosen node gets beam_size - 1 new continuations."""
     expansion_iterations: int = 2
+    """Rounds of expansion after the chains; 0 = chains only."""
     expansion_nodes: int = 1
     """Nodes chosen in each round."""
     choose: str = field(default="uniform", metadata={"plugin": "choose"})
     """Name of the rule (`parts/choose.py`), or `path/to/file.py:function`."""
     commit: Literal["after", "before"] = "after"
+    """When forks are chosen: `after` the chains have grown, by the rule `choose` (post-hoc, no exact credit), or
+    `before` they grow, by drawn depths (exact)."""
     max_depth: int = 4
     """With `commit="before"`, fork depths are drawn from 0 .. max_depth - 1 steps."""
     n: int = 16

@@ -7,7 +7,7 @@ them). `lockstep` decides for all paths once the slowest has finished its step. 
 cannot change it. `free` decides for each path as it arrives. A failed path is dropped and its slot stays used, because
 a refill would be post-hoc.
 
-Draws: one uniform for each attempt, paths by age; none once n paths exist. Sources: `docs/rollouts.md`.
+Draws: one uniform for each attempt, paths by age; none once n paths exist. Sources: `docs/methods/arpo.md`.
 """
 
 import math
@@ -39,7 +39,9 @@ class OnlinePublished:
     own baseline."""
     clipping: Clipping = "probability"
     probes: Probes = "keep"
+    """Whether the probe of `dynamic` is the first chain, or two probes are sampled and thrown away (published)."""
     rounding: Rounding = "ceil"
+    """How a number of chains that is not whole is rounded: up, or down and then plus one (published)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,18 @@ class OnlineConfig:
     n: int = 16
     """Maximum number of paths of a tree: initial chains, branches and restarts together."""
     initial_rollouts: Number = 8
+    """Chains at the start; `dynamic` = computed from probes, as in AEPO."""
     beam_size: int = 2
     """Maximum number of children of one fork. After each step there are beam_size - 1 attempts to fork."""
     rule: Literal["arpo", "aepo"] = "arpo"
+    """Rule of a fork: ARPO's, or AEPO's, which forks less often after consecutive forks."""
     branch_probability: float = 0.5
     """bp. For AEPO a higher value means fewer forks."""
     entropy_weight: float = 0.2
+    """Weight of the entropy difference in the probability of a fork."""
     rounds: Literal["lockstep", "free"] = "lockstep"
+    """Whether all paths are decided together, once the slowest has finished its step (published; timing cannot change
+    the tree), or each as it arrives (`free`)."""
     restart: Literal["one", "all", "none"] = "one"
     """Fresh chains when no path is left: one at a time, as many as n still allows, or none."""
     counter: Literal["forks", "created", "path"] = "forks"

@@ -33,15 +33,19 @@ class ParticleFilterConfig(LevelsConfig):
     """Defaults are the corrected ones."""
 
     n: int = 8
+    """Number of particles: paths that grow side by side."""
     max_depth: int = 50
     """As in its_hub's benchmark."""
     last_level: Literal["end", "step"] = "step"
+    """Whether the last level grows to the end of its paths, or by one step like the others."""
     weights: Literal["ratio", "potential"] = "ratio"
     """The weight of a path: the ratio of its potentials now and at the last resampling, or its potential
     (published)."""
     resample: Literal["when_degenerate", "always"] = "when_degenerate"
     """Resample when the effective number of paths is below n/2 and at least one still grows, or after every level."""
     scheme: Literal["systematic", "multinomial"] = "systematic"
+    """How paths are resampled: with one draw for all places, which varies least, or with one independent draw for each
+    place (published)."""
 
     def __post_init__(self) -> None:
         LevelsConfig.__post_init__(self)

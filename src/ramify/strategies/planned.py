@@ -6,7 +6,7 @@ share of one third; otherwise they are two. A number below 1 is random terminati
 with 0.4 children a path continues as one path of share 2.5 with probability 0.4, and otherwise ends there. If a path
 ends early, its planned children are not grown. A failed child is not replaced. The shape depends neither on tokens nor
 on the order of outcomes, so forks are predictable and exact credits accept the tree. `ramify plan` measures which
-numbers pay off (`docs/when-trees-pay.md`).
+numbers pay off (`docs/choose/fork.md`).
 
 Draws, all at the first ask: one number for each fractional place, depth first.
 """

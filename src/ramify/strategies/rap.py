@@ -60,8 +60,11 @@ class RAPConfig:
     width: int = 4
     """Steps grown of a state."""
     iterations: int = 10
+    """Iterations of the search."""
     depth_limit: int = 5
+    """Maximum number of steps of a path."""
     exploration: float = 1.0
+    """Weight of the exploration bonus in the UCT score."""
     cum_reward: Literal["sum", "mean"] = "sum"
     """What the rewards of several steps make together."""
     calc_q: Literal["mean", "max"] = "mean"
@@ -72,7 +75,9 @@ class RAPConfig:
     unvisited: Literal["fast_reward", "first"] = "fast_reward"
     """In place of q of a step nobody visited stands its fast reward, or such steps go first, the highest of them."""
     fast_judge: str = "fast"
+    """Name of the run's judge of fast rewards: it scores each step that was grown. `reward` is not allowed."""
     judge: str = "process"
+    """Name of the run's judge of rewards: it scores a state when it is first visited. `reward` is not allowed."""
     oracle: Oracle = "refused"
     published: RAPPublished = RAPPublished()
     """Switches that reproduce the published code."""

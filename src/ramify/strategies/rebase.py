@@ -36,9 +36,13 @@ class RebaseConfig(LevelsConfig):
     """Defaults are the corrected ones; numbers are the code's."""
 
     width: int = 16
+    """Paths of the first level; each finished path takes one away from the levels after it."""
     temperature: float = 0.2
+    """Temperature of the shares, exp(score / temperature); above 0. A low one gives the best paths more."""
     max_depth: int = 25
+    """Maximum number of levels."""
     last_level: Literal["end", "step"] = "step"
+    """Whether the last level grows to the end of its paths, or by one step like the others."""
     rounding: Rounding = "largest_remainder"
     ties: Ties = "first"
     """Which of equal scores is served first: the one asked for first, or the last one (published)."""

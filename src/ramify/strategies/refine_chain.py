@@ -40,6 +40,7 @@ class RefineChainConfig:
     judge: str = "grade"
     """Name of the run's judge; '' if nothing is judged."""
     approve: float = 1.0
+    """Score from which on an answer or a feedback is approved, which ends the chain."""
     approved: Literal["kept", "rewritten"] = "kept"
     """If the feedback approves an answer: the answer is kept as the last one, or rewritten once more (published)."""
     oracle: Oracle = "refused"

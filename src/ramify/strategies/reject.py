@@ -6,7 +6,7 @@ dead ends. A finished answer with a value of `accept` or more ends the search; t
 current step. Without such an answer the search continues until `max_chains` or the end of the budget. Draws nothing.
 
 There are no forks: where the first steps decide the outcome and are cheap, the question is the best place to restart
-(`docs/when-trees-pay.md`).
+(`docs/choose/measured-trees.md`).
 """
 
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ class RejectConfig:
     judge: str = REWARD
     """Judge of the steps. Only ended paths have a reward, so by default only the run's prune rule rejects."""
     threshold: float = 0.05
-    """A step with a score below it ends its chain. The default is the value of "reject by a learned value" in
-    `docs/when-trees-pay.md`; no other value was tried."""
+    """A step with a score below it ends its chain. The default is that of the prototype in
+    `docs/choose/measured-trees.md`; no other value was tried."""
     outcome: str = REWARD
     """Judge of the answers."""
     accept: float | None = 1.0
@@ -41,6 +41,7 @@ class RejectConfig:
     in_flight: int = 1
     """Chains grown at once. With more than one, the others still cost tokens after one was accepted."""
     max_chains: int = 64
+    """Maximum number of chains."""
     oracle: Oracle = "refused"
 
     def __post_init__(self) -> None:

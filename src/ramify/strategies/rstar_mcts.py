@@ -82,6 +82,7 @@ class RStarMCTSConfig:
     max_depth: int = 16
     """Steps of a path, and moves of a rollout; a path may end with one step more."""
     exploration: float = 2.0
+    """Weight of the exploration bonus in the UCT score."""
     judge: str = "process"
     """Judge of steps whose path goes on; may be empty where they are not judged."""
     outcome: str = "process"

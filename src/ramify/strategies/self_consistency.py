@@ -32,6 +32,8 @@ class SelfConsistencyConfig:
     n: int = 40
     """Most answers; both papers sample at most 40."""
     stop: Literal["window", "beta"] = "beta"
+    """What ends the sampling: a window whose answers are all the same (ESC), or a majority that is settled with enough
+    confidence (Adaptive-Consistency)."""
     window: int = 5
     """Answers of a window (ESC)."""
     confidence: float = 0.95

@@ -28,9 +28,11 @@ class TreeGRPOConfig:
     """Numbers are those of train_multihopqa_tree_search.sh: (M, N, L) = (2, 2, 1); K is `rows.leaves` / M."""
 
     num_trees: int = 2
+    """Trees of a prompt; each starts with one chain."""
     num_nodes: int = 2
     """Nodes that each tree draws in a round, with replacement."""
     num_rounds: int = 1
+    """Rounds of new paths after the first chains."""
 
     def __post_init__(self) -> None:
         if self.num_trees < 1 or self.num_nodes < 1 or self.num_rounds < 0:

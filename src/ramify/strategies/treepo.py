@@ -45,6 +45,7 @@ class TreePOConfig:
     width: int = 16
     """Finished paths of a tree."""
     segment_tokens: int = 512
+    """Sampled tokens of a segment."""
     max_depth: int = 14
     """Maximum number of segments of a path."""
     divergence: int = 2
@@ -58,8 +59,11 @@ class TreePOConfig:
     favours: Literal["unlikely", "likely"] = "unlikely"
     """Which paths get more width, if logprobs are used."""
     temperature: float = 1.0
+    """Temperature of the shares, if logprobs decide them; above 0. A high one makes the shares equal."""
     remainder: Remainder = "first"
     fallback: Literal["random", "none"] = "random"
+    """What happens if paths end and width is left: finished paths are continued from randomly drawn segment ends
+    (post-hoc), or the width stays unused."""
     fallback_window: int = -1
     """Tokens between possible cuts; -1 = the length of a segment."""
 

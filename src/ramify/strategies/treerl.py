@@ -8,7 +8,7 @@ the same idea exact: chains grow token by token, and fork after the first `forks
 `threshold`. Until then it costs one request for each token.
 
 Draws nothing; the tree does not depend on the order of outcomes. Source: arXiv 2506.11902; THUDM/TreeRL
-entropy_chain_local_manager.py; exactness: `docs/credit.md`.
+entropy_chain_local_manager.py; exactness: `docs/concepts/credit.md`.
 """
 
 import math
@@ -59,6 +59,8 @@ class TreeRLConfig:
     continuations: int = 2
     """t: new continuations at each fork."""
     fork: Literal["before", "after"] = "before"
+    """Where forks are: `before` the most surprising tokens of finished chains (published, post-hoc), or `after`
+    unlikely tokens while the chains grow (exact; one request for each token until the forks are made)."""
     threshold: float = 0.5
     """A token with a lower probability is followed by a fork. With 0.5 trees of the built-in model had 28 of 30 leaves,
     with 0.1 they had 8 (measured, means of 12 trees)."""

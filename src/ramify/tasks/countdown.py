@@ -205,12 +205,10 @@ class CountdownJudge:
 
 @dataclass(frozen=True, slots=True)
 class Countdown:
-    """The task: countdown problems, a stateful calculator, the `arpo` format.
-
-    `num_numbers` fixes how many numbers a problem has (3 to 5); None = the mix the built-in model was trained on.
-    """
+    """The task: countdown problems, a stateful calculator, the `arpo` format."""
 
     num_numbers: int | None = None
+    """Numbers of a problem, 3 to 5; None = the mix that the built-in model was trained on."""
     format: Format = FORMAT
     tools: tuple[Tool, ...] = (Calculator(),)
     judges: tuple[BranchJudge, ...] = (CountdownJudge(),)

@@ -67,6 +67,7 @@ class DataConfig:
     secret: tuple[str, ...] = ()
     """Further columns that no row gets."""
     on_bad_row: Literal["stop", "skip"] = "stop"
+    """A row that cannot be read stops the run before it starts, or is skipped and counted."""
 
     def __post_init__(self) -> None:
         if self.questions and self.path is not None:

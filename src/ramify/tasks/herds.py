@@ -2,8 +2,8 @@
 
 It owns the problems, their split, their passages and the score. The look-ups are long and decide little; the few tokens
 of the answer choose the two herds. This is the opposite of countdown, so here forks after the prefix pay
-(`docs/when-trees-pay.md`). A hash of its target and numbers alone decides whether a problem is held out. The judge
-reads only the question, the model's own words and the recorded calls.
+(`docs/choose/measured-trees.md`). A hash of its target and numbers alone decides whether a problem is held out. The
+judge reads only the question, the model's own words and the recorded calls.
 """
 
 import hashlib

@@ -98,13 +98,11 @@ def _index_of_problem(problem: Problem) -> Index:
 
 @dataclass(frozen=True, slots=True)
 class Hops:
-    """The task: questions of one to three hops, a search tool, the `search_r1` format.
-
-    `num_hops`: hops per question, 1 to 3; the default is 3. At the first try the built-in model answers a little more
-    than half of the 3-hop questions, and four in five of the others.
-    """
+    """The task: questions of one to three hops, a search tool, the `search_r1` format."""
 
     num_hops: int = MAX_HOPS
+    """Hops of a question, 1 to 3. At the first try the built-in model answers a little more than half of the 3-hop
+    questions, and four in five of the others."""
     format: Format = FORMAT
     tools: Sequence[Tool] = field(default_factory=lambda: (search_tool(),))
     judges: Sequence[BranchJudge] = (Exact(FORMAT),)

@@ -33,15 +33,14 @@ FORMAT: Final = replace(
 
 @dataclass(frozen=True, slots=True)
 class Ledgers:
-    """The task: books of three to five orders, a Python session, ARPO's tags.
-
-    `num_orders` fixes how many orders a book has (3 to 5); None = a mix. `python` holds options of the tool `python`,
-    such as `isolation`; `tools`, if given, replace that tool.
-    """
+    """The task: books of three to five orders, a Python session, ARPO's tags."""
 
     num_orders: int | None = None
+    """Orders of a book, 3 to 5; None = a mix."""
     python: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options of the tool `python`, such as `isolation`."""
     tools: Sequence[Tool] = ()
+    """Tools that replace the tool `python`; empty = none do."""
     format: Format = FORMAT
     judges: Sequence[BranchJudge] = (Exact(FORMAT),)
 

@@ -36,7 +36,10 @@ def _verdict(branch: Branch) -> Verdict:
 
 
 class StateTask:
-    """A search over states. `question` is how the search is called in reports and drawings."""
+    """A search over states.
+
+    - `question`: how the search is called in reports and drawings.
+    """
 
     def __init__(self, question: str = QUESTION) -> None:
         self.question = question

@@ -1,7 +1,7 @@
 """KnownPrefixes: what a model's key-value cache would still hold, counted in whole blocks.
 
-A call leaves the keys and values of its context and of all its sampled tokens but the last (`docs/rollouts.md`). Only
-hashes of the most recently used blocks are kept, so memory is bounded.
+A call leaves the keys and values of its context and of all its sampled tokens but the last (`docs/concepts/growth.md`).
+Only hashes of the most recently used blocks are kept, so memory is bounded.
 """
 
 from collections import OrderedDict

@@ -37,6 +37,7 @@ SCRIPTED: Final = Capabilities(
     is_deterministic=True,
     has_abort=True,
 )
+"""What the scripted engine can do, unless a test says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +64,12 @@ class Scripted:
         block_size: int = 16,
         keeps_calls: bool = False,
     ) -> None:
-        """`script` defaults to a random agent, `codec` to exact bytes. `version` may be changed at any time."""
+        """`script` defaults to a random agent, `codec` to exact bytes. `version` may be changed at any time.
+
+        - `version`: policy version of the tokens; None = the engine has no versions.
+        - `block_size`: tokens per block of the prefix cache that it counts with; 0 = it counts none.
+        - `keeps_calls`: whether `calls` keeps every request, for tests.
+        """
         script = RandomAgent() if script is None else script
         self._script = partial(drawn, script) if isinstance(script, TokenLaw) else partial(spoken, script)
         self._codec = ByteCodec(is_exact=True) if codec is None else codec

@@ -61,6 +61,7 @@ class Speech:
 
 
 Rule = Callable[[ScriptedTurn], str | Speech]
+"""A script: what the model says in a turn."""
 
 
 @runtime_checkable

@@ -22,6 +22,7 @@ from ramify.testing.scripts import Rule, TokenLaw
 from ramify.testing.simulated_server import Job, ServerStats, SimulatedCosts, SimulatedServer
 
 SIMULATED: Final = replace(SCRIPTED, name="simulated")
+"""What the simulated engine can do."""
 COSTS: Final = SimulatedCosts()
 BLOCK_SIZE: Final = 16
 """Tokens per block of the prefix cache (vllm-project/vllm: block_size)."""
@@ -30,8 +31,7 @@ BLOCK_SIZE: Final = 16
 class Simulated:
     """An engine that says what its script says, in the time a server would need.
 
-    `max_batch` is the most sequences in one step (vllm-project/vllm:vllm/engine/arg_utils.py: max_num_seqs on cards
-    below 70 GB). The costs are those of `SimulatedCosts`.
+    It has no model: use it to try limits, placement and schedules.
     """
 
     def __init__(
@@ -46,7 +46,16 @@ class Simulated:
         prefill_token_s: float = COSTS.prefill_token_s,
         version: int | None = None,
     ) -> None:
-        """`version` is that of the weights; None = the engine has no versions until weights are loaded."""
+        """The costs are those of `SimulatedCosts`: a model of 7 B on one GPU, assumed and not measured.
+
+        - `max_batch`: most sequences in one step (vllm-project/vllm:vllm/engine/arg_utils.py: max_num_seqs on cards
+          below 70 GB).
+        - `step_s`: time of each step: the weights are read once for the whole batch.
+        - `sequence_s`: more time for each sequence of the batch.
+        - `kv_token_s`: more time for each token whose keys and values are read.
+        - `prefill_token_s`: more time for each context token that is computed.
+        - `version`: version of the weights; None = the engine has no versions until weights are loaded.
+        """
         costs = SimulatedCosts(step_s, sequence_s, kv_token_s, prefill_token_s)
         self._script = Scripted(script, codec=codec, capabilities=SIMULATED, block_size=0, version=version)
         self._server = SimulatedServer(costs, max_batch=max_batch, prefixes=KnownPrefixes(BLOCK_SIZE))

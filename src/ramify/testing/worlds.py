@@ -40,6 +40,7 @@ class StrategyWorld(Protocol):
 
 
 def bare_tree(seed: int = 7) -> Tree:
+    """A tree that has only its opening context."""
     prompt = Segment("prompt", token_array(CODEC.encode("make 3 from 1 2: ")))
     return Tree(Problem("p", "make 3 from 1 2"), CODEC, [prompt], seed=seed)
 

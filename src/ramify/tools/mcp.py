@@ -48,6 +48,7 @@ class Mcp:
     command: str | None = None
     """Program that starts the server. Set this or `url`."""
     args: Sequence[str] = ()
+    """Arguments of the program."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Variables for the server. They are saved with the run: put keys in `env_from`."""
     env_from: Sequence[str] = ()

@@ -14,7 +14,7 @@ text of a step that times out or crashes ends in `[timeout]` or `[crashed]`, and
 that step. A lost or evicted state is replayed in a new sandbox; if a step then shows another output,
 `ToolError("replay_diverged")` is raised.
 
-Walls are kernel barriers around the code (`docs/sandbox.md`). `strict` uses all of them and tests them once per
+Walls are kernel barriers around the code (`docs/guides/sandbox.md`). `strict` uses all of them and tests them once per
 process; it raises a `ToolError` that names the wall this machine lacks. `process` and `none` apply only if they are
 named explicitly. The machine is checked when walls are tried and when sessions open, never when the tool is made, so a
 saved run can be read anywhere. Do not trust a text or `ok` of this tool as proof: code in a session can forge its own.
@@ -56,7 +56,10 @@ class Python:
     """Opens sandboxed sessions. Raises `ConfigError` for options that are invalid on every machine."""
 
     name: str = "python"
+    """Name that the model calls."""
     isolation: Isolation = "strict"
+    """Walls around the code. `strict`: all of them, so that it sees no file, network or process of this machine.
+    `process`: the same without namespaces, so that it sees what runs here. `none`: timeouts and limits only."""
     may_be_root_without_walls: bool = False
     """Must also be set to use `none` as root, because the model's code then controls the whole machine."""
     timeout_s: float = 30.0

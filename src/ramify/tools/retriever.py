@@ -72,12 +72,15 @@ class Retriever:
         window_s: float = 0.005,
         max_queries: int = 512,
     ) -> None:
-        """`base_url` may end in `/retrieve`, as Search-R1's `retriever.url` does; `top_k` is its `retriever.topk`.
+        """Raises `ConfigError`. The server is not contacted before the first call.
 
-        `deadline_s` is the timeout of one request: half of `tools.deadline_s`, so that a call that waited for a hanging
-        request still has time for its own. `window_s`: how long the first query waits for others. `max_queries`: most
-        queries in one request, as the published server's `retrieval_batch_size`. Raises `ConfigError`. The server is
-        not contacted before the first call.
+        - `base_url`: address of the server; it may end in `/retrieve`, as Search-R1's `retriever.url` does.
+        - `top_k`: passages that a search shows (Search-R1: `retriever.topk`).
+        - `page`: how passages are shown: numbered and with titles (Search-R1), or their texts alone with ` ; ` between.
+        - `deadline_s`: timeout of one request: half of `tools.deadline_s`, so that a call that waited for a hanging
+          request still has time for its own.
+        - `window_s`: how long the first query of a request waits for others.
+        - `max_queries`: most queries in one request (the published server: `retrieval_batch_size`).
         """
         self._page: Final = checked_page(page, top_k=top_k, name=name)
         if max_queries < 1:

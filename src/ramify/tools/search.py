@@ -70,10 +70,12 @@ class Search:
         page: PageStyle = "numbered",
         name: str = "search",
     ) -> None:
-        """`index` is the path that `build_index` wrote, or a function from the problem to its index. `top_k`:
-        Search-R1's `retriever.topk`.
+        """An index on disk is opened here. Raises `ConfigError` if it cannot be used.
 
-        An index on disk is opened here. Raises `ConfigError` if it cannot be used.
+        - `index`: the path that `ramify index` or `build_index` wrote; in Python also a function from the problem to
+          its index.
+        - `top_k`: passages that a search shows (Search-R1: `retriever.topk`).
+        - `page`: how passages are shown: numbered and with titles (Search-R1), or their texts alone with ` ; ` between.
         """
         self._page: Final = checked_page(page, top_k=top_k, name=name)
         self.name = name

@@ -57,20 +57,24 @@ class Served(ABC):
     model: str | Path | None = field(default=None, kw_only=False)
     """The server's name of its model, or the model's folder."""
     base_url: str | None = None
+    """Address of the server."""
     tokenizer: str | Path | None = None
     """Folder of the tokenizer, if `model` is not a folder."""
     served_name: str | None = None
     """The server's name of the model, if the model's folder has another path on the server."""
     logprobs_mode: LogprobKind = "raw"
+    """Whether the server gives logprobs of the model, or after temperature and cuts."""
     max_topk: int | None = None
     """Most top logprobs that are asked for with a token; 0 = none, and steps have no entropy. None = as many as the
     server gives."""
     silent_s: float = 30.0
     """Seconds without a token before the server is checked."""
     max_in_flight: int = 256
+    """Most requests to the server at one time; others wait."""
     api_key_env: str | None = None
     """Environment variable with the server's key."""
     patience: Patience = PATIENCE
+    """How long a request may take."""
 
     def __post_init__(self) -> None:
         kind = self.kind

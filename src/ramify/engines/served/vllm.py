@@ -112,6 +112,7 @@ class Vllm(Served):
     )
 
     api: Api = "auto"
+    """Endpoint of the server: `/inference/v1/generate`, `/v1/completions`, or the one that the server has (`auto`)."""
     logprobs_mode: LogprobKind = "raw"
     """Set `scaled` for a server with --logprobs-mode processed_logprobs."""
     pause_mode: PauseMode = "keep"

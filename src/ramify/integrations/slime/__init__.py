@@ -1,4 +1,4 @@
-"""The functions that slime (THUDM/slime) loads by dotted path to train on trees: docs/slime.md.
+"""The functions that slime (THUDM/slime) loads by dotted path to train on trees: docs/guides/slime.md.
 
 May import what `integrations` may, and slime itself only where a trainer has loaded it. Read `functions.py` first.
 """

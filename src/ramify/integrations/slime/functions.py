@@ -1,4 +1,4 @@
-"""Slime: functions that slime (THUDM/slime) loads by their dotted paths, so that it trains on trees. See docs/slime.md.
+"""Slime: functions that slime (THUDM/slime) loads by dotted path, to train on trees. See docs/guides/slime.md.
 
 Their names, parameters and results are slime's. Their only state is the runs that are kept between calls (`runs.py`).
 `args.py` lists the slime arguments that raise an error. torch is needed on the train side only, by `advantages`.

@@ -16,6 +16,7 @@ class PoolConfig:
     num_gpus: int = 0
     """All cards of all engines together."""
     num_gpus_per_engine: int = 1
+    """Cards of one engine."""
     num_gpus_per_node: int = 8
     """Cards per node. An engine with more cards spans several whole nodes (THUDM/slime: slime/utils/arguments.py)."""
     num_cpu_engines: int = 0

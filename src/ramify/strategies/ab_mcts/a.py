@@ -71,14 +71,20 @@ class ABMCTSConfig(DraftsConfig):
     """Defaults are treequest's, except for what is in flight."""
 
     family: Family = "gaussian"
+    """Posterior of the mean score of a choice: `gaussian` for any scores, `beta` for scores between 0 and 1."""
     gaussian: GaussianPrior = GaussianPrior()  # noqa: RUF009 - frozen
+    """Prior of the family `gaussian`."""
     beta: BetaPrior = BetaPrior()  # noqa: RUF009 - frozen
+    """Prior of the family `beta`."""
     model_selection: ModelSelection = "multiarm_bandit_thompson"
     reward_average_priors: tuple[float, ...] = ()
     """Prior mean of each way of answering, or one for all, instead of the prior's own mean. Applies to ways, never to
     answers."""
     max_in_flight: int = 4
+    """Most answers grown or judged at once."""
     in_flight: Pending = "pessimistic"
+    """How a choice counts answers in flight: each as one more score equal to the mean of the choice (`pessimistic`), or
+    not at all (`none`, published)."""
     refill: Refill = "each"
 
     def __post_init__(self) -> None:

@@ -53,7 +53,10 @@ class ABMCTSMConfig(DraftsConfig):
     """An answer is left out if this fraction of its scores is equal after rounding to 1/100; None = never."""
     overlap: Overlap = "largest"
     max_in_flight: int = 4
+    """Most answers grown or judged at once."""
     in_flight: Pending = "pessimistic"
+    """How a choice counts answers in flight: each as one more score equal to the mean of the choice (`pessimistic`), or
+    not at all (`none`, published)."""
     refill: Refill = "each"
 
     def __post_init__(self) -> None:

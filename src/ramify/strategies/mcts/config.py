@@ -29,6 +29,7 @@ class Widening:
     kind: Literal["progressive", "once"] = "progressive"
     """`once`: a node gets `width` children of each action, and never more."""
     scale: float = 1.0
+    """Scale of the number of children (see `exponent`); above 0."""
     exponent: float = 0.5
     """Maximum children of a node with N visits: scale N^exponent, rounded up, at least 1."""
     most: int = 1_000
@@ -61,6 +62,7 @@ class FirstPlay:
     """`parent`: the parent's q minus reduction sqrt(sum of the visited priors); `value`: the number `value`; `first`:
     the child is chosen before all others."""
     value: float = 0.0
+    """The number that `kind = "value"` uses."""
     reduction: float = 0.25
     """As in Leela Chess Zero."""
     tie: Literal["prior", "first"] = "prior"
@@ -79,6 +81,7 @@ class MCTSConfig:
     segment_tokens: int | None = None
     """Tokens of a segment; None = a step of the format."""
     max_depth: int = 64
+    """Maximum number of segments of a path; those of the last level grow to their end."""
     actions: tuple[str, ...] = ("policy",)
     """Kinds of growth; children of a node take turns."""
     order: Order = "round_robin"
@@ -94,9 +97,13 @@ class MCTSConfig:
     valued: Literal["at_birth", "when_selected"] = "at_birth"
     """When a segment gets its value: when it has grown, or when it is first selected (`first_play`)."""
     choice: Counting = Counting()  # noqa: RUF009 - frozen
+    """How visits and values choose a child."""
     prior: Prior = Prior()  # noqa: RUF009 - frozen
+    """How priors of children are computed."""
     widening: Widening = Widening()
+    """When a node that has children gets more."""
     first_play: FirstPlay = FirstPlay()
+    """What stands for the value of a child that has none yet."""
     value_range: tuple[float, float] | None = (0.0, 1.0)
     """The known range of values; None = q is normalised by the smallest and largest q of the tree (MuZero)."""
     endings: Literal["close", "revisit", "grow"] = "close"

@@ -140,13 +140,16 @@ class Counting:
     """How visits, values and requests in flight give the numbers that a choice uses."""
 
     rule: Rule = "puct"
+    """The bound: PUCT with a constant factor (AlphaZero), PUCT with MuZero's growing factor, or UCT."""
     exploration: float = 1.25
+    """Weight of the exploration bonus (c in the table of rules); MuZero's 1.25."""
     pending: Pending = "counted"
     loss: float = 1.0
     """Subtracted from the sum of values for each request in flight (`virtual_loss`)."""
     loss_visits: int = 1
     """Visits counted for each request in flight (`virtual_loss`)."""
     backup: Backup = "mean"
+    """What a node makes of the values of its visits: their mean, their maximum, or their soft maximum."""
     softness: float = 0.1
     """Temperature of `softmax`: a high one gives the mean, one near 0 the maximum."""
 

@@ -30,10 +30,14 @@ class Prior:
     """How priors are computed. Defaults are ours. Noise is off; its other defaults are AlphaZero's for chess."""
 
     evidence: Evidence = "logprob"
+    """What a prior is made of: the mean logprob of the child's tokens, or its score. `uniform`: all children have equal
+    shares that sum to 1; `none`: each child has weight 1, as in a bound without priors."""
     temperature: float = 1.0
+    """Temperature of the softmax over the evidence; above 0. A high one makes priors equal."""
     noise: float = 0.0
     """Fraction of the Dirichlet draw in the priors of the root's children; AlphaZero's is 0.25."""
     noise_alpha: float = 0.3
+    """Concentration of the Dirichlet draw; above 0. AlphaZero's for chess."""
 
     def __post_init__(self) -> None:
         if not (0 < self.temperature < math.inf and 0 < self.noise_alpha < math.inf and 0 <= self.noise < 1):

@@ -51,6 +51,7 @@ class MCTSrPublished:
     """For one candidate, or several equal ones. `ends`: the published code raises an error; here the search ends with
     what it has."""
     judge_root: Literal["at_start", "when_selected"] = "at_start"
+    """When the first answers are judged: at the start, or when they are first selected."""
     judge_failure: Literal["ends_rollout", "ends_search"] = "ends_rollout"
     """A judgement that failed or gave no score ends its rollout (`ends_rollout`). In the published code the third
     failed attempt loses the whole search."""
@@ -73,13 +74,18 @@ class MCTSrConfig:
     initialise: Initialise = "zero_shot"
     """The first answers: one from the policy, one from the action `dummy`, or both."""
     max_children: int = 2
+    """Rewrites of an answer after which it is fully expanded."""
     exploration: float = 1.0
+    """Weight of the exploration bonus in the UCT score."""
     eps: float = 1e-10
+    """Added to the number of visits, so that the bonus of an answer without visits is finite; above 0."""
     judge: str = "grade"
     """Name of the run's judge. Each of its judgements is a sample. The judge returns raw scores; the penalty is applied
     here."""
     reward_limit: float = 95.0
+    """Score above which the penalty applies."""
     excess_penalty: float = 5.0
+    """What the penalty `excess` subtracts."""
     penalty: Penalty = "excess"
     scale: float = 100.0
     """Divides q before the bonus is added. The published 1 puts a bonus of about 1 beside a q of 100."""

@@ -1,7 +1,7 @@
 """Uncertainty measures: how unsure the model was about a step, from the log-probabilities of its engine.
 
 None = not computed, never 0. Logprobs are in nats. The engine states whether they were taken before or after
-temperature, in the `source` of the segment. Formulas: `docs/rollouts.md`.
+temperature, in the `source` of the segment. Formulas: `docs/concepts/growth.md`.
 """
 
 import math

@@ -19,11 +19,16 @@ class FrontierWeights:
     """Weights of the parts of a frontier score. Defaults are the code's."""
 
     parent_quality: float = 0.4
+    """Weight of tanh of the parent's q."""
     own_quality: float = 0.0
+    """Weight of tanh of the segment's own q."""
     surprisal: float = 0.0
-    """0.4 if the term is switched on; it is off by default."""
+    """Weight of the mean surprisal of the segment's tokens. The code uses 0.4 where the term is on; it is off by
+    default."""
     depth: float = 0.01
+    """Weight of the depth bonus."""
     depth_bonus: DepthBonus = "sqrt"
+    """The bonus of depth d of at most D: sqrt(d / D), ln(d + 1), or d itself (`constant`)."""
 
 
 def frontier_score(

@@ -59,9 +59,13 @@ class GaussianPrior:
     """
 
     m: float = 0.0
+    """Prior mean of the scores."""
     kappa: float = 1.0
+    """Weight of the prior mean, in scores; above 0."""
     nu: float = 1.0
+    """Weight of the prior variance (degrees of freedom); above 0."""
     tau_square: float = 0.1
+    """Scale of the prior variance; above 0."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.m) and all(0 < x < math.inf for x in (self.kappa, self.nu, self.tau_square))):
@@ -81,7 +85,9 @@ class BetaPrior:
     """Beta(a, b); Jeffreys' by default, as in treequest."""
 
     a: float = 0.5
+    """Prior successes; above 0."""
     b: float = 0.5
+    """Prior failures; above 0."""
 
     def __post_init__(self) -> None:
         if not (0 < self.a < math.inf and 0 < self.b < math.inf):

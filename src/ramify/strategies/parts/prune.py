@@ -21,7 +21,10 @@ LOOP_COUNT: Final = 8
 
 
 def over_budget(branch: Branch, *, tokens: int) -> str | None:
-    """Prune a path that has sampled more than `tokens` tokens without ending."""
+    """Prune a path that has sampled more than `tokens` tokens without ending.
+
+    - `tokens`: most tokens that a path may sample.
+    """
     number = int(branch.is_sampled.sum())
     number = number if branch.codec.is_exact else estimated_tokens(number)
     return f"{number} tokens were sampled, more than {tokens}" if number > tokens else None
@@ -30,7 +33,8 @@ def over_budget(branch: Branch, *, tokens: int) -> str | None:
 def judged_below(branch: Branch, *, value: float, below: float = 0.05) -> str | None:
     """Prune a path if the step judge's value is less than `below`.
 
-    The default is the value used for "reject by a learned value" in `docs/when-trees-pay.md`.
+    - `below`: lowest value of a path that continues. The default is that of the prototype in
+      `docs/choose/measured-trees.md`.
     """
     return f"judged {value:.3g}, below {below:g}" if value < below else None
 

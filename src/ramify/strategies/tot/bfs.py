@@ -24,7 +24,9 @@ class LevelRules:
     evaluate: Literal["value", "vote"] = "value"
     """Each candidate is judged separately, or one judgement compares all candidates of a level."""
     select: Literal["greedy", "sample"] = "greedy"
+    """Which paths of a level are kept: those of the highest values, or a draw in proportion to the values."""
     num_kept: int = 5
+    """Paths kept of each level."""
     repeats: Literal["distinct", "kept"] = "distinct"
     """Whether equal paths, or paths with equal text, may be kept more than once (published)."""
     zero_values: ZeroValues = "uniform"

@@ -36,6 +36,7 @@ class ToTConfig:
     """Defaults are the corrected ones; numbers are those of game24."""
 
     search: Literal["bfs", "dfs"] = "bfs"
+    """Breadth first, level by level, or depth first with backtracking."""
     width: int = 5
     """Steps grown from each path."""
     num_levels: int = 4
@@ -43,11 +44,14 @@ class ToTConfig:
     action: str = "policy"
     """The action that grows the steps."""
     judge: str = "process"
+    """Name of the run's judge that values candidates."""
     attempts: int = 3
     """Judgements of each candidate, or votes on each level. Their sum is the value."""
     duplicate_value: DuplicateValue = "drop"
     bfs: LevelRules = LevelRules()  # noqa: RUF009 - frozen
+    """Rules of the search `bfs`."""
     dfs: DepthRules = DepthRules()  # noqa: RUF009 - frozen
+    """Rules of the search `dfs`."""
     oracle: Oracle = "refused"
 
     def __post_init__(self) -> None:
