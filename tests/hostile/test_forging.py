@@ -32,6 +32,7 @@ from ramify.experiments.compare import chains_of, figures
 from ramify.formats.arpo import arpo
 from ramify.formats.chat import Chat, ChatOptions
 from ramify.formats.tags import TagFormat
+from ramify.judges.agreement import Agreement
 from ramify.judges.exact import Exact
 from ramify.judges.function import FunctionJudge
 from ramify.judges.math import MathJudge
@@ -71,8 +72,8 @@ CALLS = {
     "search_r1": "<search>x</search>",
 }
 """Format -> how its model calls the tool; '' = it calls none."""
-ENDPOINTS = ("messages",)
-"""Formats that a real run speaks to an endpoint in."""
+ENDPOINTS = ("messages", "conversation")
+"""Formats that only endpoints speak. `conversation` calls no tool and reads no tag."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,7 @@ ASKED_OF_MODELS = ("llm", "process", "value")
 """Judges that ask a model of their own, which sees the whole transcript."""
 FORMAT = arpo({"look": "look"})
 JUDGES: dict[str, Callable[[], Any]] = {
+    "agreement": lambda: Agreement(FORMAT),
     "exact": lambda: Exact(FORMAT),
     "function": lambda: FunctionJudge(lambda text, problem: float(FORMAT.answer(text) == "3"), is_oracle=True),
     "math": lambda: MathJudge(FORMAT),
