@@ -19,8 +19,8 @@ INSTALL: Final = "pip install 'ramify[hf]'"
 class Local(Batched):
     """Implements `Engine`, `Abortable` and `EngineControl` with the model of a folder.
 
-    The last bits of a token's logits depend on the other requests in the
-    batch. Each model step blocks the event loop. Raises `ConfigError`.
+    The last bits of a token's logits depend on the other requests in the batch. Each model step blocks the event loop.
+    Raises `ConfigError`.
     """
 
     def __init__(

@@ -117,12 +117,12 @@ def _is_said(tree: Tree, node: int) -> bool:
 
 def _text(tree: Tree, node: int, answers: Answers, answering: Answering) -> str:
     """The answer at a node as the format reads it, or the last words."""
-    found = answers.text_at(node) or (answers.answer if node == answers.node else None)
     branch = tree.branch(node)
-    found = found or answering.read(branch.said)
-    return (
-        turns_of(branch.said)[-1].removesuffix(branch.codec.decode([branch.codec.eos_id])) if found is None else found
-    )
+    chosen = answers.answer if node == answers.node else None
+    found = answers.text_at(node) or chosen or answering.read(branch.said)
+    if found is not None:
+        return found
+    return turns_of(branch.said)[-1].removesuffix(branch.codec.decode([branch.codec.eos_id]))
 
 
 def _finish_reason(tree: Tree, node: int, message: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Debug files: batches saved as files, to inspect and to train on again (requirement S3.5).
+"""Debug files: batches saved as files, to inspect and to train on again.
 
 A template that ends in `.pt` names files in slime's form (THUDM/slime slime/observability/rollout_data_utils.py): what
 `--save-debug-rollout-data` wrote is read, and what is written here `--load-debug-rollout-data` reads. They need torch,

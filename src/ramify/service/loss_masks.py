@@ -1,4 +1,4 @@
-"""Loss masks: a whole conversation as ids, and which of them are trained, as slime's SFT makes them (requirement S3.9).
+"""Loss masks: a whole conversation as ids, and which of them are trained, as slime's SFT makes them.
 
 `--loss-mask-type` names one of four ways (THUDM/slime slime/utils/mask_utils.py). Results are equal to slime's, or a
 `ConfigError` says why not. All of them write text as slime does: what spells a token of the vocabulary becomes it.

@@ -1,4 +1,4 @@
-"""SFT: rollout functions that sample nothing. They make training data of written answers (requirement S3.9).
+"""SFT: rollout functions that sample nothing. They make training data of written answers.
 
 Set `service.rollout_function = "ramify.service.sft.generate_rollout"`. It trains what the assistant wrote: the label
 (`service.label_key` names its column), or the assistant's turns in the column `messages`. It trains no prompt and no

@@ -134,15 +134,17 @@ def answer_worth(reward: Score, *, positive: float, negative: float) -> float | 
     return positive if value >= 1 else negative
 
 
+PUBLISHED: Final = RStarMCTSPublished(
+    unvisited="zero",
+    backup_failures="leaf",
+    propagate_dead="by_rollout",
+    keep_answers="first",
+    duplicates_by="text",
+)
+"""The switches of both published modes."""
 AS_PUBLISHED: Final = RStarMCTSConfig(
     failure_value=-1.0,
-    published=RStarMCTSPublished(
-        unvisited="zero",
-        backup_failures="leaf",
-        propagate_dead="by_rollout",
-        keep_answers="first",
-        duplicates_by="text",
-    ),
+    published=PUBLISHED,
 )
 """Of the evaluation, with a process judge and without an oracle."""
 SAMPLING_AS_PUBLISHED: Final = RStarMCTSConfig(
@@ -153,13 +155,7 @@ SAMPLING_AS_PUBLISHED: Final = RStarMCTSConfig(
     steps="unjudged",
     failure_value=-1.0,
     oracle="declared",
-    published=RStarMCTSPublished(
-        unvisited="zero",
-        backup_failures="leaf",
-        propagate_dead="by_rollout",
-        keep_answers="first",
-        duplicates_by="text",
-    ),
+    published=PUBLISHED,
 )
 """Of the collection of trees with ground truth, before there is a process judge."""
 

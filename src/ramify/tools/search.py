@@ -14,7 +14,7 @@ from ramify.core.errors import ConfigError, nearest
 from ramify.core.problem import Problem
 from ramify.core.tool import Branching, ToolResult, text_schema
 from ramify.edge.daemon_threads import DaemonThreads
-from ramify.tools.function import ThreadWatch, returned
+from ramify.edge.user_calls import ThreadWatch, returned
 from ramify.tools.passages import MAX_PARALLEL, MAX_TOP_K, Hit, Index
 from ramify.tools.search_index import open_index
 
