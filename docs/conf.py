@@ -14,7 +14,7 @@ from ramify import __version__  # noqa: E402
 lexers["jsonl"] = JsonLexer()
 
 project = "ramify"
-author = "the ramify authors"
+author = "The ramify developers"
 copyright = author
 version = release = __version__
 
