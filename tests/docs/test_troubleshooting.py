@@ -20,12 +20,15 @@ PAGE = REPOSITORY / "docs" / "troubleshooting.md"
 SOURCE = REPOSITORY / "src" / "ramify"
 CLASSES = {name for name, value in vars(errors).items() if isinstance(value, type) and name != "RamifyError"}
 BY_REASON = {"EngineError", "ToolError"}
+BY_CLASS = {"ContractError", "EngineUnusable", "EnginesDown", "JudgeError", "WorkersDown"}
+"""Classes of which the page says what to do, whatever the message: it names a rule, a judge, or another's words."""
 HOLE = "…"
 """What stands for a value in a message."""
 REMEDY = re.compile(
-    r"\b(add|allowed|ask|at least|at most|above|choose|continue|either|expected|give|grow|install|leave|left out|make|"
-    r"must|name|needed|needs?|one of|only|or more|pass|probability|put|raise|remove|rename|restart|restore|run|save|"
-    r"see|set|start|takes|try|use|wait|write)\b|0 to|--set|there is no|; "
+    r"\b(add|allowed|ask|at least|at most|above|call|choose|continue|either|ends in|expected|finite numbers|give|"
+    r"go together|grow|install|leave|left out|lower|make|may not|must|name|needed|needs?|one each|one for|one of|only|"
+    r"or more|pass|place|probability|put|raise|remove|rename|restart|restore|run|save|see|set|start|takes?|try|trust|"
+    r"use|wait|write)\b|\d to|[\d…] to […\d]|>=|--set|there is no|; "
 )
 """What to do or what is allowed. `; ` stands before what to do."""
 
@@ -74,7 +77,7 @@ def listed() -> tuple[set[str], list[re.Pattern[str]]]:
 
 
 def is_explained(found: Raised, words: set[str], messages: list[re.Pattern[str]]) -> bool:
-    if found.error in words or not found.is_written_here:
+    if found.error in BY_CLASS or not found.is_written_here:
         return True
     if found.error in BY_REASON:
         return any(message.fullmatch(found.message) for message in messages)
@@ -89,6 +92,11 @@ def test_every_error_says_its_remedy_or_the_page_does() -> None:
         if not is_explained(found, words, messages)
     ]
     assert not missing, "say in the message what to do, or add it to docs/troubleshooting.md:\n" + "\n".join(missing)
+
+
+def test_the_page_says_what_to_do_at_errors_of_these_classes() -> None:
+    words, _ = listed()
+    assert words >= BY_CLASS
 
 
 def test_the_page_lists_no_reason_that_nothing_raises() -> None:
