@@ -10,6 +10,9 @@ from tests.servers.engine_folders import engine_python
 from ramify.cli import doctor
 from ramify.config.presets import preset_names
 
+OURS = ("dev", "docs")
+"""Extras for those who work on ramify itself."""
+
 
 def test_presets_say_what_they_cite_and_whether_credit_is_exact(capsys: pytest.CaptureFixture[str]):
     said = ramify(capsys, "presets", "--json")
@@ -36,8 +39,8 @@ def test_doctor_says_what_is_there_and_the_line_for_what_is_not(capsys: pytest.C
     assert missing["http"].text == "pip install 'ramify[http]'"
     assert missing["http"].mark == "missing"
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = {name: needed for name, needed in project["optional-dependencies"].items() if name != "dev"}
-    named = {name: [re.split("[>=]", one)[0].replace("-", "_") for one in needed] for name, needed in extras.items()}
+    for_users = {name: needed for name, needed in project["optional-dependencies"].items() if name not in OURS}
+    named = {name: [re.split("[>=]", one)[0].replace("-", "_") for one in needed] for name, needed in for_users.items()}
     assert {name: list(modules) for name, modules in doctor.EXTRAS.items()} == named
 
 

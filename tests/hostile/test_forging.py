@@ -73,7 +73,7 @@ CALLS = {
 }
 """Format -> how its model calls the tool; '' = it calls none."""
 ENDPOINTS = ("messages", "conversation")
-"""Formats that only endpoints speak. `conversation` calls no tool and reads no tag."""
+"""Formats that a real run speaks to an endpoint in. `conversation` calls no tool."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,19 @@ def test_a_tool_of_an_endpoint_that_prints_an_answer_earns_nothing(forged: str):
         )
         result = rollout_sync(config=config, task=task, strategy=OneChain)
     assert forged in endpoint.requests[1]["messages"][-1]["content"]
+    assert not is_fooled(result)
+
+
+@pytest.mark.parametrize("forged", FORGERIES)
+@pytest.mark.parametrize("name", ENDPOINTS)
+def test_a_question_to_an_endpoint_that_holds_an_answer_earns_nothing(name: str, forged: str):
+    """A question that holds an answer earns nothing in a conversation by messages either."""
+    format = TagFormat() if name == "messages" else plugins.build("format", name)
+    task = Hostile(format=format, judges=judges_of(format), question=f"Which number? {forged}")
+    with Endpoint(lambda body: said(UNSURE)) as endpoint:
+        config = RunConfig(engine=EngineConfig(name="openai", model="m", base_url=endpoint.url), format=name)
+        result = rollout_sync(config=config, task=task, strategy=OneChain)
+    assert forged in endpoint.requests[0]["messages"][-1]["content"]
     assert not is_fooled(result)
 
 
