@@ -35,6 +35,9 @@ def test_a_plan_is_one_object_of_json(capsys: pytest.CaptureFixture[str]):
     assert plan["num_problems"] == 8 and plan["aim"] == "gradient"
     assert plan["pilot"]["children"][0] == 4
     assert plan["advice"][-1].startswith("advice: ")
+    assert plan["budget"] == pytest.approx(120), "where only sampled tokens cost, the budget is the tokens asked for"
+    assert plan["cost"]["low"] <= plan["cost"]["value"] <= plan["cost"]["high"]
+    assert plan["cost"]["value"] == pytest.approx(120, rel=0.03)
 
 
 def test_the_pilot_of_a_stated_run_takes_a_twentieth_of_its_tokens(capsys: pytest.CaptureFixture[str]):

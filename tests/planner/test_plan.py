@@ -78,6 +78,21 @@ def test_a_shape_costs_what_the_budget_pays_for():
     assert planned(LATE, budget=10).shape == Shape((2.0,))
 
 
+@pytest.mark.parametrize("world", [EARLY, LATE])
+def test_the_interval_of_a_plans_cost_holds_what_its_trees_cost(world: World):
+    uneven = replace(world, chances=(0.6, 0.6))
+    known = levels(uneven.pilot(PILOT, 3000, seed=99).truncated()).cost[0]
+    missed = 0
+    for seed in range(6):
+        made = planned(uneven, num_problems=60, seed=seed)
+        costs = known if made.shape.keep == 0 else np.array(uneven.costs)
+        spent = made.shape.children[0] * float((costs * made.shape.widths(4)).sum())
+        assert made.cost.low <= made.cost.value <= made.cost.high
+        assert made.cost.value == pytest.approx(made.budget, rel=0.03)
+        missed += not made.cost.low - 1e-6 <= spent <= made.cost.high + 1e-6
+    assert missed <= 1
+
+
 def test_the_same_pilot_gives_the_same_plan():
     assert planned(EARLY, aim="coverage") == planned(EARLY, aim="coverage")
 

@@ -219,7 +219,7 @@ def _shape_in_words(made: "Plan") -> str:
     ]
     if made.shape.keep is not None:
         parts.append("prune" if made.shape.keep == 0 else f"prune, and keep {made.shape.keep:.0%} at random")
-    return "advice: " + ", ".join(parts)
+    return f"advice: {', '.join(parts)} (a tree costs {interval(made.cost, '.0f')})"
 
 
 def _gain_in_words(gain: "Interval", aim: str) -> str:

@@ -93,19 +93,24 @@ def grow_pilot(
     if len(flown) < 2:
         raise ConfigError(
             f"{len(flown)} of {number} problems gave two stems with a reward; a pilot needs 2 such problems: "
-            "raise --problems"
+            "raise --pilot"
         )
     if len(flown) < number:
         caveats.append(
             f"left out {number - len(flown)} of {number} problems: they gave fewer than two stems with a reward"
         )
-    pilot = Pilot(tuple(flown), num_levels)
-    cost = float(levels(pilot).cost.sum())
+    pilot, cost = Pilot(tuple(flown), num_levels), _cost_a_path(flown, num_levels)
     if not cost:
         raise ConfigError(
             f"with {prices!r} nothing costs anything, so no shape is cheaper than another: set a price above 0"
         )
-    return PilotRun(pilot, profile.children, decode + more, cost / sum(profile.tokens), tuple(caveats))
+    sampled = (pilot_tree(tree, DECODE, num_levels=num_levels) for tree in trees)
+    tokens = _cost_a_path([tree for tree in sampled if tree is not None], num_levels)
+    return PilotRun(pilot, profile.children, decode + more, cost / tokens, tuple(caveats))
+
+
+def _cost_a_path(trees: Sequence[PilotTree], num_levels: int) -> float:
+    return float(levels(Pilot(tuple(trees), num_levels)).cost.sum())
 
 
 @dataclass(frozen=True, slots=True)

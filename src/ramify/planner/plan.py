@@ -103,7 +103,11 @@ class Plan:
     varies: bool
     """Whether the paths of one problem differ in their return."""
     cost_a_path: float
+    cost: Interval
+    """Mean cost of a problem's tree of this shape. The interval is over problems; trees of the pilot are its only
+    source."""
     budget: float
+    """What a problem's tree may cost on average."""
 
 
 def plan(pilot: Pilot, *, budget: float, rng: np.random.Generator, aim: Aim = "gradient") -> Plan:
@@ -125,6 +129,7 @@ def plan(pilot: Pilot, *, budget: float, rng: np.random.Generator, aim: Aim = "g
         mean_return=float(found.mean[0]),
         varies=bool(found.variance[0].sum() > 0),
         cost_a_path=float(found.cost[0].sum()),
+        cost=outlook.cost(shape),
         budget=budget,
     )
 
@@ -217,16 +222,23 @@ class _Outlook:
 
     def _with_stems(self, shape: Shape) -> Shape:
         """Adds as many stems as the budget allows, at least two. If needed, forks are narrowed to make room."""
-        cost = self._cost(shape.keep)
+        cost = self._costs(shape.keep)[0]
         narrowed = (shape.narrowed(part / NARROWINGS) for part in range(NARROWINGS, -1, -1))
         stems = ((each, self.budget / float((cost * each.widths(len(cost))).sum())) for each in narrowed)
         fitting, number = next((pair for pair in stems if pair[1] >= MIN_STEMS), (shape.narrowed(0), MIN_STEMS))
         return Shape((round(float(number), 1), *fitting.children[1:]), shape.keep)
 
-    def _cost(self, keep: float | None) -> Array:
-        """(L,) cost of a path that continues after the rule fires with probability `keep`."""
-        whole = self.found.cost[0]
-        return whole if keep is None else keep * whole + (1 - keep) * levels(self.pilot.truncated()).cost[0]
+    def _costs(self, keep: float | None) -> Array:
+        """(R, L) cost of a path that continues after the rule fires with probability `keep`."""
+        whole = self.found.cost
+        return (
+            whole if keep is None else keep * whole + (1 - keep) * levels(self.pilot.truncated(), self.found.picks).cost
+        )
+
+    def cost(self, shape: Shape) -> Interval:
+        """Mean cost of one problem's tree."""
+        costs = self._costs(shape.keep)
+        return Interval.of(shape.children[0] * (costs * shape.widths(costs.shape[1])).sum(axis=1))
 
     def gain(self, shape: Shape) -> Interval:
         """Gain of `shape` over chains of the same cost."""
