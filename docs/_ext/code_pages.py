@@ -33,7 +33,7 @@ from ramify import plugins
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.main import COMMANDS
 from ramify.config.format_options import options_class
-from ramify.config.presets import preset, preset_names
+from ramify.config.presets import KINDS, preset, preset_names
 from ramify.config.run_config import RunConfig
 from ramify.config.toml import toml_text
 from ramify.core.stop import STOP_WORDS
@@ -221,15 +221,18 @@ def help_of(command: str, action: argparse.Action) -> str:
 
 
 def presets_page() -> str:
-    text = ["# Presets", "", *table("preset", "leaves", "credit", "what it is")]
-    for name in preset_names():
-        each = preset(name)
-        exact = "exact" if each.is_exact else "approximate"
-        text.append(row(f"[`{name}`](#{name.replace('_', '-')})", f"≤ {each.leaves}", exact, each.title))
-    for name in preset_names():
-        each = preset(name)
+    presets = [preset(name) for name in preset_names()]
+    text = ["# Presets"]
+    for kind, about in KINDS.items():
+        text += ["", f"`{kind}`: {about}.", "", *table("preset", "leaves", "credit", "what it is")]
+        for each in presets:
+            if each.kind == kind:
+                exact = "exact" if each.is_exact else "approximate"
+                link = f"[`{each.name}`](#{each.name.replace('_', '-')})"
+                text.append(row(link, f"≤ {each.leaves}", exact, each.summary))
+    for each in presets:
         small = {"small": each.small} if each.small else {}
-        text += ["", f"## `{name}`", "", sentence(each.title), ""]
+        text += ["", f"## `{each.name}`", "", sentence(each.summary), ""]
         text += [sentence(each.notes), ""] if each.notes else []
         text += [f"Assumes: {sentence(each.assumes)}", "", f"Source: {each.cites}.", ""]
         text += ["```toml", toml_text({**each.values, **small}).rstrip(), "```"]
