@@ -31,7 +31,8 @@ from public_names import PUBLIC_MODULES
 
 from ramify import plugins
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.main import COMMANDS
+from ramify.cli.help_text import has_default
+from ramify.cli.main import COMMANDS, parsers
 from ramify.config.format_options import options_class
 from ramify.config.presets import KINDS, preset, preset_names
 from ramify.config.run_config import RunConfig
@@ -167,21 +168,12 @@ def required(path: str, text: str) -> str:
 # --- commands -------------------------------------------------------------------------------------------------------
 
 
-def parser_of(command: str) -> argparse.ArgumentParser:
-    from ramify.cli.options import add_terminal_flags
-
-    parser = argparse.ArgumentParser(prog=f"ramify {command}", description=COMMANDS[command])
-    importlib.import_module(f"ramify.cli.{command}").add_arguments(parser)
-    add_terminal_flags(parser)
-    return parser
-
-
 def commands_page() -> str:
     text = ["# Commands", "", *table("command", "does")]
     text += [row(f"[`{name}`](#ramify-{name})", about) for name, about in COMMANDS.items()]
     for name, about in COMMANDS.items():
         text += ["", f"## `ramify {name}`", "", sentence(about), "", *table("argument", "default", "means")]
-        text += [argument_line(name, each) for each in actions(parser_of(name))]
+        text += [argument_line(name, each) for each in actions(parsers([name])[1])]
     return "\n".join(text) + "\n"
 
 
@@ -206,8 +198,7 @@ def flags(action: argparse.Action) -> str:
 
 
 def argument_line(command: str, action: argparse.Action) -> str:
-    has_default = action.default not in (None, False, 0, [], argparse.SUPPRESS)
-    default = "required" if action.required else code(default_text(action.default)) if has_default else ""
+    default = "required" if action.required else code(default_text(action.default)) if has_default(action) else ""
     return row(code(flags(action)), default, help_of(command, action))
 
 
