@@ -31,9 +31,10 @@ from public_names import PUBLIC_MODULES
 
 from ramify import plugins
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.main import COMMANDS
+from ramify.cli.help_text import has_default
+from ramify.cli.main import COMMANDS, parsers
 from ramify.config.format_options import options_class
-from ramify.config.presets import preset, preset_names
+from ramify.config.presets import KINDS, preset, preset_names
 from ramify.config.run_config import RunConfig
 from ramify.config.toml import toml_text
 from ramify.core.stop import STOP_WORDS
@@ -167,21 +168,12 @@ def required(path: str, text: str) -> str:
 # --- commands -------------------------------------------------------------------------------------------------------
 
 
-def parser_of(command: str) -> argparse.ArgumentParser:
-    from ramify.cli.options import add_terminal_flags
-
-    parser = argparse.ArgumentParser(prog=f"ramify {command}", description=COMMANDS[command])
-    importlib.import_module(f"ramify.cli.{command}").add_arguments(parser)
-    add_terminal_flags(parser)
-    return parser
-
-
 def commands_page() -> str:
     text = ["# Commands", "", *table("command", "does")]
     text += [row(f"[`{name}`](#ramify-{name})", about) for name, about in COMMANDS.items()]
     for name, about in COMMANDS.items():
         text += ["", f"## `ramify {name}`", "", sentence(about), "", *table("argument", "default", "means")]
-        text += [argument_line(name, each) for each in actions(parser_of(name))]
+        text += [argument_line(name, each) for each in actions(parsers([name])[1])]
     return "\n".join(text) + "\n"
 
 
@@ -206,8 +198,7 @@ def flags(action: argparse.Action) -> str:
 
 
 def argument_line(command: str, action: argparse.Action) -> str:
-    has_default = action.default not in (None, False, 0, [], argparse.SUPPRESS)
-    default = "required" if action.required else code(default_text(action.default)) if has_default else ""
+    default = "required" if action.required else code(default_text(action.default)) if has_default(action) else ""
     return row(code(flags(action)), default, help_of(command, action))
 
 
@@ -221,15 +212,18 @@ def help_of(command: str, action: argparse.Action) -> str:
 
 
 def presets_page() -> str:
-    text = ["# Presets", "", *table("preset", "leaves", "credit", "what it is")]
-    for name in preset_names():
-        each = preset(name)
-        exact = "exact" if each.is_exact else "approximate"
-        text.append(row(f"[`{name}`](#{name.replace('_', '-')})", f"≤ {each.leaves}", exact, each.title))
-    for name in preset_names():
-        each = preset(name)
+    presets = [preset(name) for name in preset_names()]
+    text = ["# Presets"]
+    for kind, about in KINDS.items():
+        text += ["", f"`{kind}`: {about}.", "", *table("preset", "leaves", "credit", "what it is")]
+        for each in presets:
+            if each.kind == kind:
+                exact = "exact" if each.is_exact else "approximate"
+                link = f"[`{each.name}`](#{each.name.replace('_', '-')})"
+                text.append(row(link, f"≤ {each.leaves}", exact, each.summary))
+    for each in presets:
         small = {"small": each.small} if each.small else {}
-        text += ["", f"## `{name}`", "", sentence(each.title), ""]
+        text += ["", f"## `{each.name}`", "", sentence(each.summary), ""]
         text += [sentence(each.notes), ""] if each.notes else []
         text += [f"Assumes: {sentence(each.assumes)}", "", f"Source: {each.cites}.", ""]
         text += ["```toml", toml_text({**each.values, **small}).rstrip(), "```"]

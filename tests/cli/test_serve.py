@@ -197,5 +197,5 @@ def test_flags_that_ramify_sets_are_refused(python: str, capsys: pytest.CaptureF
 
 def test_other_commands_hand_nothing_on(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--", "x"])
+        main(["demo", "--", "x"])
     assert ended.value.code == 2

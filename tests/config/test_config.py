@@ -310,7 +310,7 @@ def test_every_preset_resolves_and_says_what_it_cites(name: str):
     about = preset(name)
     config = resolve(preset=name).config
     assert config.preset == name
-    assert about.title
+    assert about.summary
     assert about.cites
     assert about.leaves > 0
     assert set(about.values["strategy"]["options"]) <= set(config.strategy.options)

@@ -1,10 +1,13 @@
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from ramify import plugins
 from ramify.config.configure import resolve
 from ramify.config.decode import decode
-from ramify.config.presets import preset, preset_names
+from ramify.config.presets import preset, preset_names, read_preset
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
@@ -96,6 +99,57 @@ def test_every_step_of_a_path_of_rstar_may_be_code(name: str):
 def test_an_unknown_preset_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match="unknown preset 'arop'; did you mean 'arpo'"):
         preset("arop")
+
+
+ABOUT = """\
+[preset]
+kind = "train"
+summary = "Chains"
+cites = "us"
+leaves = 8
+assumes = "nothing"
+is_exact = true
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "message"),
+    [
+        ('kind = "train"\n', "", "[preset] has no kind; add what is missing"),
+        ('summary = "Chains"\n', "", "[preset] has no summary; add what is missing"),
+        ("[preset]", "[other]", "[preset] has no assumes, cites, is_exact, kind, leaves, summary; add what is missing"),
+        ('"train"', '"trian"', "kind got 'trian'; allowed are 'train', 'sample', 'refine', 'steps', 'as_published'"),
+        ('"train"', "3", "kind got 3: "),
+        (
+            '"Chains"',
+            f'"{"x" * 61}"',
+            f"summary = '{'x' * 61}' has 61 characters; write one line of 1 to 60 characters",
+        ),
+        ('"Chains"', '" "', "summary = ' ' has 1 characters; write one line of 1 to 60 characters"),
+        ('"Chains"', '"a\\nb"', r"summary = 'a\nb' has 3 characters; write one line of 1 to 60 characters"),
+        ("cites", "sites", "[preset] has no cites; add what is missing"),
+        ("leaves = 8", "leaves = 8\nleafs = 8", "leafs unknown key; did you mean 'leaves'?"),
+    ],
+)
+def test_a_preset_must_describe_itself(line: str, instead: str, message: str, tmp_path: Path):
+    path = tmp_path / "mine.toml"
+    path.write_text(ABOUT)
+    assert read_preset(path).name == "mine"
+    path.write_text(ABOUT.replace(line, instead))
+    with pytest.raises(ConfigError, match=re.escape(f"preset 'mine': {message}")):
+        read_preset(path)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_as_published_are_those_named_so(name: str):
+    assert (preset(name).kind == "as_published") is name.endswith("_as_published")
+
+
+def test_the_presets_of_a_kind_that_answers_choose_an_answer():
+    for each in map(preset, preset_names()):
+        strategy = plugins.find("strategy", each.values["strategy"]["name"])
+        if each.kind != "as_published":
+            assert (each.kind != "train") is hasattr(strategy, "candidates"), each.name
 
 
 @pytest.mark.parametrize(

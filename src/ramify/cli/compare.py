@@ -21,6 +21,7 @@ from ramify.cli.contenders import (
     contender_names,
 )
 from ramify.cli.exit_codes import ExitCode
+from ramify.cli.help_text import OUTPUT, WHAT, flag_group
 from ramify.cli.options import add_json_flag, settings_of_flags
 from ramify.cli.terminal import Terminal, figure_table
 
@@ -58,9 +59,11 @@ class Contender:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_contender_flags(parser, num_problems=NUM_PROBLEMS, num_seeds=NUM_SEEDS)
-    parser.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw solved problems over tokens (.svg, .png)")
+    task = "a built-in task or path/to/file.py:Class (default: countdown)"
+    flag_group(parser, WHAT).add_argument("--task", metavar="NAME", help=task)
     add_sampling_flags(parser)
+    plot = "draw solved problems over tokens (.svg, .png)"
+    flag_group(parser, OUTPUT).add_argument("--plot", type=Path, metavar="FILE", help=plot)
     add_json_flag(parser)
 
 

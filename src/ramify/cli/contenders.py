@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ramify.cli.help_text import WHAT, flag_group
 from ramify.cli.options import add_file_flag, add_model_flags
 from ramify.core.errors import ConfigError, nearest
 
@@ -19,22 +20,22 @@ FILE: Final = ".toml"
 def add_contender_flags(parser: argparse.ArgumentParser, *, num_problems: int, num_seeds: int, about: str = "") -> None:
     """Flags that say what is compared, on how many problems and seeds; the numbers are their defaults."""
     presets = f"presets or configuration files (*{FILE}); `ramify presets` lists presets{about}"
-    parser.add_argument("--presets", required=True, metavar="A,B,…", help=presets)
+    group = flag_group(parser, WHAT)
+    group.add_argument("--presets", required=True, metavar="A,B,…", help=presets)
     setting = "a setting of all runs, or of one preset's"
-    parser.add_argument("--set", action="append", default=[], metavar="[PRESET:]PATH=VALUE", help=setting)
-    problems = f"number of held-out problems (default {num_problems})"
-    parser.add_argument("--problems", "--prompts", type=int, default=num_problems, metavar="N", help=problems)
-    seeds = f"trees of each problem and preset (default {num_seeds})"
-    parser.add_argument("--seeds", type=int, default=num_seeds, metavar="N", help=seeds)
-    seed = "selects the problems, and is the first seed (default 0)"
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
+    group.add_argument("--set", action="append", default=[], metavar="[PRESET:]PATH=VALUE", help=setting)
+    problems = "number of held-out problems"
+    group.add_argument("--problems", "--prompts", type=int, default=num_problems, metavar="N", help=problems)
+    seeds = "trees of each problem and preset"
+    group.add_argument("--seeds", type=int, default=num_seeds, metavar="N", help=seeds)
+    seed = "selects the problems, and is the first seed"
+    group.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     """Flags of the engine of all contenders, and of files with their settings."""
-    group = parser.add_argument_group("engine of all contenders")
-    add_model_flags(group)
-    add_file_flag(group)
+    add_file_flag(parser)
+    add_model_flags(parser)
 
 
 def contender_names(text: str) -> list[str]:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.options import add_json_flag
+from ramify.cli.help_text import flag_group
+from ramify.cli.options import add_json_flag, add_out_flag
 from ramify.cli.terminal import Terminal, shortened
 from ramify.core.errors import ConfigError
 
@@ -43,15 +44,16 @@ SHOWN_S = 4.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, metavar="DIR", help="new folder of the run (default: a new one in runs/)")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="a setting of all runs")
-    parser.add_argument(
+    group = flag_group(parser, "comparison")
+    group.add_argument(
         "--compare", action="store_true", help="compare strategies at equal tokens, in up to a minute of two cores"
     )
-    parser.add_argument("--fast", action="store_true", help="with --compare: 8 problems instead of 64")
-    parser.add_argument(
-        "--tokens", type=int, metavar="N", help="with --compare: tokens to sample for each problem (default 224)"
+    group.add_argument("--fast", action="store_true", help="with --compare: 8 problems instead of 64")
+    group.add_argument(
+        "--tokens", type=int, metavar="N", help="with --compare: tokens to sample for each problem (default: 224)"
     )
+    add_out_flag(parser)
     add_json_flag(parser)
 
 

@@ -1,177 +1,142 @@
-"""`ramify doctor`: what this machine can use, what is missing, and the command that installs it.
+"""`ramify doctor [COMMAND]`: what this machine has, what is missing, what to do, and whether a command can run.
 
-Every finding is a line with a mark. A fault stops a run of the built-in model; a missing extra is not a fault.
+Every finding is a line with a mark; the last line is the verdict. A fault stops the command. A missing part limits it,
+and the verdict only counts it. Without COMMAND everything is checked.
 """
 
 import argparse
-import hashlib
-import os
-import platform
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from importlib import metadata
-from pathlib import Path
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final, Literal
 
 from rich.text import Text
 
+from ramify.cli import machine_checks as checks
 from ramify.cli.exit_codes import ExitCode
+from ramify.cli.machine_checks import EXTRAS, Finding, Mark
 from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal
-from ramify.core.errors import ConfigError, RamifyError
-from ramify.engines.shipped import MODELS
+from ramify.core.errors import ConfigError
 
-EXTRAS: Mapping[str, tuple[str, ...]] = {
-    "http": ("aiohttp", "tokenizers"),
-    "chat": ("jinja2",),
-    "hf": ("jinja2", "torch", "transformers"),
-    "search": ("tantivy",),
-    "math": ("math_verify",),
-    "mcp": ("mcp",),
-    "parquet": ("pyarrow",),
-    "plot": ("matplotlib",),
-    "view": ("starlette", "uvicorn"),
-    "metrics": ("opentelemetry_api", "opentelemetry_sdk", "prometheus_client"),
-    "ray": ("ray",),
-    "tensorboard": ("tensorboardX",),
-    "trackio": ("trackio",),
-    "wandb": ("wandb",),
-    "train": ("trl",),
+STYLES: Final[Mapping[Mark, str]] = {"ok": "green", "missing": "yellow", "fault": "bold red"}
+
+Part = Literal["model", "disk", "threads", "sandbox", "engines"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What matters for a command, besides Python and the packages that ramify installs."""
+
+    parts: Sequence[Part] = ()
+    extras: Sequence[str] = ()
+    """Extras that it can use."""
+    needed_extras: Sequence[str] = ()
+    """Extras without which it does not start."""
+    needs_engine: bool = False
+    """Whether it does not start without an engine's package."""
+
+
+PARTS: Final[tuple[Part, ...]] = ("model", "disk", "threads", "sandbox", "engines")
+EVERYTHING: Final = Needs(parts=PARTS, extras=tuple(EXTRAS))
+INPUTS: Final = ("http", "chat", "hf", "search", "math", "mcp", "parquet")
+"""Extras of engines, tools, judges and data."""
+RUN: Final = Needs(parts=PARTS, extras=(*INPUTS, "metrics", "ray"))
+COMPARISON: Final = Needs(parts=("model", "threads", "sandbox", "engines"), extras=(*INPUTS, "plot"))
+NEEDS: Final[Mapping[str, Needs]] = {
+    "demo": Needs(parts=("model", "disk", "threads")),
+    "plan": replace(COMPARISON, extras=INPUTS),
+    "compare": COMPARISON,
+    "noise": Needs(parts=("model", "threads"), needed_extras=("hf",)),
+    "search": replace(RUN, extras=INPUTS),
+    "eval": COMPARISON,
+    "rollout": RUN,
+    "resume": RUN,
+    "repair": Needs(parts=("disk",)),
+    "show": Needs(),
+    "export": Needs(parts=("disk",), extras=("parquet",)),
+    "index": Needs(parts=("disk",), extras=("search", "parquet")),
+    "retriever": Needs(extras=("search",), needed_extras=("http",)),
+    "gateway": Needs(parts=PARTS, extras=tuple(name for name in INPUTS if name != "http"), needed_extras=("http",)),
+    "serve": Needs(parts=("engines",), needed_extras=("http",), needs_engine=True),
+    "check": Needs(),
+    "presets": Needs(),
 }
-"""Extra -> the packages it installs."""
-BASE = ("numpy", "msgspec", "rich", "safetensors")
-MIN_PYTHON = (3, 11)
-MIN_FREE_BYTES = 1 << 30
-MODEL_FILES = ("model.safetensors", "tokenizer.json", "config.json")
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
-Mark = Literal["ok", "missing", "fault"]
-STYLES: Mapping[Mark, str] = {"ok": "green", "missing": "yellow", "fault": "bold red"}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One checked thing."""
-
-    name: str
-    mark: Mark
-    text: str
+"""Command -> what matters for it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--python", default=sys.executable, metavar="PATH", help="interpreter of the engines (default: this one)"
-    )
+    about = "check only what matters for this command (default: check everything)"
+    parser.add_argument("subject", nargs="?", metavar="COMMAND", help=about)
+    parser.add_argument("--python", metavar="PATH", help="interpreter of the engines (default: this one)")
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
-    found = [finding for look in (python, base, model, disk, threads, extras, sandbox) for finding in look()]
-    found += engines(options.python)
+    subject: str | None = options.subject
+    needs = _needs(subject)
+    if options.python is not None and "engines" not in needs.parts:
+        raise ConfigError(f"--python {options.python}: `ramify {subject}` starts no engine; leave --python out")
+    found = list(findings(needs, options.python or sys.executable))
+    is_ready = not any(each.mark == "fault" for each in found)
+    said = verdict(subject, found)
     if options.json:
-        terminal.result("ramify.doctor/1", {"findings": [asdict(finding) for finding in found]})
+        listed = [asdict(each) for each in found]
+        values = {"command": subject, "is_ready": is_ready, "verdict": said, "findings": listed}
+        terminal.result("ramify.doctor/2", values)
     else:
-        for finding in found:
-            mark = Text(f"{finding.mark:8}", STYLES[finding.mark])
-            terminal.out.print(mark + Text(f"{finding.name:12}", "bold") + Text(finding.text), soft_wrap=True)
-    return ExitCode.ENVIRONMENT if any(finding.mark == "fault" for finding in found) else ExitCode.DONE
+        for each in found:
+            mark = Text(f"{each.mark:8}", STYLES[each.mark])
+            terminal.out.print(mark + Text(f"{each.name:12}", "bold") + Text(str(each)), soft_wrap=True)
+        terminal.out.print(Text(said, "bold green" if is_ready else "bold red"), soft_wrap=True)
+    return ExitCode.DONE if is_ready else ExitCode.ENVIRONMENT
 
 
-def python() -> Iterator[Finding]:
-    version = platform.python_version()
-    is_new_enough = sys.version_info >= MIN_PYTHON
-    yield Finding("python", "ok" if is_new_enough else "fault", f"{version} ({sys.executable})")
+def _needs(command: str | None) -> Needs:
+    if command is None:
+        return EVERYTHING
+    if command not in NEEDS:
+        raise ConfigError(f"doctor has nothing to check for {command!r}; name one of {', '.join(NEEDS)}, or none")
+    return NEEDS[command]
 
 
-def base() -> Iterator[Finding]:
-    for name in BASE:
-        version = _version(name)
-        yield Finding(name, "ok" if version else "fault", version or "not installed: pip install --force ramify")
+def findings(needs: Needs, python: str) -> Iterator[Finding]:
+    """What was found of what a command needs and can use. `python` is the interpreter of the engines.
 
-
-def model() -> Iterator[Finding]:
-    """The files of the shipped models and the hashes of their weights."""
-    for name, folder in MODELS.items():
-        missing = [file for file in MODEL_FILES if not (folder / file).is_file()]
-        if missing:
-            yield Finding("model", "fault", f"{name}: {', '.join(missing)} not there: install ramify again")
-            continue
-        weights = (folder / MODEL_FILES[0]).read_bytes()
-        said = f"{name}, {len(weights) / 1e6:.1f} MB, sha256 {hashlib.sha256(weights).hexdigest()}"
-        yield Finding("model", "ok", said)
-
-
-def disk(folder: Path | None = None) -> Iterator[Finding]:
-    """Free space in the current folder, where runs are written."""
-    folder = folder or Path.cwd()
-    free = shutil.disk_usage(folder).free
-    is_writable = os.access(folder, os.W_OK)
-    text = f"{free / 1e9:.1f} GB free in {folder}{'' if is_writable else ', which cannot be written'}"
-    yield Finding("disk", "ok" if is_writable and free >= MIN_FREE_BYTES else "fault", text)
-
-
-def threads() -> Iterator[Finding]:
-    """Threads of the matrix library; for the built-in model one is as fast as two."""
-    given = [f"{name}={os.environ[name]}" for name in THREAD_VARIABLES if name in os.environ]
-    limit = ", ".join(given) or "all cores; OMP_NUM_THREADS=1 leaves the others to other processes"
-    yield Finding("threads", "ok", f"{os.cpu_count()} cores; matrix library: {limit}")
-
-
-def _version(module: str) -> str | None:
-    try:
-        return metadata.version(module.replace("_", "-"))
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def extras(has_module: Callable[[str], object] = _version) -> Iterator[Finding]:
-    for extra, modules in EXTRAS.items():
-        missing = [name for name in modules if not has_module(name)]
-        text = f"pip install 'ramify[{extra}]'" if missing else " ".join(f"{m} {_version(m)}" for m in modules)
-        yield Finding(extra, "missing" if missing else "ok", text)
-
-
-def sandbox() -> Iterator[Finding]:
-    """Whether the tool python can run here in full isolation. Tries every wall."""
-    import asyncio
-
-    from ramify.tools.python import check
-
-    try:
-        asyncio.run(check())
-    except RamifyError as error:
-        yield Finding("sandbox", "missing", str(error))
-    else:
-        yield Finding("sandbox", "ok", "the tool python runs with isolation='strict': every wall holds")
-
-
-def engines(python: str, *, folder: Path | None = None) -> Iterator[Finding]:
-    """The servers that `python` could start, and whether an environment with the missing ones fits here."""
-    from ramify.servers.installed import NEEDED_BYTES, install_line, installed, uninstall_line
-    from ramify.servers.launch import Kind
-
-    folder = folder or Path.cwd()
-    free = shutil.disk_usage(folder).free
-
-    def line(kind: Kind) -> str:
-        room = f"; too little: {free / 1e9:.1f} GB free in {folder}" if free < NEEDED_BYTES[kind] else ""
-        return install_line(kind) + room
-
-    try:
-        found = installed(python, ours=os.environ)
-    except ConfigError as error:
-        yield Finding("engines", "missing", f"{error}, or make one: {line('vllm')}")
+    Where a package of ramify itself is missing, nothing else is checked: the other checks import it."""
+    base = [*checks.python(), *checks.base()]
+    yield from base
+    if any(each.mark == "fault" for each in base):
         return
-    for kind in NEEDED_BYTES:
-        version = found.version(kind)
-        if version is None:
-            yield Finding(kind, "missing", f"not in {python}: {line(kind)}")
-        elif kind == "vllm" and found.misfits:
-            yield Finding(kind, "missing", uninstall_line(found))
-        else:
-            yield Finding(kind, "ok", f"{version}, for {found.device(kind)} ({python})")
-    router = found.version("sglang_router")
-    text = f"not in {python}: pip install sglang-router==0.3.2" if router is None else f"{router} ({python})"
-    yield Finding("router", "missing" if router is None else "ok", text)
+    for part in needs.parts:
+        match part:
+            case "model":
+                yield from checks.model()
+            case "disk":
+                yield from checks.disk()
+            case "threads":
+                yield from checks.threads()
+            case "sandbox":
+                yield from checks.sandbox()
+            case "engines":
+                yield from _engines(python, is_needed=needs.needs_engine)
+    yield from checks.extras((*needs.needed_extras, *needs.extras), needed=needs.needed_extras)
+
+
+def _engines(python: str, *, is_needed: bool) -> Iterator[Finding]:
+    """The engines of an interpreter. The first is a fault if one is needed and there is none."""
+    first, *others = checks.engines(python)
+    has_engine = any(each.mark == "ok" and each.name != "router" for each in (first, *others))
+    yield replace(first, mark="fault") if is_needed and not has_engine else first
+    yield from others
+
+
+def verdict(command: str | None, found: Sequence[Finding]) -> str:
+    """One line: whether a command can run here (None = the built-in model), and what to do if not."""
+    if faults := [each for each in found if each.mark == "fault"]:
+        said = "; ".join(f"{each.name}: {each.text} — {each.remedy}" for each in faults)
+        return f"not ready: {' '.join(said.split())}"
+    subject = "the built-in model" if command is None else f"`ramify {command}`"
+    missing = [each.name for each in found if each.mark == "missing"]
+    without = f", without {', '.join(missing)}" if missing else ""
+    return f"ready: {subject} runs here{without}"

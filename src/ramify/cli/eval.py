@@ -21,6 +21,7 @@ from ramify.cli.contenders import (
     contender_names,
 )
 from ramify.cli.exit_codes import ExitCode
+from ramify.cli.help_text import OUTPUT, WHAT, flag_group
 from ramify.cli.options import BUDGETS, add_json_flag, amounts_of, settings_of_flags
 from ramify.cli.terminal import Terminal, figure_table
 
@@ -38,11 +39,14 @@ MUCH_UNSPENT = 0.1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_contender_flags(parser, num_problems=NUM_PROBLEMS, num_seeds=NUM_SEEDS, about="; differences are to the first")
-    parser.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
-    parser.add_argument("--data", metavar="FILE", help="file or folder with questions and answers")
-    parser.add_argument("--budget", metavar="WHAT=N,N,…", help=f"budgets a problem: {', '.join(BUDGETS)}")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw right answers over tokens (.svg, .png)")
+    group = flag_group(parser, WHAT)
+    task = "a built-in task or path/to/file.py:Class (default: the first preset's)"
+    group.add_argument("--task", metavar="NAME", help=task)
+    group.add_argument("--data", metavar="FILE", help="file or folder with questions and answers")
+    group.add_argument("--budget", metavar="WHAT=N,N,…", help=f"budgets a problem: {', '.join(BUDGETS)}")
     add_sampling_flags(parser)
+    plot = "draw right answers over tokens (.svg, .png)"
+    flag_group(parser, OUTPUT).add_argument("--plot", type=Path, metavar="FILE", help=plot)
     add_json_flag(parser)
 
 

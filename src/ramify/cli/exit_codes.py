@@ -33,8 +33,8 @@ class ExitCode(IntEnum):
     CONFIG = 2
     """The command line, the configuration or a plug-in is wrong; nothing was started."""
     ENVIRONMENT = 3
-    """An engine, a Ray cluster, a sandbox, an extra or a run folder cannot be used; `ramify doctor` says what is
-    missing."""
+    """An engine, a Ray cluster, a sandbox, an extra or a run folder cannot be used; `ramify doctor COMMAND` says
+    what is missing."""
     BUDGET = 4
     """The budget ran out before any path ended by itself."""
     CHECK = 5

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramify.cli.exit_codes import ExitCode, code_of_error, words_of
-from ramify.cli.options import add_budget_flag, add_engine_flags, add_json_flag, budgets, resolved_preset
+from ramify.cli.help_text import WHAT, flag_group
+from ramify.cli.options import add_budget_flag, add_engine_flags, add_json_flag, add_out_flag, budgets, resolved_preset
 from ramify.cli.terminal import Terminal, visible
 
 if TYPE_CHECKING:
@@ -24,39 +25,34 @@ RUNS = Path("runs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("configuration")
-    group.add_argument(
+    flag_group(parser, WHAT).add_argument(
         "--preset",
         action="append",
         default=[],
         metavar="NAME",
         help="a search to serve; may be repeated (default: every search that the engine can run)",
     )
-    add_engine_flags(group)
+    add_engine_flags(parser)
     add_budget_flag(parser)
-    serving = parser.add_argument_group("serving")
-    serving.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to listen on (default: loopback)")
-    serving.add_argument(
-        "--port", type=int, default=0, metavar="N", help="port to listen on (default 0: the system chooses one)"
-    )
+    serving = flag_group(parser, "serving")
+    serving.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to listen on")
+    serving.add_argument("--port", type=int, default=0, metavar="N", help="port to listen on; 0: any free port")
     serving.add_argument(
         "--keys", type=Path, metavar="FILE", help="keys of clients, one a line (default: RAMIFY_GATEWAY_KEYS)"
     )
     serving.add_argument(
-        "--max-in-flight", type=int, default=64, metavar="N", help="most requests in flight of a client (default 64)"
+        "--max-in-flight", type=int, default=64, metavar="N", help="most requests in flight of a client"
     )
     serving.add_argument(
         "--max-answer-tokens",
         type=int,
         default=32_768,
         metavar="N",
-        help="most tokens of an answer that a client may ask for (default 32768)",
+        help="most tokens of an answer that a client may ask for",
     )
     serving.add_argument("--max-tokens", type=int, metavar="N", help="most tokens that a request's tree may sample")
     serving.add_argument("--tokens-a-day", type=int, metavar="N", help="most tokens sampled for a client in a day")
-    serving.add_argument(
-        "--out", type=Path, metavar="DIR", help="new folder for the runs (default: a new one in runs/)"
-    )
+    add_out_flag(parser, runs="the runs")
     add_json_flag(parser)
 
 

@@ -25,18 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", required=True, type=Path, metavar="INDEX", help="path of the new index; it must not exist"
     )
-    kinds = "sqlite (default): one file, needs nothing; tantivy: a folder, quicker, an extra"
+    kinds = "sqlite: one file, needs nothing; tantivy: a folder, quicker, an extra"
     parser.add_argument("--backend", choices=("sqlite", "tantivy"), default="sqlite", help=kinds)
     parser.add_argument(
-        "--text", metavar="COLUMN", help="column of the text (default 'text', else Search-R1's 'contents')"
+        "--text", metavar="COLUMN", help="column of the text (default: text, else Search-R1's contents)"
     )
-    parser.add_argument("--title", metavar="COLUMN", help="column of the title (default 'title', if there is one)")
-    parser.add_argument("--id", metavar="COLUMN", help="column of the id (default 'id', if there is one)")
+    parser.add_argument("--title", metavar="COLUMN", help="column of the title (default: title, if there is one)")
+    parser.add_argument("--id", metavar="COLUMN", help="column of the id (default: id, if there is one)")
     parser.add_argument(
         "--on-bad-row",
         choices=("stop", "skip"),
         default="stop",
-        help="a row that cannot be read stops the build, or is skipped and counted (default stop)",
+        help="a row that cannot be read stops the build, or is skipped and counted",
     )
     add_json_flag(parser)
 

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from ramify.cli.help_text import HelpWithDefaults
 from ramify.core.errors import RamifyError, nearest
 from ramify.version import __version__
 
@@ -31,7 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "serve": "start servers of a model, and keep them running until Ctrl-C",
     "check": "replay a run and check every invariant",
     "presets": "list published settings",
-    "doctor": "report what this machine can use, and what is missing",
+    "doctor": "report what this machine can use, what is missing, and whether a command can run",
 }
 
 HAND_ON = frozenset({"serve"})
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(arguments: Sequence[str]) -> int:
     arguments, handed_on = _divided(arguments)
     arguments = _joined(arguments)
-    parser, command = _parsers(arguments)
+    parser, command = parsers(arguments)
     options, unknown = parser.parse_known_args(arguments, argparse.Namespace(handed_on=handed_on))
     if unknown:
         flags = [flag for action in command._actions for flag in action.option_strings]  # argparse has no public list
@@ -113,7 +114,7 @@ def _joined(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
-def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+def parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     """The parser of all arguments, and that of the requested command, the only one that has its flags."""
     parser = argparse.ArgumentParser(prog="ramify", description=ABOUT)
     parser.add_argument("--version", action="version", version=f"ramify {__version__}")
@@ -123,7 +124,9 @@ def _parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, argpars
         parser.error(f"unknown command {wanted!r}; {nearest(wanted, COMMANDS)}")
     requested = parser
     for name, help_text in COMMANDS.items():
-        command = commands.add_parser(name, help=help_text, description=help_text, allow_abbrev=False)
+        command = commands.add_parser(
+            name, help=help_text, description=help_text, allow_abbrev=False, formatter_class=HelpWithDefaults
+        )
         if name == wanted:
             from ramify.cli.options import add_terminal_flags
 

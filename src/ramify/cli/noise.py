@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ramify.cli.contenders import add_contender_flags, check_numbers, contender_config, contender_names
 from ramify.cli.exit_codes import ExitCode
+from ramify.cli.help_text import WHAT, flag_group
 from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal, figure_table
 from ramify.core.errors import ConfigError
@@ -61,13 +62,16 @@ class NoiseContender:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_contender_flags(parser, num_problems=NUM_PROBLEMS, num_seeds=NUM_SEEDS, about="; ratios are to the first")
-    parser.add_argument("--model", type=Path, metavar="FOLDER", help="a Hugging Face folder; default: the built-in one")
-    parser.add_argument("--task", default="countdown", metavar="NAME", help="a built-in task or path/to/file.py:Class")
-    which = parser.add_mutually_exclusive_group()
-    projected = f"project whole gradients to K numbers ({PROJECTION})"
+    flag_group(parser, WHAT).add_argument(
+        "--task", default="countdown", metavar="NAME", help="a built-in task or path/to/file.py:Class"
+    )
+    group = flag_group(parser, "gradients")
+    group.add_argument("--model", type=Path, metavar="FOLDER", help="a Hugging Face folder (default: the built-in one)")
+    which = group.add_mutually_exclusive_group()
+    projected = "project whole gradients to K numbers"
     which.add_argument("--projection", type=int, default=PROJECTION, metavar="K", help=projected)
     which.add_argument("--layers", choices=("last",), help="gradients of the last layer alone, not projected")
-    parser.add_argument("--winsorise", type=float, default=QUANTILE, metavar="Q", help="cap values at this quantile")
+    group.add_argument("--winsorise", type=float, default=QUANTILE, metavar="Q", help="cap values at this quantile")
     add_json_flag(parser)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ramify.cli.help_text import ENGINE, OUTPUT, WHAT, flag_group
 from ramify.core.budgets import BUDGETS
 from ramify.core.errors import ConfigError, nearest
 
@@ -32,7 +33,7 @@ _DECIMAL = re.compile(r"[0-9]*\.?[0-9]+")
 
 def add_terminal_flags(parser: argparse.ArgumentParser) -> None:
     """Flags of every command."""
-    group = parser.add_argument_group("output")
+    group = flag_group(parser, OUTPUT)
     group.add_argument(
         "-v", "--verbose", action="count", default=0, help="print a line for each phase; -vv: tracebacks too"
     )
@@ -41,7 +42,7 @@ def add_terminal_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_json_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    flag_group(parser, OUTPUT).add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +64,9 @@ def saved_run(options: argparse.Namespace) -> "Saved":
 
 def add_ray_flags(parser: argparse.ArgumentParser) -> None:
     where = "grow with Ray actors, on a new local cluster or on the one at ADDRESS (auto: the one that runs here)"
-    parser.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help=where)
-    parser.add_argument("--workers", type=int, metavar="N", help="with --ray: number of actors (default: one per CPU)")
+    group = flag_group(parser, "workers")
+    group.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help=where)
+    group.add_argument("--workers", type=int, metavar="N", help="with --ray: number of actors (default: one per CPU)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +89,27 @@ def ray_flags(options: argparse.Namespace) -> RayFlags | None:
 
 
 def add_config_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags that say what to run. None has a default here: the configuration has the defaults."""
-    group = parser.add_argument_group("configuration")
+    """Flags that say what to run. None has a default here: the configuration has the defaults, which the texts name."""
+    group = flag_group(parser, WHAT, description="the defaults hold if neither a preset nor a file says otherwise")
     group.add_argument("--preset", metavar="NAME", help="a published setting; `ramify presets` lists them")
     group.add_argument("--data", metavar="FILE", help="file or folder with questions; [data] in TOML names its columns")
-    group.add_argument("--strategy", metavar="NAME", help="a built-in strategy or path/to/file.py:Class")
-    group.add_argument("--prompts", "--problems", type=int, metavar="N", help="number of problems; each gets one tree")
-    group.add_argument("--delivery", choices=("ordered", "eager"), help="order in which outcomes reach the strategy")
-    add_engine_flags(group)
+    strategy = "a built-in strategy or path/to/file.py:Class (default: chains)"
+    group.add_argument("--strategy", metavar="NAME", help=strategy)
+    prompts = "number of problems; each gets one tree (default: 8, or all of --data)"
+    group.add_argument("--prompts", "--problems", type=int, metavar="N", help=prompts)
+    delivery = "order in which outcomes reach the strategy (default: ordered)"
+    group.add_argument("--delivery", choices=("ordered", "eager"), help=delivery)
+    add_engine_flags(parser)
 
 
-def add_engine_flags(group: argparse._ArgumentGroup) -> None:
+def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     """Flags that every command that grows trees has: what samples, and any other setting."""
-    group.add_argument("--task", metavar="NAME", help="a built-in task or path/to/file.py:Class")
-    add_model_flags(group)
-    group.add_argument("--seed", type=int, metavar="N", help="seed of the run; the same seed gives the same trees")
-    add_file_flag(group)
+    group = flag_group(parser, WHAT)
+    task = "a built-in task or path/to/file.py:Class (default: countdown, or data with --data)"
+    group.add_argument("--task", metavar="NAME", help=task)
+    seed = "seed of the run; the same seed gives the same trees (default: 0)"
+    group.add_argument("--seed", type=int, metavar="N", help=seed)
+    add_file_flag(parser)
     group.add_argument(
         "--set",
         action="append",
@@ -110,23 +117,34 @@ def add_engine_flags(group: argparse._ArgumentGroup) -> None:
         metavar="PATH=VALUE",
         help="one setting, e.g. limits.decode=224; may be repeated",
     )
+    add_model_flags(parser)
 
 
-def add_model_flags(group: argparse._ArgumentGroup) -> None:
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
     """Flags of what samples."""
-    group.add_argument("--engine", metavar="NAME", help="a built-in engine or path/to/file.py:Class")
-    group.add_argument("--model", metavar="NAME", help="name or folder of the engine's model")
+    group = flag_group(parser, ENGINE)
+    group.add_argument("--engine", metavar="NAME", help="a built-in engine or path/to/file.py:Class (default: builtin)")
+    group.add_argument(
+        "--model", metavar="NAME", help="name or folder of the engine's model (default: the engine's own)"
+    )
     group.add_argument(
         "--base-url", metavar="URL", help="URL of the engine's server; several, with commas, are replicas"
     )
 
 
-def add_file_flag(group: argparse._ArgumentGroup) -> None:
+def add_file_flag(parser: argparse.ArgumentParser) -> None:
+    group = flag_group(parser, WHAT)
     group.add_argument("-c", "--config", type=Path, action="append", default=[], metavar="FILE", help="a TOML file")
 
 
+def add_out_flag(parser: argparse.ArgumentParser, *, runs: str = "the run") -> None:
+    """The flag of the commands that write a run folder."""
+    text = f"new folder of {runs} (default: a new one in runs/)"
+    flag_group(parser, OUTPUT).add_argument("--out", type=Path, metavar="DIR", help=text)
+
+
 def add_budget_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    flag_group(parser, WHAT).add_argument(
         "--budget",
         action="append",
         default=[],

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from ramify.cli.exit_codes import ExitCode
+from ramify.cli.help_text import OUTPUT, flag_group
 from ramify.cli.options import add_budget_flag, add_config_flags, add_json_flag, budgets, resolved
 from ramify.cli.terminal import Terminal
 from ramify.core.errors import ConfigError
@@ -31,24 +32,28 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_flags(parser)
     add_budget_flag(parser)
-    parser.add_argument(
+    group = flag_group(parser, "plan")
+    group.add_argument(
         "--aim",
         choices=("gradient", "coverage"),
         default="gradient",
-        help="gradient: less variance of the return per token (training, the default); coverage: more solved problems",
+        help="gradient: less variance of the return per token (training); coverage: more solved problems",
     )
-    parser.add_argument(
+    group.add_argument(
         "--pilot",
         type=int,
         metavar="N",
         help="problems of the pilot (default: 5 %% of the tokens of --prompts trees, else 60)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--prices",
         choices=("decode", "engine", "measured"),
-        help="cost in sampled tokens, the engine's prices (default if it has any), or measured seconds",
+        help="cost in sampled tokens, the engine's prices or measured seconds "
+        "(default: engine if it has prices, else decode)",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the shape as a configuration (TOML)")
+    flag_group(parser, OUTPUT).add_argument(
+        "--out", type=Path, metavar="FILE", help="write the shape as a configuration (TOML)"
+    )
     add_json_flag(parser)
 
 

@@ -1,6 +1,7 @@
-"""`ramify presets`: list published settings, with leaves, cost per leaf, assumptions, sources and credit."""
+"""`ramify presets`: one line for each preset, grouped by kind; `ramify presets NAME`: all about one."""
 
 import argparse
+from collections.abc import Iterator
 
 from rich.table import Table
 from rich.text import Text
@@ -8,46 +9,61 @@ from rich.text import Text
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal
-from ramify.config.presets import Preset, preset, preset_names
+from ramify.config.presets import KINDS, Preset, preset, preset_names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="show one preset with its settings")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="show one preset with its settings")
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     listed = [preset(name) for name in ([options.name] if options.name else preset_names())]
     if options.json:
-        terminal.result("ramify.presets/1", {"presets": listed})
+        terminal.result("ramify.presets/2", {"presets": listed})
+    elif options.name:
+        terminal.out.print(_about(listed[0]))
+        terminal.out.print(_settings(listed[0]), markup=False)
     else:
-        terminal.out.print(_table(listed))
-        if options.name:
-            terminal.out.print(_settings(listed[0]), markup=False)
+        for line in _lines(listed):
+            terminal.out.print(line, soft_wrap=True)
     return ExitCode.DONE
 
 
-def _table(presets: list[Preset]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 1, 0))
-    table.add_column("preset", no_wrap=True)
-    table.add_column("leaves", justify="right", no_wrap=True)
-    table.add_column("chains a leaf", justify="right")
-    table.add_column("credit")
-    table.add_column("what it is")
-    for each in presets:
-        about = Text(each.title).append(f"\n{each.notes}").append(f"\nassumes {each.assumes}")
-        about.append(f"\n{each.cites}", style="dim")
-        credit = Text("exact", "green") if each.is_exact else Text("approximate", "yellow")
-        table.add_row(Text(each.name, "bold"), f"≤ {each.leaves}", _cost(each), credit, about)
+def _lines(presets: list[Preset]) -> Iterator[Text]:
+    width = max(len(each.name) for each in presets) + len("* ")
+    for kind, about in KINDS.items():
+        yield Text(kind, "bold").append(f": {about}", "not bold")
+        for each in presets:
+            if each.kind == kind:
+                yield Text(f"{each.name}{'*' if each.is_exact else ''}".ljust(width)).append(each.summary)
+        yield Text()
+    yield Text('* exact credit: the gradient of the rows is unbiased with credit = "auto"')
+    yield Text("`ramify presets NAME` shows the settings, the source and the assumptions of one.")
+
+
+def _about(each: Preset) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    cells = {
+        each.name: each.summary,
+        "kind": f"{each.kind}: {KINDS[each.kind]}",
+        "leaves": f"at most {each.leaves}",
+        "cost": "varies" if each.cost_a_leaf is None else f"{each.cost_a_leaf:.2f} chains a leaf",
+        "credit": "exact" if each.is_exact else "approximate",
+        "assumes": each.assumes,
+        "source": each.cites,
+        "notes": each.notes,
+    }
+    for name, text in cells.items():
+        if text:
+            table.add_row(Text(name, "bold"), Text(text))
     return table
-
-
-def _cost(each: Preset) -> str:
-    return "varies" if each.cost_a_leaf is None else f"{each.cost_a_leaf:.2f}"
 
 
 def _settings(each: Preset) -> str:
     from ramify.config.toml import toml_text
 
     small = {"small": each.small} if each.small else {}
-    return toml_text({**each.values, **small})
+    return "\n" + toml_text({**each.values, **small}).strip()

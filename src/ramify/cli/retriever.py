@@ -17,13 +17,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("serve",), help="serve: answer requests until Ctrl-C or SIGTERM")
     parser.add_argument("index", type=Path, metavar="INDEX", help="index that `ramify index` wrote")
-    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to listen on (default: loopback)")
-    parser.add_argument(
-        "--port", type=int, default=0, metavar="N", help="port to listen on (default 0: the system chooses one)"
-    )
-    parser.add_argument(
-        "--topk", type=int, default=3, metavar="K", help="passages for a query that names no number (default 3)"
-    )
+    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address to listen on")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="port to listen on; 0: any free port")
+    parser.add_argument("--topk", type=int, default=3, metavar="K", help="passages for a query that names no number")
     add_json_flag(parser)
 
 

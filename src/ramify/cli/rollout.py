@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramify.cli.exit_codes import ExitCode
+from ramify.cli.help_text import OUTPUT, flag_group
 from ramify.cli.options import (
     RayFlags,
     add_budget_flag,
     add_config_flags,
     add_json_flag,
+    add_out_flag,
     add_ray_flags,
     budgets,
     ray_flags,
@@ -33,10 +35,11 @@ RUNS = Path("runs")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_flags(parser)
     add_budget_flag(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the run (default: a new one in runs/)")
     add_ray_flags(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the whole configuration, and start nothing")
-    parser.add_argument(
+    add_out_flag(parser)
+    group = flag_group(parser, OUTPUT)
+    group.add_argument("--dry-run", action="store_true", help="print the whole configuration, and start nothing")
+    group.add_argument(
         "--metrics-port",
         type=int,
         metavar="N",

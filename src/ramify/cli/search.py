@@ -5,11 +5,11 @@ A search is a run like any other: its folder holds every tree, and an interrupte
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.options import add_budget_flag, add_config_flags, add_json_flag, budgets, resolved
+from ramify.cli.help_text import OUTPUT, flag_group
+from ramify.cli.options import add_budget_flag, add_config_flags, add_json_flag, add_out_flag, budgets, resolved
 from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import ConfigError
 
@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_config_flags(parser)
     add_budget_flag(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the run (default: a new one in runs/)")
+    add_out_flag(parser)
     add_json_flag(parser)
-    parser.add_argument(
+    flag_group(parser, OUTPUT).add_argument(
         "--trees", action="store_true", help="with --json: add every node of every tree, with its q value"
     )
 

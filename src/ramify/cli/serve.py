@@ -13,19 +13,20 @@ import signal
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from ramify.cli.exit_codes import ExitCode
+from ramify.cli.help_text import OUTPUT, flag_group
 from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal, visible
 from ramify.servers.home import Here, Home, log_folder
 from ramify.servers.launch import Kind, Launch, Policy, RouterLaunch, command
-from ramify.servers.member import Care, cancelled
-from ramify.servers.router import CARE as ROUTER_CARE
-from ramify.servers.router import Router
 from ramify.servers.server_config import Device, ServerConfig
-from ramify.servers.server_pool import Event, ServerPool
-from ramify.servers.site import Site
+
+if TYPE_CHECKING:
+    from ramify.servers.router import Router
+    from ramify.servers.server_pool import Event, ServerPool
+    from ramify.servers.site import Site
 
 TEXT_ONLY: Final = (
     "note: for vLLM's servers this router takes prompts of text only and refuses token ids (422): the engine `openai` "
@@ -50,53 +51,37 @@ class ServeOrder:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "ramify serve MODEL [options] [-- arguments handed on to the server]"
     parser.add_argument("model", metavar="MODEL", help="name or folder of a model, or `builtin`")
-    parser.add_argument(
-        "--replicas", type=int, default=1, metavar="N", help="number of servers, each with the whole model (default 1)"
-    )
-    parser.add_argument("--kind", choices=get_args(Kind), default="vllm", help="kind of server (default vllm)")
-    parser.add_argument("--python", metavar="PATH", help="interpreter with the server installed (default: this one)")
-    parser.add_argument("--device", choices=get_args(Device), help="device (default: that of the installed build)")
-    parser.add_argument(
-        "--router",
-        choices=("none", "sglang"),
-        default="none",
-        help="router that gives all servers one address (default none)",
-    )
-    parser.add_argument(
-        "--router-python", metavar="PATH", help="interpreter with the router installed (default: --python)"
-    )
-    parser.add_argument(
-        "--policy", choices=get_args(Policy), default="cache_aware", help="policy of the router (default cache_aware)"
-    )
-    parser.add_argument(
-        "--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)"
-    )
-    parser.add_argument(
-        "--port", type=int, metavar="N", help="port of the router, or of the first server (default: any)"
-    )
-    parser.add_argument("--served-name", default="", metavar="NAME", help="model name in requests")
-    parser.add_argument(
-        "--dtype", metavar="NAME", help="number type of the weights (default: the model's; on a CPU float32)"
-    )
-    parser.add_argument(
-        "--max-model-len", type=int, metavar="N", help="longest context in tokens (default: the model's)"
-    )
-    parser.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME[=VALUE]",
-        help="environment variable for the servers; NAME alone passes ours on",
-    )
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="folder of the servers' logs (default: a new one)")
-    parser.add_argument(
-        "--start-s",
-        type=float,
-        default=ServerConfig().start_s,
-        metavar="S",
-        help="seconds a server has to become ready (default 600)",
-    )
+    _add_server_flags(flag_group(parser, "servers"))
+    router = flag_group(parser, "router")
+    one = "router that gives all servers one address"
+    router.add_argument("--router", choices=("none", "sglang"), default="none", help=one)
+    theirs = "interpreter with the router installed (default: --python)"
+    router.add_argument("--router-python", metavar="PATH", help=theirs)
+    router.add_argument("--policy", choices=get_args(Policy), default="cache_aware", help="policy of the router")
+    address = flag_group(parser, "address")
+    address.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on")
+    first = "port of the router, or of the first server (default: any free port)"
+    address.add_argument("--port", type=int, metavar="N", help=first)
+    logs = "folder of the servers' logs (default: a new one)"
+    flag_group(parser, OUTPUT).add_argument("--logs", type=Path, metavar="DIR", help=logs)
     add_json_flag(parser)
+
+
+def _add_server_flags(group: argparse._ArgumentGroup) -> None:
+    replicas = "number of servers, each with the whole model"
+    group.add_argument("--replicas", type=int, default=1, metavar="N", help=replicas)
+    group.add_argument("--kind", choices=get_args(Kind), default="vllm", help="kind of server")
+    group.add_argument("--python", metavar="PATH", help="interpreter with the server installed (default: this one)")
+    group.add_argument("--device", choices=get_args(Device), help="device (default: that of the installed build)")
+    group.add_argument("--served-name", metavar="NAME", default="", help="model name in requests (default: MODEL)")
+    dtype = "number type of the weights (default: the model's; on a CPU float32)"
+    group.add_argument("--dtype", metavar="NAME", help=dtype)
+    length = "longest context in tokens (default: the model's)"
+    group.add_argument("--max-model-len", type=int, metavar="N", help=length)
+    variable = "environment variable for the servers; NAME alone passes ours on"
+    group.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]", help=variable)
+    seconds = "seconds a server has to become ready"
+    group.add_argument("--start-s", type=float, default=ServerConfig().start_s, metavar="S", help=seconds)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
@@ -137,10 +122,15 @@ def ordered(options: argparse.Namespace) -> ServeOrder:
     )
 
 
-def site(order: ServeOrder, say: Callable[[str], None]) -> Site:
+def site(order: ServeOrder, say: Callable[[str], None]) -> "Site":
     """The servers of `order`, and its router if it has one. Starts nothing."""
+    from ramify.servers.member import Care
+    from ramify.servers.router import CARE as ROUTER_CARE
+    from ramify.servers.router import Router
+    from ramify.servers.server_pool import ServerPool
+    from ramify.servers.site import Site
 
-    def pool(observe: Callable[[Event], None]) -> ServerPool:
+    def pool(observe: "Callable[[Event], None]") -> "ServerPool":
         home = replace(order.home, port=None) if order.router else order.home
         return ServerPool(
             Here(functools.partial(command, order.launch, ours=os.environ), home=home),
@@ -150,7 +140,7 @@ def site(order: ServeOrder, say: Callable[[str], None]) -> Site:
             observe=observe,
         )
 
-    def router(workers: Sequence[str], observe: Callable[[Event], None]) -> Router:
+    def router(workers: Sequence[str], observe: "Callable[[Event], None]") -> "Router":
         assert order.router is not None, "only an order with a router makes one"
         return Router(
             order.router,
@@ -208,6 +198,8 @@ def _let_signals_through(loop: asyncio.AbstractEventLoop) -> None:
 
 async def _before(work: Coroutine[Any, Any, object], asked: asyncio.Event) -> bool:
     """Run `work`. Returns whether it ended before the signal; if not, it is cancelled and awaited."""
+    from ramify.servers.member import cancelled
+
     working, asking = asyncio.ensure_future(work), asyncio.ensure_future(asked.wait())
     try:
         await asyncio.wait({working, asking}, return_when=asyncio.FIRST_COMPLETED)
@@ -219,7 +211,7 @@ async def _before(work: Coroutine[Any, Any, object], asked: asyncio.Event) -> bo
         await cancelled((working, asking))
 
 
-def _tell(order: ServeOrder, served: Site, terminal: Terminal, *, is_json: bool) -> None:
+def _tell(order: ServeOrder, served: "Site", terminal: Terminal, *, is_json: bool) -> None:
     if is_json:
         terminal.result(
             "ramify.serve/1",
@@ -239,7 +231,7 @@ def _tell(order: ServeOrder, served: Site, terminal: Terminal, *, is_json: bool)
         terminal.out.file.flush()
 
 
-def _flags(order: ServeOrder, served: Site) -> str:
+def _flags(order: ServeOrder, served: "Site") -> str:
     """The flags of `ramify rollout` that use these servers."""
     if order.router is not None and order.launch.kind == "vllm":
         return f"--engine openai --model {shlex.quote(order.launch.name)} --base-url {served.base_url}"

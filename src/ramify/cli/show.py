@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ramify.cli.exit_codes import ExitCode
+from ramify.cli.help_text import OUTPUT, flag_group
 from ramify.cli.options import add_json_flag, add_look_flags, saved_run
 from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import ConfigError
@@ -32,16 +33,18 @@ TOLD: Final = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_look_flags(parser)
     parser.add_argument("tree", nargs="?", type=int, metavar="TREE", help="number of the tree to draw")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the drawing of TREE as a picture to a new file")
-    parser.add_argument(
+    group = flag_group(parser, "list of trees")
+    group.add_argument(
         "--where",
         metavar="CONDITION",
         help="only trees of which this holds, e.g. 'reward<0.3 and tool==\"python\" and tokens>200'",
     )
-    parser.add_argument("--sort", metavar="COLUMN", help="sort trees by a column; -COLUMN: the largest first")
-    parser.add_argument(
-        "--limit", type=int, metavar="N", help=f"number of trees in the table (default {LIMIT}; with --json: all)"
+    group.add_argument("--sort", metavar="COLUMN", help="sort trees by a column; -COLUMN: the largest first")
+    group.add_argument(
+        "--limit", type=int, metavar="N", help=f"number of trees in the table (default: {LIMIT}; with --json: all)"
     )
+    picture = "write the drawing of TREE as a picture to a new file"
+    flag_group(parser, OUTPUT).add_argument("--svg", type=Path, metavar="FILE", help=picture)
     add_json_flag(parser)
 
 

@@ -103,7 +103,7 @@ def offers_of(resolve: Resolve, presets: Sequence[str] = ()) -> Offers:
             not_served[name] = str(error)
             continue
         if isinstance(made.strategy.sample(), SearchStrategy):
-            named[name] = Offer(name, preset(name).title, made)
+            named[name] = Offer(name, preset(name).summary, made)
         elif presets:
             raise ConfigError(f"--preset {name}: it grows trees for training and chooses no answer; name a search")
     return Offers(model, parts.engine, named, not_served)
