@@ -17,9 +17,9 @@ from ramify.cli.contenders import (
     add_contender_flags,
     add_sampling_flags,
     check_contenders,
-    check_numbers,
     contender_config,
     contender_names,
+    settle_numbers,
 )
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import BUDGETS, add_json_flag, add_track_flag, amounts_of, settings_of_flags
@@ -60,7 +60,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 
     names = contender_names(options.presets)
     trackers = tracked_kinds(options)
-    check_numbers(options)
+    settle_numbers(options, num_problems=NUM_PROBLEMS, folder=Path.cwd(), files=options.config)
     kind, budgets = budgets_of(options.budget)
     draw = None if options.plot is None else _drawer()
     configs = {name: _config(name, names, options) for name in names}
@@ -218,7 +218,7 @@ def _tracking(kinds: "Sequence[Kind]", terminal: Terminal) -> Iterator[Track]:
 
 def _config(name: str, names: Sequence[str], options: argparse.Namespace) -> "RunConfig":
     flags = {**settings_of_flags(options), "prompts": options.problems}
-    return contender_config(name, names, flags=flags, given=options.set, files=options.config)
+    return contender_config(name, names, flags=flags, given=options.set, folder=Path.cwd(), files=options.config)
 
 
 def _drawer() -> "Callable[..., None]":
