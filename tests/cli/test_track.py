@@ -1,5 +1,6 @@
 """`--track`: one log for every finished tree, under the names of the rollout service, by trackers that end no run."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from tests.cli.commands import SCRIPTED, ramify
 from tests.engines.endpoint import Endpoint, said
 from tests.trackers import tracked
 
+from ramify.cli.track import TrackedRun
 from ramify.rows.slime import samples
 from ramify.runner.saved import Saved
 from ramify.service.evaluate import rollout_metrics
@@ -124,6 +126,19 @@ def test_a_resumed_run_logs_the_trees_that_are_missing(tmp_path: Path, capsys: p
     assert sorted(steps(out)) == list(range(40))
     assert ramify(capsys, "resume", out, "--track", "jsonl").code == 0
     assert len(steps(out)) == 40
+
+
+def test_a_resumed_run_is_joined_by_the_names_of_its_first_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for name in ("one", "two"):
+        ramify(capsys, "rollout", *TREES, "--out", tmp_path / name)
+    one, again, two = (TrackedRun.of_folder(tmp_path / name) for name in ("one", "one", "two"))
+    assert one == again
+    assert one.config("wandb").run_id != two.config("wandb").run_id
+    assert re.fullmatch(r"one \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", one.config("trackio").name or "")
+    part = TrackedRun.of_part(Path("runs/eval-1"), "a/plan.toml", 0.0)
+    assert part.config("tensorboard").folder == "runs/eval-1/a-plan.toml"
+    assert part.config("trackio").name == "a/plan.toml 1970-01-01 00:00:00 UTC"
+    assert part.config("trackio").group == part.config("wandb").group == "eval-1 1970-01-01 00:00:00 UTC"
 
 
 # -- what is refused before the start -------------------------------------------------------------------------------

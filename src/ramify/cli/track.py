@@ -104,7 +104,8 @@ class TrackedRun:
 
 
 def _dated(name: str, begun: float) -> str:
-    return f"{name} {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(begun))}"
+    """A name that no other run has, the same on every machine."""
+    return f"{name} {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(begun))} UTC"
 
 
 class TreeTracker:
