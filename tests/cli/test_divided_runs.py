@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from tests.cli.commands import SCRIPTED, ramify
 from tests.sharded.divided import config, divided
+from tests.trackers import tracked
 
 from ramify.core.shard import Shard
 from ramify.runner import loop
 from ramify.runner.folder import begin, grow_shard
+from ramify.runner.saved import Saved
 from ramify.store.layout import shard_path
 
 without_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
@@ -40,6 +42,14 @@ def test_a_divided_run_is_used_like_any_other(half: Path, tmp_path: Path, capsys
     assert exports[0] == exports[1]
     shown = [ramify(capsys, "show", run, 5).out for run in (half, tmp_path / "whole")]
     assert shown[0] == shown[1]
+
+
+def test_the_missing_trees_of_every_shard_are_tracked(half: Path, capsys: pytest.CaptureFixture[str]):
+    before = {index for index, _ in Saved.open(half).numbered_trees()}
+    assert ramify(capsys, "resume", half, "--track", "jsonl").code == 0
+    steps = [line["step"] for line in tracked.lines(half)]
+    assert sorted([*before, *steps]) == list(range(7))
+    assert ramify(capsys, "check", half, "--json").json["trees"] == 7
 
 
 def test_every_shard_is_repaired(half: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,22 +1,28 @@
 """Progress of a run: how far its trees are, on a bar or in a line every few seconds."""
 
 import io
+import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.engines.endpoint import Endpoint, said
 from tests.strategies.world import bare_tree
 
-from ramify.cli.progress import LINE_EVERY_S, LINE_WIDTH, RunProgress, fitted
+from ramify.cli.progress import LINE_EVERY_S, LINE_WIDTH, WAITED_S, RunProgress, fitted
 from ramify.cli.terminal import Terminal, terminal
-from ramify.core.command import Judged, Score
+from ramify.core.command import Grow, Judged, Score
 from ramify.core.growth import Done
 from ramify.core.limits import Limits
 from ramify.core.segment import Finish, Segment, Usage, token_array
 from ramify.core.strategy import Phase
-from ramify.core.tree import Step
+from ramify.core.tree import ROOT, Step, Tree
 from ramify.runner.driver import Delivered
 from ramify.runner.events import Event, OutcomeTold, PhaseBegan, Resumed, StepGrown, TreeClosed, TreeOpened
 from ramify.runner.tally import Tally, Tallying
@@ -214,3 +220,97 @@ def test_parts_that_do_not_fit_are_left_out_from_the_end() -> None:
     assert fitted(["one", "two", "three"], 7) == "one"
     assert fitted(["one"], 1) == "one"
     assert fitted([], 9) == ""
+
+
+# -- a run that waits -----------------------------------------------------------------------------------------------
+
+
+def waiting(num_requests: int) -> Tree:
+    """A tree with requests in flight."""
+    tree = bare_tree()
+    for number in range(num_requests):
+        assert tree.begin(number, Grow(ROOT)) is not None
+    return tree
+
+
+@pytest.mark.covers("S2.6")
+def test_without_an_answer_the_wait_and_the_requests_in_flight_are_said() -> None:
+    watched = Watched(num_trees=64)
+    with watched.shown() as progress:
+        progress.observe(TreeOpened(0, waiting(5)))
+        progress.observe(TreeOpened(1, waiting(3)))
+        for _ in range(2):
+            watched.now_s += LINE_EVERY_S
+            progress.tick()
+        progress.observe(StepGrown(0, 0, 0, step(100)))
+        watched.now_s += WAITED_S - 0.1
+        progress.tick()
+        watched.now_s += LINE_EVERY_S
+        progress.tick()
+    assert watched.lines == [
+        "mctsr: 0 of 64 trees, waited 5 s for 8 requests in flight, 0 tokens (0/s)",
+        "mctsr: 0 of 64 trees, waited 10 s for 8 requests in flight, 0 tokens (0/s)",
+        "mctsr: 0 of 64 trees, waited 8 s for 8 requests in flight, 100 tokens (5.59/s)",
+    ]
+    assert all(len(line) <= LINE_WIDTH for line in watched.lines)
+
+
+def test_a_run_that_cannot_begin_yet_says_what_it_waits_for() -> None:
+    watched = Watched()
+    with watched.shown() as progress:
+        watched.now_s += 90.0
+        progress.tick()
+        progress.observe(OPENED)
+        watched.now_s += LINE_EVERY_S
+        progress.tick()
+    assert watched.lines == [
+        "mctsr: waited 2 min for engines and tools to start, 0 tokens (0/s), 0 leaves",
+        "mctsr: build, 0 tokens (0/s), 0 leaves",
+    ]
+
+
+def test_the_wait_of_several_processes_is_the_shortest_of_those_that_wait() -> None:
+    slow = Tally(num_in_flight=8, waited_s=40.0)
+    total = Tally.total([slow, Tally(num_in_flight=2, waited_s=6.0), Tally(num_closed=3, waited_s=1.0)])
+    assert (total.num_in_flight, total.waited_s) == (10, 6.0)
+    watched = Watched(num_trees=9)
+    with watched.shown() as progress:
+        progress.show(slow)
+        watched.now_s += LINE_EVERY_S
+        progress.tick()
+    assert watched.lines == ["mctsr: 0 of 9 trees, waited 40 s for 8 requests in flight, 0 tokens (0/s)"]
+
+
+def test_a_bar_says_the_wait_too() -> None:
+    watched = Watched(is_terminal=True, num_trees=64)
+    with watched.shown() as progress:
+        progress.observe(TreeOpened(0, waiting(12)))
+        watched.now_s += 100.0
+        progress.tick()
+    shown = re.split(r"[\r\n]", re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", watched.written.getvalue()))
+    assert any(line.endswith("0 of 64 trees, waited 2 min for 12 requests in flight") for line in shown)
+    assert all(len(line) <= LINE_WIDTH for line in shown)
+
+
+def test_a_quiet_run_that_waits_writes_nothing() -> None:
+    watched = Watched(verbosity=-1)
+    with watched.shown() as progress:
+        progress.observe(TreeOpened(0, waiting(5)))
+        watched.now_s += 100.0
+        progress.tick()
+    assert not watched.lines
+
+
+@pytest.mark.covers("S2.6")
+def test_a_real_run_on_a_server_that_answers_late_says_that_it_waits(tmp_path: Path) -> None:
+    def late(body: object) -> dict[str, object]:
+        time.sleep(2 * LINE_EVERY_S)
+        return dict(said("<answer>3</answer>"))
+
+    with Endpoint(late) as endpoint:
+        flags = ["--engine", "openai", "--model", "m", "--base-url", endpoint.url, "--set", "format=messages"]
+        few = ["--preset", "chains", "--set", "strategy.options.n=1"]
+        command = [sys.executable, "-m", "ramify.cli.main", "search", "2 + 1?", *flags, *few]
+        told = subprocess.run([*command, "--out", str(tmp_path / "run")], capture_output=True, text=True, check=False)
+    waits = [line for line in told.stderr.splitlines() if " s for 1 request in flight" in line]
+    assert waits and all(line.startswith("chains: waited ") and len(line) <= LINE_WIDTH for line in waits)

@@ -16,9 +16,9 @@ from ramify.cli.contenders import (
     add_contender_flags,
     add_sampling_flags,
     check_contenders,
-    check_numbers,
     contender_config,
     contender_names,
+    settle_numbers,
 )
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.help_text import OUTPUT, WHAT, flag_group
@@ -72,7 +72,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.runner import build
 
     names = contender_names(options.presets)
-    check_numbers(options)
+    settle_numbers(options, num_problems=NUM_PROBLEMS, folder=Path.cwd(), files=options.config)
     draw = None if options.plot is None else _drawer()
     flags = _flags(options)
     contenders = [Contender(name, _config(name, names, options, flags)) for name in names]
@@ -190,11 +190,11 @@ def _flags(options: argparse.Namespace) -> Mapping[str, Any]:
     from ramify.config.configure import resolve
 
     flags = {**settings_of_flags(options), "prompts": options.problems}
-    return {**flags, "task.name": resolve(files=options.config, flags=flags).config.task.name}
+    return {**flags, "task.name": resolve(folder=Path.cwd(), files=options.config, flags=flags).config.task.name}
 
 
 def _config(name: str, names: Sequence[str], options: argparse.Namespace, flags: Mapping[str, Any]) -> "RunConfig":
-    return contender_config(name, names, flags=flags, given=options.set, files=options.config)
+    return contender_config(name, names, flags=flags, given=options.set, folder=Path.cwd(), files=options.config)
 
 
 def _grows_alike(one: "RunConfig", other: "RunConfig") -> bool:

@@ -24,12 +24,12 @@ def add_contender_flags(parser: argparse.ArgumentParser, *, num_problems: int, n
     group.add_argument("--presets", required=True, metavar="A,B,…", help=presets)
     setting = "a setting of all runs, or of one preset's"
     group.add_argument("--set", action="append", default=[], metavar="[PRESET:]PATH=VALUE", help=setting)
-    problems = "number of held-out problems"
-    group.add_argument("--problems", "--prompts", type=int, default=num_problems, metavar="N", help=problems)
+    problems = f"number of held-out problems (default: {num_problems})"
+    group.add_argument("--problems", "--prompts", type=int, metavar="N", help=problems)
     seeds = "trees of each problem and preset"
     group.add_argument("--seeds", type=int, default=num_seeds, metavar="N", help=seeds)
-    seed = "selects the problems, and is the first seed"
-    group.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
+    seed = "selects the problems, and is the first seed (default: 0)"
+    group.add_argument("--seed", type=int, metavar="N", help=seed)
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
@@ -49,23 +49,36 @@ def contender_names(text: str) -> list[str]:
 
 
 def contender_config(
-    name: str, names: Sequence[str], *, flags: Mapping[str, Any], given: Sequence[str], files: Sequence[Path] = ()
+    name: str,
+    names: Sequence[str],
+    *,
+    flags: Mapping[str, Any],
+    given: Sequence[str],
+    folder: Path | None = None,
+    files: Sequence[Path] = (),
 ) -> "RunConfig":
-    """The configuration of `name`, one of `names`. `given`: the texts of `--set`; `files`: those of `-c`.
+    """The configuration of `name`, one of `names`. `given`: the texts of `--set`; `folder`: that of `ramify.toml`, None
+    = it is not read; `files`: those of `-c`.
 
-    Raises `ConfigError`, also if a file of `-c` names the strategy, which would then be that of every preset.
+    Raises `ConfigError`, also if one of these files names the strategy, which would then be that of every preset.
     """
     from ramify.config.configure import resolve
+    from ramify.config.layers import FILE_NAME
 
     settings = settings_of(name, names, given)
     if name.endswith(FILE):
-        return resolve(files=[*files, Path(name)], flags=flags, overrides=settings).config
-    found = resolve(preset=name, files=files, flags=flags, overrides=settings)
+        return resolve(folder=folder, files=[*files, Path(name)], flags=flags, overrides=settings).config
+    found = resolve(preset=name, folder=folder, files=files, flags=flags, overrides=settings)
     source = found.sources.get("strategy.name", "")
     if source in map(str, files):
         raise ConfigError(
             f"-c {source}: it names the strategy {found.config.strategy.name!r}, which would replace that of {name}; "
             f"name the file in --presets, or leave out its [strategy]"
+        )
+    if folder is not None and source == str(folder / FILE_NAME):
+        raise ConfigError(
+            f"{source}: it names the strategy {found.config.strategy.name!r}, which would replace that of {name}; move "
+            "its [strategy] into a file of its own, which other commands take by -c and this one in --presets"
         )
     return found.config
 
@@ -94,8 +107,20 @@ def check_contenders(configs: "Mapping[str, RunConfig]", problems: "Sequence[Pro
             raise ConfigError(f"{name}: no judge rates its leaves, so nothing can be said of it; add one (judges)")
 
 
-def check_numbers(options: argparse.Namespace) -> None:
-    """Refuse numbers of problems and seeds below 1. Raises `ConfigError`."""
+def settle_numbers(
+    options: argparse.Namespace, *, num_problems: int, folder: Path | None = None, files: Sequence[Path] = ()
+) -> None:
+    """Set the number of problems and the seed that no flag gives: to those of the files, else to `num_problems` and 0.
+    Mutates `options`. Raises `ConfigError`, also for a number of problems or seeds below 1."""
+    from ramify.config.layers import file_layers, merged
+
+    values, sources = merged(file_layers(folder, files, []))  # Whoever resolves the configuration says what is unread.
+    for flag, key, default, least in (("problems", "prompts", num_problems, 1), ("seed", "seed", 0, 0)):
+        if vars(options)[flag] is None:
+            number = values.get(key, default)
+            if type(number) is not int or number < least:
+                raise ConfigError(f"{sources[key]}: {key} = {number!r}: a whole number of at least {least} is needed")
+            vars(options)[flag] = number
     for flag in ("problems", "seeds"):
         if vars(options)[flag] < 1:
             raise ConfigError(f"--{flag} {vars(options)[flag]!r}: at least 1 is needed")

@@ -41,15 +41,16 @@ PARTS: Final[tuple[Part, ...]] = ("model", "disk", "threads", "sandbox", "engine
 EVERYTHING: Final = Needs(parts=PARTS, extras=tuple(EXTRAS))
 INPUTS: Final = ("http", "chat", "hf", "search", "math", "mcp", "parquet")
 """Extras of engines, tools, judges and data."""
-RUN: Final = Needs(parts=PARTS, extras=(*INPUTS, "metrics", "ray"))
+TRACKERS: Final = ("tensorboard", "trackio", "wandb")
+RUN: Final = Needs(parts=PARTS, extras=(*INPUTS, *TRACKERS, "metrics", "ray"))
 COMPARISON: Final = Needs(parts=("model", "threads", "sandbox", "engines"), extras=(*INPUTS, "plot"))
 NEEDS: Final[Mapping[str, Needs]] = {
     "demo": Needs(parts=("model", "disk", "threads")),
     "plan": replace(COMPARISON, extras=INPUTS),
     "compare": COMPARISON,
     "noise": Needs(parts=("model", "threads"), needed_extras=("hf",)),
-    "search": replace(RUN, extras=INPUTS),
-    "eval": COMPARISON,
+    "search": replace(RUN, extras=(*INPUTS, *TRACKERS)),
+    "eval": replace(COMPARISON, extras=(*COMPARISON.extras, *TRACKERS)),
     "rollout": RUN,
     "resume": RUN,
     "repair": Needs(parts=("disk",)),

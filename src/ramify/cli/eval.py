@@ -7,6 +7,7 @@ first preset, paired by problem. No preset is called better if its interval hold
 import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,23 +17,28 @@ from ramify.cli.contenders import (
     add_contender_flags,
     add_sampling_flags,
     check_contenders,
-    check_numbers,
     contender_config,
     contender_names,
+    settle_numbers,
 )
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.help_text import OUTPUT, WHAT, flag_group
-from ramify.cli.options import BUDGETS, add_json_flag, amounts_of, settings_of_flags
+from ramify.cli.options import BUDGETS, add_json_flag, add_track_flag, amounts_of, settings_of_flags
 from ramify.cli.terminal import Terminal, figure_table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ramify.cli.track import TreeTracker
     from ramify.config.run_config import RunConfig
+    from ramify.config.tracker_config import Kind
     from ramify.core.problem import Problem
     from ramify.experiments.evaluation import EvalLine, Graded
+    from ramify.runner.events import Observer
 
 SCHEMA = "ramify.eval/1"
+Track = Callable[[str], "AbstractContextManager[TreeTracker]"]
+"""Name of a line -> what tracks its trees."""
 MUCH_UNSPENT = 0.1
 """Share of a budget; what is left beyond it is said below the table."""
 
@@ -47,15 +53,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sampling_flags(parser)
     plot = "draw right answers over tokens (.svg, .png)"
     flag_group(parser, OUTPUT).add_argument("--plot", type=Path, metavar="FILE", help=plot)
+    add_track_flag(parser)
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    from ramify.cli.track import tracked_kinds
     from ramify.runner import build
     from ramify.runner.run import Run
 
     names = contender_names(options.presets)
-    check_numbers(options)
+    trackers = tracked_kinds(options)
+    settle_numbers(options, num_problems=NUM_PROBLEMS, folder=Path.cwd(), files=options.config)
     kind, budgets = budgets_of(options.budget)
     draw = None if options.plot is None else _drawer()
     configs = {name: _config(name, names, options) for name in names}
@@ -65,9 +74,10 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     check_contenders({name: within(config, kind, budgets[0]) for name, config in configs.items()}, problems)
     terminal.say(f"{len(problems)} problems of {first.task.name}, {options.seeds} seeds, {len(names)} presets")
     lines: list[EvalLine] = []
-    for budget in budgets:
-        limited = {name: within(config, kind, budget) for name, config in configs.items()}
-        lines += _lines(limited, (BUDGETS[kind], budget), problems, options, terminal)
+    with _tracking(trackers, terminal) as track:
+        for budget in budgets:
+            limited = {name: within(config, kind, budget) for name, config in configs.items()}
+            lines += _lines(limited, (BUDGETS[kind], budget), problems, options, terminal, track=track)
     if draw is not None:
         draw(lines, options.plot, title=f"{first.task.name}: {len(problems)} problems, {options.seeds} seeds")
     if options.json:
@@ -155,6 +165,8 @@ def _lines(
     problems: "Sequence[Problem]",
     options: argparse.Namespace,
     terminal: Terminal,
+    *,
+    track: Track,
 ) -> "list[EvalLine]":
     """The lines of all presets at one budget: what is limited, and to how much."""
     from ramify.experiments.evaluation import eval_line
@@ -163,8 +175,13 @@ def _lines(
     first: list[dict[str, Graded]] | None = None
     num_comparisons = max(1, len(configs) - 1)
     for name, config in configs.items():
-        began, seeds = time.process_time(), range(options.seed, options.seed + options.seeds)
-        graded = [_searched(name, replace(config, seed=seed), problems, terminal) for seed in seeds]
+        began, label = time.process_time(), name if limit[1] is None else f"{name}-{limit[0]}-{limit[1]}"
+        with track(label) as tracker:
+            graded: list[dict[str, Graded]] = []
+            for number in range(options.seeds):
+                tracker.first = number * len(problems)
+                own = replace(config, seed=options.seed + number)
+                graded.append(_searched(name, own, problems, terminal, tracker.observe))
         seconds = time.process_time() - began
         line = eval_line(
             name,
@@ -180,18 +197,32 @@ def _lines(
     return found
 
 
-def _searched(name: str, config: "RunConfig", problems: "Sequence[Problem]", terminal: Terminal) -> "dict[str, Graded]":
+def _searched(
+    name: str, config: "RunConfig", problems: "Sequence[Problem]", terminal: Terminal, track: "Observer"
+) -> "dict[str, Graded]":
     from ramify.cli.progress import RunProgress
     from ramify.experiments.evaluation import evaluated
     from ramify.runner import loop
 
     with RunProgress(terminal, title=name, num_trees=len(problems)) as progress:
-        return loop.run(evaluated(config, problems, observers=[progress.observe]))
+        return loop.run(evaluated(config, problems, observers=[progress.observe, track]))
+
+
+@contextmanager
+def _tracking(kinds: "Sequence[Kind]", terminal: Terminal) -> Iterator[Track]:
+    """What tracks each line of the table as a run of its own, all of them in a new folder of runs/ if there is any
+    kind."""
+    from ramify.cli.rollout import made_folder
+    from ramify.cli.track import TrackedRun, tracked
+
+    begun = time.time()
+    with made_folder("eval") if kinds else nullcontext(Path()) as folder:
+        yield lambda name: tracked(kinds, lambda: TrackedRun.of_part(folder, name, begun), terminal)
 
 
 def _config(name: str, names: Sequence[str], options: argparse.Namespace) -> "RunConfig":
     flags = {**settings_of_flags(options), "prompts": options.problems}
-    return contender_config(name, names, flags=flags, given=options.set, files=options.config)
+    return contender_config(name, names, flags=flags, given=options.set, folder=Path.cwd(), files=options.config)
 
 
 def _drawer() -> "Callable[..., None]":

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ramify.cli.contenders import add_contender_flags, check_numbers, contender_config, contender_names
+from ramify.cli.contenders import add_contender_flags, contender_config, contender_names, settle_numbers
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.help_text import WHAT, flag_group
 from ramify.cli.options import add_json_flag
@@ -144,7 +144,7 @@ def conditions(contenders: Sequence[NoiseContender], lines: "Sequence[NoiseLine]
 
 
 def _check(options: argparse.Namespace) -> None:
-    check_numbers(options)
+    settle_numbers(options, num_problems=NUM_PROBLEMS)
     if options.problems < 2:
         raise ConfigError("--problems 1: intervals are over problems, at least 2 are needed")
     if options.projection < 1:

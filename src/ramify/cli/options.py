@@ -69,6 +69,15 @@ def add_ray_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--workers", type=int, metavar="N", help="with --ray: number of actors (default: one per CPU)")
 
 
+def add_track_flag(parser: argparse.ArgumentParser) -> None:
+    from ramify.config.tracker_config import KINDS
+
+    where = f"give the metrics of each finished tree to a tracker: {', '.join(KINDS)}; may be repeated"
+    flag_group(parser, OUTPUT).add_argument(
+        "--track", action="append", default=[], choices=KINDS, metavar="KIND", help=where
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class RayFlags:
     """The Ray cluster and the number of actors that grow a run."""

@@ -2,13 +2,16 @@
 fault, with -q nothing.
 
 Both say how far the run is, in the order of what people ask first: the share that is done, the time left, the rate, the
-best score. They have as many of these as fit into their width.
+best score. They have as many of these as fit into their width. If no answer comes, they say how long they have waited
+and for how many requests. A thread looks at the clock for this: a run that waits has no events.
 """
 
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -37,6 +40,10 @@ LINE_EVERY_S = 5.0
 """Least time between two lines of progress, and before the first."""
 BAR_EVERY_S = 0.1
 """Least time between two updates of the bar by steps, which may be many."""
+TICK_S = 1.0
+"""Time between two looks at the clock."""
+WAITED_S = 3.0
+"""Least time without an answer that is told."""
 LINE_WIDTH = 80
 BAR_WIDTH = 12
 TITLE_WIDTH = 20
@@ -74,18 +81,43 @@ class RunProgress:
         self._faults: Counter[tuple[str, str]] = Counter()
         self._busy_told = -math.inf
         self._task = self._bar.add_task(self._title, total=num_trees, state="")
+        self._told: Tally | None = None
+        """The last counts of other processes; None = the run grows here."""
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
+        self._ticking = threading.Thread(target=self._tick_on, name="progress", daemon=True)
 
     def __enter__(self) -> "RunProgress":
         self._bar.start()
+        if self._terminal.verbosity >= 0:
+            self._ticking.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
+        if self._ticking.is_alive():
+            self._ticking.join()
         self._bar.stop()
 
     def observe(self, event: Event) -> None:
         """Take one event of the run."""
+        with self._lock:
+            self._observe(event)
+
+    def tick(self) -> None:
+        """Show the present counts, with the time that has passed."""
+        with self._lock:
+            self._show(self.tally() if self._told is None else self._told)
+
+    def _tick_on(self) -> None:
+        """Tick until the end. If nobody reads stderr any more, the run itself finds out."""
+        with suppress(BrokenPipeError):
+            while not self._ended.wait(TICK_S):
+                self.tick()
+
+    def _observe(self, event: Event) -> None:
         self._tallying.observe(event)
         if isinstance(event, TailCut):
             self._terminal.say(f"cut off the last record, which was incomplete: {event.what}")
@@ -97,7 +129,7 @@ class RunProgress:
             self._terminal.say(line)
         is_due = self._now() - self._shown >= (LINE_EVERY_S if self._bar.disable else BAR_EVERY_S)
         if is_due if isinstance(event, StepGrown) or self._bar.disable else isinstance(event, TOLD):
-            self.show(self.tally())
+            self._show(self.tally())
 
     @property
     def faults(self) -> dict[str, int]:
@@ -126,8 +158,12 @@ class RunProgress:
         return self._tallying.tally()
 
     def show(self, tally: Tally) -> None:
-        """Show counts, those of other processes too: on the bar at once, or as a line if it is time and says a new
-        thing."""
+        """Show the counts of other processes: on the bar at once, or as a line if it is time and says a new thing."""
+        with self._lock:
+            self._told = tally
+            self._show(tally)
+
+    def _show(self, tally: Tally) -> None:
         now = self._now()
         parts = list(self._parts(tally, now - self._begun))
         if not self._bar.disable:
@@ -143,11 +179,9 @@ class RunProgress:
     def _parts(self, tally: Tally, elapsed_s: float) -> Iterator[str]:
         """What the counts say, the most important first."""
         is_single = self._num_trees == 1
-        if is_single and tally.part_done:
-            yield f"{tally.part_done:.0%}"
-        if not is_single:
-            done = f"{tally.completed:.1f}" if self._num_trees < FEW_TREES and tally.part_done else tally.num_closed
-            yield f"{done} of {self._num_trees} trees"
+        yield from self._done(tally)
+        if (waiting := self._waiting(tally, elapsed_s)) is not None:
+            yield waiting
         if (left_s := self._left_s(tally, elapsed_s)) is not None:
             yield f"{duration(left_s)} left"
         if is_single:
@@ -166,6 +200,24 @@ class RunProgress:
             yield f"{tally.num_tool_calls} tool calls"
         if not is_single:
             yield from (f"{name}: {number}" for name, number in sorted(tally.phases.items()))
+
+    def _done(self, tally: Tally) -> Iterator[str]:
+        """How much is done; nothing if that is not known."""
+        if self._num_trees != 1:
+            done = f"{tally.completed:.1f}" if self._num_trees < FEW_TREES and tally.part_done else tally.num_closed
+            yield f"{done} of {self._num_trees} trees"
+        elif tally.part_done:
+            yield f"{tally.part_done:.0%}"
+
+    def _waiting(self, tally: Tally, elapsed_s: float) -> str | None:
+        """For how long nothing has come, and how much is awaited; None = something came a short time ago."""
+        if tally.num_in_flight and tally.waited_s >= WAITED_S:
+            requests = "1 request" if tally.num_in_flight == 1 else f"{tally.num_in_flight} requests"
+            return f"waited {duration(tally.waited_s)} for {requests} in flight"
+        is_begun = self._told is not None or tally.phases or tally.num_closed
+        if not is_begun and elapsed_s >= WAITED_S:
+            return f"waited {duration(elapsed_s)} for engines and tools to start"
+        return None
 
     def _left_s(self, tally: Tally, elapsed_s: float) -> float | None:
         """Estimated seconds until the end, if all goes on as it did; None = too little is done to tell."""

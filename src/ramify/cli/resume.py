@@ -6,12 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramify.cli.exit_codes import ExitCode
-from ramify.cli.options import RayFlags, add_json_flag, add_ray_flags, add_run_argument, ray_flags
+from ramify.cli.options import (
+    RayFlags,
+    add_json_flag,
+    add_ray_flags,
+    add_run_argument,
+    add_track_flag,
+    ray_flags,
+)
 from ramify.cli.terminal import Terminal
 from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from ramify.cli.progress import RunProgress
+    from ramify.runner.events import Observer
     from ramify.runner.report import RunReport
 
 
@@ -24,36 +32,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept", default="", metavar="WHAT", help="go on with other inputs than before: data, weights, plugins"
     )
+    add_track_flag(parser)
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.running import run_shown
+    from ramify.cli.track import TrackedRun, tracked, tracked_kinds
     from ramify.config.configure import recorded
     from ramify.runner.inputs import accept_option
     from ramify.store.layout import shard_of
     from ramify.store.rewind import finish_rewind
     from ramify.store.store import header_and_config
 
-    where = ray_flags(options)
+    where, kinds = ray_flags(options), tracked_kinds(options)
     permitted = {"is_trusted": options.trust, "accept": accept_option(options.accept)}
     finish_rewind(options.run)
     header, config = header_and_config(options.run)
-    return run_shown(
-        lambda progress: _grow(options.run, where, progress, permitted),
-        options.run,
-        terminal,
-        title="resume",
-        num_trees=shard_of(header).size(recorded(config, source=str(options.run)).prompts),
-        is_json=options.json,
-    )
+    with tracked(kinds, lambda: TrackedRun.of_folder(options.run), terminal) as tracker:
+        return run_shown(
+            lambda progress: _grow(options.run, where, progress, tracker.observe, permitted),
+            options.run,
+            terminal,
+            title="resume",
+            num_trees=shard_of(header).size(recorded(config, source=str(options.run)).prompts),
+            is_json=options.json,
+        )
 
 
-def _grow(run: Path, where: RayFlags | None, progress: "RunProgress", permitted: Mapping[str, Any]) -> "RunReport":
+def _grow(
+    run: Path,
+    where: RayFlags | None,
+    progress: "RunProgress",
+    track: "Observer",
+    permitted: Mapping[str, Any],
+) -> "RunReport":
     if where is None:
         from ramify.runner import folder
 
-        return folder.resume(run, observers=[progress.observe], **permitted)
+        return folder.resume(run, observers=[progress.observe, track], **permitted)
     from ramify.sharded import ray
     from ramify.store.layout import is_sharded
 

@@ -17,6 +17,7 @@ from ramify.cli.options import (
     add_json_flag,
     add_out_flag,
     add_ray_flags,
+    add_track_flag,
     budgets,
     ray_flags,
     resolved,
@@ -45,15 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="serve Prometheus metrics on this port during the run (0: any free port)",
     )
+    add_track_flag(parser)
     add_json_flag(parser)
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.data_read import DataRead
     from ramify.cli.running import measured, run_shown
+    from ramify.cli.track import TrackedRun, tracked, tracked_kinds
     from ramify.runner import folder
 
-    where = ray_flags(options)
+    where, kinds = ray_flags(options), tracked_kinds(options)
     config = resolved(options, budgets(options)).config
     read = DataRead.of(config)
     for line in read.lines(unjudged="rows have no reward"):
@@ -70,12 +73,15 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     with (
         run_folder(options.out, config) as out,
         measured(options.metrics_port, terminal, agent=title) as (observers, measure),
+        tracked(kinds, lambda: TrackedRun.of_folder(out), terminal) as tracker,
     ):
 
         def grow(progress: "RunProgress") -> "RunReport":
             if where is not None:
                 return _divided(config, out, where, progress)
-            return folder.begin(config, out, observers=[progress.observe, *observers], measured=measure)
+            return folder.begin(
+                config, out, observers=[progress.observe, tracker.observe, *observers], measured=measure
+            )
 
         return run_shown(
             grow, out, terminal, title=title, num_trees=config.prompts, is_json=options.json, data=read.as_dict()
@@ -97,7 +103,13 @@ def run_folder(given: Path | None, config: "RunConfig") -> Iterator[Path]:
     if given is not None:
         yield given
         return
-    name = config.preset or config.strategy.name.rpartition(":")[2]
+    with made_folder(config.preset or config.strategy.name.rpartition(":")[2]) as out:
+        yield out
+
+
+@contextmanager
+def made_folder(name: str) -> Iterator[Path]:
+    """The first of runs/NAME-1, runs/NAME-2, … that this process could make. It is removed if it is left empty."""
     had_runs = RUNS.exists()
     out = new_folder(RUNS / f"{name}-{number}" for number in count(1))
     try:

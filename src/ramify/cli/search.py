@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.help_text import OUTPUT, flag_group
-from ramify.cli.options import add_budget_flag, add_config_flags, add_json_flag, add_out_flag, budgets, resolved
+from ramify.cli.options import (
+    add_budget_flag,
+    add_config_flags,
+    add_json_flag,
+    add_out_flag,
+    add_track_flag,
+    budgets,
+    resolved,
+)
 from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import ConfigError
 
@@ -33,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_flags(parser)
     add_budget_flag(parser)
     add_out_flag(parser)
+    add_track_flag(parser)
     add_json_flag(parser)
     flag_group(parser, OUTPUT).add_argument(
         "--trees", action="store_true", help="with --json: add every node of every tree, with its q value"
@@ -43,17 +52,22 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.data_read import DataRead
     from ramify.cli.rollout import run_folder
     from ramify.cli.running import grown_shown
+    from ramify.cli.track import TrackedRun, tracked, tracked_kinds
     from ramify.runner import folder, saved
 
     if options.trees and not options.json:
         raise ConfigError("--trees: the trees are part of the JSON; add --json, or see `ramify show RUN 0`")
+    kinds = tracked_kinds(options)
     config = configured(options)
     read = DataRead.of(config)
     for line in (*not_understood(config), *read.lines(unjudged="no answer is compared with a right one")):
         terminal.say(line)
-    with run_folder(options.out, config) as out:
+    with (
+        run_folder(options.out, config) as out,
+        tracked(kinds, lambda: TrackedRun.of_folder(out), terminal) as tracker,
+    ):
         shown = grown_shown(
-            lambda progress: folder.begin(config, out, observers=[progress.observe]),
+            lambda progress: folder.begin(config, out, observers=[progress.observe, tracker.observe]),
             out,
             terminal,
             title=config.preset or config.strategy.name,

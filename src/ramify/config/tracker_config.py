@@ -1,4 +1,4 @@
-"""TrackerConfig: where the figures of a service are recorded. Values and their checks."""
+"""TrackerConfig: where the figures of a service or a run are recorded. Values and their checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -59,6 +59,10 @@ class Tally:
     """Name of a phase -> number of open trees in it."""
     bound: Bound | None = None
     """Of a single open tree: the limit that it has used most of."""
+    num_in_flight: int = 0
+    """Requests of open trees that are not answered."""
+    waited_s: float = 0.0
+    """Seconds since the last answer, or since the first open tree was opened."""
     best: float | None = None
     """Of a single open tree: the best score so far of the judge that its strategy asks, else of its leaves' judge."""
 
@@ -82,6 +86,8 @@ class Tally:
             num_tool_calls=sum(tally.num_tool_calls for tally in every),
             phases=sum((Counter(tally.phases) for tally in every), Counter[str]()),
             bound=single.bound,
+            num_in_flight=sum(tally.num_in_flight for tally in every),
+            waited_s=min((tally.waited_s for tally in every if tally.num_in_flight), default=0.0),
             best=single.best,
         )
 
@@ -90,6 +96,7 @@ class Tally:
 class CountedTree:
     """What is counted of a tree that grows."""
 
+    tree: Tree
     limits: Limits
     begun: float
     """By the clock of the tally."""
@@ -132,6 +139,8 @@ class Tallying:
         self._open: dict[int, CountedTree] = {}
         self._before = 0.0
         self._num_leaves = self._num_tokens = self._num_tool_calls = self._num_closed = 0
+        self._answered: float | None = None
+        """When the last answer came, or the first open tree was opened."""
 
     def observe(self, event: Event) -> None:
         """Count one event of the run."""
@@ -141,16 +150,21 @@ class Tallying:
                 self._before += num_closed
             case TreeOpened(index, tree, is_resumed, limits):
                 self._num_leaves += tree.num_leaves
-                self._open[index] = CountedTree(limits, self._now())
+                begun = self._now()
+                self._answered = self._answered if self._open else begun
+                self._open[index] = CountedTree(tree, limits, begun)
                 if is_resumed:
                     _count_tree(self._open[index], tree)
-                    self._before += self._open[index].share(self._now())
+                    self._before += self._open[index].share(begun)
             case PhaseBegan(index, phase) if index in self._open:
                 self._open[index].phase = phase
             case StepGrown(index, _, _, step):
+                self._answered = self._now()
                 self._count_step(step, self._open.get(index))
-            case OutcomeTold(index, told) if isinstance(told.outcome, Judged) and index in self._open:
-                _count_judged(self._open[index], told.outcome)
+            case OutcomeTold(index, told):
+                self._answered = self._now()
+                if isinstance(told.outcome, Judged) and index in self._open:
+                    _count_judged(self._open[index], told.outcome)
             case TreeClosed(index):
                 self._open.pop(index, None)
                 self._num_closed += 1
@@ -170,6 +184,8 @@ class Tallying:
             num_tool_calls=self._num_tool_calls,
             phases=Counter(rounds(tree.phase) if single else tree.phase.name for tree in self._open.values()),
             bound=None if single is None else single.bound(now),
+            num_in_flight=sum(len(tree.tree.pending) for tree in self._open.values()),
+            waited_s=0.0 if self._answered is None else now - self._answered,
             best=None if single is None else single.best_score,
         )
 

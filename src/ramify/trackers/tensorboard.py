@@ -23,16 +23,11 @@ class TensorboardTracker:
     def __init__(self, config: TrackerConfig) -> None:
         """Begin a file. Raises `ConfigError` if the extra is missing, and `OSError`."""
         assert config.folder is not None
-        try:
-            from tensorboardX.event_file_writer import EventsWriter
-            from tensorboardX.proto import event_pb2
-        except ImportError as error:
-            raise ConfigError(f"tracker tensorboard needs tensorboardX: {INSTALL}") from error
+        writer, self._proto = library()
         folder, own = Path(config.folder), f".{os.getpid()}.{uuid.uuid4().hex[:8]}"
         folder.mkdir(parents=True, exist_ok=True)
-        self._writer = EventsWriter(str(folder / "events"), filename_suffix=own)
+        self._writer = writer(str(folder / "events"), filename_suffix=own)
         self._writer.flush()
-        self._proto: Any = event_pb2
 
     def log(self, metrics: Mapping[str, float], *, step_key: str, step: int) -> None:
         """Write an event. Raises `OSError`; what could not be written is then written before the next event."""
@@ -43,3 +38,13 @@ class TensorboardTracker:
     def close(self) -> None:
         """Close the file."""
         self._writer.close()
+
+
+def library() -> tuple[Any, Any]:
+    """tensorboardX's writer of event files, and its module of events. Raises `ConfigError` if the extra is missing."""
+    try:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+    except ImportError as error:
+        raise ConfigError(f"tracker tensorboard needs tensorboardX: {INSTALL}") from error
+    return EventsWriter, event_pb2

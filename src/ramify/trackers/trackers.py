@@ -1,4 +1,4 @@
-"""Trackers: store the metrics of a service in a file of JSON lines, W&B, TensorBoard or trackio.
+"""Trackers: store the metrics of a service or a run in a file of JSON lines, W&B, TensorBoard or trackio.
 
 Opens trackers, and keeps a failing tracker from stopping the training. Steps may go back, for example after a resume:
 every log is appended and replaces nothing. Nothing here uses the network unless `mode = "online"` is set.
@@ -7,7 +7,7 @@ every log is appended and replaces nothing. Nothing here uses the network unless
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ramify.config.tracker_config import TrackerConfig
+from ramify.config.tracker_config import Kind, TrackerConfig
 from ramify.core.errors import ConfigError
 from ramify.trackers.tracker import Tracker
 
@@ -20,6 +20,20 @@ def tracker_of(config: TrackerConfig) -> Tracker:
         raise
     except Exception as error:  # the boundary: nothing has started yet, and a library may raise anything
         raise ConfigError(f"tracker {config.kind} cannot be opened: {_said(error)}") from error
+
+
+def check_installed(kind: Kind) -> None:
+    """Import what a kind of tracker needs, and open nothing. Raises `ConfigError` if its extra is missing."""
+    match kind:
+        case "jsonl":
+            return
+        case "wandb":
+            from ramify.trackers.wandb import library
+        case "tensorboard":
+            from ramify.trackers.tensorboard import library
+        case "trackio":
+            from ramify.trackers.trackio import library
+    library()
 
 
 def trackers_of(configs: Mapping[str, TrackerConfig], *, warn: Callable[[str], None]) -> "Trackers":

@@ -23,12 +23,8 @@ class TrackioTracker:
 
     def __init__(self, config: TrackerConfig) -> None:
         """Join or begin a run. Raises `ConfigError` if the extra is missing, and what trackio raises."""
-        try:
-            from trackio.sqlite_storage import SQLiteStorage
-        except ImportError as error:
-            raise ConfigError(f"tracker trackio needs trackio: {INSTALL}") from error
         assert config.project is not None and config.name is not None
-        self._storage: Any = SQLiteStorage
+        self._storage = library()
         self._project, self._name = config.project, config.name
         self._storage.validate_project_name(self._project)
         self._storage.init_db(self._project)
@@ -50,3 +46,12 @@ class TrackioTracker:
 
     def close(self) -> None:
         """Does nothing: only trackio holds resources."""
+
+
+def library() -> Any:
+    """trackio's storage. Raises `ConfigError` if the extra is missing."""
+    try:
+        from trackio.sqlite_storage import SQLiteStorage
+    except ImportError as error:
+        raise ConfigError(f"tracker trackio needs trackio: {INSTALL}") from error
+    return SQLiteStorage

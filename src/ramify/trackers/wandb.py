@@ -22,10 +22,7 @@ class WandbTracker:
 
     def __init__(self, config: TrackerConfig) -> None:
         """Join or begin a run. Raises `ConfigError` if the extra is missing, and what wandb raises."""
-        try:
-            import wandb
-        except ImportError as error:
-            raise ConfigError(f"tracker wandb needs wandb: {INSTALL}") from error
+        wandb = library()
         if config.folder is not None:
             Path(config.folder).mkdir(parents=True, exist_ok=True)
         active: Any = None if config.run_id is None else _active(wandb, config.run_id)
@@ -51,10 +48,20 @@ class WandbTracker:
             self._run.finish()
 
 
+def library() -> Any:
+    """The module wandb. Raises `ConfigError` if the extra is missing."""
+    try:
+        import wandb
+    except ImportError as error:
+        raise ConfigError(f"tracker wandb needs wandb: {INSTALL}") from error
+    return wandb
+
+
 def options(config: TrackerConfig) -> dict[str, Any]:
-    """Arguments of `wandb.init` (the shared mode: THUDM/slime slime/observability/wandb_utils.py)."""
+    """Arguments of `wandb.init` (the shared mode: THUDM/slime slime/observability/wandb_utils.py). Offline, wandb's own
+    lines are kept off the terminal."""
     if config.mode == "offline":
-        settings: dict[str, Any] = {"mode": "offline"}
+        settings: dict[str, Any] = {"mode": "offline", "silent": True}
     elif config.run_id is None:
         settings = {"mode": "shared", "x_primary": True}
     else:
