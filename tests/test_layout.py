@@ -79,7 +79,9 @@ ROOMS: Mapping[str, Room] = {
     "view": Room(f"{PURE} config rows", "a stored tree as a picture, or in the words of its source"),
     "testing": Room(f"{GROWING} view", "doubles for users; nothing of the package imports them"),
     "testing.contracts": Room(f"{GROWING} view", "what each kind of plug-in must keep to, as functions"),
-    "cli": Room(f"{GROWING} experiments gateway sharded telemetry train view", "the command line, a thin shell"),
+    "cli": Room(
+        f"{GROWING} experiments gateway service sharded telemetry train view", "the command line, a thin shell"
+    ),
     "": Room(f"{PURE} config moved runner tools version", "the public names, imported when they are first used"),
 }
 

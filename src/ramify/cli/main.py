@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = {
     "search": "answer questions: search for the best answer within a budget",
     "eval": "answer the same problems with several presets and budgets, and grade the answers",
     "rollout": "grow a tree for every problem into a new run folder",
+    "service": "grow batch after batch of rows for a trainer, and go on where the last call stopped",
     "resume": "continue a run that was interrupted or killed",
     "repair": "keep the intact part of a damaged run",
     "show": "sum up a run, list its trees, or draw one",
