@@ -14,6 +14,7 @@ from ramify.core.errors import RamifyError, nearest
 from ramify.version import __version__
 
 COMMANDS: Mapping[str, str] = {
+    "init": "write a small project that runs at once: settings, questions, a tool and a judge",
     "demo": "grow one tree of the built-in model on the screen; --compare: strategies at equal tokens",
     "plan": "grow a small pilot, and advise where to fork and where to prune",
     "compare": "compare presets with chains of equal tokens on the same problems",
