@@ -55,6 +55,12 @@ def process(*arguments: object) -> Iterator["subprocess.Popen[str]"]:
             started.kill()
 
 
+def wait_for_a_batch(started: "subprocess.Popen[str]") -> None:
+    """Return when the first batch is told; a slow machine tells of its progress before."""
+    assert started.stderr is not None
+    assert any(line.startswith("batch 0: ") for line in iter(started.stderr.readline, ""))
+
+
 def service(*arguments: object) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a call that comes to its end."""
     with process(*arguments) as started:
@@ -155,8 +161,7 @@ def test_batches_that_a_trainer_took_away_are_not_made_again(settings: Path, tmp
 def test_a_service_that_is_stopped_goes_on_to_the_same_batches(settings: Path, tmp_path: Path, number: signal.Signals):
     run = tmp_path / "run"
     with process("-c", settings, "--out", run, "--batches", MANY) as started:
-        assert started.stderr is not None
-        assert started.stderr.readline().startswith("batch 0: ")
+        wait_for_a_batch(started)
         started.send_signal(number)
         _, err = started.communicate(timeout=TIMEOUT_S)
     if number == signal.SIGKILL:
@@ -293,8 +298,7 @@ def test_other_settings_are_refused_where_a_service_was_begun(settings: Path, tm
 def test_two_services_do_not_share_a_folder(settings: Path, tmp_path: Path):
     run = tmp_path / "run"
     with process("-c", settings, "--out", run, "--batches", MANY) as started:
-        assert started.stderr is not None
-        assert started.stderr.readline().startswith("batch 0: ")
+        wait_for_a_batch(started)
         code, _, err = service("-c", settings, "--out", run, "--batches", MANY)
         assert started.poll() is None
     assert code == ExitCode.ENVIRONMENT
