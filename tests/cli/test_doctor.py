@@ -17,6 +17,7 @@ OURS = ("dev", "docs")
 """Extras for those who work on ramify itself."""
 BASE = {"python", *machine_checks.BASE}
 PARTS = {"model", "disk", "threads", "sandbox", "vllm", "sglang", "router"}
+TRACKERS = {"tensorboard", "trackio", "wandb"}
 
 
 def test_doctor_says_what_is_there_and_the_line_for_what_is_not(capsys: pytest.CaptureFixture[str]):
@@ -56,8 +57,8 @@ def test_doctor_knows_what_matters_for_every_other_command():
         ("show", set()),
         ("demo", {"model", "disk", "threads"}),
         ("export", {"disk", "parquet"}),
-        ("rollout", PARTS | {"http", "chat", "hf", "search", "math", "mcp", "parquet", "metrics", "ray"}),
-        ("search", PARTS | {"http", "chat", "hf", "search", "math", "mcp", "parquet"}),
+        ("rollout", PARTS | {"http", "chat", "hf", "search", "math", "mcp", "parquet", "metrics", "ray"} | TRACKERS),
+        ("search", PARTS | {"http", "chat", "hf", "search", "math", "mcp", "parquet"} | TRACKERS),
         ("serve", {"vllm", "sglang", "router", "http"}),
     ],
 )

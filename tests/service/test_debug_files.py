@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from tests.rows.batches import batch_of
 from tests.service.services import config, plain, served
+from tests.store.test_store import unprivileged
 
-from ramify.core.errors import ConfigError, ExportError
+from ramify.core.errors import ConfigError, ExportError, StoreError
 from ramify.rows.sample import Sample
 from ramify.rows.slime import samples
 from ramify.service import debug_files
@@ -266,3 +267,15 @@ def test_no_other_pickle_is_named(ending: str) -> None:
     for name in ("load_debug", "save_debug"):
         with pytest.raises(ConfigError, match="no other pickle is read"):
             config(**{f"service__{name}": f"batches/{{rollout_id}}.{ending}"})
+
+
+@pytest.mark.parametrize("folder", ["locked", "locked/below"])
+def test_a_batch_that_the_disk_refuses_is_a_fault_of_the_store(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "locked").mkdir(mode=0o555)
+    path = tmp_path / folder / "0.jsonl"
+    with (
+        unprivileged(tmp_path / "locked" / "0.jsonl"),
+        pytest.raises(StoreError, match=r"batch cannot be saved.*Permission denied") as raised,
+    ):
+        debug_files.save([Sample(tokens=[1, 2], response_length=1)], path, rollout_id=0)
+    assert isinstance(raised.value.__cause__, PermissionError)

@@ -84,8 +84,9 @@ def test_going_back_to_where_it_was_saved_grows_the_same_batches_again(tmp_path:
         await manager.update_weights(2, "two")
         before.append(digest(await manager.generate(2)))
         await manager.save(2)
+        assert manager.saved == {0, 2}
         await manager.load(0)
-        assert manager.version == 1
+        assert (manager.version, manager.saved) == (1, {0})
         with pytest.raises(StoreError, match=r"has no save of rollout 2; the last saves are \[0\]"):
             await manager.load(2)
         after = [digest(await manager.generate(1))]

@@ -45,6 +45,7 @@ TRACKERS: Final = ("tensorboard", "trackio", "wandb")
 RUN: Final = Needs(parts=PARTS, extras=(*INPUTS, *TRACKERS, "metrics", "ray"))
 COMPARISON: Final = Needs(parts=("model", "threads", "sandbox", "engines"), extras=(*INPUTS, "plot"))
 NEEDS: Final[Mapping[str, Needs]] = {
+    "init": Needs(parts=("disk",)),
     "demo": Needs(parts=("model", "disk", "threads")),
     "plan": replace(COMPARISON, extras=INPUTS),
     "compare": COMPARISON,
@@ -52,6 +53,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     "search": replace(RUN, extras=(*INPUTS, *TRACKERS)),
     "eval": replace(COMPARISON, extras=(*COMPARISON.extras, *TRACKERS)),
     "rollout": RUN,
+    "service": RUN,
     "resume": RUN,
     "repair": Needs(parts=("disk",)),
     "show": Needs(),

@@ -15,6 +15,7 @@ from ramify.core.errors import RamifyError, nearest
 from ramify.version import __version__
 
 COMMANDS: Mapping[str, str] = {
+    "init": "write a small project that runs at once: settings, questions, a tool and a judge",
     "demo": "grow one tree of the built-in model on the screen; --compare: strategies at equal tokens",
     "plan": "grow a small pilot, and advise where to fork and where to prune",
     "compare": "compare presets with chains of equal tokens on the same problems",
@@ -22,6 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "search": "answer questions: search for the best answer within a budget",
     "eval": "answer the same problems with several presets and budgets, and grade the answers",
     "rollout": "grow a tree for every problem into a new run folder",
+    "service": "grow batch after batch of rows for a trainer, and go on where the last call stopped",
     "resume": "continue a run that was interrupted or killed",
     "repair": "keep the intact part of a damaged run",
     "show": "sum up a run, list its trees, or draw one",

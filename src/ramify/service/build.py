@@ -38,7 +38,11 @@ def settled(config: RunConfig | None, journal: ServiceJournal) -> RunConfig:
         journal.check_permitted()
         config = recorded
     if config is None:
-        raise ConfigError(f"{journal.path} holds no service; give a configuration to begin one")
+        raise ConfigError(
+            f"{journal.path} holds no service; give a configuration to begin one, on the command line with -c FILE"
+        )
+    if recorded is not None and recorded.service is None:
+        raise ConfigError(f"{journal.path} holds a run that is no service; name a new folder")
     config = replace(config, service=config.service or ServiceConfig())
     if recorded is not None and recorded != config:
         raise ConfigError(

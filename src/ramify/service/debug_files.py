@@ -67,6 +67,10 @@ def save(samples: Sequence[Sample], path: Path, *, rollout_id: int) -> None:
             write_lines(written, path, force=True)
     except OSError as error:
         raise StoreError(f"the batch cannot be saved to {path}: {error.strerror or error}") from error
+    except ExportError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        raise StoreError(f"the batch cannot be saved: {error}; ask for it again when it can") from error.__cause__
 
 
 def load(path: Path) -> list[Sample]:

@@ -146,6 +146,11 @@ class RolloutManager:
             finally:
                 await self._open()
 
+    @property
+    def saved(self) -> frozenset[int]:
+        """The numbers that `load` can go back to."""
+        return frozenset(self._journal.marks)
+
     # -- batches ------------------------------------------------------------------------------------------------------
 
     async def generate(self, rollout_id: int) -> Batch:
