@@ -87,7 +87,7 @@ test-gateway: $(GATEWAY_READY)
 test-engines: $(READY) $(ENGINES_READY)
 	@RAMIFY_ENGINES_PYTHON=$(CURDIR)/$(ENGINES_BIN)/python $(BIN)/python -m pytest -q -m engines
 
-# Each extra in an environment of its own, one after another: 10 minutes, a network, 2 GB of disk.
+# Each extra in an environment of its own, one after another: up to half an hour, a network, 2 GB of disk.
 test-extras: $(READY)
 	@$(BIN)/python -m pytest -q -m extras tests/extras
 

@@ -3,7 +3,7 @@ refused with the line that installs it.
 
 A trial is a script of `trials/`, named after its extra. It runs in an empty folder with nothing installed but
 `ramify[EXTRA]`. In an environment without any extra the same script must end with the refusal. `make test-extras`
-needs a network, a minute for most extras, and 2 GB of disk for the largest; environments are deleted at once.
+needs a network, up to half an hour, and 2 GB of disk for the largest extra; each environment is deleted at once.
 """
 
 import os
