@@ -2,7 +2,7 @@
 # development (no torch), .venv-model (with torch and trackio) for `make model`, `make herds`, `make test-hf` and
 # `make test-originals`, .venv-ray for `make test-ray`, .venv-gateway (other people's clients) for `make test-gateway`,
 # .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
-.PHONY: demo dist docs test test-core test-engines test-faults test-gateway test-hf test-hostile test-originals test-ray bubblewrap lint format types bench model herds value requirements setup clean
+.PHONY: demo dist docs test test-core test-engines test-extras test-faults test-gateway test-hf test-hostile test-originals test-ray bubblewrap lint format types bench model herds value requirements setup clean
 
 PYTHON ?= python3
 DOCS_BIN := .venv-docs/bin
@@ -86,6 +86,10 @@ test-gateway: $(GATEWAY_READY)
 
 test-engines: $(READY) $(ENGINES_READY)
 	@RAMIFY_ENGINES_PYTHON=$(CURDIR)/$(ENGINES_BIN)/python $(BIN)/python -m pytest -q -m engines
+
+# Each extra in an environment of its own, one after another: up to half an hour, a network, 2 GB of disk.
+test-extras: $(READY)
+	@$(BIN)/python -m pytest -q -m extras tests/extras
 
 lint: $(READY)
 	@$(BIN)/ruff check .

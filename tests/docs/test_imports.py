@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from tests.docs.test_examples import PAGES, REPOSITORY, blocks, name_of, table
 
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+NOTEBOOK = REPOSITORY / "examples" / "first_tree.ipynb"
 PUBLIC = {name for names in table("guides/extend.md", "## What you may import") for name in re.split(r", ", names)}
 
 
@@ -47,6 +49,13 @@ def test_a_page_imports_what_is_public(page: Path) -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_an_example_imports_what_is_public(example: Path) -> None:
     assert not faults(example.read_text("utf-8"), example.name)
+
+
+def test_the_notebook_imports_what_is_public() -> None:
+    cells = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert any(map(list, map(imports, sources)))
+    assert not [line for source in sources for line in faults(source, NOTEBOOK.name)]
 
 
 def test_everything_in_the_table_can_be_imported() -> None:

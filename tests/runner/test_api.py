@@ -231,6 +231,14 @@ def test_stopping_a_tree_twice_or_after_its_end_changes_nothing() -> None:
     assert run_virtual(main()) == ["done", "stopped"]
 
 
+def test_rollout_sync_in_a_running_loop_names_rollout() -> None:
+    async def main() -> None:
+        with pytest.raises(ConfigError, match=r"one runs here already; use done = await ramify\.rollout\(…\)"):
+            rollout_sync(preset="chains", prompts=1)
+
+    asyncio.run(main())
+
+
 def test_leaving_the_loop_cancels_the_rest() -> None:
     engine = Scripted(chains(3), delay=Delay(1.0))
 

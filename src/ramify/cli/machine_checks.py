@@ -23,13 +23,11 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "mcp": ("mcp",),
     "parquet": ("pyarrow",),
     "plot": ("matplotlib",),
-    "view": ("starlette", "uvicorn"),
     "metrics": ("opentelemetry_api", "opentelemetry_sdk", "prometheus_client"),
     "ray": ("ray",),
     "tensorboard": ("tensorboardX",),
     "trackio": ("trackio",),
     "wandb": ("wandb",),
-    "train": ("trl",),
 }
 """Extra -> the packages it installs."""
 BASE: Final = ("numpy", "msgspec", "rich", "safetensors")

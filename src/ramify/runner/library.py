@@ -132,7 +132,9 @@ def _object(part: Part | str | None) -> Part | None:
 
 
 def rollout_sync(problems: Sequence[Problem | str] | None = None, **settings: Any) -> Rollout:
-    """`rollout` for code without an event loop."""
+    """`rollout` for code without an event loop. A notebook has one: `await ramify.rollout(…)` there. Raises
+    `ConfigError` also where a loop runs already."""
+    loop.refuse_running("rollout_sync", "done = await ramify.rollout(…)")
     return loop.run(rollout(problems, **settings))
 
 

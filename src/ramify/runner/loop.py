@@ -10,6 +10,8 @@ import gc
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from ramify.core.errors import ConfigError
+
 T = TypeVar("T")
 
 PATIENCE_S = 0.6
@@ -36,6 +38,15 @@ def run(main: Coroutine[Any, Any, T]) -> T:
             return runner.run(main)
     finally:
         _close(runner)
+
+
+def refuse_running(name: str, instead: str) -> None:
+    """Raise `ConfigError` where an event loop runs already, as in a notebook; `instead` is what works there."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ConfigError(f"ramify.{name} runs an event loop of its own, and one runs here already; use {instead}")
 
 
 def each(make: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T]:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Unpack
 
 from ramify.core.command import Grow
-from ramify.core.errors import ConfigError
 from ramify.engines.state_memory import BrokenFunction, ScoredState
 from ramify.runner import loop
 from ramify.runner.events import CommandsAsked, Event, OutcomeTold, StepGrown, TreeOpened
@@ -27,7 +26,7 @@ def search(generate: Functions, **settings: Unpack[SearchSettings]) -> Found:
     Raises `ConfigError` before anything starts, `ContractError` for what a function must not return, and `EngineError`
     if no call gave a state.
     """
-    _refuse_loop("search", "found = await ramify.search_async(…)")
+    loop.refuse_running("search", "found = await ramify.search_async(…)")
     return loop.run(search_async(generate, **settings))
 
 
@@ -42,7 +41,7 @@ async def search_async(generate: Functions, **settings: Unpack[SearchSettings]) 
 def search_steps(generate: Functions, **settings: Unpack[SearchSettings]) -> Iterator[FoundStep]:
     """Search as `search` does, and yield every new state. Between two of them the search stands still, except for calls
     in threads. Leaving the loop ends it, and a search with a folder can be resumed."""
-    _refuse_loop("search_steps", "ramify.search_async(…, observers=[…])")
+    loop.refuse_running("search_steps", "ramify.search_async(…, observers=[…])")
     plan = SearchPlan.of(generate, settings, is_read_along=True)
     return loop.each(lambda: _steps(plan))
 
@@ -110,11 +109,3 @@ def _exits() -> Iterator[None]:
         yield
     except BrokenFunction as error:
         raise error.__cause__ or error from None
-
-
-def _refuse_loop(name: str, instead: str) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise ConfigError(f"ramify.{name} runs an event loop of its own, and one runs here already; use {instead}")
