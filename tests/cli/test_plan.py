@@ -40,6 +40,14 @@ def test_a_plan_is_one_object_of_json(capsys: pytest.CaptureFixture[str]):
     assert plan["cost"]["value"] == pytest.approx(120, rel=0.03)
 
 
+def test_a_fork_that_is_not_certain_enough_is_named(capsys: pytest.CaptureFixture[str]):
+    said = ramify(capsys, "plan", "--task", "hops", "--budget", "decode_tokens=160", "--pilot", "30", "--json")
+    plan = json.loads(said.out)
+    assert [depth["call"] for depth in plan["depths"]][:2] == ["fork", "fork"]
+    assert len(plan["shape"]["children"]) == 1
+    assert any(line.startswith("step 1, 2: a fork is better than none") for line in plan["advice"])
+
+
 def test_the_pilot_of_a_stated_run_takes_a_twentieth_of_its_tokens(capsys: pytest.CaptureFixture[str]):
     budget = ("--budget", "decode_tokens=200", "--prompts", "200")
     plan = json.loads(ramify(capsys, "plan", *budget, "--set", "task.split=heldout", "--json").out)

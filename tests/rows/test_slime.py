@@ -1,6 +1,7 @@
 """Rows as slime's samples, and samples as the training data of its default converter."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.credit.trees import CODEC, bare, end, fork, nested, sampled, step
 from tests.rows.batches import SEEDS, batch_of, chains
 
-from ramify.core.errors import ExportError
+from ramify.core.errors import ConfigError, ExportError
 from ramify.core.segment import Segment, token_array
 from ramify.core.tree import ROOT, Step
 from ramify.credit import group_advantages
@@ -28,6 +29,7 @@ from ramify.rows.slime import (
     write,
     write_train_data,
 )
+from ramify.service import debug_files
 from ramify.service.samples import rewards_differ
 
 
@@ -190,3 +192,17 @@ def test_files_hold_a_sample_or_a_samples_share_a_line(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text("utf-8").splitlines()]
     data = train_data(samples(rows))
     assert {name: [line[name] for line in lines] for name in data} == data
+
+
+def test_a_file_of_torch_is_refused_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ConfigError, match=r"rows\.pt is a file of torch\.save, which needs torch: pip install"):
+        write(rows_of(chains(1.0, 0.0), credit="leaf_loo"), tmp_path / "rows.pt")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.hf
+def test_a_file_of_torch_is_a_debug_file_of_slime(tmp_path: Path) -> None:
+    rows = list(rows_of(chains(1.0, 0.0), credit="leaf_loo"))
+    assert write(rows, tmp_path / "rows.pt") == len(rows)
+    assert debug_files.load(tmp_path / "rows.pt") == samples(rows)

@@ -3,7 +3,8 @@
 Source: THUDM/slime slime/ray/rollout.py `_convert_samples_to_train_data`. Groups are numbered by uid, so trees of
 different sizes need no fixed positions. Only one field carries per-token numbers through slime unchanged: `rewards`. It
 holds each row's per-token advantages, with weights, for a `--custom-advantage-function-path` to read. `raw_reward`
-stays one number per row. On a sample, the advantages are in `train_metadata["advantages"]`. Files are JSON lines.
+stays one number per row. On a sample, the advantages are in `train_metadata["advantages"]`. Files are JSON lines;
+samples may also be a debug file of slime (`slime_files`).
 """
 
 import json
@@ -29,6 +30,7 @@ from ramify.rows.records import about, plain, shortest
 from ramify.rows.row import Row
 from ramify.rows.sample import Sample, SampleStatus
 from ramify.rows.sft import Example
+from ramify.rows.slime_files import write_samples
 from ramify.rows.tensors import CreditBy
 
 Rollouts = Literal["leaf", "tree"]
@@ -159,7 +161,7 @@ def write(
     gold: str | None = None,
     force: bool = False,
 ) -> int:
-    """Write one sample per line.
+    """Write one sample per line; a name that ends in `.pt` gets slime's debug file, which needs torch.
 
     - `reward_key`: part of the reward that is trained, if rewards have parts; None = the reward itself.
     - `gold`: public column of the gold answers; None = rows have none.
@@ -168,7 +170,7 @@ def write(
     made = samples(
         list(rows), rollouts=rollouts, group_by=group_by, credit_by=credit_by, reward_key=reward_key, gold=gold
     )
-    return write_lines((sample.to_dict() for sample in made), path, force=force)
+    return write_samples(made, path, force=force)
 
 
 def write_train_data(

@@ -7,22 +7,18 @@ each. Both hold samples as `rows.sample.Sample.to_dict` writes them.
 """
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
 
 from ramify.core.errors import ConfigError, ExportError, StoreError
 from ramify.rows import slime
-from ramify.rows.files import whole, write_lines
 from ramify.rows.sample import Sample
+from ramify.rows.slime_files import SAMPLES, TORCH, torch_for, write_samples
 
 EVAL = "eval_"
 """Precedes the number in the file name of an evaluation."""
-TORCH: Final = ".pt"
-INSTALL: Final = "pip install 'ramify[hf]'"
-_SAMPLES: Final = "samples"
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -56,15 +52,9 @@ def path_of(template: str, rollout_id: int, *, is_evaluation: bool = False) -> P
 def save(samples: Sequence[Sample], path: Path, *, rollout_id: int) -> None:
     """Write a batch; creates the folder. A batch that was saved there before is replaced, and nothing else is. Raises
     `StoreError` if it cannot be written."""
-    written = [sample.to_dict() for sample in samples]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == TORCH:
-            torch = _torch(path)
-            with whole(path, force=True) as part:
-                torch.save({"rollout_id": rollout_id, _SAMPLES: written}, part)
-        else:
-            write_lines(written, path, force=True)
+        write_samples(samples, path, rollout_id=rollout_id, force=True)
     except OSError as error:
         raise StoreError(f"the batch cannot be saved to {path}: {error.strerror or error}") from error
     except ExportError as error:
@@ -84,25 +74,18 @@ def load(path: Path) -> list[Sample]:
     return found
 
 
-def _torch(path: Path) -> Any:
-    try:
-        return import_module("torch")
-    except ImportError as error:
-        raise ConfigError(f"{path} is a file of torch.save, which needs torch: {INSTALL}") from error
-
-
 def _in_torch_file(path: Path) -> list[Sample]:
-    torch = _torch(path)
+    torch = torch_for(path)
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a foreign reader of foreign bytes: torch raises any error for a torn file
         raise ExportError(f"{path} cannot be read: {str(error).strip() or type(error).__name__}") from error
-    if not isinstance(saved, Mapping) or not isinstance(saved.get(_SAMPLES), list):
+    if not isinstance(saved, Mapping) or not isinstance(saved.get(SAMPLES), list):
         known = sorted(saved) if isinstance(saved, Mapping) else type(saved).__name__
         raise ExportError(
-            f"{path} holds {known!r:.200} and no list {_SAMPLES!r}; slime's --save-debug-rollout-data writes one"
+            f"{path} holds {known!r:.200} and no list {SAMPLES!r}; slime's --save-debug-rollout-data writes one"
         )
-    return [_sample(each, f"{path}: sample {place}") for place, each in enumerate(saved[_SAMPLES])]
+    return [_sample(each, f"{path}: sample {place}") for place, each in enumerate(saved[SAMPLES])]
 
 
 def _sample(saved: Any, what: str) -> Sample:
