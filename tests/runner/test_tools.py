@@ -206,6 +206,14 @@ def test_two_tools_of_a_task_with_one_name_are_refused(tools_file: str) -> None:
         rollout_sync(config=RunConfig(), engine=Scripted(), task=task, strategy=OneChain)
 
 
+def test_a_tool_that_takes_the_tag_of_another_is_told_how_to_replace_it(tools_file: str) -> None:
+    entry = {"calc": {"kind": f"{tools_file}:weather"}}
+    with pytest.raises(
+        ConfigError, match=r"the tag <calc> calls the task's tool 'calculator'; write tools\.use\.calculator"
+    ):
+        rollout_sync(prompts=1, engine="scripted", tools__use=entry)
+
+
 # -- configuration ----------------------------------------------------------------------------------------------------
 
 

@@ -143,10 +143,17 @@ def _decoded(kind: type[T], config: RunConfig) -> T:
 
 
 def with_tags(format: Format, tools: Sequence[Tool]) -> Format:
-    """The format, with a tag added for every tool that has none. The tag is the tool's name."""
+    """The format, with a tag added for every tool that has none. The tag is the tool's name. Raises `ConfigError` if
+    another tool has that tag."""
     if not isinstance(format, TagFormat):
         return format
     others = {tool.name: tool.name for tool in tools if tool.name not in format.tags}
+    for name, tag in format.tags.items():
+        if tag in others:
+            raise ConfigError(
+                f"tools.use.{tag}: the tag <{tag}> calls the task's tool {name!r}; write tools.use.{name} to replace "
+                "it, or give yours another name"
+            )
     return replace(format, tags={**format.tags, **others}) if others else format
 
 
