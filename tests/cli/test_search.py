@@ -300,3 +300,13 @@ def test_an_answer_that_means_nothing_comes_with_a_warning(capsys: pytest.Captur
     assert said.code == 0
     assert "warning: 'Who wrote Faust?'" in said.err
     assert "never seen 'Who', 'wrote', 'Faust'" in said.err
+
+
+def test_a_search_that_a_fault_ended_is_wrong_and_its_fault_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("eval", "--presets", "best_of_n", "--task", "hops", "--problems", 2, "--seeds", 1)
+    said = ramify(capsys, *few, "--budget", "decode_tokens=128", "--json")
+    (line,) = said.json["lines"]
+    assert (line["num_failed"], line["returned"]) == (2, 0.0)
+    assert "say so by strategy.options.oracle = 'declared'" in line["first_fault"]
+    told = ramify(capsys, *few, "--budget", "decode_tokens=128").out
+    assert "best_of_n at 128: 2 of 2 searches failed and count as wrong; the first: ContractError: " in told

@@ -124,10 +124,11 @@ def test_what_is_said_of_a_contender(pool: list[Chain], solved: list[float], num
 
 
 def test_trees_that_faults_ended_are_counted_and_told() -> None:
-    half = [replace(tree(1.0), is_failed=True), tree(0.0)]
+    half = [replace(tree(1.0), fault="EngineError: gone"), tree(0.0)]
     found = line("arm", {"p": half, "q": half}, pool_of(p=EVEN, q=EVEN), seconds=1.0)
     assert (found.num_failed, found.num_trees) == (2, 4)
-    assert any("faults ended 2 of 4 trees" in sentence for sentence in findings([found]))
+    said = "arm: faults ended 2 of 4 trees; what they had grown counts; the first: EngineError: gone"
+    assert said in list(findings([found]))
 
 
 def test_a_problem_whose_chains_all_failed_is_left_out() -> None:

@@ -142,7 +142,8 @@ def findings(lines: "Sequence[CompareLine]") -> Iterator[str]:
         if not each.is_covered:
             yield f"{each.name} samples more tokens than the whole pool of chains, and is compared with the whole pool"
         if each.num_failed:
-            yield f"{each.name}: faults ended {each.num_failed} of {each.num_trees} trees; what they had grown counts"
+            ended = f"faults ended {each.num_failed} of {each.num_trees} trees"
+            yield f"{each.name}: {ended}; what they had grown counts; the first: {each.first_fault}"
     if not all(each.is_metered for each in lines):
         yield "the engine does not count all tokens (no usage), so that many answers count as max_tokens: trust no cost"
     if len(lines) > 1:

@@ -154,8 +154,11 @@ def findings(lines: "Sequence[EvalLine]", *, judge: Sequence[str]) -> Iterator[s
     for each in lines:
         if each.unspent is not None and each.unspent > MUCH_UNSPENT:
             yield f"{each.name} left {each.unspent:.0%} of {each.budget} unspent: its own shape ended it first"
-    if num_failed := sum(each.num_failed for each in lines):
-        yield f"{num_failed} searches failed and count as wrong"
+    for each in lines:
+        if each.num_failed:
+            at = "" if each.budget is None else f" at {each.budget}"
+            of = f"{each.num_failed} of {each.num_problems * each.num_seeds} searches"
+            yield f"{each.name}{at}: {of} failed and count as wrong; the first: {each.first_fault}"
     yield f"right: by the judge {judge[0]!r}, on the returned answer" if judge else "no judge can grade these answers"
 
 

@@ -38,8 +38,8 @@ class TreeFigures:
     """Number of different answers among the leaves."""
     spent: Spend
     is_oracle: bool = False
-    is_failed: bool = False
-    """Whether a fault ended the tree. What it had grown by then counts."""
+    fault: str = ""
+    """The fault that ended the tree; "" = none did. What it had grown by then counts."""
     is_metered: bool = True
     """Whether the engine counted all tokens. If not, `spent` is the most that they can be."""
 
@@ -72,7 +72,7 @@ def figures(closed: TreeClosed, read: ReadAnswer, is_same: IsSame) -> TreeFigure
         answers=float(len({kind for kind in classes if kind >= 0})),
         spent=total,
         is_oracle=any(score.is_oracle for leaf in leaves for score in tree.scores(leaf)),
-        is_failed=not closed.is_whole,
+        fault="" if closed.is_whole else closed.reason,
         is_metered=not any(UNMETERED in tree.notes(node) for node in range(len(tree))),
     )
 
@@ -152,6 +152,8 @@ class CompareLine:
     seconds: float
     is_oracle: bool
     num_failed: int
+    first_fault: str
+    """Why the first of them failed; "" = none did."""
     """Trees that a fault ended."""
     is_metered: bool
 
@@ -194,7 +196,8 @@ def line(
         tool_calls=fmean(tree.spent.tool_calls for tree in every),
         seconds=seconds,
         is_oracle=any(tree.is_oracle for tree in every),
-        num_failed=sum(tree.is_failed for tree in every),
+        num_failed=sum(bool(tree.fault) for tree in every),
+        first_fault=next((tree.fault for tree in every if tree.fault), ""),
         is_metered=all(tree.is_metered for tree in every),
     )
 

@@ -48,7 +48,8 @@ class Graded:
     """Whether the judge that picks among the answers also grades them."""
     is_priced: bool = False
     """Whether engines have prices, so that `spent.dollars` is known."""
-    is_failed: bool = False
+    fault: str = ""
+    """The fault that ended the search; "" = none did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class EvalLine:
     is_steered_by_oracle: bool
     is_picked_by_metric: bool
     num_failed: int
+    first_fault: str
+    """Why the first of them failed; "" = none did."""
     by_problem: Mapping[str, float]
     """Problem -> share of the seeds whose returned answer was right, from which any two lines can be compared."""
 
@@ -112,7 +115,7 @@ async def evaluated(
 async def graded(run: Run, problem: Problem, closed: TreeClosed) -> Graded:
     """Grade one finished tree of `run` by the task's own judge."""
     tree, answers = closed.tree, run.prepared.answering.of(closed.tree)
-    rewards = await _rewards(run, problem, tree, answers)
+    rewards = await _rewards(run, problem, tree, answers) if closed.is_whole else {}
     total = Spend()
     for spend in closed.spent.values():
         total.add(spend)
@@ -126,7 +129,7 @@ async def graded(run: Run, problem: Problem, closed: TreeClosed) -> Graded:
         is_steered_by_oracle=run.prepared.config.strategy.options.get("oracle") == "declared",
         is_picked_by_metric=_is_picked_by_metric(run),
         is_priced=bool(run.prepared.prices),
-        is_failed=not closed.is_whole,
+        fault="" if closed.is_whole else closed.reason,
     )
 
 
@@ -202,7 +205,8 @@ def eval_line(
         else paired_difference(returned, [*_by_problem(first, uids).values()], num_comparisons=num_comparisons),
         is_steered_by_oracle=any(tree.is_steered_by_oracle for tree in every),
         is_picked_by_metric=any(tree.is_picked_by_metric for tree in every),
-        num_failed=sum(tree.is_failed for tree in every),
+        num_failed=sum(bool(tree.fault) for tree in every),
+        first_fault=next((tree.fault for tree in every if tree.fault), ""),
         by_problem=by_problem,
     )
 
