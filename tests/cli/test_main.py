@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.cli.commands import ramify
@@ -98,4 +99,19 @@ sys.meta_path.insert(0, Interrupts())
 sys.exit(main(["rollout", "--dry-run"]))
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout, said.stderr) == (130, "", "error: interrupted\n")
+
+
+def test_ctrl_c_while_a_dataclass_is_made_gives_the_exit_code(tmp_path: Path):
+    """CPython, run by `-m`, ends by the signal if the Ctrl-C fell into an `exec`."""
+    code = """
+import sys
+from ramify.cli import main
+
+main.parsers = lambda arguments: exec("raise KeyboardInterrupt")
+sys.exit(main.main([]))
+"""
+    (tmp_path / "interrupted.py").write_text(code, "utf-8")
+    command = [sys.executable, "-m", "interrupted"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (said.returncode, said.stdout, said.stderr) == (130, "", "error: interrupted\n")

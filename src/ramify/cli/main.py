@@ -46,11 +46,16 @@ ABOUT = "ramify: rollout trees for language-model agents, for training and for a
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. A bad command line exits with 2 by `SystemExit`, as argparse does."""
     try:
-        return _command(sys.argv[1:] if arguments is None else arguments)
+        code = _command(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
         # Ctrl-C while a command is imported: there is no terminal of ours yet.
         sys.stderr.write("error: interrupted\n")
-        return 130
+        code = 130
+    finally:
+        # CPython notes a Ctrl-C that fell into an `exec`, as a dataclass is made by one, and then ends by the signal,
+        # whatever the exit code. The next `exec` of a text deletes the note.
+        exec("")
+    return code
 
 
 def _command(arguments: Sequence[str]) -> int:

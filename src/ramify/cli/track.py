@@ -21,7 +21,6 @@ from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import Tree
 from ramify.rows.sample import Sample, SampleStatus
 from ramify.runner.events import Event, TreeClosed, TreeOpened
-from ramify.service.evaluate import ROLLOUT_STEP, rollout_metrics
 from ramify.store.store import header_and_config
 from ramify.trackers.trackers import Trackers, check_installed, tracker_of
 
@@ -128,6 +127,8 @@ class TreeTracker:
         if not self._is_open:
             self._open()
         if isinstance(event, TreeClosed):
+            from ramify.service.evaluate import ROLLOUT_STEP
+
             metrics = tree_metrics(event.index, event.tree)
             self._trackers.log(metrics, step_key=ROLLOUT_STEP, step=self.first + event.index)
 
@@ -164,6 +165,8 @@ def tree_metrics(index: int, tree: Tree) -> dict[str, float]:
 
     The length of a response is left out if the engine gave text only: nobody knows its tokens.
     """
+    from ramify.service.evaluate import rollout_metrics
+
     metrics = rollout_metrics([_sample(index, tree, leaf) for leaf in tree.leaves()])
     return {name: value for name, value in metrics.items() if tree.codec.is_exact or not name.startswith(LENGTHS)}
 
