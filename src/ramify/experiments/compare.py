@@ -152,9 +152,9 @@ class CompareLine:
     seconds: float
     is_oracle: bool
     num_failed: int
-    first_fault: str
-    """Why the first of them failed; "" = none did."""
     """Trees that a fault ended."""
+    first_fault: str
+    """The fault of the first of them; "" = there is none."""
     is_metered: bool
 
     def as_dict(self) -> Mapping[str, object]:

@@ -84,8 +84,9 @@ class EvalLine:
     is_steered_by_oracle: bool
     is_picked_by_metric: bool
     num_failed: int
+    """Searches that a fault ended."""
     first_fault: str
-    """Why the first of them failed; "" = none did."""
+    """The fault of the first of them; "" = there is none."""
     by_problem: Mapping[str, float]
     """Problem -> share of the seeds whose returned answer was right, from which any two lines can be compared."""
 
