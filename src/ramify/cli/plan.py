@@ -147,20 +147,16 @@ def advice(made: "Plan") -> Iterator[str]:
     if made.pruning is not None:
         yield _on_pruning(made.pruning, made.aim)
     yield _stability(made)
-    if uncertain := _forks_left_out(made):
-        yield uncertain
+    yield from _forks_left_out(made)
     yield f"{_shape_in_words(made)}: {_gain_in_words(made.gain, made.aim)}"
 
 
-def _forks_left_out(made: "Plan") -> str:
-    """Why it advises no fork although some depth says so; '' = it forks, or none does."""
+def _forks_left_out(made: "Plan") -> Iterator[str]:
+    """Why it advises no fork although some depth says so."""
     depths = [str(depth.steps) for depth in made.depths if depth.call == "fork"]
-    if made.shape.is_forked or not depths:
-        return ""
-    return (
-        f"step {', '.join(depths)}: a fork is better than none, but by how much is not certain enough to advise it; "
-        "a larger --pilot narrows the interval"
-    )
+    if depths and not made.shape.is_forked:
+        what = f"step {', '.join(depths)}: a fork is better than none"
+        yield f"{what}, but by how much is not certain enough to advise it; a larger --pilot narrows the interval"
 
 
 def _stability(made: "Plan") -> str:
