@@ -6,9 +6,9 @@ and the verdict only counts it. Without COMMAND everything is checked.
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from rich.text import Text
 
@@ -37,7 +37,7 @@ class Needs:
     """Whether it does not start without an engine's package."""
 
 
-PARTS: Final[tuple[Part, ...]] = ("model", "disk", "threads", "sandbox", "engines")
+PARTS: Final[tuple[Part, ...]] = get_args(Part)
 EVERYTHING: Final = Needs(parts=PARTS, extras=tuple(EXTRAS))
 INPUTS: Final = ("http", "chat", "hf", "search", "math", "mcp", "parquet")
 """Extras of engines, tools, judges and data."""
@@ -111,18 +111,15 @@ def findings(needs: Needs, python: str) -> Iterator[Finding]:
     yield from base
     if any(each.mark == "fault" for each in base):
         return
+    look: Mapping[Part, Callable[[], Iterator[Finding]]] = {
+        "model": checks.model,
+        "disk": checks.disk,
+        "threads": checks.threads,
+        "sandbox": checks.sandbox,
+        "engines": lambda: _engines(python, is_needed=needs.needs_engine),
+    }
     for part in needs.parts:
-        match part:
-            case "model":
-                yield from checks.model()
-            case "disk":
-                yield from checks.disk()
-            case "threads":
-                yield from checks.threads()
-            case "sandbox":
-                yield from checks.sandbox()
-            case "engines":
-                yield from _engines(python, is_needed=needs.needs_engine)
+        yield from look[part]()
     yield from checks.extras((*needs.needed_extras, *needs.extras), needed=needs.needed_extras)
 
 

@@ -1,10 +1,11 @@
 """Help texts: a flag that has a default names it, and flags of one purpose form a group with a name."""
 
 import argparse
+from typing import Final
 
-WHAT = "what to run"
-ENGINE = "engine"
-OUTPUT = "output"
+WHAT: Final = "what to run"
+ENGINE: Final = "engine"
+OUTPUT: Final = "output"
 
 
 class HelpWithDefaults(argparse.HelpFormatter):
