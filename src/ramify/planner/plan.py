@@ -104,8 +104,7 @@ class Plan:
     """Whether the paths of one problem differ in their return."""
     cost_a_path: float
     cost: Interval
-    """Mean cost of a problem's tree of this shape. The interval is over problems; trees of the pilot are its only
-    source."""
+    """Mean cost of a problem's tree of this shape, over the pilot's problems, in the pilot's prices."""
     budget: float
     """What a problem's tree may cost on average."""
 
@@ -140,6 +139,8 @@ class _Outlook:
 
     pilot: Pilot
     found: Levels
+    truncated: Levels
+    """Of paths that end where the rule fires; `found` where there is no rule."""
     budget: float
     aim: Aim
     whole: Sequence[Successes]
@@ -153,10 +154,9 @@ class _Outlook:
     ) -> "_Outlook":
         picks = resampled(len(pilot.trees), rng, num_resamples=num_resamples)
         found = levels(pilot, picks).settled()
-        whole = successes(found) if aim == "coverage" else ()
-        is_pruned = aim == "coverage" and pilot.has_rule
-        pruned = successes(levels(pilot.truncated(), picks).settled()) if is_pruned else whole
-        return cls(pilot, found, budget, aim, whole, pruned)
+        truncated = levels(pilot.truncated(), picks).settled() if pilot.has_rule else found
+        whole, pruned = (successes(found), successes(truncated)) if aim == "coverage" else ((), ())
+        return cls(pilot, found, truncated, budget, aim, whole, pruned)
 
     def advice(self) -> tuple[tuple[Depth, ...], Pruning | None, Shape]:
         depths = self.depths()
@@ -231,9 +231,7 @@ class _Outlook:
     def _costs(self, keep: float | None) -> Array:
         """(R, L) cost of a path that continues after the rule fires with probability `keep`."""
         whole = self.found.cost
-        return (
-            whole if keep is None else keep * whole + (1 - keep) * levels(self.pilot.truncated(), self.found.picks).cost
-        )
+        return whole if keep is None else keep * whole + (1 - keep) * self.truncated.cost
 
     def cost(self, shape: Shape) -> Interval:
         """Mean cost of one problem's tree."""
