@@ -28,14 +28,14 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Final
 from urllib.error import URLError
 
-from gateway import ANSWER_S, SERVER, Served, process, row
+from gateway import ANSWER_S, Served, both, row
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 RUNS: Final = 5
@@ -177,14 +177,9 @@ def its_hub(environment: Path, direct: str) -> Iterator[tuple[str, int]]:
 @contextmanager
 def gateways(environments: dict[str, Path], answer_s: float, folder: Path) -> Iterator[dict[str, Served]]:
     """Both gateways in front of one endpoint."""
-    ours = str(environments["ramify[http]"] / "bin" / "ramify")
-    with ExitStack() as stack:
-        direct, _ = stack.enter_context(process(sys.executable, "-c", SERVER, str(answer_s)))
-        flags = ["--engine", "openai", "--model", "m", "--base-url", direct, "--preset", "self_consistency"]
-        out = ["--out", str(folder / f"runs-{answer_s:g}"), "--max-in-flight", "1024", "-q"]
-        first = stack.enter_context(process(ours, "gateway", *flags, *out))
-        second = stack.enter_context(its_hub(environments["its_hub[iaas]"], direct))
-        yield {"ramify": Served(direct, *first), "its_hub": Served(direct, *second)}
+    ours = [str(environments["ramify[http]"] / "bin" / "ramify")]
+    with both(answer_s, folder, ramify=ours) as first, its_hub(environments["its_hub[iaas]"], first.direct) as second:
+        yield {"ramify": first, "its_hub": Served(first.direct, *second)}
 
 
 def compare_gateways(environments: dict[str, Path], folder: Path, *, num_requests: int, num_rounds: int) -> None:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ import aiohttp
 
 IN_FLIGHT: Final = (1, 64, 256)
 ANSWER_S: Final = (0.0, 0.2)
+RAMIFY: Final = (sys.executable, "-m", "ramify.cli.main")
 BODY: Final = json.dumps({"model": "m", "messages": [{"role": "user", "content": "What is 6 times 7?"}]}).encode()
 HEADERS: Final = {"Content-Type": "application/json"}
 SERVER: Final = """
@@ -135,12 +136,12 @@ def row(served: Served, *, in_flight: int, num_requests: int, num_rounds: int) -
 
 
 @contextmanager
-def both(answer_s: float, folder: Path) -> Iterator[Served]:
-    """An endpoint, and a gateway in front of it."""
+def both(answer_s: float, folder: Path, *, ramify: Sequence[str] = RAMIFY) -> Iterator[Served]:
+    """An endpoint, and a gateway in front of it, by the command `ramify`. Runs go into a new folder in `folder`."""
     with process(sys.executable, "-c", SERVER, str(answer_s)) as (direct, _):
         flags = ["--engine", "openai", "--model", "m", "--base-url", direct, "--preset", "self_consistency"]
-        out = ["--out", str(folder / "runs"), "--max-in-flight", "1024", "-q"]
-        with process(sys.executable, "-m", "ramify.cli.main", "gateway", *flags, *out) as (gateway, pid):
+        out = ["--out", str(folder / f"runs-{answer_s:g}"), "--max-in-flight", "1024", "-q"]
+        with process(*ramify, "gateway", *flags, *out) as (gateway, pid):
             yield Served(direct, gateway, pid)
 
 
