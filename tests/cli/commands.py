@@ -1,5 +1,9 @@
-"""Runs the command line in this process, on the scripted engine."""
+"""Runs the command line, in this process or in one of its own."""
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,3 +35,14 @@ def ramify(capsys: pytest.CaptureFixture[str], *arguments: object) -> Said:
     code = main([str(argument) for argument in arguments])
     captured = capsys.readouterr()
     return Said(code, captured.out, captured.err)
+
+
+@contextmanager
+def process(*arguments: object) -> Iterator["subprocess.Popen[str]"]:
+    """A command in a process of its own, which is killed at the end."""
+    command = [sys.executable, "-W", "error", "-m", "ramify.cli.main", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        try:
+            yield started
+        finally:
+            started.kill()

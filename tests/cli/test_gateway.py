@@ -5,31 +5,18 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.commands import ramify
+from tests.cli.commands import process, ramify
 from tests.engines.endpoint import Endpoint, said
 from tests.engines.fault_server import FaultServer, Hang, until
 
 QUESTION = {"model": "best_of_n", "messages": [{"role": "user", "content": "make 24 from 4 6 8 2"}], "seed": 3}
-
-
-@contextmanager
-def process(*arguments: object) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-W", "error", "-m", "ramify.cli.main", "gateway", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
-        try:
-            yield started
-        finally:
-            started.kill()
 
 
 def told_url(started: "subprocess.Popen[str]") -> str:
@@ -48,7 +35,7 @@ def ask(url: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_where_it_is_makes_24_and_stops_when_it_is_told(tmp_path: Path, number: signal.Signals) -> None:
-    with process("--preset", "best_of_n", "--out", tmp_path / "runs") as gateway:
+    with process("gateway", "--preset", "best_of_n", "--out", tmp_path / "runs") as gateway:
         url = told_url(gateway)
         answer = ask(url, QUESTION)
         gateway.send_signal(number)
@@ -66,7 +53,7 @@ def test_it_says_where_it_is_makes_24_and_stops_when_it_is_told(tmp_path: Path, 
 def test_the_trees_of_a_killed_gateway_are_shown_and_never_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with process("--preset", "best_of_n", "--out", tmp_path / "runs") as gateway:
+    with process("gateway", "--preset", "best_of_n", "--out", tmp_path / "runs") as gateway:
         answer = ask(told_url(gateway), QUESTION)
         gateway.kill()
         gateway.wait(30)
@@ -83,7 +70,7 @@ def test_the_trees_of_a_killed_gateway_are_shown_and_never_resumed(
 def test_with_json_it_says_what_it_serves_in_one_object(tmp_path: Path) -> None:
     with Endpoint(lambda body: said("42")) as endpoint:
         flags = ("--engine", "openai", "--model", "m", "--base-url", endpoint.url, "--out", tmp_path / "runs")
-        with process(*flags, "--json", "-q") as gateway:
+        with process("gateway", *flags, "--json", "-q") as gateway:
             assert gateway.stdout is not None
             told = json.loads(gateway.stdout.readline())
             answer = ask(told["url"], {**QUESTION, "model": "self_consistency"})
@@ -100,7 +87,7 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: p
     (tmp_path / "keys").write_text(f"{key}\n")
     monkeypatch.setenv("RAMIFY_GATEWAY_KEYS", other)
     for flags, good, bad in ((("--keys", tmp_path / "keys"), key, other), ((), other, key)):
-        with process("--preset", "best_of_n", "--out", tmp_path / f"runs-{good}", *flags) as gateway:
+        with process("gateway", "--preset", "best_of_n", "--out", tmp_path / f"runs-{good}", *flags) as gateway:
             url = told_url(gateway)
             assert ask(url, QUESTION, Authorization=f"Bearer {good}")["usage"]["completion_tokens"]
             with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -114,7 +101,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     hangs = lambda received: Hang() if received.method == "POST" else None  # noqa: E731
     async with FaultServer(answer, hangs) as server:
         flags = ("--engine", "openai", "--model", "m", "--base-url", server.url, "--out", tmp_path / "runs")
-        with process(*flags, "--preset", "self_consistency") as gateway:
+        with process("gateway", *flags, "--preset", "self_consistency") as gateway:
             url = await asyncio.to_thread(told_url, gateway)
             asking = asyncio.create_task(asyncio.to_thread(ask, url, {**QUESTION, "model": "m"}))
             await until(lambda: server.num_active == 1)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cli import commands
 from tests.cli.commands import ramify
 
 from ramify.tools.passages import Passage
@@ -27,10 +28,8 @@ def index(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def process(index: Path) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-W", "error", "-m", "ramify.cli.main", "retriever", "serve", str(index), "--topk", "1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        yield process
-        process.kill()
+    with commands.process("retriever", "serve", index, "--topk", 1) as started:
+        yield started
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -3,14 +3,11 @@
 import json
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.commands import ramify
+from tests.cli.commands import process, ramify
 
 from ramify.cli.exit_codes import ExitCode
 from ramify.rows.sample import Sample
@@ -45,16 +42,6 @@ def settings(tmp_path: Path) -> Path:
     return path
 
 
-@contextmanager
-def process(*arguments: object) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-W", "error", "-m", "ramify.cli.main", "service", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
-        try:
-            yield started
-        finally:
-            started.kill()
-
-
 def wait_for_a_batch(started: "subprocess.Popen[str]") -> None:
     """Return when the first batch is told; a slow machine tells of its progress before."""
     assert started.stderr is not None
@@ -63,7 +50,7 @@ def wait_for_a_batch(started: "subprocess.Popen[str]") -> None:
 
 def service(*arguments: object) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a call that comes to its end."""
-    with process(*arguments) as started:
+    with process("service", *arguments) as started:
         out, err = started.communicate(timeout=TIMEOUT_S)
     return started.returncode, out, err
 
@@ -160,7 +147,7 @@ def test_batches_that_a_trainer_took_away_are_not_made_again(settings: Path, tmp
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_service_that_is_stopped_goes_on_to_the_same_batches(settings: Path, tmp_path: Path, number: signal.Signals):
     run = tmp_path / "run"
-    with process("-c", settings, "--out", run, "--batches", MANY) as started:
+    with process("service", "-c", settings, "--out", run, "--batches", MANY) as started:
         wait_for_a_batch(started)
         started.send_signal(number)
         _, err = started.communicate(timeout=TIMEOUT_S)
@@ -297,7 +284,7 @@ def test_other_settings_are_refused_where_a_service_was_begun(settings: Path, tm
 
 def test_two_services_do_not_share_a_folder(settings: Path, tmp_path: Path):
     run = tmp_path / "run"
-    with process("-c", settings, "--out", run, "--batches", MANY) as started:
+    with process("service", "-c", settings, "--out", run, "--batches", MANY) as started:
         wait_for_a_batch(started)
         code, _, err = service("-c", settings, "--out", run, "--batches", MANY)
         assert started.poll() is None
