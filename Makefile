@@ -1,8 +1,8 @@
 # Every target sets up what it needs, once, into this folder: .venv-demo (what users get) for `make demo`, .venv for
-# development (no torch), .venv-model (with torch and trackio) for `make model`, `make herds`, `make test-hf` and
-# `make test-originals`, .venv-ray for `make test-ray`, .venv-gateway (other people's clients) for `make test-gateway`,
+# development (no torch; `make test-web` adds Playwright), .venv-model (with torch and trackio) for `make model`,
+# `make herds`, `make test-hf` and `make test-originals`, .venv-ray for `make test-ray`, .venv-gateway (other people's clients) for `make test-gateway`,
 # .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
-.PHONY: demo dist docs test test-core test-engines test-extras test-faults test-gateway test-hf test-hostile test-originals test-ray bubblewrap lint format types bench model herds value requirements setup clean
+.PHONY: demo dist docs test test-core test-engines test-extras test-faults test-gateway test-hf test-hostile test-originals test-ray test-web bubblewrap chromium lint format types bench model herds value requirements setup clean
 
 PYTHON ?= python3
 DOCS_BIN := .venv-docs/bin
@@ -18,6 +18,7 @@ RAY_BIN := .venv-ray/bin
 RAY_READY := .venv-ray/.ready
 GATEWAY_BIN := .venv-gateway/bin
 GATEWAY_READY := .venv-gateway/.ready
+WEB_READY := $(VENV)/.web-ready
 ENGINES_BIN := .venv-engines/bin
 ENGINES_READY := .venv-engines/.ready
 MODEL_OUT ?= build/model
@@ -84,6 +85,10 @@ test-gateway: $(GATEWAY_READY)
 	@$(GATEWAY_BIN)/python -m pytest -q -m gateway -W ignore::ResourceWarning \
 		-W ignore::pytest.PytestUnraisableExceptionWarning tests/gateway_clients
 
+# The viewer in a real browser, which is Debian's; RAMIFY_CHROMIUM names another one.
+test-web: $(WEB_READY) chromium
+	@$(BIN)/python -m pytest -q -m web tests/web
+
 test-engines: $(READY) $(ENGINES_READY)
 	@RAMIFY_ENGINES_PYTHON=$(CURDIR)/$(ENGINES_BIN)/python $(BIN)/python -m pytest -q -m engines
 
@@ -124,6 +129,11 @@ bubblewrap:
 	@command -v bwrap > /dev/null || { echo "installing bubblewrap ..." >&2; $(APT) install -y bubblewrap > /dev/null \
 		|| { $(APT) update > /dev/null && $(APT) install -y bubblewrap > /dev/null; }; }
 
+chromium:
+	@test -n "$(RAMIFY_CHROMIUM)" || command -v chromium > /dev/null || { echo "installing chromium ..." >&2; \
+		$(APT) install -y --no-install-recommends chromium > /dev/null || { $(APT) update > /dev/null \
+		&& $(APT) install -y --no-install-recommends chromium > /dev/null; }; }
+
 clean:
 	rm -rf $(VENV) .venv-demo .venv-docs .venv-model .venv-ray .venv-gateway .venv-engines build dist
 
@@ -141,6 +151,10 @@ $(MODEL_READY): pyproject.toml constraints.txt
 
 $(RAY_READY): pyproject.toml constraints.txt
 	$(call environment,.venv-ray,ray$(comma)dev)
+
+$(WEB_READY): $(READY)
+	@$(BIN)/$(PIP) install -c constraints.txt playwright
+	@touch $@
 
 $(GATEWAY_READY): pyproject.toml constraints-gateway.txt
 	@echo "setting up .venv-gateway ..." >&2

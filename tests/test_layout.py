@@ -76,13 +76,14 @@ ROOMS: Mapping[str, Room] = {
     "integrations.slime": Room(f"{GROWING} service", "what slime loads by dotted path"),
     "train": Room(f"{PURE} engines rows", "gradients of rows, to measure their noise"),
     "gateway": Room(GROWING, "searches as models over HTTP, one tree a request"),
-    "view": Room(f"{PURE} config rows", "a stored tree as a picture, or in the words of its source"),
+    "view": Room(f"{GROWING} experiments", "runs and trees as pictures, tables and documents of a page"),
+    "view.readers": Room("core formats", "files of other projects as trees; nothing in them is run"),
     "testing": Room(f"{GROWING} view", "doubles for users; nothing of the package imports them"),
     "testing.contracts": Room(f"{GROWING} view", "what each kind of plug-in must keep to, as functions"),
     "cli": Room(
         f"{GROWING} experiments gateway service sharded telemetry trackers train view", "the command line, a thin shell"
     ),
-    "": Room(f"{PURE} config moved runner tools version", "the public names, imported when they are first used"),
+    "": Room(f"{PURE} config moved runner tools version view", "the public names, imported when they are first used"),
 }
 
 

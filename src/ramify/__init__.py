@@ -5,8 +5,9 @@ Every public name is here. Each is imported when it is first used, so that `impo
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ramify.core.notebook import draw_by
 from ramify.moved import MovedModules
 from ramify.version import __version__
 
@@ -160,6 +161,15 @@ _MODULES = {
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
 sys.meta_path.append(MovedModules())
+
+
+def _frame_of(value: Any) -> str:
+    from ramify.view.notebook import frame_of
+
+    return frame_of(value)
+
+
+draw_by(_frame_of)
 
 
 def __getattr__(name: str) -> object:

@@ -6,12 +6,13 @@ from rich.console import Console
 
 from ramify.cli.draw import tree_view
 from ramify.cli.terminal import shortened, visible
-from ramify.cli.tree_columns import COLUMNS, sorted_rows, tree_table, tree_values
+from ramify.cli.tree_columns import sorted_rows, tree_table
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Fork, Grow, Score
 from ramify.core.problem import Problem
 from ramify.core.segment import Segment, ToolCall, Usage
 from ramify.core.tree import ROOT, Step, Tree
+from ramify.view.tree_values import COLUMNS, tree_values
 
 CODEC = ByteCodec()
 HOSTILE = "\x1b[31m[bold]\u202e\x00\x9b2J\n</calc>"

@@ -73,7 +73,7 @@ def test_a_run_is_one_json_object_and_a_folder(tmp_path: Path, capsys: pytest.Ca
     assert set(FIELDS) <= set(said.json)
     assert (said.json["trees"], said.json["leaves"]) == (3, 15)
     assert from_toml((out / "config.toml").read_text()).preset == "offline"
-    assert f"ramify show {out}" in said.err
+    assert f"ramify view {out}" in said.err
 
 
 @pytest.mark.covers("S0.9")

@@ -102,7 +102,7 @@ def test_each_batch_is_a_file_and_a_line(settings: Path, tmp_path: Path):
         assert line.endswith(" s")
     assert out.startswith(f"2 batches: {sum(map(len, saved.values()))} rows of 4 groups, ")
     assert "trees: growing 0, checking 0, ready 0, handed 4" in out
-    assert f"ramify show {tmp_path / 'run'}" in err
+    assert f"ramify view {tmp_path / 'run'}" in err
 
 
 def test_the_json_has_the_figures_of_each_batch(settings: Path, tmp_path: Path):

@@ -25,6 +25,7 @@ WHEEL_RULES = (
     r"ramify/presets/[a-z_0-9]+\.toml",
     rf"ramify/data/(builtin|herds|value)/({MODEL_FILE}|model\.safetensors|report\.md)",
     r"ramify/data/project/(ramify\.toml|task\.py\.txt|questions\.jsonl)",
+    r"ramify/view/static/[a-z_]+\.(js|css|html)",
     r"ramify-[0-9.]+\.dist-info/(METADATA|RECORD|WHEEL|entry_points\.txt|licenses/LICENSE)",
 )
 """What a file of the wheel may be."""

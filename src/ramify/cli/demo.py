@@ -1,7 +1,7 @@
 """`ramify demo`: one tree of the built-in model grows on the screen, and what its branches earned is said in words.
 
-The tree is the same on every machine. Its run folder is an ordinary one, with a picture of the tree. `--compare` asks
-whether trees pay (`demo_compare.py`).
+The tree is the same on every machine. Its run folder is an ordinary one, with a picture of the tree, and a page to open
+in a browser. `--compare` asks whether trees pay (`demo_compare.py`).
 """
 
 import argparse
@@ -36,7 +36,7 @@ INTRODUCTION = (
     "The calculator answers `result : numbers left`.",
 )
 CHOSEN = f"Seed {SEED} was chosen, because a fork made a difference. The last command shows what forks do on average."
-PICTURE = "tree.svg"
+PICTURE, WEB_PAGE = "tree.svg", "tree.html"
 STEP_S = 0.2
 """Time between two steps on the screen."""
 SHOWN_S = 4.0
@@ -79,7 +79,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 def _one_tree(options: argparse.Namespace, out: Path, terminal: Terminal) -> ExitCode:
     from ramify.cli.exit_codes import code_of_report
     from ramify.cli.plain_tree import plain_tree
-    from ramify.cli.show import write_picture
+    from ramify.cli.show import write_page, write_picture
     from ramify.config.configure import resolve
 
     config = resolve(preset=PRESET, overrides=[*SETTINGS, *options.set]).config
@@ -89,11 +89,15 @@ def _one_tree(options: argparse.Namespace, out: Path, terminal: Terminal) -> Exi
     report, tree = _grown(config, out, terminal, is_live=_is_watched(terminal) and not options.json)
     picture = out / PICTURE
     write_picture(tree, picture)
+    page = out / WEB_PAGE
+    write_page(out, page)
     if options.json:
-        terminal.result(SCHEMA, {"run": str(out), "picture": str(picture), **_values(config, tree, report)})
+        terminal.result(
+            SCHEMA, {"run": str(out), "picture": str(picture), "page": str(page), **_values(config, tree, report)}
+        )
     else:
         terminal.out.print(plain_tree(tree))
-        terminal.lines(["", *findings(tree, report), *([CHOSEN] if is_own else []), "", *_next(out, picture)])
+        terminal.lines(["", *findings(tree, report), *([CHOSEN] if is_own else []), "", *_next(out, picture, page)])
     return code_of_report(report)
 
 
@@ -198,14 +202,19 @@ def _values(config: "RunConfig", tree: "Tree", report: "RunReport") -> Mapping[s
     }
 
 
-def _next(out: Path, picture: Path) -> list[str]:
+def _next(out: Path, picture: Path, page: Path) -> list[str]:
     commands = {
         f"ramify show {out} 0": "the same tree as sampled, with entropies and stop words",
         f"ramify export {out} --to jsonl --out rows.jsonl": "its rows for a trainer",
         "ramify demo --compare": "do trees pay? strategies at equal tokens",
     }
     width = max(map(len, commands))
-    return [f"picture: {picture}", "next:", *(f"  {line:{width}}  # {about}" for line, about in commands.items())]
+    return [
+        f"picture: {picture}",
+        f"page: {page} (open it in a browser)",
+        "next:",
+        *(f"  {line:{width}}  # {about}" for line, about in commands.items()),
+    ]
 
 
 @contextmanager

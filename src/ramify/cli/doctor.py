@@ -57,6 +57,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     "resume": RUN,
     "repair": Needs(parts=("disk",)),
     "show": Needs(),
+    "view": Needs(needed_extras=("view",)),
     "export": Needs(parts=("disk",), extras=("parquet",)),
     "index": Needs(parts=("disk",), extras=("search", "parquet")),
     "retriever": Needs(extras=("search",), needed_extras=("http",)),

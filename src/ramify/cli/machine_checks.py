@@ -16,6 +16,7 @@ from ramify.engines.shipped import MODELS
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "http": ("aiohttp", "tokenizers"),
+    "view": ("aiohttp",),
     "chat": ("jinja2",),
     "hf": ("jinja2", "torch", "transformers"),
     "search": ("tantivy",),

@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "resume": "continue a run that was interrupted or killed",
     "repair": "keep the intact part of a damaged run",
     "show": "sum up a run, list its trees, or draw one",
+    "view": "look at runs in a browser while they grow, or write them as one HTML file",
     "export": "write a run's rows for a trainer",
     "index": "build a search index from a corpus",
     "retriever": "serve a search index over HTTP, by Search-R1's protocol",

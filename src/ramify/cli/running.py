@@ -169,4 +169,4 @@ def _say_next(report: RunReport, out: Path, terminal: Terminal) -> None:
     if report.failed_trees:
         terminal.say(f"{report.failed_trees} trees are unfinished; `ramify show {out}` says which")
     terminal.say(f"run: {out}")
-    terminal.say(f"look: ramify show {out} 0 | rows: ramify export {out} --to jsonl --out rows.jsonl")
+    terminal.say(f"look: ramify view {out} | rows: ramify export {out} --to jsonl --out rows.jsonl")

@@ -86,7 +86,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         terminal.result(SCHEMA, {"run": str(out), **data, "answers": answers, **report.as_dict()})
     else:
         terminal.lines(lines(found, report))
-    terminal.say(f"run: {out} | trees: ramify show {out} 0")
+    terminal.say(f"run: {out} | trees: ramify view {out}")
     return code
 
 

@@ -213,4 +213,4 @@ def _tell(options: argparse.Namespace, report: ServiceReport, terminal: Terminal
             f"trees: {', '.join(f'{name} {number}' for name, number in report.counts.items()) or 'none'}",
         ]
     )
-    terminal.say(f"rows: {visible(str(Path(made[-1].file).parent))} | trees: ramify show {visible(str(options.out))}")
+    terminal.say(f"rows: {visible(str(Path(made[-1].file).parent))} | trees: ramify view {visible(str(options.out))}")

@@ -13,10 +13,11 @@ from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ramify.cli.where import Condition, Values
+    from ramify.cli.where import Condition
     from ramify.core.tree import Tree
     from ramify.runner.report import RunReport
     from ramify.runner.saved import Saved
+    from ramify.view.tree_values import Values
 
 SCHEMA: Final = "ramify.show/1"
 TREE_SCHEMA: Final = "ramify.tree/1"
@@ -43,8 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--limit", type=int, metavar="N", help=f"number of trees in the table (default: {LIMIT}; with --json: all)"
     )
+    output = flag_group(parser, OUTPUT)
     picture = "write the drawing of TREE as a picture to a new file"
-    flag_group(parser, OUTPUT).add_argument("--svg", type=Path, metavar="FILE", help=picture)
+    output.add_argument("--svg", type=Path, metavar="FILE", help=picture)
+    page = "write TREE as a page for a browser to a new file; `ramify view RUN --html FILE` writes the whole run"
+    output.add_argument("--html", type=Path, metavar="FILE", help=page)
     add_json_flag(parser)
 
 
@@ -100,17 +104,18 @@ class _Asked:
 
 def _asked(options: argparse.Namespace) -> _Asked:
     """What the flags ask for. Raises `ConfigError` before the run is read."""
-    from ramify.cli.tree_columns import COLUMNS
     from ramify.cli.where import condition, known_column
+    from ramify.view.tree_values import COLUMNS
 
     if options.limit is not None and options.limit < 1:
         raise ConfigError(f"--limit {options.limit}: at least 1 is needed")
-    if options.svg is not None and options.tree is None:
-        raise ConfigError(
-            f"--svg {str(options.svg)!r}: a picture is of one tree; name it: ramify show RUN TREE --svg FILE"
-        )
-    if options.svg is not None and options.json:
-        raise ConfigError(f"--svg {str(options.svg)!r}: a picture is no JSON; leave out --svg or --json")
+    for flag, file in (("--svg", options.svg), ("--html", options.html)):
+        if file is not None and options.tree is None:
+            raise ConfigError(
+                f"{flag} {str(file)!r}: a picture is of one tree; name it: ramify show RUN TREE {flag} FILE"
+            )
+        if file is not None and options.json:
+            raise ConfigError(f"{flag} {str(file)!r}: a picture is no JSON; leave out {flag} or --json")
     given = [f"--{name}" for name in ("where", "sort", "limit") if vars(options)[name] is not None]
     if options.tree is not None and given:
         raise ConfigError(f"{given[0]}: it is about the table of all trees; leave it out, or the number {options.tree}")
@@ -131,7 +136,12 @@ def _show_tree(saved: "Saved", options: argparse.Namespace, terminal: Terminal) 
     if options.svg is not None:
         write_picture(tree, options.svg)
         terminal.say(f"wrote {options.svg}")
-    elif options.json:
+    if options.html is not None:
+        write_page(options.run, options.html, tree=options.tree)
+        terminal.say(f"wrote {options.html}")
+    if options.svg is not None or options.html is not None:
+        return
+    if options.json:
         from ramify.view import valued
 
         about = {"run": str(options.run), "tree": options.tree, "uid": tree.problem.uid}
@@ -143,9 +153,9 @@ def _show_tree(saved: "Saved", options: argparse.Namespace, terminal: Terminal) 
 
 def _read(saved: "Saved") -> "tuple[list[Values], RunReport]":
     """A row for each finished tree, and the totals. One tree is in memory at a time."""
-    from ramify.cli.tree_columns import tree_values
     from ramify.runner.events import TreeClosed
     from ramify.runner.report import RunReport
+    from ramify.view.tree_values import tree_values
 
     rows: list[Values] = []
     report = RunReport()
@@ -156,11 +166,18 @@ def _read(saved: "Saved") -> "tuple[list[Values], RunReport]":
 
 
 def _heading(saved: "Saved") -> list[str]:
-    config = saved.config
-    engine = config.engine.name if config.engine.model is None else f"{config.engine.name} {config.engine.model}"
-    preset = "" if config.preset is None else f"preset {config.preset}, "
-    about = f"{preset}strategy {config.strategy.name}, task {config.task.name}, engine {engine}, seed {config.seed}"
-    return [visible(f"{saved.path}: {about}")]
+    from ramify.view.opened_run import run_title
+
+    return [visible(f"{saved.path}: {run_title(saved.config)}")]
+
+
+def write_page(run: Path, path: Path, *, tree: int | None = None) -> None:
+    """Write a run, or one tree of it, as the new file `path` for a browser. Raises `ConfigError` if it cannot be
+    made."""
+    from ramify.view.documents import Documents
+    from ramify.view.html_file import write_html
+
+    write_html(Documents.open([run]), path, trees=None if tree is None else [tree])
 
 
 def write_picture(tree: "Tree", path: Path) -> None:

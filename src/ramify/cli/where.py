@@ -1,7 +1,8 @@
 """Where: a condition over the columns of a table, such as `reward<0.3 and tool=="python"`.
 
 It is parsed by `ast` and never run as Python: comparisons of columns and literals, `and`, `or`, `not` and parentheses.
-Everything else is refused. A column without a value (None) fulfils no comparison but `== None` and `!= …`.
+Everything else is refused. A column of several words equals a text if the text is one of them. A column without a value
+(None) fulfils no comparison but `== None` and `!= …`.
 """
 
 import ast
@@ -12,12 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from ramify.core.errors import ConfigError, nearest
-
-Kind = Literal["number", "text", "words"]
-"""What a column holds. `words`: several texts; `==` and `!=` ask whether one of them is the text."""
-Value = float | str | tuple[str, ...] | None
-Values = Mapping[str, Value]
-"""A row: column -> its value."""
+from ramify.view.tree_values import Kind, Values
 
 MAX_LENGTH: Final = 500
 EXAMPLE: Final = 'reward<0.3 and tool=="python"'

@@ -25,6 +25,7 @@ from ramify.core.command import EDGES, ROLES, Candidate, Command, Edge, Fork, Fo
 from ramify.core.cut import settled
 from ramify.core.errors import ContractError
 from ramify.core.ledger import Spend
+from ramify.core.notebook import html_of
 from ramify.core.problem import Problem
 from ramify.core.seeds import child_seed, judge_seed
 from ramify.core.segment import Floats_T, Segment
@@ -143,6 +144,9 @@ class Tree:
     def __repr__(self) -> str:
         return f"Tree({self.problem.uid!r}, {len(self)} nodes)"
 
+    def _repr_html_(self) -> str | None:
+        return html_of(self)
+
     def parent(self, node: int) -> int | None:
         parent = self._parent[self._known(node)]
         return None if parent == NONE else parent
@@ -250,7 +254,7 @@ class Tree:
 
     def num_billed(self, node: int) -> int:
         """Number of tokens that engines billed for `node`: on engines of messages, only they know it."""
-        return sum(segment.usage.num_billed for segment in self.segments(node))
+        return sum(self._segments.usage(i).num_billed for i in self._segment_range(node))
 
     def sampled_logprobs(self, node: int) -> Floats_T | None:
         """(num_sampled,) logprobs of the sampled tokens of `node`, in order; None = a segment has none."""
@@ -280,6 +284,11 @@ class Tree:
         if column is None or node >= len(column) or column[node] != column[node]:
             return None
         return column[node]
+
+    @property
+    def measure_names(self) -> list[str]:
+        """Names of the values that some step has as a whole."""
+        return sorted(self._measures)
 
     def scores(self, node: int) -> tuple[Score, ...]:
         return self._scores.get(node, ())

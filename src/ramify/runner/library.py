@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from ramify.config.run_config import RunConfig
 from ramify.core.engine import Engine
 from ramify.core.errors import ConfigError
+from ramify.core.notebook import html_of
 from ramify.core.problem import Problem
 from ramify.core.strategy import Strategy
 from ramify.core.task import Task
@@ -50,6 +51,9 @@ class Rollout:
     """How the strategy forks finished paths; None = it has no rule that balanced shares can be made of."""
     problems: Sequence[Problem] = field(default=(), repr=False)
     """The problems with their secrets, which the trees do not hold."""
+
+    def _repr_html_(self) -> str | None:
+        return html_of(self)
 
     def rows(self, *, per_tree: int | None = None, gold: str | None = None) -> list[Row]:
         """One row for each kept leaf, by the configured credit; each sampled token counts once. With `per_tree`,

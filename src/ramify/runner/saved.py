@@ -15,6 +15,7 @@ from ramify.config.run_config import RunConfig
 from ramify.core.codec import Codec
 from ramify.core.errors import ExportError, StoreError
 from ramify.core.growth import GrowthRules
+from ramify.core.notebook import html_of
 from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
 from ramify.rows.gold import with_gold
@@ -100,6 +101,9 @@ class Saved:
             run.post_hoc,
             is_trusted=True,
         )
+
+    def _repr_html_(self) -> str | None:
+        return html_of(self)
 
     def refuse_unread_text(self, what: str) -> None:
         """Raise `ExportError` if the text of the trees cannot be read. `what` needs it."""

@@ -21,7 +21,11 @@ from ramify.store.records import FORMAT, ClosedRecord, Header, Record, Sealed, T
 FRAME_BYTES = 64
 """Most bytes that a frame adds to a record's own JSON."""
 
-_PREFIX = re.compile(rb'\{"n":(\d+),(?:"after":(\d+),)?')
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises on bytes that are not the JSON that was wanted."""
+
+_PREFIX = re.compile(rb'\{"n":(\d{1,18}),(?:"after":(\d{1,18}),)?')
+_KIND = re.compile(rb'\{"record":"(\w{1,32})"(?:,"tree":(\d{1,18})[,}])?')
 _START = re.compile(rb'[0-9a-f]{8} \{"n":')
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Record)
@@ -71,6 +75,16 @@ def parse(raw: bytes) -> JournalLine | None:
     return JournalLine(int(prefix[1]), None if after is None else int(after), b"{" + data[prefix.end() :])
 
 
+def kind_of(body: bytes) -> tuple[str, int | None]:
+    """What a line's content is, by its first bytes: the record's name on disk, and its tree. Nothing else of it is
+    checked. The name is empty if no record begins so; the tree is None if the record does not begin with one."""
+    match = _KIND.match(body)
+    if match is None:
+        return "", None
+    kind, tree = match.groups()
+    return kind.decode(), None if tree is None else int(tree)
+
+
 def sound_end(raw: bytes) -> bytes:
     """The valid line at the end of a damaged `raw`, where the line break before it was lost; empty if there is none."""
     ends = (raw[match.start() :] for match in _START.finditer(raw, 1))
@@ -100,7 +114,7 @@ def decode(body: bytes) -> Record:
     """The inverse of `encode`. Raises `StoreError` on bytes that are no record of this format."""
     try:
         return _DECODER.decode(body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise StoreError(f"no record of format {FORMAT}: {error}") from error
 
 
@@ -108,7 +122,7 @@ def check_version(raw: bytes) -> None:
     """Raise `StoreError` if `raw` is a valid header line of another format version."""
     try:
         version = msgspec.json.decode(_checked_json(raw), type=_Version)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return
     if version.format != FORMAT:
         raise StoreError(

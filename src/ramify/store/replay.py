@@ -35,6 +35,8 @@ class Replayed:
     """Its flights are the commands without an outcome, with the steps they had grown."""
     events: list[Recorded] = field(default_factory=list)
     """What the strategy asked and was told, in order. From it, a fresh driver reaches the same state."""
+    sizes: list[int] = field(default_factory=list[int])
+    """Number of nodes behind each of the events."""
     steps: dict[int, list[Step]] = field(default_factory=dict)
     """Every step by its command. Emptied when the tree closes, because nobody continues a closed tree."""
     shut: ClosedRecord | None = None
@@ -80,7 +82,7 @@ class Replayed:
         commands = commands_of(record)
         for command in commands:
             self.growth.ask(command)
-        self.events.append(Asked(record.first_id, commands))
+        self._happened(Asked(record.first_id, commands))
 
     def _grow(self, record: GrownRecord) -> None:
         self._expect(f"step of command {record.command_id}", record.number, self._num_steps(record.command_id))
@@ -93,7 +95,7 @@ class Replayed:
         self._expect(f"number of steps of command {record.command_id}", record.num_steps, num_steps)
         ending = ending_of(record)
         self.growth.end(record.command_id, ending)
-        self.events.append(Ended(record.command_id, ending))
+        self._happened(Ended(record.command_id, ending))
 
     def _close(self, record: ClosedRecord) -> None:
         if record.reason == "done":
@@ -104,6 +106,10 @@ class Replayed:
         self.tree.is_broken = record.reason != "done"
         self.tree.candidates = candidates_of(record)
         self.tree.trim()
+
+    def _happened(self, event: Recorded) -> None:
+        self.events.append(event)
+        self.sizes.append(len(self.tree))
 
     def _num_steps(self, command_id: int) -> int:
         """Number of steps that a command in flight has grown so far."""

@@ -5,20 +5,16 @@ Only the frame of a line is checked. The rest is checked where the records are r
 
 import fcntl
 import os
-import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Final
 
-from ramify.store.framing import JournalLine, decode, parse
+from ramify.store.framing import JournalLine, decode, kind_of, parse
 from ramify.store.journal import LOCK, Reader, TornTail, file_paths, open_file, raw_lines, store_errors
 from ramify.store.layout import JOURNAL, RunPart, parts
 from ramify.store.records import TreeRecord
-
-_TREE: Final = re.compile(rb'\{"record":"(\w+)","tree":(\d+)')
 
 
 @dataclass(slots=True)
@@ -43,19 +39,19 @@ def survey(path: Path) -> Survey:
         folder = part.path / JOURNAL
         for line in _lines(folder):
             if line is None:
-                found.torn += [] if _is_written(folder) else _torn(folder, path)
+                found.torn += [] if is_written(folder) else _torn(folder, path)
                 break
-            kind = _TREE.match(line.body)
-            found.num_opened += kind is not None and kind[1] == b"opened"
-            found.num_closed += kind is not None and kind[1] == b"closed"
+            kind, tree = kind_of(line.body)
+            found.num_opened += kind == "opened" and tree is not None
+            found.num_closed += kind == "closed" and tree is not None
     return found
 
 
 def closed_trees(part: RunPart) -> list[int]:
     """The numbers of the trees that a journal says are closed, in order."""
     lines = takewhile(lambda line: line is not None, _lines(part.path / JOURNAL))
-    kinds = (_TREE.match(line.body) for line in lines if line is not None)
-    return sorted(int(kind[2]) for kind in kinds if kind is not None and kind[1] == b"closed")
+    kinds = (kind_of(line.body) for line in lines if line is not None)
+    return sorted(tree for kind, tree in kinds if kind == "closed" and tree is not None)
 
 
 def _torn(folder: Path, run: Path) -> list[TornTail]:
@@ -71,8 +67,7 @@ def records_of(part: RunPart, tree: int) -> Iterator[TreeRecord]:
     for line in _lines(part.path / JOURNAL):
         if line is None:
             return
-        kind = _TREE.match(line.body)
-        if kind is not None and int(kind[2]) == tree:
+        if kind_of(line.body)[1] == tree:
             record = decode(line.body)
             if isinstance(record, TreeRecord):
                 yield record
@@ -85,7 +80,7 @@ def _lines(folder: Path) -> Iterator[JournalLine | None]:
             yield from map(parse, islice(raw_lines(file), int(number == 0), None))
 
 
-def _is_written(folder: Path) -> bool:
+def is_written(folder: Path) -> bool:
     """Whether a process writes the journal of `folder` now."""
     try:
         descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

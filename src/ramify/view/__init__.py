@@ -1,6 +1,7 @@
-"""View: shows a tree as a picture or in the terms of the method that grew it, by pure functions of a stored tree.
+"""View: shows runs in a browser, and trees as pictures or in the terms of the method that grew them.
 
-It may import every room except `cli`, and needs only `core` and `strategies`. Read `valued.py` first.
+Nothing of a run is executed. It may import the rooms that grow and store runs, and `experiments`. Read `documents.py`
+for the page, whose modules are in `static`, and `valued.py` for trees in the terms of a method.
 """
 
 from ramify.view.mctsr import MCTSrNode, MCTSrTrace, mctsr, mctsr_nodes, mctsr_trace

@@ -1,0 +1,184 @@
+// Path view: the way to one node as the model saw it: prompts, turns, tool calls, and what judges said of each step.
+
+import { button, element, oneLine, put, spelt } from "./dom.js";
+import { figure, seconds } from "./numbers.js";
+import { rangeOf, shownSegment, tokenElements, tokenLegend, valueNames } from "./tokens.js";
+import { childrenOf, pathTo } from "./tree_model.js";
+
+const FOLDED = new Map();
+/** What the reader folded or opened stays so: key of a block, or "all calls" -> is it open. */
+
+/** Show the path to `node` in `host`. `tree` is an open tree (`tree_view`). */
+export async function showPath(host, tree, node, app) {
+  const { model, document: known } = tree;
+  const path = pathTo(model, node);
+  const parts = await Promise.all(path.map((each) => tree.segmentsOf(each)));
+  const row = known.rows.find((each) => each.leaf === node) ?? null;
+  const steps = path.map((each, place) => ({
+    node: each,
+    segments: parts[place].segments.map((stored) =>
+      shownSegment(stored, each, parts[place].vocabulary, trainingValues(known, row, each)),
+    ),
+  }));
+  const segments = steps.flatMap((step) => step.segments);
+  const names = valueNames(segments);
+  const name = names.includes(app.tokenValue) ? app.tokenValue : "";
+  const range = name ? rangeOf(segments, name) : null;
+  put(host, pathHead(tree, node, row, names, name, range, app), steps.map((step) => stepElement(tree, step, name, range, app)));
+  host.querySelector(".step.selected")?.scrollIntoView({ block: "nearest" });
+}
+
+function trainingValues(known, row, node) {
+  const place = row ? row.nodes.indexOf(node) : -1;
+  if (place >= 0) {
+    const [weight, advantage] = [row.weights[place], row.advantages[place]];
+    return { advantage, weight, coefficient: (weight * advantage) / row.normaliser };
+  }
+  if (!known.rows.length) return {};
+  return { advantage: known.nodes.advantage[node], weight: known.nodes.weight[node] };
+}
+
+function pathHead(tree, node, row, names, name, range, app) {
+  const choose = element(
+    "select",
+    { "aria-label": "colour tokens by", onchange: (event) => app.colourTokens(event.target.value) },
+    ["", ...names].map((each) => element("option", { value: each, ".selected": each === name }, each || "no colour")),
+  );
+  const stale = row ? [`row: reward ${figure(row.reward)}, ${row.credit}, normaliser ${figure(row.normaliser)}`] : [];
+  const inexact = row?.reasons.length ? [`the gradient is not exact: ${row.reasons.join("; ")}`] : [];
+  return element(
+    "div",
+    { class: "path-head" },
+    element("label", {}, "tokens by ", choose),
+    tokenLegend(name, range),
+    button(areCallsOpen() ? "fold all tool calls" : "open all tool calls", () => {
+      FOLDED.clear();
+      FOLDED.set("all calls", !areCallsOpen());
+      app.refresh();
+    }),
+    element("p", { class: "muted" }, spelt([...stale, ...inexact].join(" · "))),
+  );
+}
+
+function areCallsOpen() {
+  return FOLDED.get("all calls") ?? false;
+}
+
+function stepElement(tree, step, name, range, app) {
+  const { model, document: known } = tree;
+  const { node } = step;
+  const isSelected = node === app.state.node;
+  return element(
+    "section",
+    { class: `step${isSelected ? " selected" : ""}`, "data-node": node, "aria-label": `node ${node}` },
+    branchPoint(tree, node, app),
+    element(
+      "h3",
+      {},
+      button(`node ${node}`, () => app.go({ node }), { class: "link" }),
+      element("span", { class: "muted" }, ` ${known.roles[known.nodes.role[node]]}`, actionOf(known, node), versionOf(known, node)),
+    ),
+    step.segments.map((segment, place) => segmentElement(segment, place, name, range, app)),
+    judgements(known, node),
+    model.parent[node] >= 0 || known.nodes.stop[node] >= 0 ? ending(known, node) : null,
+  );
+}
+
+function actionOf(known, node) {
+  const action = known.actions[known.nodes.action[node]];
+  return action === "policy" ? "" : ` · ${action}`;
+}
+
+function versionOf(known, node) {
+  const version = known.nodes.version[node];
+  return version === null ? "" : ` · policy version ${version}`;
+}
+
+function branchPoint(tree, node, app) {
+  const { model, document: known } = tree;
+  const siblings = childrenOf(model, model.parent[node]);
+  if (model.parent[node] < 0 || siblings.length < 2) return null;
+  const place = siblings.indexOf(node);
+  const fork = known.forks[known.nodes.fork[node]];
+  const step = (by) => () => app.go({ node: siblings[(place + by + siblings.length) % siblings.length] });
+  return element(
+    "div",
+    { class: "branch-point" },
+    button("‹", step(-1), { "aria-label": "previous sibling" }),
+    element("span", {}, `branch ${place + 1} of ${siblings.length} at node ${model.parent[node]}`),
+    fork ? element("span", { class: "muted" }, spelt(` · rule ${fork.rule}${fork.is_post_hoc ? ", after the continuation was sampled" : ""}`)) : null,
+    button("›", step(1), { "aria-label": "next sibling" }),
+  );
+}
+
+function segmentElement(segment, place, name, range, app) {
+  const { stored } = segment;
+  if (stored.tool_call) return callElement(segment, place, app);
+  const said = { prompt: "prompt", sampled: "model", given: "given", written: "written" }[stored.origin];
+  return element(
+    "div",
+    { class: `segment ${stored.origin}` },
+    element("span", { class: "origin" }, said, ` · ${segment.ids.length} tokens`, finishOf(stored)),
+    element("div", { class: "text" }, tokenElements(segment, name, range, app)),
+  );
+}
+
+function finishOf(stored) {
+  if (!stored.finish) return null;
+  const matched = stored.finish.matched ? ` at ${oneLine(stored.finish.matched, 40)}` : "";
+  return ` · ${stored.finish.kind}${matched}`;
+}
+
+/** A tool call, folded until the reader opens it. */
+function callElement(segment, place, app) {
+  const call = segment.stored.tool_call;
+  const key = `${app.state.run}.${app.state.tree}.${segment.node}.${place}`;
+  const took = call.duration_s === undefined ? "" : ` · ${seconds(call.duration_s)}`;
+  const status = call.status ?? "ok";
+  return element(
+    "details",
+    { class: `segment call ${status}`, open: FOLDED.get(key) ?? areCallsOpen(), ontoggle: (event) => FOLDED.set(key, event.currentTarget.open) },
+    element(
+      "summary",
+      {},
+      element("strong", {}, spelt(call.tool || "no tool")),
+      spelt(` ${oneLine(call.arguments)} `),
+      element("span", { class: "status" }, status),
+      element("span", { class: "muted" }, `${took}${call.num_retries ? ` · ${call.num_retries} retries` : ""} → ${oneLine(call.result ?? "", 60)}`),
+    ),
+    element("div", { class: "label" }, "arguments"),
+    element("div", { class: "text" }, spelt(call.arguments)),
+    element("div", { class: "label" }, "result"),
+    element("div", { class: "text" }, spelt(call.result ?? "")),
+    element("div", { class: "label" }, `as the model saw it, ${segment.ids.length} tokens`),
+    element("div", { class: "text" }, tokenElements(segment, "", null, app)),
+  );
+}
+
+function judgements(known, node) {
+  const scores = known.scores[node] ?? [];
+  if (!scores.length) return null;
+  return element(
+    "ul",
+    { class: "scores" },
+    scores.map((score) =>
+      element(
+        "li",
+        {},
+        spelt(`${score.judge}: `),
+        element("strong", {}, score.value === null ? "no score" : figure(score.value)),
+        score.parts?.length ? spelt(` (${score.parts.map(([part, value]) => `${part} ${figure(value)}`).join(", ")})`) : null,
+        score.is_oracle ? element("span", { class: "badge" }, "saw the answer") : null,
+        score.is_of_step ? element("span", { class: "badge" }, "for a prune rule") : null,
+        score.attempt ? ` · attempt ${score.attempt}` : null,
+      ),
+    ),
+  );
+}
+
+function ending(known, node) {
+  const stop = known.stops[known.nodes.stop[node]];
+  if (!stop) return null;
+  const closed = known.notes[node]?.closed;
+  return element("p", { class: "ending" }, element("strong", {}, stop), ` ${known.stop_meanings[stop] ?? ""}`, closed ? spelt(`: ${closed}`) : null);
+}

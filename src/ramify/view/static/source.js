@@ -1,0 +1,127 @@
+// Source: where the page reads its documents: out of the file that it is in, or from the server that sent it.
+
+/**
+ * @typedef {object} Source
+ * @property {boolean} isLive
+ * @property {(name: string) => Promise<any>} get
+ * @property {(run: number, text: string, onHit: (hit: object) => void, signal: AbortSignal) => Promise<string>} search
+ * @property {(onChange: (change: object) => void, onState: (isConnected: boolean) => void) => void} follow
+ */
+
+/** @returns {Source} */
+export function openSource() {
+  const blocks = new Map(
+    [...document.querySelectorAll("script[data-document]")].map((block) => [block.getAttribute("data-document"), block]),
+  );
+  return blocks.size ? fileSource(blocks) : serverSource();
+}
+
+function fileSource(blocks) {
+  async function get(name) {
+    const block = blocks.get(name);
+    if (!block) throw new Error(`this file holds no document ${name}`);
+    const bytes = Uint8Array.from(atob(block.textContent.trim()), (character) => character.charCodeAt(0));
+    const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(unpacked).json();
+  }
+  async function search(run, text, onHit, signal) {
+    const matches = matcher(text);
+    const trees = [...blocks.keys()].filter((name) => name.match(`^run/${run}/tree/\\d+$`));
+    for (const name of trees) {
+      const tree = await get(name);
+      for (let chunk = 0; chunk < tree.chunks.length; chunk += 1) {
+        if (signal.aborted) return "";
+        if (!blocks.has(`${name}/tokens/${chunk}`)) continue;
+        const tokens = tokenTexts(await get(`${name}/tokens/${chunk}`));
+        tokens.forEach((said, place) => {
+          const found = matches(said);
+          if (found) onHit({ tree: tree.tree, node: tokens.first + place, excerpt: found });
+        });
+      }
+    }
+    return "";
+  }
+  return { isLive: false, get, search, follow() {} };
+}
+
+function serverSource() {
+  const root = new URL("documents/", location.href);
+  async function get(name) {
+    const answer = await fetch(new URL(name, root));
+    if (!answer.ok) throw new Error((await answer.json()).error ?? answer.statusText);
+    return answer.json();
+  }
+  async function search(run, text, onHit, signal) {
+    const answer = await fetch(new URL(`../search?run=${run}&text=${encodeURIComponent(text)}`, root), { signal });
+    const found = await answer.json();
+    if (!answer.ok) throw new Error(found.error);
+    found.hits.forEach(onHit);
+    return found.note;
+  }
+  function follow(onChange, onState) {
+    const events = new EventSource(new URL("../changes", root));
+    events.onmessage = (event) => onChange(JSON.parse(event.data));
+    events.onopen = () => onState(true);
+    events.onerror = () => onState(false);
+  }
+  return { isLive: true, get, search, follow };
+}
+
+/** A function that says where a text fits: an excerpt, or null. `/…/` is a regular expression, all else plain words. */
+export function matcher(text) {
+  const pattern = text.match(/^\/(.+)\/$/s);
+  const wanted = pattern ? new RegExp(pattern[1], "iu") : null;
+  return (said) => {
+    const at = wanted ? said.search(wanted) : said.toLowerCase().indexOf(text.toLowerCase());
+    return at < 0 ? null : said.slice(Math.max(0, at - 40), at + 80);
+  };
+}
+
+/** The text of each node of a token document. */
+export function tokenTexts(tokens) {
+  const texts = tokens.nodes.map((node) => {
+    const vocabulary = spellings(tokens.vocabularies[node.codec]);
+    return node.segments.map((segment) => textOf(idsOf(segment), vocabulary)).join("");
+  });
+  return Object.assign(texts, { first: tokens.first });
+}
+
+/** Id -> the bytes of the token. */
+export function spellings(vocabulary) {
+  const encoder = new TextEncoder();
+  return new Map(vocabulary.map(([id, text, hex]) => [id, text === null ? bytesOfHex(hex) : encoder.encode(text)]));
+}
+
+export function idsOf(segment) {
+  return new Int32Array(bufferOf(segment.ids));
+}
+
+/** The values of a packed float32 array; null = not computed. */
+export function floatsOf(packed) {
+  return packed === undefined || packed === null ? null : new Float32Array(bufferOf(packed));
+}
+
+function bufferOf(packed) {
+  return Uint8Array.from(atob(packed), (character) => character.charCodeAt(0)).buffer;
+}
+
+function bytesOfHex(hex) {
+  return Uint8Array.from(hex.match(/../g) ?? [], (pair) => parseInt(pair, 16));
+}
+
+/** The text of ids. Characters may be spread over several tokens. */
+export function textOf(ids, vocabulary) {
+  const decoder = new TextDecoder();
+  let text = "";
+  for (const id of ids) text += decoder.decode(vocabulary.get(id), { stream: true });
+  return text + decoder.decode();
+}
+
+/** The text of each id. A character that several tokens spell stands at the last of them. */
+export function tokensOf(ids, vocabulary) {
+  const decoder = new TextDecoder();
+  const texts = Array.from(ids, (id) => decoder.decode(vocabulary.get(id), { stream: true }));
+  const rest = decoder.decode();
+  if (rest && texts.length) texts[texts.length - 1] += rest;
+  return texts;
+}

@@ -1,0 +1,31 @@
+"""Runs to look at, and one browser for all tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.web.browser import chromium, ramify
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs: `rollout` has 12 trees of countdown, `chains` the same problems, `search` one tree of MCTS."""
+    root = tmp_path_factory.mktemp("runs")
+    for name, preset in (("rollout", "offline"), ("chains", "chains")):
+        ramify("rollout", "--preset", preset, "--prompts", "12", "--seed", "1", "--out", str(root / name))
+    ramify("search", "make 24 from 4 6 8 2", "--preset", "mcts", "--seed", "1", "--out", str(root / "search"))
+    return root
+
+
+@pytest.fixture(scope="session")
+def page_file(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All runs as one page."""
+    path = tmp_path_factory.mktemp("page") / "runs.html"
+    ramify("view", str(runs), "--html", str(path))
+    return path
