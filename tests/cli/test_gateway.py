@@ -44,10 +44,33 @@ def test_it_says_where_it_is_makes_24_and_stops_when_it_is_told(tmp_path: Path, 
     assert gateway.returncode == 0
     assert told.splitlines() == [
         "models: builtin, best_of_n",
-        f"trees: {tmp_path / 'runs'}; Ctrl-C stops",
+        f"trees: ramify view {tmp_path / 'runs'}; Ctrl-C stops",
         "stopping after the requests in flight",
     ]
     assert answer["ramify"]["run"] == str(tmp_path / "runs" / "best_of_n")
+
+
+def test_the_header_of_an_answer_links_its_tree(tmp_path: Path) -> None:
+    with process("gateway", "--preset", "best_of_n", "--view", "--out", tmp_path / "runs") as gateway:
+        url = told_url(gateway)
+        body = json.dumps(QUESTION).encode()
+        request = urllib.request.Request(f"{url}/chat/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            link = response.headers["x-ramify-view"]
+        page, _, fragment = link.partition("#")
+        assert fragment == "v=tree&r=1&t=0"
+        with urllib.request.urlopen(f"{page}documents/run/1/tree/0", timeout=60) as document:
+            assert json.load(document)["question"] == "make 24 from 4 6 8 2"
+        gateway.send_signal(signal.SIGINT)
+        _, told = gateway.communicate(timeout=30)
+    assert f"trees: {page}; Ctrl-C stops" in told.splitlines()
+
+
+def test_a_link_to_all_trees_is_for_no_gateway_with_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "keys").write_text("a-key-of-some-length-1234567890\n", "utf-8")
+    said = ramify(capsys, "gateway", "--view", "--keys", tmp_path / "keys", "--out", tmp_path / "runs")
+    assert said.code == 2
+    assert "--view: its link shows the trees of all clients" in said.err
 
 
 def test_the_trees_of_a_killed_gateway_are_shown_and_never_resumed(

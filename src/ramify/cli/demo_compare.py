@@ -217,6 +217,6 @@ def _next(out: Path) -> list[str]:
     return [
         f"run folders: {out}/{{{','.join(each.name for each in CONTENDERS)}}}",
         "next:",
-        f"  ramify show {out / 'offline'} 0",
+        f"  ramify view {out}  # all four in a browser, side by side",
         "  ramify plan --task herds --budget decode_tokens=224 --aim coverage  # a task where forks pay",
     ]

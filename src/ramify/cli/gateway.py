@@ -5,8 +5,9 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from ramify.cli.exit_codes import ExitCode, code_of_error, words_of
 from ramify.cli.help_text import WHAT, flag_group
 from ramify.cli.options import add_budget_flag, add_engine_flags, add_json_flag, add_out_flag, budgets, resolved_preset
 from ramify.cli.terminal import Terminal, visible
+from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from ramify.config.configure import Resolved
@@ -52,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     serving.add_argument("--max-tokens", type=int, metavar="N", help="most tokens that a request's tree may sample")
     serving.add_argument("--tokens-a-day", type=int, metavar="N", help="most tokens sampled for a client in a day")
+    serving.add_argument(
+        "--view", action="store_true", help="serve the viewer too, and link the tree of each answer (x-ramify-view)"
+    )
     add_out_flag(parser, runs="the runs")
     add_json_flag(parser)
 
@@ -70,10 +75,14 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         clients=ClientLimits(max_in_flight=options.max_in_flight, max_tokens_a_day=options.tokens_a_day),
         requests=RequestLimits(max_answer_tokens=options.max_answer_tokens, max_tokens=options.max_tokens),
     )
+    if options.view and config.keys:
+        raise ConfigError(
+            "--view: its link shows the trees of all clients; leave out --view or the keys, and use `ramify view`"
+        )
     offers = offers_of(_resolve(options), options.preset)
     path = options.out or next(path for path in (RUNS / f"gateway-{n}" for n in count(1)) if not path.exists())
     try:
-        return loop.run(_serve(offers, config, path, terminal, is_json=options.json))
+        return loop.run(_serve(offers, config, path, terminal, has_view=options.view, is_json=options.json))
     finally:
         with suppress(OSError):
             path.rmdir()
@@ -92,7 +101,7 @@ def _resolve(options: argparse.Namespace):  # noqa: ANN202 - the type is `offers
 
 
 async def _serve(
-    offers: "Offers", config: "GatewayConfig", path: Path, terminal: Terminal, *, is_json: bool
+    offers: "Offers", config: "GatewayConfig", path: Path, terminal: Terminal, *, has_view: bool, is_json: bool
 ) -> ExitCode:
     """Serve until SIGINT or SIGTERM; a second signal ends the process at once."""
     from ramify.gateway.request_run import RequestRun
@@ -103,8 +112,8 @@ async def _serve(
     async with RequestRun(offers, path) as run:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
-        async with Gateway(run, config) as gateway:
-            _tell(offers, gateway.url, path, terminal, is_json=is_json)
+        async with _viewing(offers, path, is_wanted=has_view) as view, Gateway(run, view.linked(config)) as gateway:
+            _tell(offers, gateway.url, path, terminal, view=view.url, is_json=is_json)
             waits = [asyncio.ensure_future(stopped.wait()), asyncio.ensure_future(run.over.wait())]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for each in waits:
@@ -118,10 +127,44 @@ async def _serve(
     return ExitCode.DONE
 
 
-def _tell(offers: "Offers", url: str, path: Path, terminal: Terminal, *, is_json: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class _TreeView:
+    """The viewer beside a gateway."""
+
+    url: str = ""
+    """Empty = there is none."""
+    folders: tuple[str, ...] = ()
+    """Folders of the offers, by the numbers that the viewer knows them by."""
+
+    def linked(self, config: "GatewayConfig") -> "GatewayConfig":
+        """`config`, with links to the trees."""
+        return replace(config, tree_link=self._link) if self.url else config
+
+    def _link(self, folder: str, tree: int) -> str:
+        return f"{self.url}#v=tree&r={self.folders.index(folder)}&t={tree}"
+
+
+@asynccontextmanager
+async def _viewing(offers: "Offers", path: Path, *, is_wanted: bool) -> "AsyncIterator[_TreeView]":
+    """The viewer of the gateway's trees, if it is wanted."""
+    if not is_wanted:
+        yield _TreeView()
+        return
+    from ramify.view.documents import Documents
+    from ramify.view.followed_run import FollowedRun
+    from ramify.view.server import ViewServer
+
+    folders = tuple(dict.fromkeys(offer.folder for offer in offers))
+    documents = Documents([FollowedRun.open(path / folder, name=folder) for folder in folders])
+    async with ViewServer(documents) as server:
+        yield _TreeView(server.url, folders)
+
+
+def _tell(offers: "Offers", url: str, path: Path, terminal: Terminal, *, view: str, is_json: bool) -> None:
     names = [offer.name for offer in offers]
     if is_json:
         said = {"url": f"{url}/v1", "models": names, "run": str(path), "not_served": dict(offers.not_served)}
+        said |= {"view": view} if view else {}
         terminal.result("ramify.gateway/1", said)
         return
     terminal.lines([f"{url}/v1"])
@@ -129,4 +172,4 @@ def _tell(offers: "Offers", url: str, path: Path, terminal: Terminal, *, is_json
     terminal.say(f"models: {', '.join(names)}")
     if offers.not_served:
         terminal.say(f"not served: {', '.join(offers.not_served)}; a request for one is told why")
-    terminal.say(f"trees: {visible(str(path))}; Ctrl-C stops")
+    terminal.say(f"trees: {view or f'ramify view {visible(str(path))}'}; Ctrl-C stops")

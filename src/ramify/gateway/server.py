@@ -8,7 +8,7 @@ any other address needs keys.
 
 import asyncio
 import ipaddress
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -51,6 +51,9 @@ class GatewayConfig:
     web: WebLimits = field(default_factory=lambda: WebLimits(max_connections=2048))
     progress_s: float = 2.0
     """Time between two comments of a stream. A request that fails before the first gets the status of its error."""
+
+    tree_link: Callable[[str, int], str] | None = None
+    """Folder of an offer, number of a tree -> the address that shows it; for the header `x-ramify-view`."""
 
     def __post_init__(self) -> None:
         if not self.keys and not is_loopback(self.host):
@@ -156,7 +159,7 @@ class Gateway:
                 await asyncio.wait([growing.done])
                 await self._run.recorded(growing)
                 found = _completed(growing, offer, asked)
-                return self._server.said(found.as_dict(), headers=_headers(growing))
+                return self._server.said(found.as_dict(), headers=self._headers(growing))
 
     @asynccontextmanager
     async def _growing(self, offer: Offer, asked: ChatRequest, client: Client) -> AsyncIterator[Growing]:
@@ -177,7 +180,7 @@ class Gateway:
         is written to no more."""
         from aiohttp import web
 
-        response = web.StreamResponse(headers={**STREAM_HEADERS, **_headers(growing)})
+        response = web.StreamResponse(headers={**STREAM_HEADERS, **self._headers(growing)})
         while not (await asyncio.wait({growing.done}, timeout=self._config.progress_s))[0]:
             if not response.prepared:
                 await response.prepare(request)
@@ -191,6 +194,12 @@ class Gateway:
             await response.write(event)
         await response.write_eof()
         return response
+
+    def _headers(self, growing: Growing) -> dict[str, str]:
+        """Where the tree of an answer is."""
+        named = {"x-ramify-run": str(growing.offer.path), "x-ramify-tree": str(growing.index)}
+        link = self._config.tree_link
+        return named if link is None else named | {"x-ramify-view": link(growing.offer.path.name, growing.index)}
 
 
 def is_loopback(host: str) -> bool:
@@ -228,10 +237,6 @@ def _num_sampled(growing: Growing) -> int:
     if growing.done.done() and growing.done.exception() is None:
         return sum(spend.decode for spend in growing.done.result().spent.values())
     return growing.num_tokens
-
-
-def _headers(growing: Growing) -> dict[str, str]:
-    return {"x-ramify-run": str(growing.offer.path), "x-ramify-tree": str(growing.index)}
 
 
 def _listed(offer: Offer) -> dict[str, Any]:

@@ -60,6 +60,8 @@ class Documents:
         self._terms: dict[int, TreeTerms] = {}
         self._states: dict[int, tuple[bool, list[str], list[str]]] = {}
         """What the last look found of each run besides its trees."""
+        self._noticed: dict[int, set[int]] = {}
+        """Changes that were found between two looks, because somebody asked for a tree that was not known yet."""
 
     @classmethod
     def open(cls, paths: Iterable[Path]) -> "Documents":
@@ -117,7 +119,7 @@ class Documents:
     def look(self) -> Iterator[tuple[int, set[int]]]:
         """Take in what is new. Yields runs that changed, with the numbers of the trees that did."""
         for number, run in enumerate(self.runs):
-            changed = run.look()
+            changed = run.look() | self._noticed.pop(number, set())
             state = (run.is_growing, list(run.faults), list(run.gaps))
             if changed or state != self._states.get(number):
                 self._states[number] = state
@@ -137,6 +139,8 @@ class Documents:
 
     def _replayed(self, run: int, number: int) -> Replayed:
         followed = self._run(run)
+        if number not in followed.trees:
+            self._noticed.setdefault(run, set()).update(followed.look())
         tree = followed.trees.get(number)
         if tree is None:
             raise KeyError(f"run {run} has no tree {number}")
@@ -184,6 +188,8 @@ def runs_in(path: Path) -> list[Path]:
         ]
     except OSError as error:
         raise ConfigError(f"cannot look into {path}: {error.strerror or error}") from error
+    if not found and not path.exists():
+        raise ConfigError(f"{path} does not exist; name a run folder, a folder of runs, or a file of another project")
     if not found:
         raise ConfigError(
             f"{path} is no run and has no runs in it; name a run folder, a folder of runs, or a file of verifiers, "

@@ -192,7 +192,7 @@ def _service(run: ShownRun) -> Document:
         "handed": [_fields(each) for each in news.handed],
         "updated": [_fields(each) for each in news.updated],
         "dropped": [_fields(each) for each in news.dropped],
-        "marked": news.num_marked,
+        "marked": [_fields(each) for each in news.marked],
         "accepted": [_fields(each) for each in news.accepted],
     }
 

@@ -16,7 +16,7 @@ class RunNews:
     handed: list[Handed] = field(default_factory=list[Handed])
     dropped: list[Dropped] = field(default_factory=list[Dropped])
     updated: list[Updated] = field(default_factory=list[Updated])
-    num_marked: int = 0
+    marked: list[Marked] = field(default_factory=list[Marked])
     accepted: list[Accepted] = field(default_factory=list[Accepted])
     batches: dict[int, Handed] = field(default_factory=dict[int, Handed])
     """Tree -> the batch that it was handed over in."""
@@ -34,7 +34,7 @@ class RunNews:
             case Updated():
                 self.updated.append(record)
             case Marked():
-                self.num_marked += 1
+                self.marked.append(record)
             case Accepted():
                 self.accepted.append(record)
             case _:

@@ -47,7 +47,7 @@ export function histogram(title, bins) {
 }
 
 /** A line over x with a band: points {x, y, low, high}. */
-export function line(title, points, { xName, asPercent = false, note = "" }) {
+export function line(title, points, { xName, asPercent = false }) {
   if (points.length < 2) return card(title, element("p", { class: "muted" }, "too few values yet"));
   const write = asPercent ? percent : figure;
   const [first, last] = [points[0].x, points.at(-1).x];
@@ -65,9 +65,8 @@ export function line(title, points, { xName, asPercent = false, note = "" }) {
       shape("text", { x: 0, y: HEIGHT + 13 }, figure(first)),
       shape("text", { x: WIDTH / 2, y: HEIGHT + 13, "text-anchor": "middle" }, xName),
       shape("text", { x: WIDTH, y: HEIGHT + 13, "text-anchor": "end" }, figure(last)),
-      shape("text", { x: WIDTH, y: 6, "text-anchor": "end" }, write(points.at(-1).y)),
+      shape("text", { x: WIDTH, y: 6, "text-anchor": "end" }, asPercent ? write(points.at(-1).y) : `at most ${write(top)}`),
     ),
-    note ? element("p", { class: "muted" }, note) : null,
   );
 }
 

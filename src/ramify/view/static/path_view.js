@@ -14,10 +14,11 @@ export async function showPath(host, tree, node, app) {
   const path = pathTo(model, node);
   const parts = await Promise.all(path.map((each) => tree.segmentsOf(each)));
   const row = known.rows.find((each) => each.leaf === node) ?? null;
+  const handed = await handedVersion(app);
   const steps = path.map((each, place) => ({
     node: each,
     segments: parts[place].segments.map((stored) =>
-      shownSegment(stored, each, parts[place].vocabulary, trainingValues(known, row, each)),
+      shownSegment(stored, each, parts[place].vocabulary, { ...trainingValues(known, row, each), ...staleness(handed, stored) }),
     ),
   }));
   const segments = steps.flatMap((step) => step.segments);
@@ -26,6 +27,17 @@ export async function showPath(host, tree, node, app) {
   const range = name ? rangeOf(segments, name) : null;
   put(host, pathHead(tree, node, row, names, name, range, app), steps.map((step) => stepElement(tree, step, name, range, app)));
   host.querySelector(".step.selected")?.scrollIntoView({ block: "nearest" });
+}
+
+/** The version of the weights at which the tree was handed to the trainer; null = it was not. */
+async function handedVersion(app) {
+  const { trees } = await app.run(app.state.run);
+  return trees.version[trees.tree.indexOf(app.state.tree)] ?? null;
+}
+
+/** How many versions of the weights came between the sampling of a segment and its training. */
+function staleness(handed, stored) {
+  return handed === null || stored.version === undefined ? {} : { staleness: handed - stored.version };
 }
 
 function trainingValues(known, row, node) {

@@ -42,7 +42,7 @@ export function createTreeView(host, app) {
   let playing = 0;
   const stage = element("div", { class: "stage" });
   const panel = element("div", { class: "panel-body", role: "tabpanel", tabindex: 0, "aria-live": "polite" });
-  const parts = { head: element("div", { class: "tree-head" }), tools: element("div", { class: "tools" }), tabs: element("div", { class: "tabs", role: "tablist" }), slider: element("div", { class: "slider" }) };
+  const parts = { others: element("span", {}), head: element("div", { class: "tree-head" }), tools: element("div", { class: "tools" }), tabs: element("div", { class: "tabs", role: "tablist" }), slider: element("div", { class: "slider" }) };
   put(
     host,
     element(
@@ -80,12 +80,28 @@ export function createTreeView(host, app) {
     } else {
       drawing.update(view());
     }
-    put(parts.head, headOf(tree, app));
+    put(parts.head, headOf(tree, app), parts.others);
+    showOthers();
     put(parts.tools, toolsOf(tree, drawing, view(), app));
     put(parts.tabs, Object.entries(TABS).map(([key, [label]]) => button(label, () => app.go({ tab: key }), { role: "tab", "aria-selected": String(state.tab === key) })));
     put(parts.slider, sliderOf(tree, app, { isPlaying: playing !== 0, toggle: togglePlay }));
     const [, showTab] = TABS[state.tab] ?? TABS.path;
     Promise.resolve(showTab(panel, tree, Math.min(state.node, tree.model.count - 1), app)).catch((error) => put(panel, element("p", { class: "fault" }, spelt(error.message))));
+  }
+
+  /** The other trees of the same problem: a service grows one at each of several steps. */
+  async function showOthers() {
+    const { question, tree: number } = tree.document;
+    const { trees } = await app.run(app.state.run);
+    const places = trees.question.flatMap((each, place) => (each === question ? [place] : []));
+    if (places.length < 2) return put(parts.others);
+    const named = (place) => (trees.rollout[place] === null ? `tree ${trees.tree[place]}` : `step ${trees.rollout[place]}`);
+    const choice = element(
+      "select",
+      { onchange: (event) => app.openTree(Number(event.target.value)) },
+      places.map((place) => element("option", { value: trees.tree[place], ".selected": trees.tree[place] === number }, `${named(place)}, best ${figure(trees.best[place])}`)),
+    );
+    return put(parts.others, element("label", {}, "this problem at ", choice));
   }
 
   function hovered(node) {
