@@ -240,3 +240,33 @@ def test_a_path_is_saved_as_json(browser: Browser, page_file: Path, tmp_path: Pa
     assert saved["question"] == "make 24 from 4 6 8 2"
     assert saved["path"][0]["node"] == 0
     assert saved["path"][-1]["segments"][0]["origin"] == "sampled"
+
+
+def test_a_control_keeps_the_focus_when_the_page_follows_it(browser: Browser, page_file: Path) -> None:
+    focused = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
+    with opened(browser, file_url(page_file, "#r=2&v=tree&t=0&n=7")) as shown:
+        shown.page.wait_for_selector(".step.selected")
+        shown.page.focus(".path-head select")
+        shown.press("ArrowDown")
+        shown.page.wait_for_timeout(150)
+        assert shown.page.evaluate(focused) == "colour tokens by"
+        shown.page.focus(".branch-point [aria-label='next sibling']")
+        shown.press("Enter")
+        shown.wait("!location.hash.includes('n=7')")
+        assert shown.page.evaluate(focused) == "next sibling"
+
+
+def test_the_slider_can_be_dragged(browser: Browser, page_file: Path) -> None:
+    with opened(browser, file_url(page_file, "#r=2&v=tree&t=0&k=3")) as shown:
+        shown.page.wait_for_selector(".slider input")
+        box = shown.page.locator(".slider input").bounding_box()
+        assert box is not None
+        middle = box["y"] + box["height"] / 2
+        last = int(shown.page.locator(".slider input").get_attribute("max") or 0)
+        shown.page.mouse.move(box["x"] + 8 + (box["width"] - 16) * 3 / last, middle)
+        shown.page.mouse.down()
+        for share in (0.2, 0.4, 0.6):
+            shown.page.mouse.move(box["x"] + box["width"] * share, middle)
+            shown.page.wait_for_timeout(60)
+        shown.page.mouse.up()
+        assert abs(int(shown.state()["k"]) - 0.6 * last) < 0.1 * last

@@ -28,9 +28,11 @@ function filled(made, attributes, children) {
   return made;
 }
 
-/** Put `children` into `host` in place of what it holds. */
+/** Put `children` into `host` in place of what it holds. The focus goes to the child with the same `data-focus`. */
 export function put(host, ...children) {
+  const focused = host.contains(document.activeElement) ? document.activeElement.getAttribute("data-focus") : null;
   host.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  if (focused) host.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
   return host;
 }
 

@@ -30,7 +30,7 @@ export const KEYS = {
 export function listenToKeys(acts) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target.closest("input, select, textarea, dialog")) {
+    if (event.target.closest("input:not([type=range]), select, textarea, dialog")) {
       if (event.key === "Escape") event.target.blur();
       return;
     }

@@ -131,7 +131,7 @@ class App {
     return [
       element("strong", { class: "name" }, "ramify"),
       runs.length > 1
-        ? element("select", { "aria-label": "run", onchange: (event) => this.go({ ...DEFAULTS, run: Number(event.target.value) }) }, runs.map((run) => element("option", { value: run.id, ".selected": run.id === state.run }, run.name)))
+        ? element("select", { "aria-label": "run", "data-focus": "run", onchange: (event) => this.go({ ...DEFAULTS, run: Number(event.target.value) }) }, runs.map((run) => element("option", { value: run.id, ".selected": run.id === state.run }, run.name)))
         : null,
       state.page === "run" ? null : button("all trees", () => this.go({ page: "run", tree: null, node: 0, time: null, other: "" })),
       others.length && state.page === "run"
@@ -140,8 +140,8 @@ class App {
       this.remembered ? element("span", { class: "badge" }, `compare: node ${this.remembered.node} of tree ${this.remembered.tree}; press x on another`) : null,
       element("span", { class: "spring" }),
       element("span", { class: "muted", role: "status" }, this.source.isLive ? (this.isConnected === false ? "not connected; trying again" : "live") : "saved file"),
-      button("light / dark", () => this.turnTheme()),
-      button("keys ?", () => this.help()),
+      button("light / dark", () => this.turnTheme(), { "data-focus": "theme" }),
+      button("keys ?", () => this.help(), { "data-focus": "keys" }),
     ];
   }
 

@@ -26,7 +26,6 @@ export async function showPath(host, tree, node, app) {
   const name = names.includes(app.tokenValue) ? app.tokenValue : "";
   const range = name ? rangeOf(segments, name) : null;
   put(host, pathHead(tree, node, row, names, name, range, app), steps.map((step) => stepElement(tree, step, name, range, app)));
-  host.querySelector(".step.selected")?.scrollIntoView({ block: "nearest" });
 }
 
 /** The version of the weights at which the tree was handed to the trainer; null = it was not. */
@@ -53,7 +52,7 @@ function trainingValues(known, row, node) {
 function pathHead(tree, node, row, names, name, range, app) {
   const choose = element(
     "select",
-    { "aria-label": "colour tokens by", onchange: (event) => app.colourTokens(event.target.value) },
+    { "aria-label": "colour tokens by", "data-focus": "token value", onchange: (event) => app.colourTokens(event.target.value) },
     ["", ...names].map((each) => element("option", { value: each, ".selected": each === name }, each || "no colour")),
   );
   const stale = row ? [`row: reward ${figure(row.reward)}, ${row.credit}, normaliser ${figure(row.normaliser)}`] : [];
@@ -67,7 +66,7 @@ function pathHead(tree, node, row, names, name, range, app) {
       FOLDED.clear();
       FOLDED.set("all calls", !areCallsOpen());
       app.refresh();
-    }),
+    }, { "data-focus": "fold" }),
     element("p", { class: "muted" }, spelt([...stale, ...inexact].join(" · "))),
   );
 }
@@ -116,10 +115,10 @@ function branchPoint(tree, node, app) {
   return element(
     "div",
     { class: "branch-point" },
-    button("‹", step(-1), { "aria-label": "previous sibling" }),
+    button("‹", step(-1), { "aria-label": "previous sibling", "data-focus": `previous ${model.parent[node]}` }),
     element("span", {}, `branch ${place + 1} of ${siblings.length} at node ${model.parent[node]}`),
     fork ? element("span", { class: "muted" }, spelt(` · rule ${fork.rule}${fork.is_post_hoc ? ", after the continuation was sampled" : ""}`)) : null,
-    button("›", step(1), { "aria-label": "next sibling" }),
+    button("›", step(1), { "aria-label": "next sibling", "data-focus": `next ${model.parent[node]}` }),
   );
 }
 
@@ -149,10 +148,10 @@ function callElement(segment, place, app) {
   const status = call.status ?? "ok";
   return element(
     "details",
-    { class: `segment call ${status}`, open: FOLDED.get(key) ?? areCallsOpen(), ontoggle: (event) => FOLDED.set(key, event.currentTarget.open) },
+    { class: `segment call ${status}`, open: FOLDED.get(key) ?? areCallsOpen() },
     element(
       "summary",
-      {},
+      { "data-focus": key, onclick: (event) => FOLDED.set(key, !event.currentTarget.parentElement.open) },
       element("strong", {}, spelt(call.tool || "no tool")),
       spelt(` ${oneLine(call.arguments)} `),
       element("span", { class: "status" }, status),

@@ -122,7 +122,7 @@ function createTable(host, app) {
     const { state } = app;
     if (document.activeElement !== filter) filter.value = state.filter;
     names = SHOWN.filter((name) => run.trees[name]?.some((value) => value !== null && value !== 0 && value !== "" && value !== false));
-    put(head, names.map((name) => element("th", { scope: "col", class: run.columns[name] === "number" ? "number" : "", "aria-sort": sortOf(name) }, button(name, () => sortBy(name), { class: "link" }))));
+    put(head, names.map((name) => element("th", { scope: "col", class: run.columns[name] === "number" ? "number" : "", "aria-sort": sortOf(name) }, button(name, () => sortBy(name), { class: "link", "data-focus": name }))));
     rows = run.trees.tree.map((_, place) => place);
     let fault = "";
     try {
